@@ -1,0 +1,44 @@
+# Two commands do everything, set-up included: `make serve` and `make test`.
+PYTHON ?= python3
+BIN := .venv/bin
+READY := .venv/.ready
+
+.PHONY: serve test prove lint format types lock clean
+
+serve: $(READY)
+	$(BIN)/amqpstore serve --data ./data
+
+test: $(READY)
+	$(BIN)/python -bb -X dev -m pytest -n 2 -m "not long"
+
+prove: $(READY)  ## the long proofs: minutes, not seconds
+	$(BIN)/python -bb -X dev -m pytest -n 2 -m long --timeout 3600
+
+lint: $(READY)
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+
+types: $(READY)
+	$(BIN)/mypy
+
+format: $(READY)
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+# Everything is pinned by constraints.txt; the project itself is installed in place.
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "amqpstore needs Python 3.11 or newer; say which: make PYTHON=python3.11 ...")'
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt setuptools
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-build-isolation -e '.[dev]'
+	touch $@
+
+lock:  ## pin the newest releases that pyproject.toml allows
+	rm -rf .venv && $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --upgrade setuptools
+	$(BIN)/python -m pip install --quiet --no-build-isolation -e '.[dev]'
+	$(BIN)/python -m pip freeze --exclude-editable --all | grep -v '^pip==' > constraints.txt
+	touch $(READY)
+
+clean:
+	rm -rf .venv build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

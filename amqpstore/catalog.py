@@ -1,0 +1,116 @@
+"""The catalog: small tables that change all at once or not at all.
+
+It holds what is durable and not a message: definitions (vhosts, users, exchanges, bindings), the
+queues with the ids the log speaks of, where each segment ends, and the counters. A commit is the
+atomic pivot of whatever spans more than one file: after a crash either its old or its new state
+holds.
+
+LMDB writes its own file and so stays outside `files`; behind the `Catalog` protocol a simulator
+can put a model that keeps exactly the committed transactions.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple, Protocol
+
+import lmdb
+import msgpack
+
+from amqpstore.errors import DamageError, DurabilityError
+
+Value = Any
+"""What msgpack takes: None, bool, int, float, str, bytes, and lists and dicts of them."""
+
+TABLES = ("store", "queues", "segments", "vhosts", "users", "exchanges", "bindings")
+
+_MAX_KEY_BYTES = 511
+_FIRST_MAP_BYTES = 64 << 20
+
+
+class Change(NamedTuple):
+    """A row to be put, or to be removed where `value` is None."""
+
+    table: str
+    key: str
+    value: Value
+
+
+class Catalog(Protocol):
+    """Tables of rows: a string key, and a msgpack value that is never None."""
+
+    def rows(self, table: str) -> dict[str, Value]:
+        """All rows of a table, by key, in the order of the keys' bytes."""
+
+    def commit(self, changes: Sequence[Change]) -> None:
+        """Make all changes durable, atomically.
+
+        Raises: DurabilityError; none of the changes then holds, as far as this process can tell.
+        """
+
+    def close(self) -> None: ...
+
+
+class LmdbCatalog:
+    """The catalog in an LMDB environment: one named database a table, in the directory `path`.
+
+    Raises: DamageError, when LMDB cannot open what is there.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        os.makedirs(path, exist_ok=True)
+        try:
+            self._environment = lmdb.open(
+                path, map_size=_FIRST_MAP_BYTES, max_dbs=len(TABLES), mode=0o640
+            )
+            self._tables = {table: self._environment.open_db(table.encode()) for table in TABLES}
+        except lmdb.Error as error:
+            raise DamageError(os.path.join(path, "data.mdb"), 0, str(error)) from error
+
+    def rows(self, table: str) -> dict[str, Value]:
+        try:
+            with self._environment.begin(self._tables[table]) as transaction:
+                return {
+                    bytes(key).decode(): msgpack.unpackb(value, strict_map_key=False)
+                    for key, value in transaction.cursor()
+                }
+        except (lmdb.Error, ValueError, msgpack.UnpackException) as error:
+            reason = f"table {table}: {error}"
+            raise DamageError(os.path.join(self._path, "data.mdb"), 0, reason) from error
+
+    def commit(self, changes: Sequence[Change]) -> None:
+        encoded = [
+            (self._tables[table], _key(key), None if value is None else msgpack.packb(value))
+            for table, key, value in changes
+        ]
+        while True:
+            try:
+                self._put(encoded)
+            except lmdb.MapFullError:
+                self._environment.set_mapsize(2 * self._environment.info()["map_size"])
+            except lmdb.Error as error:
+                raise DurabilityError(os.path.join(self._path, "data.mdb"), error) from error
+            else:
+                return
+
+    def _put(self, encoded: Iterable[tuple[Any, bytes, bytes | None]]) -> None:
+        with self._environment.begin(write=True) as transaction:
+            for table, key, value in encoded:
+                if value is None:
+                    transaction.delete(key, db=table)
+                else:
+                    transaction.put(key, value, db=table)
+
+    def close(self) -> None:
+        with contextlib.suppress(lmdb.Error):
+            self._environment.close()
+
+
+def _key(key: str) -> bytes:
+    encoded = key.encode()
+    if not 0 < len(encoded) <= _MAX_KEY_BYTES:
+        raise ValueError(f"a catalog key has 1 to {_MAX_KEY_BYTES} bytes, this has {len(encoded)}")
+    return encoded

@@ -1,0 +1,86 @@
+"""Every error of the storage engine. An exception holds the numbers and builds its message."""
+
+from __future__ import annotations
+
+
+class StoreError(Exception):
+    """The store cannot do what was asked; nothing was changed."""
+
+
+class NotAStoreError(StoreError):
+    """The directory holds files, but none that say it is a store."""
+
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(
+            f"{path} is not an amqpstore data directory: {reason}. "
+            "Name an empty or a new directory, or one that amqpstore made."
+        )
+        self.path = path
+        self.reason = reason
+
+
+class FormatVersionError(StoreError):
+    """The store was written in a format that this version does not read."""
+
+    def __init__(self, path: str, found: int, supported: int) -> None:
+        super().__init__(
+            f"{path} has format version {found}; this amqpstore reads version {supported}. "
+            "Open it with the version that wrote it, or a newer one. Nothing was changed."
+        )
+        self.path = path
+        self.found = found
+        self.supported = supported
+
+
+class StoreLockedError(StoreError):
+    """Another process has the store open."""
+
+    def __init__(self, path: str, holder: str) -> None:
+        super().__init__(
+            f"{path} is in use by another process ({holder}). "
+            "Stop that process, or name another data directory."
+        )
+        self.path = path
+        self.holder = holder
+
+
+class DamageError(StoreError):
+    """Bytes that were durable are not what was written (never a torn tail).
+
+    Args: path; offset in bytes from the start of the file; reason in words.
+    """
+
+    def __init__(self, path: str, offset: int, reason: str) -> None:
+        super().__init__(f"{path} is damaged at offset {offset}: {reason}")
+        self.path = path
+        self.offset = offset
+        self.reason = reason
+
+
+class MessageDamagedError(StoreError):
+    """A message that its queue still holds cannot be read back from its segment."""
+
+    def __init__(self, message_id: int, reason: str) -> None:
+        super().__init__(f"message {message_id} cannot be read: {reason}")
+        self.message_id = message_id
+        self.reason = reason
+
+
+class DurabilityError(StoreError):
+    """A write or an fdatasync failed. Fatal: nothing is confirmed, nothing is retried.
+
+    After a failed fdatasync the kernel may have dropped the pages and will call the next one
+    a success, so the only honest thing is to stop and to recover from what the disk holds.
+    """
+
+    def __init__(self, path: str, cause: BaseException) -> None:
+        super().__init__(
+            f"writing {path} failed: {cause}. Nothing after the last confirm is promised. "
+            "The broker stops; check the disk, then start it again."
+        )
+        self.path = path
+        self.cause = cause
+
+
+class StoreClosedError(StoreError):
+    """The store was closed, or stopped by a DurabilityError, before this call."""

@@ -1,0 +1,27 @@
+"""The names in a data directory, and which of them the store knows."""
+
+from __future__ import annotations
+
+import os
+import re
+
+MARKER = "STORE"
+"""Says that the directory is a store, of which format version, and which store it is."""
+
+NEW_MARKER = "STORE.new"
+LOCK = "lock"
+CATALOG = "catalog"
+SEGMENTS = "segments"
+
+_SEGMENT = re.compile(r"^([0-9]{10})\.segment$")
+
+
+def segment_path(directory: str, number: int) -> str:
+    """Where segment `number` of the store in `directory` is."""
+    return os.path.join(directory, SEGMENTS, f"{number:010}.segment")
+
+
+def segment_number(name: str) -> int | None:
+    """The number in a segment's file name; None for a file that is no segment of ours."""
+    match = _SEGMENT.match(name)
+    return int(match[1]) if match and int(match[1]) else None

@@ -1,0 +1,190 @@
+"""The one door to the operating system: every file the store reads or writes goes through `Files`.
+
+The catalog is the exception, because LMDB writes its own file (see `catalog`). Everything else
+takes a `Files`, so that a test or a drill can hand in a disk that loses power, fills up or rots.
+What is durable is part of the contract of each call, and the store relies on nothing beyond it:
+
+- bytes of a file are durable once its `datasync` has returned;
+- a directory entry (a new file, a rename, a removal) is durable once `sync_directory` of that
+  directory has returned.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+from collections.abc import Sequence
+from typing import Protocol
+
+# Linux takes at most 1024 buffers (IOV_MAX) in one call.
+_BUFFERS_A_CALL = 1024
+
+
+class File(Protocol):
+    """An open file: appended to by its creator, read by anyone."""
+
+    path: str
+
+    def append(self, buffers: Sequence[bytes]) -> None:
+        """Write all of `buffers` at the end. Not durable before `datasync`.
+
+        Raises: OSError; how much of it was then written is unknown.
+        """
+
+    def datasync(self) -> None:
+        """Make every byte appended so far, and the file's size, durable."""
+
+    def read(self, offset: int, size: int) -> bytes:
+        """`size` bytes from `offset`; fewer only at the end of the file."""
+
+    def size(self) -> int:
+        """Bytes in the file."""
+
+    def close(self) -> None:
+        """Give the descriptor back. Says nothing about durability."""
+
+
+class Lock(Protocol):
+    """A lock held on a file until `release` or the end of the process."""
+
+    def release(self) -> None: ...
+
+
+class Files(Protocol):
+    """A file system, as little of it as a store needs. Every call may raise OSError."""
+
+    def make_directory(self, path: str) -> None:
+        """Create `path` and its missing parents; nothing happens where it exists.
+
+        Durable on return, down from the first parent that existed.
+        """
+
+    def list_directory(self, path: str) -> list[str]:
+        """Names in `path`, sorted."""
+
+    def exists(self, path: str) -> bool: ...
+
+    def create(self, path: str) -> File:
+        """A new file to append to. Raises: FileExistsError."""
+
+    def open(self, path: str) -> File:
+        """An existing file, to read and to `datasync`."""
+
+    def rename(self, old: str, new: str) -> None:
+        """Atomically make `new` name what `old` named; a file that `new` named before is gone."""
+
+    def remove(self, path: str) -> None: ...
+
+    def sync_directory(self, path: str) -> None:
+        """Make every creation, rename and removal in `path` durable."""
+
+    def lock(self, path: str, holder: str) -> Lock:
+        """Lock the file `path`, created where missing, and leave `holder` in it for others to read.
+
+        Raises: BlockingIOError, with the present holder's text, when it is locked already.
+        """
+
+
+class OsFile:
+    """A file of the operating system."""
+
+    def __init__(self, path: str, descriptor: int) -> None:
+        self.path = path
+        self._descriptor = descriptor
+
+    def append(self, buffers: Sequence[bytes]) -> None:
+        for start in range(0, len(buffers), _BUFFERS_A_CALL):
+            some = buffers[start : start + _BUFFERS_A_CALL]
+            written = os.writev(self._descriptor, some)
+            missing = sum(map(len, some)) - written
+            if missing:
+                self._append_rest(b"".join(some)[written:])
+
+    def _append_rest(self, rest: bytes) -> None:
+        view = memoryview(rest)
+        while view:
+            written = os.write(self._descriptor, view)
+            if written == 0:
+                raise OSError(errno.EIO, "write accepted nothing", self.path)
+            view = view[written:]
+
+    def datasync(self) -> None:
+        os.fdatasync(self._descriptor)
+
+    def read(self, offset: int, size: int) -> bytes:
+        first = os.pread(self._descriptor, size, offset)
+        if len(first) == size or not first:
+            return first
+        chunks = [first]
+        got = len(first)
+        while got < size and (chunk := os.pread(self._descriptor, size - got, offset + got)):
+            chunks.append(chunk)
+            got += len(chunk)
+        return b"".join(chunks)
+
+    def size(self) -> int:
+        return os.fstat(self._descriptor).st_size
+
+    def close(self) -> None:
+        os.close(self._descriptor)
+
+
+class OsLock:
+    """An flock(2): the kernel drops it when the process ends, however it ends."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    def release(self) -> None:
+        os.close(self._descriptor)
+
+
+class OsFiles:
+    """The real file system."""
+
+    def make_directory(self, path: str) -> None:
+        if os.path.isdir(path):
+            return
+        parent = os.path.dirname(os.path.abspath(path))
+        self.make_directory(parent)
+        os.mkdir(path)
+        self.sync_directory(parent)
+
+    def list_directory(self, path: str) -> list[str]:
+        return sorted(os.listdir(path))
+
+    def exists(self, path: str) -> bool:
+        return os.path.exists(path)
+
+    def create(self, path: str) -> File:
+        flags = os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_APPEND | os.O_CLOEXEC
+        return OsFile(path, os.open(path, flags, 0o640))
+
+    def open(self, path: str) -> File:
+        return OsFile(path, os.open(path, os.O_RDONLY | os.O_CLOEXEC))
+
+    def rename(self, old: str, new: str) -> None:
+        os.replace(old, new)
+
+    def remove(self, path: str) -> None:
+        os.unlink(path)
+
+    def sync_directory(self, path: str) -> None:
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def lock(self, path: str, holder: str) -> Lock:
+        descriptor = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o640)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            present = os.pread(descriptor, 200, 0).decode("utf-8", "replace").strip()
+            os.close(descriptor)
+            raise BlockingIOError(error.errno, present or "an unknown process", path) from None
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, holder.encode() + b"\n", 0)
+        return OsLock(descriptor)

@@ -1,0 +1,259 @@
+"""The log: all segments, the open batch at their end, and the way a batch becomes durable.
+
+A batch is what one fdatasync makes durable: MESSAGE records, then exactly one TRANSACTION record
+that says what happened to them. The owner drives it in three steps, so that only the middle one,
+which does nothing but file access, needs a thread of its own:
+
+1. `seal`: close the open batch and encode it; everything from now on is the next batch's.
+2. `write`: the bytes to the segment, `datasync`, and for a new segment `sync_directory`.
+3. `settle`: the batch is durable; tell who waits for it.
+
+One batch is under way at a time. What arrives during its fdatasync is the next batch: batching
+emerges from the disk's speed, and no timer delays anyone.
+
+A crash between 1 and 2 leaves nothing of the batch. A crash within 2 leaves any part of it, which
+is a torn tail: recovery takes the batch back as a whole. A crash after 2 leaves the batch. A batch
+lies in one segment only, and is written only after the one before it is durable, so a torn tail
+is always in the last batch of the last segment.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from operator import attrgetter
+
+from amqpstore.errors import DurabilityError, MessageDamagedError
+from amqpstore.filenames import SEGMENTS, segment_path
+from amqpstore.files import Files
+from amqpstore.message import Envelope, Message
+from amqpstore.records import (
+    OPERATION,
+    Operation,
+    OperationKind,
+    encode_messages,
+    encode_segment_header,
+    encode_transaction,
+)
+from amqpstore.segments import Segment
+
+FORMAT_VERSION = 1
+
+_MESSAGE_BYTES = 100
+"""About what a message weighs beside its body."""
+
+
+class Batch:
+    """Messages and operations that become durable together. `waiters` are called once they are."""
+
+    __slots__ = (
+        "buffers",
+        "byte_count",
+        "first_offset",
+        "lengths",
+        "messages",
+        "runs",
+        "segment",
+        "starts_segment",
+        "waiters",
+    )
+
+    def __init__(self) -> None:
+        self.messages: list[Message] = []
+        self.runs: dict[tuple[int, int], list[Operation]] = {}
+        self.waiters: list[Callable[[], None]] = []
+        self.byte_count = 0
+        self.buffers: list[bytes] = []
+        self.lengths: list[int] = []
+        self.segment: Segment | None = None
+        self.starts_segment = False
+        self.first_offset = 0
+
+    def operations(self) -> list[Operation]:
+        """What happened: to each message in the order of the kinds, which is that of its life."""
+        return [operation for key in sorted(self.runs) for operation in self.runs[key]]
+
+
+class Log:
+    """The segments in `directory`, and the numbers that go on from what is in them.
+
+    Args: segment_bytes, the size from which on a segment gets no further batch; segments, those
+    that recovery found, ascending; next_*, the first number of its kind that was never used.
+    """
+
+    def __init__(
+        self,
+        files: Files,
+        directory: str,
+        *,
+        store_id: bytes,
+        segment_bytes: int,
+        segments: list[Segment],
+        next_segment: int = 1,
+        next_message_id: int = 1,
+        next_lsn: int = 1,
+    ) -> None:
+        self._files = files
+        self._directory = directory
+        self._store_id = store_id
+        self._segment_bytes = segment_bytes
+        self._segments = segments
+        self._current: Segment | None = None
+        self._next_segment = next_segment
+        self._next_message_id = next_message_id
+        self._next_lsn = next_lsn
+        self._open = Batch()
+        self._under_way: Batch | None = None
+        self._envelopes: dict[bytes, Envelope] = {}
+
+    @property
+    def current(self) -> Segment | None:
+        """The segment that the last batch went to; None before the first batch."""
+        return self._current
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no batch is between `seal` and `settle`."""
+        return self._under_way is None
+
+    @property
+    def is_promised(self) -> bool:
+        """Whether the open batch holds messages, or anything that somebody waits for."""
+        return bool(self._open.messages or self._open.waiters)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing was appended since the last `seal`."""
+        return not self._open.runs
+
+    @property
+    def pending_bytes(self) -> int:
+        """About how many bytes are in memory because they are not durable yet."""
+        under_way = self._under_way.byte_count if self._under_way else 0
+        return self._open.byte_count + under_way
+
+    def append_messages(self, messages: Sequence[Message]) -> int:
+        """Put messages in the open batch, under contiguous ids from the returned one on."""
+        first_id = message_id = self._next_message_id
+        byte_count = 0
+        for message in messages:
+            message.id = message_id
+            message_id += 1
+            byte_count += len(message.body)
+        self._next_message_id = message_id
+        batch = self._open
+        batch.messages.extend(messages)
+        batch.byte_count += byte_count + _MESSAGE_BYTES * len(messages)
+        return first_id
+
+    def append_operation(self, operation: Operation) -> None:
+        """Put an operation in the open batch: as part of the queue's last one, where it goes on."""
+        batch = self._open
+        key = operation.kind, operation.queue_id
+        runs = batch.runs.get(key)
+        if runs is None:
+            batch.runs[key] = [operation]
+        elif joined := _joined(runs[-1], operation):
+            runs[-1] = joined
+            return
+        else:
+            runs.append(operation)
+        batch.byte_count += OPERATION.size
+
+    def when_durable(self, callback: Callable[[], None]) -> None:
+        """Call back from `settle` once all that was appended so far is durable.
+
+        At once, when all of it is durable already.
+        """
+        if not self.is_empty:
+            self._open.waiters.append(callback)
+        elif self._under_way is not None:
+            self._under_way.waiters.append(callback)
+        else:
+            callback()
+
+    def seal(self, now_ms: int) -> Batch | None:
+        """Step 1: the open batch, encoded, or None when there is nothing in it.
+
+        Call it only when `is_idle`.
+        """
+        batch = self._open
+        if not batch.runs:
+            return None
+        self._open = Batch()
+        self._under_way = batch
+        segment = self._current
+        buffers = batch.buffers
+        if segment is None or segment.size >= self._segment_bytes:
+            segment = self._start_segment(batch, now_ms)
+        batch.segment = segment
+        batch.first_offset = segment.size
+        encode_messages(batch.messages, segment.number, buffers, batch.lengths)
+        transaction = encode_transaction(batch.operations(), self._next_lsn, segment.number, now_ms)
+        self._next_lsn += 1
+        buffers.append(transaction)
+        segment.size += sum(batch.lengths) + len(transaction)
+        return batch
+
+    def write(self, batch: Batch) -> None:
+        """Step 2: make the batch durable. The one call that may run in another thread.
+
+        Raises: DurabilityError; the log is then not to be written to again.
+        """
+        segment = batch.segment
+        if segment is None:
+            raise ValueError("the batch was not sealed")
+        try:
+            if batch.starts_segment:
+                segment.create()
+            file = segment.file()
+            file.append(batch.buffers)
+            file.datasync()
+            if batch.starts_segment:
+                self._files.sync_directory(f"{self._directory}/{SEGMENTS}")
+        except OSError as error:
+            raise DurabilityError(segment.path, error) from error
+
+    def settle(self, batch: Batch) -> None:
+        """Step 3: note where the batch's messages are and call those who waited for it."""
+        if batch.messages and batch.segment is not None:
+            first_id = batch.messages[0].id
+            batch.segment.place_batch(first_id, batch.lengths, batch.first_offset)
+        self._under_way = None
+        for callback in batch.waiters:
+            callback()
+
+    def read(self, first_id: int, count: int) -> list[Message] | MessageDamagedError:
+        """Some, at least one, of `count` durable messages of contiguous ids: see `Segment.read`."""
+        place = bisect_right(self._segments, first_id, key=attrgetter("first_id")) - 1
+        if place < 0 or first_id >= self._segments[place].end_id:
+            return MessageDamagedError(first_id, "no segment has it")
+        return self._segments[place].read(first_id, count, self._envelopes)
+
+    def close(self) -> None:
+        """Close every file."""
+        for segment in self._segments:
+            segment.close()
+
+    def _start_segment(self, batch: Batch, now_ms: int) -> Segment:
+        number = self._next_segment
+        self._next_segment += 1
+        segment = Segment(self._files, segment_path(self._directory, number), number)
+        header = encode_segment_header(number, FORMAT_VERSION, self._store_id, now_ms)
+        segment.size = len(header)
+        segment.first_id = batch.messages[0].id if batch.messages else self._next_message_id
+        batch.buffers.append(header)
+        batch.starts_segment = True
+        self._segments.append(segment)
+        self._current = segment
+        return segment
+
+
+def _joined(before: Operation, after: Operation) -> Operation | None:
+    """Two of one kind and queue as one, where the second goes on exactly where the first ended."""
+    kind, count, queue_id, first_sequence, first_id = before
+    if first_sequence + count != after.first_sequence:
+        return None
+    if kind == OperationKind.ENQUEUE and first_id + count != after.first_id:
+        return None
+    return Operation(kind, count + after.message_count, queue_id, first_sequence, first_id)

@@ -1,0 +1,68 @@
+"""The file that says a directory is a store, and the rules of making one.
+
+It is written first of all, under another name, synced and then renamed: a directory with a
+marker is a store from that moment on, and one that a crash left without it is still empty.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import uuid
+
+from amqpstore.errors import DamageError, FormatVersionError, NotAStoreError
+from amqpstore.filenames import LOCK, MARKER, NEW_MARKER
+from amqpstore.files import Files
+from amqpstore.log import FORMAT_VERSION
+
+_TEXT = "amqpstore\nformat-version: {version}\nstore-id: {store_id}\n"
+_PATTERN = re.compile(r"amqpstore\nformat-version: ([0-9]+)\nstore-id: ([0-9a-f]{32})\n")
+_VERSION = re.compile(r"amqpstore\nformat-version: ([0-9]+)\n")
+
+
+def check_directory(files: Files, directory: str) -> None:
+    """Raises: NotAStoreError, when `directory` is a file, or holds files and no marker."""
+    if not files.exists(directory):
+        return
+    try:
+        names = set(files.list_directory(directory))
+    except NotADirectoryError:
+        raise NotAStoreError(directory, "it is a file") from None
+    strangers = sorted(names - {LOCK, NEW_MARKER})
+    if strangers and MARKER not in names:
+        some = ", ".join(strangers[:3]) + (", ..." if len(strangers) > 3 else "")
+        raise NotAStoreError(directory, f"it holds {some} but no file {MARKER}")
+
+
+def read(files: Files, directory: str) -> uuid.UUID | None:
+    """The store's id; None where there is no marker. Raises: FormatVersionError, DamageError."""
+    path = os.path.join(directory, MARKER)
+    if not files.exists(path):
+        return None
+    file = files.open(path)
+    try:
+        text = file.read(0, 4096).decode("utf-8", "replace")
+    finally:
+        file.close()
+    if (version := _VERSION.match(text)) and int(version[1]) != FORMAT_VERSION:
+        raise FormatVersionError(directory, int(version[1]), FORMAT_VERSION)
+    if not (match := _PATTERN.fullmatch(text)):
+        raise DamageError(path, 0, "it does not read as the marker of a store")
+    return uuid.UUID(match[2])
+
+
+def write(files: Files, directory: str, store_id: uuid.UUID) -> uuid.UUID:
+    """Make an empty directory a store. Durable on return."""
+    path = os.path.join(directory, MARKER)
+    new_path = os.path.join(directory, NEW_MARKER)
+    if files.exists(new_path):
+        files.remove(new_path)
+    file = files.create(new_path)
+    try:
+        file.append([_TEXT.format(version=FORMAT_VERSION, store_id=store_id.hex).encode()])
+        file.datasync()
+    finally:
+        file.close()
+    files.rename(new_path, path)
+    files.sync_directory(directory)
+    return store_id

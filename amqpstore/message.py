@@ -1,0 +1,54 @@
+"""What travels: an envelope, which messages that say the same share, and a body."""
+
+from __future__ import annotations
+
+import struct
+
+from amqpstore.errors import StoreError
+
+HEAD = struct.Struct(">BBI")
+"""Bytes of the exchange, of the routing key, of the content properties (FORMAT.md, MESSAGE)."""
+
+
+class Envelope:
+    """Exchange, routing key and content properties of one or many messages.
+
+    Most producers repeat them byte for byte, so one Envelope serves a whole run and what was
+    derived from it once (here its encoded form) is not derived again.
+
+    Args: exchange and routing key, at most 255 bytes of UTF-8 each; properties, raw bytes that
+    the store keeps as they came and never looks into; persistent, whether the message must be
+    in the log when its queue is durable.
+    """
+
+    __slots__ = ("exchange", "head", "persistent", "properties", "routing_key")
+
+    def __init__(
+        self, exchange: str, routing_key: str, properties: bytes = b"", *, persistent: bool = True
+    ) -> None:
+        self.exchange = exchange
+        self.routing_key = routing_key
+        self.properties = properties
+        self.persistent = persistent
+        self.head = encode_head(exchange, routing_key, properties)
+
+
+class Message:
+    """One message. `id` is 0 until, and unless, the message enters the log."""
+
+    __slots__ = ("body", "envelope", "id")
+
+    def __init__(self, envelope: Envelope, body: bytes, id: int = 0) -> None:  # noqa: A002
+        self.envelope = envelope
+        self.body = body
+        self.id = id
+
+
+def encode_head(exchange: str, routing_key: str, properties: bytes) -> bytes:
+    """The part of a MESSAGE record's payload that precedes the body."""
+    exchange_bytes = exchange.encode()
+    routing_key_bytes = routing_key.encode()
+    if len(exchange_bytes) > 255 or len(routing_key_bytes) > 255:
+        raise StoreError("an exchange's name and a routing key have at most 255 bytes each")
+    sizes = HEAD.pack(len(exchange_bytes), len(routing_key_bytes), len(properties))
+    return sizes + exchange_bytes + routing_key_bytes + properties

@@ -1,0 +1,227 @@
+"""Records: how everything in a segment is framed, found again, and told from damage.
+
+A record is a 32-byte header and a payload (FORMAT.md gives the layout and an example). Each
+record identifies itself: its header holds its kind, its number, the segment it belongs to and
+its length, under a checksum of its own, so that no length is trusted before it was checked; the
+payload's checksum goes on from the header's, so that a payload cannot pass under another header.
+"""
+
+from __future__ import annotations
+
+import enum
+import struct
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+from crc32c import crc32c
+
+from amqpstore.message import HEAD, Envelope, Message
+
+MAGIC = b"\xc7REC"
+
+HEADER = struct.Struct(">4sBBHQIIII")
+"""magic, kind, flags, reserved, number, segment, payload length, two checksums."""
+
+_IDENTITY = struct.Struct(">4sBBHQII")
+_CHECKSUMS = struct.Struct(">II")
+
+SEGMENT_PAYLOAD = struct.Struct(">I16sQ")
+"""format version, store id, time of creation (ms since 1970)."""
+
+COMMIT_TIME = struct.Struct(">Q")
+"""ms since 1970, at the start of a TRANSACTION's payload."""
+
+OPERATION = struct.Struct(">B3xIQQQ")
+"""kind, count, queue id, first sequence, first message id."""
+
+
+class Kind(enum.IntEnum):
+    """What a record is."""
+
+    SEGMENT = 1
+    MESSAGE = 2
+    TRANSACTION = 3
+
+
+class OperationKind(enum.IntEnum):
+    """What happened to a run of messages of one queue."""
+
+    ENQUEUE = 1
+    ACK = 2
+    DELIVERED = 3
+    PURGE = 4
+
+
+class Operation(NamedTuple):
+    """One thing that happened to `message_count` messages of contiguous sequences of one queue.
+
+    `first_id` is the id of the first message of an ENQUEUE (its ids are contiguous too), else 0.
+    """
+
+    kind: int
+    message_count: int
+    queue_id: int
+    first_sequence: int
+    first_id: int = 0
+
+
+class Record(NamedTuple):
+    """A sound record: offsets in bytes from the start of its file."""
+
+    kind: int
+    number: int
+    offset: int
+    payload_offset: int
+    end: int
+
+
+class Gap(NamedTuple):
+    """Bytes that are no sound record of their segment."""
+
+    offset: int
+    end: int
+    reason: str
+
+
+def encode_record(kind: Kind, number: int, segment: int, payload: bytes) -> bytes:
+    """One record, whole."""
+    identity = _IDENTITY.pack(MAGIC, kind, 0, 0, number, segment, len(payload))
+    header_checksum = crc32c(identity)
+    return b"%b%b%b" % (
+        identity,
+        _CHECKSUMS.pack(header_checksum, crc32c(payload, header_checksum)),
+        payload,
+    )
+
+
+def encode_messages(
+    messages: Iterable[Message], segment: int, buffers: list[bytes], lengths: list[int]
+) -> None:
+    """Append the MESSAGE records of `messages` to `buffers`, their lengths in bytes to `lengths`.
+
+    The same bytes as `encode_record` makes, without copying a body: this is the hot path.
+    """
+    pack_identity = _IDENTITY.pack
+    pack_checksums = _CHECKSUMS.pack
+    kind = int(Kind.MESSAGE)
+    for message in messages:
+        body = message.body
+        head = message.envelope.head
+        size = len(head) + len(body)
+        identity = pack_identity(MAGIC, kind, 0, 0, message.id, segment, size)
+        checksum = crc32c(identity)
+        payload_checksum = crc32c(body, crc32c(head, checksum))
+        buffers.append(identity + pack_checksums(checksum, payload_checksum) + head)
+        buffers.append(body)
+        lengths.append(size + 32)
+
+
+def encode_transaction(
+    operations: Sequence[Operation], number: int, segment: int, time_ms: int
+) -> bytes:
+    """The TRANSACTION record, log sequence number `number`, of what happened in one batch."""
+    pack = OPERATION.pack
+    payload = COMMIT_TIME.pack(time_ms) + b"".join([pack(*operation) for operation in operations])
+    return encode_record(Kind.TRANSACTION, number, segment, payload)
+
+
+def encode_segment_header(segment: int, version: int, store_id: bytes, time_ms: int) -> bytes:
+    """The record every segment begins with."""
+    payload = SEGMENT_PAYLOAD.pack(version, store_id, time_ms)
+    return encode_record(Kind.SEGMENT, segment, segment, payload)
+
+
+def decode_message(payload: bytes, message_id: int, envelopes: dict[bytes, Envelope]) -> Message:
+    """A message from a sound payload; equal envelopes are shared through `envelopes`.
+
+    Raises: ValueError, when the lengths in it do not fit it.
+    """
+    if len(payload) < HEAD.size:
+        raise ValueError("payload is shorter than its lengths")
+    exchange_size, routing_key_size, properties_size = HEAD.unpack_from(payload)
+    exchange_end = HEAD.size + exchange_size
+    routing_key_end = exchange_end + routing_key_size
+    head_end = routing_key_end + properties_size
+    if head_end > len(payload):
+        raise ValueError("lengths run past the payload's end")
+    head = payload[:head_end]
+    envelope = envelopes.get(head)
+    if envelope is None:
+        if len(envelopes) >= 4096:
+            envelopes.clear()
+        envelope = envelopes[head] = Envelope(
+            head[HEAD.size : exchange_end].decode(),
+            head[exchange_end:routing_key_end].decode(),
+            head[routing_key_end:],
+        )
+    return Message(envelope, payload[head_end:], message_id)
+
+
+def decode_transaction(payload: bytes) -> tuple[int, list[Operation]]:
+    """Time in ms and operations, from a sound payload. Raises: ValueError on a wrong length."""
+    if len(payload) < COMMIT_TIME.size or (len(payload) - COMMIT_TIME.size) % OPERATION.size:
+        raise ValueError(f"{len(payload)} bytes hold no whole number of operations")
+    (time_ms,) = COMMIT_TIME.unpack_from(payload)
+    operations = OPERATION.iter_unpack(memoryview(payload)[COMMIT_TIME.size :])
+    return time_ms, [Operation(*fields) for fields in operations]
+
+
+def scan(content: bytes, segment: int) -> Iterator[Record | Gap]:
+    """All of a segment's file, in order: sound records of `segment`, and the gaps between them.
+
+    A gap whose header is sound ends where that header says; otherwise the next sound record is
+    looked for byte by byte, so that one damaged record costs no other. Numbers of a kind ascend:
+    a copy of an earlier record, in a body that is searched after its header was damaged, is
+    refused by that.
+    """
+    offset = 0
+    size = len(content)
+    last_numbers = dict.fromkeys(_KINDS, 0)
+    while offset < size:
+        found = record_at(content, offset, segment)
+        if isinstance(found, Record):
+            if found.number > last_numbers[found.kind]:
+                last_numbers[found.kind] = found.number
+                yield found
+                offset = found.end
+                continue
+            found = Gap(offset, found.end, f"number {found.number} does not ascend")
+        end = found.end if found.end > offset else _next_record(content, offset + 1, segment)
+        yield Gap(offset, end, found.reason)
+        offset = end
+
+
+def record_at(content: bytes, offset: int, segment: int) -> Record | Gap:
+    """The record at `offset`, or why there is none: a Gap whose end is `offset` where unknown."""
+    if len(content) - offset < HEADER.size:
+        return Gap(offset, offset, "shorter than a record's header")
+    magic, kind, flags, reserved, number, written_in, size, header_checksum, payload_checksum = (
+        HEADER.unpack_from(content, offset)
+    )
+    if magic != MAGIC:
+        return Gap(offset, offset, "no record starts here")
+    if crc32c(content[offset : offset + _IDENTITY.size]) != header_checksum:
+        return Gap(offset, offset, "the header's checksum does not match")
+    payload_offset = offset + HEADER.size
+    end = payload_offset + size
+    if end > len(content):
+        return Gap(offset, offset, f"the record's {size} bytes run past the end of the file")
+    if crc32c(memoryview(content)[payload_offset:end], header_checksum) != payload_checksum:
+        return Gap(offset, end, "the payload's checksum does not match")
+    if written_in != segment:
+        return Gap(offset, end, f"the record was written for segment {written_in}")
+    if kind not in _KINDS or flags or reserved:
+        return Gap(offset, end, f"kind {kind} with flags {flags:#x} is of a newer format")
+    return Record(kind, number, offset, payload_offset, end)
+
+
+_KINDS = frozenset(int(kind) for kind in Kind)
+
+
+def _next_record(content: bytes, offset: int, segment: int) -> int:
+    """Offset of the next sound record, or the end of the content."""
+    while (offset := content.find(MAGIC, offset)) != -1:
+        if isinstance(record_at(content, offset, segment), Record):
+            return offset
+        offset += 1
+    return len(content)

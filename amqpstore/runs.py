@@ -1,0 +1,179 @@
+"""Runs: messages of contiguous sequences of one queue, handled together; and ordered lists of them.
+
+A sequence is a message's place in its queue: ascending from 1, never reused. Whatever can be
+said about many neighbours at once (deliver these, ack these) is said about a run, so that the
+cost of a batch does not grow with the messages in it.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator
+from operator import attrgetter
+
+from amqpstore.message import Message
+
+_FIRST_SEQUENCE = attrgetter("first_sequence")
+
+
+class Run:
+    """`count` messages of one queue, from `first_sequence` on, delivered `delivery_count` times.
+
+    `messages` holds them when they are in memory; otherwise it is None and they are on disk,
+    under `count` contiguous ids from `first_id` on.
+    """
+
+    __slots__ = ("count", "delivery_count", "first_id", "first_sequence", "messages")
+
+    def __init__(
+        self,
+        first_sequence: int,
+        count: int,
+        *,
+        first_id: int = 0,
+        messages: list[Message] | None = None,
+        delivery_count: int = 0,
+    ) -> None:
+        self.first_sequence = first_sequence
+        self.count = count
+        self.first_id = first_id
+        self.messages = messages
+        self.delivery_count = delivery_count
+
+    @property
+    def end(self) -> int:
+        """The sequence after the last."""
+        return self.first_sequence + self.count
+
+    def is_continued_by(self, other: Run) -> bool:
+        """Whether both are on disk and `other` differs only in being what follows."""
+        return (
+            self.messages is None
+            and other.messages is None
+            and self.end == other.first_sequence
+            and self.first_id + self.count == other.first_id
+            and self.delivery_count == other.delivery_count
+        )
+
+    def split(self, count: int) -> Run:
+        """Take the first `count` messages (fewer than there are) off, as a run of their own."""
+        messages = self.messages
+        head = Run(
+            self.first_sequence,
+            count,
+            first_id=self.first_id,
+            messages=None if messages is None else messages[:count],
+            delivery_count=self.delivery_count,
+        )
+        self.first_sequence += count
+        self.count -= count
+        if messages is None:
+            self.first_id += count
+        else:
+            self.messages = messages[count:]
+        return head
+
+    def __repr__(self) -> str:
+        where = "on disk" if self.messages is None else "in memory"
+        return (
+            f"<Run {self.first_sequence}..{self.end - 1} {where}, delivered {self.delivery_count}x>"
+        )
+
+
+class RunList:
+    """Runs in ascending, disjoint order of sequence. `count` is the number of messages in all."""
+
+    __slots__ = ("_head", "_runs", "count")
+
+    def __init__(self) -> None:
+        self._runs: list[Run] = []
+        self._head = 0
+        self.count = 0
+
+    def __iter__(self) -> Iterator[Run]:
+        runs = self._runs
+        return (runs[i] for i in range(self._head, len(runs)))
+
+    def __len__(self) -> int:
+        """How many runs there are (`count` tells how many messages)."""
+        return len(self._runs) - self._head
+
+    @property
+    def first(self) -> Run:
+        """The run with the lowest sequence. Raises: IndexError when there is none."""
+        return self._runs[self._head]
+
+    def append(self, run: Run) -> None:
+        """Add a run behind all others. On disk, one that continues the last becomes part of it."""
+        runs = self._runs
+        self.count += run.count
+        if self._head < len(runs) and runs[-1].is_continued_by(run):
+            runs[-1].count += run.count
+        else:
+            runs.append(run)
+
+    def insert(self, run: Run) -> None:
+        """Put a run in its place, which no other run may overlap."""
+        runs = self._runs
+        self.count += run.count
+        if self._head < len(runs) and run.first_sequence > runs[self._head].first_sequence:
+            place = bisect_right(runs, run.first_sequence, self._head, key=_FIRST_SEQUENCE)
+            before = runs[place - 1]
+            if before.end > run.first_sequence:
+                raise ValueError(f"{run!r} overlaps {before!r}")
+            runs.insert(place, run)
+        elif self._head:
+            self._head -= 1
+            runs[self._head] = run
+        else:
+            runs.insert(0, run)
+
+    def take_first(self, limit: int) -> Run:
+        """Remove and return up to `limit` messages, all from the first run."""
+        runs = self._runs
+        run = runs[self._head]
+        if run.count > limit:
+            run = run.split(limit)
+        else:
+            self._drop_first()
+        self.count -= run.count
+        return run
+
+    def remove(self, first_sequence: int, count: int) -> list[Run]:
+        """Remove and return what there is of `count` messages from `first_sequence` on."""
+        removed: list[Run] = []
+        end = first_sequence + count
+        runs = self._runs
+        place = bisect_right(runs, first_sequence, self._head, key=_FIRST_SEQUENCE) - 1
+        if place < self._head or runs[place].end <= first_sequence:
+            place += 1
+        while place < len(runs) and runs[place].first_sequence < end:
+            run = runs[place]
+            if run.first_sequence < first_sequence:
+                runs.insert(place, run.split(first_sequence - run.first_sequence))
+                place += 1
+                continue
+            if run.end > end:
+                run = run.split(end - run.first_sequence)
+            elif place == self._head:
+                self._drop_first()
+                place = self._head
+            else:
+                del runs[place]
+            removed.append(run)
+            self.count -= run.count
+        return removed
+
+    def clear(self) -> list[Run]:
+        """Remove and return all runs."""
+        removed = self._runs[self._head :]
+        self._runs = []
+        self._head = self.count = 0
+        return removed
+
+    def _drop_first(self) -> None:
+        # The list is cut only now and then: a cut moves all that is behind it.
+        self._head += 1
+        if self._head >= 64 and self._head * 2 >= len(self._runs):
+            del self._runs[: self._head]
+            self._head = 0
