@@ -6,7 +6,7 @@ does: the run is ready again, and says that it was delivered.
 
 from __future__ import annotations
 
-from amqpstore.runs import RunList
+from amqpstore.runs import ReadyList
 
 
 class Queue:
@@ -24,7 +24,7 @@ class Queue:
         self.durable = durable
         self.deleted = False
         self.next_sequence = 1
-        self.ready = RunList()
+        self.ready = ReadyList()
 
     @property
     def ready_count(self) -> int:

@@ -282,7 +282,7 @@ def apply(queue: Queue, operation: Operation) -> None:
     kind, count, _, first_sequence, first_id = operation
     if kind == OperationKind.ENQUEUE:
         run = Run(first_sequence, count, first_id=first_id)
-        queue.ready.append(run)
+        queue.ready.append_stored(run)
         queue.next_sequence = max(queue.next_sequence, run.end)
     elif kind == OperationKind.DELIVERED:
         for run in queue.ready.remove(first_sequence, count):

@@ -10,10 +10,28 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterator
 from operator import attrgetter
+from typing import Generic, Protocol, Self, TypeVar
 
 from amqpstore.message import Message
 
 _FIRST_SEQUENCE = attrgetter("first_sequence")
+
+
+class Span(Protocol):
+    """What a `RunList` holds: `count` neighbours from `first_sequence` on, which can be split."""
+
+    first_sequence: int
+
+    @property
+    def count(self) -> int: ...
+
+    @property
+    def end(self) -> int: ...
+
+    def split(self, count: int) -> Self: ...
+
+
+SpanT = TypeVar("SpanT", bound=Span)
 
 
 class Run:
@@ -45,16 +63,6 @@ class Run:
         """The sequence after the last."""
         return self.first_sequence + self.count
 
-    def is_continued_by(self, other: Run) -> bool:
-        """Whether both are on disk and `other` differs only in being what follows."""
-        return (
-            self.messages is None
-            and other.messages is None
-            and self.end == other.first_sequence
-            and self.first_id + self.count == other.first_id
-            and self.delivery_count == other.delivery_count
-        )
-
     def split(self, count: int) -> Run:
         """Take the first `count` messages (fewer than there are) off, as a run of their own."""
         messages = self.messages
@@ -80,17 +88,17 @@ class Run:
         )
 
 
-class RunList:
+class RunList(Generic[SpanT]):
     """Runs in ascending, disjoint order of sequence. `count` is the number of messages in all."""
 
     __slots__ = ("_head", "_runs", "count")
 
     def __init__(self) -> None:
-        self._runs: list[Run] = []
+        self._runs: list[SpanT] = []
         self._head = 0
         self.count = 0
 
-    def __iter__(self) -> Iterator[Run]:
+    def __iter__(self) -> Iterator[SpanT]:
         runs = self._runs
         return (runs[i] for i in range(self._head, len(runs)))
 
@@ -99,20 +107,16 @@ class RunList:
         return len(self._runs) - self._head
 
     @property
-    def first(self) -> Run:
+    def first(self) -> SpanT:
         """The run with the lowest sequence. Raises: IndexError when there is none."""
         return self._runs[self._head]
 
-    def append(self, run: Run) -> None:
-        """Add a run behind all others. On disk, one that continues the last becomes part of it."""
-        runs = self._runs
+    def append(self, run: SpanT) -> None:
+        """Add a run behind all others."""
+        self._runs.append(run)
         self.count += run.count
-        if self._head < len(runs) and runs[-1].is_continued_by(run):
-            runs[-1].count += run.count
-        else:
-            runs.append(run)
 
-    def insert(self, run: Run) -> None:
+    def insert(self, run: SpanT) -> None:
         """Put a run in its place, which no other run may overlap."""
         runs = self._runs
         self.count += run.count
@@ -128,7 +132,7 @@ class RunList:
         else:
             runs.insert(0, run)
 
-    def take_first(self, limit: int) -> Run:
+    def take_first(self, limit: int) -> SpanT:
         """Remove and return up to `limit` messages, all from the first run."""
         runs = self._runs
         run = runs[self._head]
@@ -139,9 +143,9 @@ class RunList:
         self.count -= run.count
         return run
 
-    def remove(self, first_sequence: int, count: int) -> list[Run]:
+    def remove(self, first_sequence: int, count: int) -> list[SpanT]:
         """Remove and return what there is of `count` messages from `first_sequence` on."""
-        removed: list[Run] = []
+        removed: list[SpanT] = []
         end = first_sequence + count
         runs = self._runs
         place = bisect_right(runs, first_sequence, self._head, key=_FIRST_SEQUENCE) - 1
@@ -164,7 +168,7 @@ class RunList:
             self.count -= run.count
         return removed
 
-    def clear(self) -> list[Run]:
+    def clear(self) -> list[SpanT]:
         """Remove and return all runs."""
         removed = self._runs[self._head :]
         self._runs = []
@@ -177,3 +181,24 @@ class RunList:
         if self._head >= 64 and self._head * 2 >= len(self._runs):
             del self._runs[: self._head]
             self._head = 0
+
+
+class ReadyList(RunList[Run]):
+    """The runs of a queue that are ready."""
+
+    __slots__ = ()
+
+    def append_stored(self, run: Run) -> None:
+        """Add a run on disk behind all others; one that continues the last becomes part of it."""
+        if len(self):
+            last = self._runs[-1]
+            if (
+                last.messages is None
+                and not last.delivery_count
+                and last.end == run.first_sequence
+                and last.first_id + last.count == run.first_id
+            ):
+                last.count += run.count
+                self.count += run.count
+                return
+        self.append(run)

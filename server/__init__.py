@@ -1,0 +1,1 @@
+"""The AMQP broker on top of the store: codec, broker core, and the trio edge."""

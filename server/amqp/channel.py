@@ -1,0 +1,347 @@
+"""One AMQP channel: a handler for each method a client may send on it, and what goes back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from amqpstore import Message, Run
+from server.amqp.arguments import plain
+from server.amqp.deliveries import add_content, add_deliveries
+from server.broker.channel import Channel
+from server.broker.consumer import Consumer
+from server.broker.queue import Queue
+from server.protocol import methods
+from server.protocol.errors import CommandInvalid, NotFound, NotImplementedByServer
+from server.protocol.frames import method_frame
+from server.protocol.receiver import Acks, Publishes
+
+if TYPE_CHECKING:
+    from server.amqp.connection import Connection
+
+NO_ROUTE = 312
+
+
+class AmqpChannel:
+    """Channel `number` of a connection, from channel.open to channel.close-ok.
+
+    It is the broker channel's outlet, and hands the client's methods to it. `is_closing` is true
+    from the server's channel.close to the client's close-ok; what comes in between is ignored.
+    """
+
+    def __init__(self, connection: Connection, number: int) -> None:
+        self.number = number
+        self.is_closing = False
+        self._connection = connection
+        self._outbox = connection.outbox
+        self._broker = Channel(connection.vhost, connection, self)
+        self._last_queue = ""
+        self._consumer_tags = 0
+
+    # What the client sends.
+
+    def handle(self, method: methods.Method) -> None:
+        """Do what a method asks for. Raises: AmqpError, BrokerError."""
+        handler = HANDLERS.get(type(method))
+        if handler is None:
+            raise NotImplementedByServer(f"{method.name} is not supported")
+        handler(self, method)
+
+    def publish(self, publishes: Publishes) -> None:
+        """Publish a run of messages. Raises: AmqpError, BrokerError."""
+        publish = publishes.publish
+        if publish.immediate:
+            raise NotImplementedByServer("immediate=true")
+        for messages in self._connection.envelopes.messages(publishes):
+            self._broker.publish(
+                publish.exchange, publish.routing_key, messages, mandatory=publish.mandatory
+            )
+
+    def ack(self, acks: Acks) -> None:
+        """Ack tags that were named one by one. Raises: BrokerError."""
+        self._broker.ack(acks.first, acks.last)
+
+    def settle(self) -> None:
+        """Confirm what this read published."""
+        self._broker.settle()
+
+    def resume(self) -> None:
+        """The connection can be written to again."""
+        self._broker.resume()
+
+    def close(self) -> None:
+        """The channel is gone: requeue what it had not acked."""
+        self._broker.close()
+
+    # What the broker sends (see Outlet).
+
+    @property
+    def is_writable(self) -> bool:
+        return self._outbox.is_writable
+
+    def deliver(self, consumer: Consumer, first_tag: int, run: Run) -> None:
+        tag = consumer.tag.encode()
+        limit = self._connection.frame_max
+        add_deliveries(
+            self._outbox, self.number, bytes([len(tag)]) + tag, first_tag, run, limit
+        )
+
+    def returned(self, messages: Sequence[Message]) -> None:
+        for message in messages:
+            envelope = message.envelope
+            method = methods.BasicReturn(
+                reply_code=NO_ROUTE,
+                reply_text="NO_ROUTE",
+                exchange=envelope.exchange,
+                routing_key=envelope.routing_key,
+            )
+            add_content(
+                self._outbox, self.number, method.encode(), message, self._connection.frame_max
+            )
+
+    def confirm(self, tag: int, *, multiple: bool) -> None:
+        if not self.is_closing:
+            self._send(methods.BasicAck(delivery_tag=tag, multiple=multiple))
+
+    def consumer_cancelled(self, consumer_tag: str) -> None:
+        if self._connection.client_hears_cancels:
+            self._send(methods.BasicCancel(consumer_tag=consumer_tag, no_wait=True))
+
+    # Handlers.
+
+    def _send(self, method: methods.Method) -> None:
+        self._outbox.add(method_frame(self.number, method.encode()))
+
+    def _queue(self, name: str) -> Queue:
+        """The queue of that name, or the last one declared on this channel where it is empty.
+
+        Raises: NotFound, NotFoundError, ResourceLockedError.
+        """
+        if not name and not self._last_queue:
+            raise NotFound("no previously declared queue")
+        queue = self._broker.vhost.queue(name or self._last_queue)
+        queue.check_owner(self._connection)
+        return queue
+
+    def _channel_flow(self, method: methods.ChannelFlow) -> None:
+        if not method.active:
+            raise NotImplementedByServer("active=false")
+        self._send(methods.ChannelFlowOk(active=True))
+
+    def _exchange_declare(self, method: methods.ExchangeDeclare) -> None:
+        vhost = self._broker.vhost
+        if method.passive:
+            if method.exchange:
+                vhost.exchange(method.exchange)
+        else:
+            vhost.declare_exchange(
+                method.exchange,
+                method.type,
+                durable=method.durable,
+                auto_delete=method.auto_delete,
+                internal=method.internal,
+                arguments=plain(method.arguments),
+            )
+        if not method.no_wait:
+            self._send(methods.ExchangeDeclareOk())
+
+    def _exchange_delete(self, method: methods.ExchangeDelete) -> None:
+        self._broker.vhost.delete_exchange(method.exchange, if_unused=method.if_unused)
+        if not method.no_wait:
+            self._send(methods.ExchangeDeleteOk())
+
+    def _queue_declare(self, method: methods.QueueDeclare) -> None:
+        if method.passive:
+            queue = self._queue(method.queue)
+        else:
+            queue = self._broker.vhost.declare_queue(
+                method.queue,
+                durable=method.durable,
+                exclusive=method.exclusive,
+                auto_delete=method.auto_delete,
+                arguments=plain(method.arguments),
+                connection=self._connection,
+            )
+        self._last_queue = queue.name
+        if not method.no_wait:
+            self._send(
+                methods.QueueDeclareOk(
+                    queue=queue.name,
+                    message_count=queue.ready_count,
+                    consumer_count=len(queue.consumers),
+                )
+            )
+
+    def _queue_bind(self, method: methods.QueueBind) -> None:
+        queue = self._queue(method.queue)
+        routing_key = self._binding_key(method.queue, method.routing_key)
+        self._broker.vhost.bind(queue, method.exchange, routing_key, plain(method.arguments))
+        if not method.no_wait:
+            self._send(methods.QueueBindOk())
+
+    def _queue_unbind(self, method: methods.QueueUnbind) -> None:
+        vhost = self._broker.vhost
+        name = method.queue or self._last_queue
+        if name in vhost.queues:
+            queue = self._queue(name)
+            routing_key = self._binding_key(method.queue, method.routing_key)
+            vhost.unbind(queue, method.exchange, routing_key, plain(method.arguments))
+        elif not name:
+            raise NotFound("no previously declared queue")
+        self._send(methods.QueueUnbindOk())
+
+    def _binding_key(self, queue: str, routing_key: str) -> str:
+        """With neither queue nor key named, the key is the last declared queue's name."""
+        return self._last_queue if not queue and not routing_key else routing_key
+
+    def _queue_purge(self, method: methods.QueuePurge) -> None:
+        count = self._queue(method.queue).purge()
+        if not method.no_wait:
+            self._send(methods.QueuePurgeOk(message_count=count))
+
+    def _queue_delete(self, method: methods.QueueDelete) -> None:
+        vhost = self._broker.vhost
+        name = method.queue or self._last_queue
+        count = 0
+        if not name:
+            raise NotFound("no previously declared queue")
+        if name in vhost.queues:
+            count = vhost.delete_queue(
+                self._queue(name), if_unused=method.if_unused, if_empty=method.if_empty
+            )
+        if not method.no_wait:
+            self._send(methods.QueueDeleteOk(message_count=count))
+
+    def _basic_qos(self, method: methods.BasicQos) -> None:
+        if method.prefetch_size:
+            raise NotImplementedByServer(f"prefetch_size!=0 ({method.prefetch_size})")
+        if method.global_:
+            self._broker.prefetch = method.prefetch_count
+            self._broker.resume()
+        else:
+            self._broker.consumer_prefetch = method.prefetch_count
+        self._send(methods.BasicQosOk())
+
+    def _basic_consume(self, method: methods.BasicConsume) -> None:
+        queue = self._queue(method.queue)
+        tag = method.consumer_tag
+        while not tag or (not method.consumer_tag and tag in self._broker.consumers):
+            self._consumer_tags += 1
+            tag = f"amq.ctag-{self.number}-{self._consumer_tags}"
+        # Deliveries leave at the end of the turn: consume-ok goes out in front of them.
+        self._broker.consume(queue, tag, no_ack=method.no_ack, exclusive=method.exclusive)
+        if not method.no_wait:
+            self._send(methods.BasicConsumeOk(consumer_tag=tag))
+
+    def _basic_cancel(self, method: methods.BasicCancel) -> None:
+        self._broker.cancel(method.consumer_tag)
+        if not method.no_wait:
+            self._send(methods.BasicCancelOk(consumer_tag=method.consumer_tag))
+
+    def _basic_cancel_ok(self, method: methods.BasicCancelOk) -> None:
+        """Some clients answer the server's basic.cancel, though it asks for no answer."""
+
+    def _basic_get(self, method: methods.BasicGet) -> None:
+        queue = self._queue(method.queue)
+        got = self._broker.get(queue, no_ack=method.no_ack)
+        if got is None:
+            self._send(methods.BasicGetEmpty())
+            return
+        tag, run = got
+        assert run.messages is not None  # a run that was taken is in memory
+        message = run.messages[0]
+        answer = methods.BasicGetOk(
+            delivery_tag=tag,
+            redelivered=bool(run.delivery_count),
+            exchange=message.envelope.exchange,
+            routing_key=message.envelope.routing_key,
+            message_count=queue.ready_count,
+        )
+        add_content(
+            self._outbox, self.number, answer.encode(), message, self._connection.frame_max
+        )
+
+    def _basic_ack(self, method: methods.BasicAck) -> None:
+        if method.multiple:
+            self._broker.ack_until(method.delivery_tag)
+        else:
+            self._broker.ack(method.delivery_tag, method.delivery_tag)
+
+    def _basic_reject(self, method: methods.BasicReject) -> None:
+        self._broker.reject(method.delivery_tag, requeue=method.requeue)
+
+    def _basic_nack(self, method: methods.BasicNack) -> None:
+        if method.multiple:
+            self._broker.reject_until(method.delivery_tag, requeue=method.requeue)
+        else:
+            self._broker.reject(method.delivery_tag, requeue=method.requeue)
+
+    def _basic_recover(self, method: methods.BasicRecover) -> None:
+        self._recover(requeue=method.requeue)
+        self._send(methods.BasicRecoverOk())
+
+    def _basic_recover_async(self, method: methods.BasicRecoverAsync) -> None:
+        self._recover(requeue=method.requeue)
+
+    def _recover(self, *, requeue: bool) -> None:
+        if not requeue:
+            raise NotImplementedByServer("requeue=false")
+        self._broker.recover()
+
+    def _confirm_select(self, method: methods.ConfirmSelect) -> None:
+        self._broker.confirms = True
+        if not method.no_wait:
+            self._send(methods.ConfirmSelectOk())
+
+    def _only_from_server(self, method: methods.Method) -> None:
+        raise CommandInvalid(f"{method.name} is for the server to send")
+
+
+HANDLERS: dict[type[methods.Method], Callable[[AmqpChannel, Any], None]] = {
+    methods.ChannelFlow: AmqpChannel._channel_flow,
+    methods.ExchangeDeclare: AmqpChannel._exchange_declare,
+    methods.ExchangeDelete: AmqpChannel._exchange_delete,
+    methods.QueueDeclare: AmqpChannel._queue_declare,
+    methods.QueueBind: AmqpChannel._queue_bind,
+    methods.QueueUnbind: AmqpChannel._queue_unbind,
+    methods.QueuePurge: AmqpChannel._queue_purge,
+    methods.QueueDelete: AmqpChannel._queue_delete,
+    methods.BasicQos: AmqpChannel._basic_qos,
+    methods.BasicConsume: AmqpChannel._basic_consume,
+    methods.BasicCancel: AmqpChannel._basic_cancel,
+    methods.BasicCancelOk: AmqpChannel._basic_cancel_ok,
+    methods.BasicGet: AmqpChannel._basic_get,
+    methods.BasicAck: AmqpChannel._basic_ack,
+    methods.BasicReject: AmqpChannel._basic_reject,
+    methods.BasicNack: AmqpChannel._basic_nack,
+    methods.BasicRecover: AmqpChannel._basic_recover,
+    methods.BasicRecoverAsync: AmqpChannel._basic_recover_async,
+    methods.ConfirmSelect: AmqpChannel._confirm_select,
+} | dict.fromkeys(
+    (
+        methods.ExchangeDeclareOk,
+        methods.ExchangeDeleteOk,
+        methods.ExchangeBindOk,
+        methods.ExchangeUnbindOk,
+        methods.QueueDeclareOk,
+        methods.QueueBindOk,
+        methods.QueueUnbindOk,
+        methods.QueuePurgeOk,
+        methods.QueueDeleteOk,
+        methods.BasicQosOk,
+        methods.BasicConsumeOk,
+        methods.BasicReturn,
+        methods.BasicDeliver,
+        methods.BasicGetOk,
+        methods.BasicGetEmpty,
+        methods.BasicRecoverOk,
+        methods.TxSelectOk,
+        methods.TxCommitOk,
+        methods.TxRollbackOk,
+        methods.ConfirmSelectOk,
+        methods.ChannelOpenOk,
+        methods.ChannelFlowOk,
+    ),
+    AmqpChannel._only_from_server,
+)
+"""What is done for each method on an open channel; any other is answered with 540."""

@@ -1,0 +1,455 @@
+"""One AMQP connection, without its socket: bytes in, frames in the outbox, time passed in.
+
+The handshake follows `server.protocol.states`. An AmqpError of a channel closes the channel, one
+of the connection closes the connection, and both say so to the client with the specification's
+reply code; before the connection is open the socket is closed without a word (section 2.2.4).
+"""
+
+from __future__ import annotations
+
+import logging
+import platform
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from server.amqp.channel import AmqpChannel
+from server.amqp.heartbeat import Heartbeat
+from server.amqp.outbox import Outbox
+from server.amqp.publishing import Envelopes
+from server.amqp.refusals import refusal
+from server.broker.broker import Broker
+from server.broker.errors import BrokerError, NotFoundError
+from server.broker.vhost import VirtualHost
+from server.protocol import methods
+from server.protocol.errors import (
+    AccessRefused,
+    AmqpError,
+    ChannelError,
+    ChannelException,
+    CommandInvalid,
+    ConnectionForced,
+    FatalFramingError,
+    NotAllowed,
+)
+from server.protocol.frames import HEARTBEAT_FRAME, method_frame
+from server.protocol.receiver import Acks, Event, Failed, Publishes, Received, Receiver
+from server.protocol.spec import FRAME_MIN_SIZE, PROTOCOL_HEADER
+from server.protocol.states import TRANSITIONS, State
+
+_log = logging.getLogger(__name__)
+
+_HANDSHAKE_FRAME_BYTES = 8192
+"""The largest frame before tune-ok: twice what the specification asks for, for long tokens."""
+
+_HANDSHAKE_S = 10.0
+_CLOSE_S = 10.0
+_MECHANISM = "PLAIN"
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What the server proposes in connection.tune, and the largest message it takes, in bytes."""
+
+    channel_max: int = 2047
+    frame_max: int = 131_072
+    heartbeat_s: int = 60
+    max_message_bytes: int = 128 << 20
+
+
+@dataclass(frozen=True)
+class Login:
+    """Who a client says it is. Somebody has to check it, and to call `Connection.logged_in`."""
+
+    user: str
+    password: bytes
+
+
+class Connection:
+    """The server's side of one connection.
+
+    Args: peer, what the log calls the client; version, the server's; on_output, called when the
+    outbox stops being empty; now, seconds on the clock that `receive` and `tick` are given too.
+    """
+
+    def __init__(
+        self,
+        broker: Broker,
+        limits: Limits,
+        *,
+        peer: str,
+        version: str,
+        on_output: Callable[[], None],
+        now: float,
+    ) -> None:
+        self.outbox = Outbox(on_output)
+        self.peer = peer
+        self.login: Login | None = None
+        self.frame_max = _HANDSHAKE_FRAME_BYTES
+        self.client_hears_cancels = False
+        self._broker = broker
+        self._limits = limits
+        self._version = version
+        self._state: State | None = None
+        self._header = b""
+        self._receiver = Receiver(_HANDSHAKE_FRAME_BYTES, limits.max_message_bytes)
+        self._channel_max = limits.channel_max
+        self._channels: dict[int, AmqpChannel] = {}
+        self._vhost: VirtualHost | None = None
+        self._envelopes: Envelopes | None = None
+        self._client_properties: dict[str, Any] = {}
+        self._deadline: float | None = now + _HANDSHAKE_S
+        self._heartbeat = Heartbeat(0, now)
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether the socket is to be closed once the outbox is empty."""
+        return self._state is State.CLOSED
+
+    @property
+    def vhost(self) -> VirtualHost:
+        """The virtual host that the client chose. Only on an open connection."""
+        assert self._vhost is not None
+        return self._vhost
+
+    @property
+    def envelopes(self) -> Envelopes:
+        """The envelopes of its publishes. Only on an open connection."""
+        assert self._envelopes is not None
+        return self._envelopes
+
+    # What the socket's side calls.
+
+    def receive(self, read: bytes, now: float) -> None:
+        """Handle what one read brought, and settle it."""
+        self._heartbeat.received(now)
+        if self._state is None:
+            self._header += read
+            if len(self._header) < len(PROTOCOL_HEADER) and PROTOCOL_HEADER.startswith(
+                self._header
+            ):
+                return
+            read = self._start(self._header)
+        if self._state in (None, State.CLOSED):
+            return
+        published: set[AmqpChannel] = set()
+        for event in self._receiver.receive(read):
+            self._event(event, published, now)
+        for channel in published:
+            channel.settle()
+
+    def logged_in(self, *, granted: bool) -> None:
+        """Go on with the handshake: the login was checked."""
+        login, self.login = self.login, None
+        if login is None or self._state is not State.AUTHENTICATING:
+            return
+        if granted:
+            self._envelopes = Envelopes(login.user)
+            self._state = State.TUNING
+            self._send(
+                methods.ConnectionTune(
+                    channel_max=self._limits.channel_max,
+                    frame_max=self._limits.frame_max,
+                    heartbeat=self._limits.heartbeat_s,
+                )
+            )
+            return
+        _log.warning("login refused", extra={"peer": self.peer, "user": login.user})
+        capabilities = self._client_properties.get("capabilities")
+        if isinstance(capabilities, dict) and capabilities.get("authentication_failure_close"):
+            # An extension of RabbitMQ's: a client that knows it gets a reason, not just a closed
+            # socket, and nothing more is said than that.
+            error = AccessRefused(
+                "Login was refused using authentication mechanism PLAIN. For details see the "
+                "broker logfile."
+            )
+            self._send_close(error)
+        self._finish()
+
+    def tick(self, now: float) -> None:
+        """Have heartbeats sent and missed ones noticed: call it about once a second."""
+        if self._deadline is not None and now >= self._deadline and not self.is_finished:
+            state = self._state.value if self._state else "no protocol header"
+            _log.warning("connection timed out", extra={"peer": self.peer, "state": state})
+            self._finish()
+        if self._state is not State.OPEN:
+            return
+        if self._heartbeat.is_peer_gone(now):
+            _log.warning("missed heartbeats from client", extra={"peer": self.peer})
+            self._finish()
+        elif self._heartbeat.is_due(now):
+            self.outbox.add(HEARTBEAT_FRAME)
+
+    def sent(self, now: float) -> None:
+        """Something was written to the socket."""
+        self._heartbeat.sent(now)
+
+    def writable(self) -> None:
+        """The outbox has room again."""
+        for channel in self._channels.values():
+            channel.resume()
+
+    def shut_down(self, now: float) -> None:
+        """The server stops: say so to the client."""
+        if self._state is State.OPEN:
+            self._close(ConnectionForced("broker shut down"), now)
+        elif self._state is not State.CLOSING:
+            self._finish()
+
+    def lost(self) -> None:
+        """The socket is gone."""
+        if self._state is State.OPEN:
+            _log.warning(
+                "client unexpectedly closed TCP connection", extra={"peer": self.peer}
+            )
+        self._finish()
+
+    # Events.
+
+    def _event(self, event: Event, published: set[AmqpChannel], now: float) -> None:
+        """Handle one event of the receiver."""
+        try:
+            if isinstance(event, Failed):
+                self._failed(event, now)
+            elif self._state in (State.CLOSED, State.CLOSING) and not (
+                isinstance(event, Received) and event.channel == 0
+            ):
+                pass
+            elif event.channel == 0 and isinstance(event, Received):
+                self._connection_method(event.method, now)
+            elif self._state is not State.OPEN:
+                _log.warning("channel used before connection.open", extra={"peer": self.peer})
+                self._finish()
+            else:
+                self._channel_event(event, published)
+        except (AmqpError, BrokerError) as raised:
+            error = refusal(raised) if isinstance(raised, BrokerError) else raised
+            if isinstance(event, (Publishes, Received)):
+                method = event.publish if isinstance(event, Publishes) else event.method
+                error.class_id, error.method_id = method.class_id, method.method_id
+            elif isinstance(event, Acks):
+                ack = methods.BasicAck
+                error.class_id, error.method_id = ack.class_id, ack.method_id
+            self._failed(Failed(event.channel, error), now)
+
+    def _channel_event(self, event: Publishes | Acks | Received, published: set[AmqpChannel]) -> None:
+        """Raises: AmqpError, BrokerError."""
+        number = event.channel
+        channel = self._channels.get(number)
+        method = event.method if isinstance(event, Received) else None
+        if channel is None:
+            if isinstance(method, methods.ChannelOpen):
+                self._open_channel(number)
+                return
+            raise ChannelError(f"channel {number} is not open")
+        if isinstance(method, methods.ChannelCloseOk) and channel.is_closing:
+            del self._channels[number]
+        elif isinstance(method, methods.ChannelClose):
+            self._drop_channel(channel, published)
+            self.outbox.add(method_frame(number, methods.ChannelCloseOk().encode()))
+        elif channel.is_closing:
+            pass
+        elif isinstance(method, (methods.ChannelOpen, methods.ChannelCloseOk)):
+            raise ChannelError(f"{method.name} on channel {number}, which is open")
+        elif isinstance(event, Publishes):
+            published.add(channel)
+            channel.publish(event)
+        elif isinstance(event, Acks):
+            channel.ack(event)
+        elif isinstance(method, _ONLY_CHANNEL_0):
+            raise CommandInvalid(f"{method.name} on channel {number}")
+        elif method is not None:
+            channel.handle(method)
+
+    def _open_channel(self, number: int) -> None:
+        """Raises: NotAllowed."""
+        if number > self._channel_max:
+            raise NotAllowed(
+                f"number of channels opened is limited: channel-max is {self._channel_max}"
+            )
+        self._channels[number] = AmqpChannel(self, number)
+        self.outbox.add(method_frame(number, methods.ChannelOpenOk().encode()))
+
+    def _drop_channel(self, channel: AmqpChannel, published: set[AmqpChannel]) -> None:
+        """The client closed a channel: what it published before is confirmed first."""
+        if channel in published:
+            published.remove(channel)
+            channel.settle()
+        if not channel.is_closing:
+            channel.is_closing = True
+            channel.close()
+        del self._channels[channel.number]
+
+    def _failed(self, failed: Failed, now: float) -> None:
+        """Answer what went wrong in the way its kind asks for."""
+        error = failed.error
+        channel = self._channels.get(failed.channel)
+        if self._state is not State.OPEN or isinstance(error, FatalFramingError):
+            if self._state not in (State.CLOSING, State.CLOSED):
+                extra = {"peer": self.peer, "reason": str(error)}
+                _log.warning("connection closed without a reply", extra=extra)
+            self._finish()
+        elif isinstance(error, ChannelException) and channel is not None:
+            if channel.is_closing:
+                return
+            self._log_error("channel error", error, failed.channel)
+            channel.is_closing = True
+            close = methods.ChannelClose(
+                reply_code=error.reply_code,
+                reply_text=error.reply_text,
+                class_id=error.class_id,
+                method_id=error.method_id,
+            )
+            self.outbox.add(method_frame(failed.channel, close.encode()))
+            channel.close()
+        else:
+            self._log_error("connection error", error, failed.channel)
+            self._close(error, now)
+
+    def _log_error(self, what: str, error: AmqpError, channel: int) -> None:
+        extra = {"peer": self.peer, "channel": channel, "reason": error.reply_text}
+        _log.warning(what, extra=extra)
+
+    # The connection's own methods.
+
+    def _start(self, header: bytes) -> bytes:
+        """Answer the protocol header. Returns what came behind it."""
+        if not header.startswith(PROTOCOL_HEADER):
+            _log.warning("not AMQP 0-9-1", extra={"peer": self.peer, "header": header[:8].hex()})
+            self.outbox.add(PROTOCOL_HEADER)
+            self._finish()
+            return b""
+        self._state = State.STARTING
+        self._header = b""
+        self._send(
+            methods.ConnectionStart(
+                version_major=0,
+                version_minor=9,
+                server_properties={
+                    "product": "amqpstore",
+                    "version": self._version,
+                    "platform": f"Python {platform.python_version()}",
+                    "copyright": "The amqpstore authors",
+                    "information": "Licensed under the Apache License 2.0",
+                    "capabilities": {
+                        "publisher_confirms": True,
+                        "basic.nack": True,
+                        "consumer_cancel_notify": True,
+                        "per_consumer_qos": True,
+                        "authentication_failure_close": True,
+                    },
+                },
+                mechanisms=_MECHANISM.encode(),
+                locales=b"en_US",
+            )
+        )
+        return header[len(PROTOCOL_HEADER) :]
+
+    def _connection_method(self, method: methods.Method, now: float) -> None:
+        """Raises: AmqpError."""
+        state = self._state
+        if state is None:
+            return
+        following = TRANSITIONS.get((state, type(method)))
+        if following is None:
+            if state is State.CLOSING:
+                return
+            raise CommandInvalid(f"{method.name} on a connection that is {state.value}")
+        self._state = following
+        if isinstance(method, methods.ConnectionStartOk):
+            self._start_ok(method)
+        elif isinstance(method, methods.ConnectionTuneOk):
+            self._tune_ok(method, now)
+        elif isinstance(method, methods.ConnectionOpen):
+            self._open(method, now)
+        elif isinstance(method, methods.ConnectionClose):
+            self._send(methods.ConnectionCloseOk())
+            self._finish()
+        else:
+            self._finish()
+
+    def _start_ok(self, method: methods.ConnectionStartOk) -> None:
+        self._client_properties = method.client_properties
+        capabilities = method.client_properties.get("capabilities")
+        if isinstance(capabilities, dict):
+            self.client_hears_cancels = bool(capabilities.get("consumer_cancel_notify"))
+        # PLAIN (RFC 4616): authorization identity, user and password, set apart by NUL.
+        parts = method.response.split(b"\0")
+        try:
+            if method.mechanism != _MECHANISM or len(parts) != 3:
+                raise ValueError(f"no PLAIN response ({method.mechanism})")
+            self.login = Login(parts[1].decode(), parts[2])
+        except ValueError as error:
+            _log.warning("login malformed", extra={"peer": self.peer, "reason": str(error)})
+            self._finish()
+
+    def _tune_ok(self, method: methods.ConnectionTuneOk, now: float) -> None:
+        limits = self._limits
+        channel_max = method.channel_max or limits.channel_max
+        frame_max = method.frame_max or limits.frame_max
+        if channel_max > limits.channel_max or not (
+            FRAME_MIN_SIZE <= frame_max <= limits.frame_max
+        ):
+            extra = {"peer": self.peer, "channel_max": channel_max, "frame_max": frame_max}
+            _log.warning("tune-ok goes beyond what was offered", extra=extra)
+            self._finish()
+            return
+        self._channel_max = channel_max
+        self.frame_max = self._receiver.frame_max = frame_max
+        self._heartbeat = Heartbeat(method.heartbeat, now)
+
+    def _open(self, method: methods.ConnectionOpen, now: float) -> None:
+        try:
+            self._vhost = self._broker.vhost(method.virtual_host)
+        except NotFoundError as error:
+            refused = NotAllowed(str(error))
+            refused.class_id, refused.method_id = method.class_id, method.method_id
+            self._log_error("connection error", refused, 0)
+            self._close(refused, now)
+            return
+        self._deadline = None
+        self._send(methods.ConnectionOpenOk())
+
+    # Ends.
+
+    def _send(self, method: methods.Method) -> None:
+        self.outbox.add(method_frame(0, method.encode()))
+
+    def _send_close(self, error: AmqpError) -> None:
+        self._send(
+            methods.ConnectionClose(
+                reply_code=error.reply_code,
+                reply_text=error.reply_text,
+                class_id=error.class_id,
+                method_id=error.method_id,
+            )
+        )
+
+    def _close(self, error: AmqpError, now: float) -> None:
+        """Close with a handshake: the client has some seconds to answer."""
+        self._send_close(error)
+        self._state = State.CLOSING
+        self._deadline = now + _CLOSE_S
+        self._release()
+
+    def _finish(self) -> None:
+        """Nothing is handled any more, and nothing is sent but what is in the outbox."""
+        self._state = State.CLOSED
+        self._release()
+
+    def _release(self) -> None:
+        """Give back all that the connection holds: consumers, unacked messages, its own queues."""
+        channels = list(self._channels.values())
+        self._channels.clear()
+        for channel in channels:
+            if not channel.is_closing:
+                channel.is_closing = True
+                channel.close()
+        if self._vhost is not None:
+            self._vhost.delete_queues_of(self)
+            self._vhost = None
+
+
+_ONLY_CHANNEL_0 = tuple(
+    method for (class_id, _), method in methods.METHODS.items() if class_id == 10
+)

@@ -1,0 +1,61 @@
+"""What waits to be sent on one connection, and how much of it there is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+WRITABLE_BYTES = 1 << 20
+"""Above this, deliveries wait: what is not sent yet would only fill memory."""
+
+_SENT_AT_ONCE_BYTES = 1 << 20
+
+
+class Outbox:
+    """Frames in the order in which they go out. `on_output` is called when it stops being empty.
+
+    `parts` and `byte_count` are open to the encoder of deliveries, which adds to both by itself.
+    """
+
+    __slots__ = ("_on_output", "_sent_parts", "byte_count", "parts")
+
+    def __init__(self, on_output: Callable[[], None]) -> None:
+        self.parts: list[bytes | memoryview] = []
+        self.byte_count = 0
+        self._on_output = on_output
+        self._sent_parts = 0
+
+    def add(self, frame: bytes) -> None:
+        """Add one frame, whole."""
+        self.begin()
+        self.parts.append(frame)
+        self.byte_count += len(frame)
+
+    def begin(self) -> None:
+        """Say that something is about to be added."""
+        if not self.byte_count:
+            self._on_output()
+
+    @property
+    def is_writable(self) -> bool:
+        """Whether deliveries may be added."""
+        return self.byte_count < WRITABLE_BYTES
+
+    def next_bytes(self) -> bytes | memoryview:
+        """The bytes to send next, about 1 MiB at most, off the outbox; none when it is empty."""
+        parts = self.parts
+        if self.byte_count <= _SENT_AT_ONCE_BYTES and not self._sent_parts:
+            self.parts = []
+            self.byte_count = 0
+            return b"".join(parts)
+        size = 0
+        first = place = self._sent_parts
+        while place < len(parts) and size < _SENT_AT_ONCE_BYTES:
+            size += len(parts[place])
+            place += 1
+        some = parts[first:place]
+        self.byte_count -= size
+        self._sent_parts = place
+        if place == len(parts):
+            self.parts = []
+            self._sent_parts = 0
+        return some[0] if len(some) == 1 else b"".join(some)

@@ -1,0 +1,20 @@
+"""The one door where the broker's refusals become AMQP's reply codes."""
+
+from __future__ import annotations
+
+from server.broker import errors as broker
+from server.protocol import errors as amqp
+
+_REPLIES: dict[type[broker.BrokerError], type[amqp.AmqpError]] = {
+    broker.NotFoundError: amqp.NotFound,
+    broker.AccessRefusedError: amqp.AccessRefused,
+    broker.ResourceLockedError: amqp.ResourceLocked,
+    broker.PreconditionFailedError: amqp.PreconditionFailed,
+    broker.NotAllowedError: amqp.NotAllowed,
+    broker.UnknownTypeError: amqp.CommandInvalid,
+}
+
+
+def refusal(error: broker.BrokerError) -> amqp.AmqpError:
+    """The AMQP exception that says what the broker's says."""
+    return _REPLIES[type(error)](str(error))

@@ -1,0 +1,31 @@
+"""The way out: what a front door does for a channel when the broker has something for it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Protocol
+
+from amqpstore import Message, Run
+
+if TYPE_CHECKING:
+    from server.broker.consumer import Consumer
+
+
+class Outlet(Protocol):
+    """One channel's way to its client. No call waits; what is sent leaves at the turn's end."""
+
+    @property
+    def is_writable(self) -> bool:
+        """False while so much waits to be sent that deliveries should wait as well."""
+
+    def deliver(self, consumer: Consumer, first_tag: int, run: Run) -> None:
+        """Send a run, under ascending delivery tags from `first_tag` on."""
+
+    def returned(self, messages: Sequence[Message]) -> None:
+        """Send back mandatory messages that no queue took."""
+
+    def confirm(self, tag: int, *, multiple: bool) -> None:
+        """Tell the publisher that `tag` (and all before) is safe."""
+
+    def consumer_cancelled(self, consumer_tag: str) -> None:
+        """Tell the client that the broker ended its consumer."""

@@ -1,0 +1,100 @@
+"""The committer: one thread that writes and syncs, and the hand-over between it and trio's.
+
+Sealing and settling happen on trio's thread, where the store lives; the thread does nothing but
+`Log.write`. While it syncs one batch, what arrives becomes the next.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable
+
+import trio
+
+from amqpstore import DurabilityError, Store
+from amqpstore.log import Batch
+
+MAX_PENDING_BYTES = 64 << 20
+"""What may wait for the disk before publishers have to."""
+
+
+class Committer:
+    """Makes batches durable, back to back. `on_settled` is called after each.
+
+    Use it within its `async with`; at the end of it everything is durable.
+    """
+
+    def __init__(self, store: Store, on_settled: Callable[[], None]) -> None:
+        self._log = store.log
+        self._on_settled = on_settled
+        self._batches: queue.SimpleQueue[Batch | None] = queue.SimpleQueue()
+        self._failure: DurabilityError | None = None
+        self._progress = trio.Event()
+        self._token = trio.lowlevel.current_trio_token()
+        self._thread = threading.Thread(target=self._write_batches, name="committer", daemon=True)
+        self._thread.start()
+
+    def commit(self, *, promised_only: bool = False) -> None:
+        """Hand the open batch over, if none is under way and there is something in it.
+
+        With `promised_only`, only when it holds messages or somebody waits for it: acks alone
+        are no promise and may wait for a little company.
+        """
+        log = self._log
+        if self._failure or not log.is_idle or (promised_only and not log.is_promised):
+            return
+        if batch := log.seal(time.time_ns() // 1_000_000):
+            self._batches.put(batch)
+
+    @property
+    def has_room(self) -> bool:
+        """Whether publishers may go on, as far as the disk is concerned."""
+        return self._log.pending_bytes < MAX_PENDING_BYTES
+
+    async def wait_for_room(self) -> None:
+        """Return once `has_room`, or when the disk failed."""
+        while not self.has_room and not self._failure:
+            await self._progress.wait()
+
+    async def watch(self) -> None:
+        """Run until the disk fails. Raises: DurabilityError."""
+        while not self._failure:
+            await self._progress.wait()
+        raise self._failure
+
+    async def stop(self) -> None:
+        """Make everything durable and end the thread. Raises: DurabilityError."""
+        while not self._failure and not (self._log.is_idle and self._log.is_empty):
+            self.commit()
+            await self._progress.wait()
+        self._batches.put(None)
+        await trio.to_thread.run_sync(self._thread.join)
+        if self._failure:
+            raise self._failure
+
+    def _settle(self, batch: Batch, failure: DurabilityError | None) -> None:
+        if failure:
+            self._failure = failure
+        else:
+            self._log.settle(batch)
+            self.commit(promised_only=True)
+        progress, self._progress = self._progress, trio.Event()
+        progress.set()
+        self._on_settled()
+
+    def _write_batches(self) -> None:
+        """The thread."""
+        while (batch := self._batches.get()) is not None:
+            failure = None
+            try:
+                self._log.write(batch)
+            except DurabilityError as error:
+                failure = error
+            try:
+                self._token.run_sync_soon(self._settle, batch, failure)
+            except trio.RunFinishedError:
+                return
+            if failure:
+                return

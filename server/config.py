@@ -1,0 +1,55 @@
+"""Configuration: a TOML file, checked against its types and ranges before anything is started."""
+
+from __future__ import annotations
+
+import tomllib
+from typing import Annotated
+
+import msgspec
+
+
+class ConfigError(Exception):
+    """The configuration cannot be used. The message names the file, the key and what it takes."""
+
+
+class Config(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """All that can be configured. Sizes in bytes, times in seconds.
+
+    `listen` are HOST:PORT pairs, an IPv6 address in brackets; port 0 lets the system choose.
+    """
+
+    data: str = "data"
+    listen: list[str] = msgspec.field(default_factory=lambda: ["127.0.0.1:5672"])
+    log_level: Annotated[str, msgspec.Meta(pattern="^(debug|info|warning|error)$")] = "info"
+    segment_bytes: Annotated[int, msgspec.Meta(ge=1 << 16, le=1 << 30)] = 16 << 20
+    max_message_bytes: Annotated[int, msgspec.Meta(ge=0, le=1 << 30)] = 128 << 20
+    frame_max: Annotated[int, msgspec.Meta(ge=8192, le=1 << 24)] = 131_072
+    channel_max: Annotated[int, msgspec.Meta(ge=1, le=65_535)] = 2047
+    heartbeat_s: Annotated[int, msgspec.Meta(ge=0, le=65_535)] = 60
+
+
+def load(path: str) -> Config:
+    """The configuration in a file. Raises: ConfigError."""
+    try:
+        with open(path, "rb") as file:
+            return msgspec.convert(tomllib.load(file), Config)
+    except OSError as error:
+        raise ConfigError(f"cannot read the configuration {path}: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} is not TOML: {error}") from None
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"{path}: {error}") from None
+
+
+def host_and_port(address: str) -> tuple[str, int]:
+    """The parts of HOST:PORT or [IPv6]:PORT. Raises: ConfigError."""
+    host, colon, port = address.rpartition(":")
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+    elif ":" in host:
+        colon = ""
+    if not (colon and host and port.isascii() and port.isdigit() and int(port) <= 65_535):
+        raise ConfigError(
+            f"cannot listen on {address!r}: give HOST:PORT or [IPV6]:PORT, a port from 0 to 65535"
+        )
+    return host, int(port)

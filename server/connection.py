@@ -1,0 +1,180 @@
+"""A connection's socket: reads into the protocol, writes out of its outbox. No protocol here."""
+
+from __future__ import annotations
+
+import ipaddress
+import logging
+import socket
+
+import trio
+
+from server.amqp.connection import Connection, Limits
+from server.broker.broker import Broker
+from server.committer import Committer
+from server.turn import Turn
+from server.users import DEFAULT_USER, Users
+
+_log = logging.getLogger(__name__)
+
+_SMALLEST_READ_BYTES = 16 << 10
+_LARGEST_READ_BYTES = 256 << 10
+_LAST_WORDS_S = 5.0
+
+
+class SocketConnection:
+    """One client. `run` serves it until either side ends the connection."""
+
+    def __init__(
+        self,
+        sock: socket.socket,
+        broker: Broker,
+        users: Users,
+        limits: Limits,
+        turn: Turn,
+        committer: Committer,
+        version: str,
+    ) -> None:
+        self._socket = sock
+        self._users = users
+        self._turn = turn
+        self._committer = committer
+        address = sock.getpeername()
+        self._is_loopback = _is_loopback(address[0])
+        self.amqp = Connection(
+            broker,
+            limits,
+            peer=f"{address[0]}:{address[1]}",
+            version=version,
+            on_output=self._has_output,
+            now=trio.current_time(),
+        )
+        self._unsent = memoryview(b"")
+        self._blocked = trio.Event()
+        self._is_broken = False
+
+    async def run(self) -> None:
+        """Serve the client."""
+        extra = {"peer": self.amqp.peer}
+        _log.info("connection accepted", extra=extra)
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._write_rest)
+                await self._read()
+                self.amqp.lost()
+                await self._last_words()
+                nursery.cancel_scope.cancel()
+        finally:
+            self.amqp.lost()
+            self._turn.wake()
+            self._socket.close()
+            _log.info("connection closed", extra=extra)
+
+    def end(self) -> None:
+        """Have `run` return soon: the connection is finished from our side."""
+        try:
+            self._socket.shutdown(socket.SHUT_RD)
+        except OSError:
+            self._is_broken = True
+
+    async def _read(self) -> None:
+        size = _SMALLEST_READ_BYTES
+        amqp = self.amqp
+        while not (amqp.is_finished or self._is_broken):
+            try:
+                read = self._socket.recv(size)
+            except BlockingIOError:
+                await trio.lowlevel.wait_readable(self._socket)
+                continue
+            except OSError:
+                return
+            if not read:
+                return
+            amqp.receive(read, trio.current_time())
+            self._turn.wake()
+            if amqp.login is not None:
+                await self._check_login()
+            if not self._committer.has_room:
+                await self._committer.wait_for_room()
+            if len(read) == size:
+                size = min(size * 2, _LARGEST_READ_BYTES)
+                await trio.lowlevel.checkpoint()
+            else:
+                size = max(_SMALLEST_READ_BYTES, size // 2) if len(read) * 4 < size else size
+                await trio.lowlevel.wait_readable(self._socket)
+
+    async def _check_login(self) -> None:
+        login = self.amqp.login
+        assert login is not None  # the caller asked
+        if login.user == DEFAULT_USER and not self._is_loopback:
+            granted = False
+        else:
+            known = self._users.is_known(login.user, login.password)
+            granted = known or await trio.to_thread.run_sync(
+                self._users.check, login.user, login.password
+            )
+        self.amqp.logged_in(granted=granted)
+
+    def _has_output(self) -> None:
+        self._turn.has_output(self)
+
+    def send_now(self) -> None:
+        """Send what the socket takes; the rest is `_write_rest`'s."""
+        if self._unsent or self._is_broken:
+            return
+        outbox = self.amqp.outbox
+        was_writable = outbox.is_writable
+        while outbox.byte_count:
+            self._unsent = memoryview(outbox.next_bytes())
+            if not self._send():
+                self._blocked.set()
+                break
+        if not was_writable and outbox.is_writable:
+            self.amqp.writable()
+            self._turn.wake()
+        if self.amqp.is_finished and not outbox.byte_count and not self._unsent:
+            self.end()
+
+    def _send(self) -> bool:
+        """Send of `_unsent` what goes at once. Returns whether all of it did."""
+        try:
+            sent = self._socket.send(self._unsent)
+        except BlockingIOError:
+            return False
+        except OSError:
+            self._is_broken = True
+            self._unsent = memoryview(b"")
+            self.end()
+            return False
+        self._unsent = self._unsent[sent:]
+        self.amqp.sent(trio.current_time())
+        return not self._unsent
+
+    async def _write_rest(self) -> None:
+        """Whenever the socket took less than there was: wait until it takes more."""
+        while True:
+            await self._blocked.wait()
+            self._blocked = trio.Event()
+            while self._unsent:
+                try:
+                    await trio.lowlevel.wait_writable(self._socket)
+                except (OSError, trio.ClosedResourceError):
+                    return
+                self._send()
+            self.send_now()
+
+    async def _last_words(self) -> None:
+        """Give the client some seconds to take what is still to be sent, a close method mostly."""
+        with trio.move_on_after(_LAST_WORDS_S):
+            self.send_now()
+            while self._unsent and not self._is_broken:
+                await trio.lowlevel.wait_writable(self._socket)
+                self._send()
+                self.send_now()
+
+
+def _is_loopback(host: str) -> bool:
+    """Whether a peer's address is of this machine's loopback, IPv4 in IPv6 included."""
+    address = ipaddress.ip_address(host.partition("%")[0])
+    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped:
+        return address.ipv4_mapped.is_loopback
+    return address.is_loopback

@@ -1,0 +1,154 @@
+"""Content headers: how large a message's body is, and the properties it comes with.
+
+The broker keeps and forwards a message's properties as the bytes that the publisher sent, so what
+`decode_content_header` let pass must be well formed for every consumer.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from server.protocol.errors import FrameError, MalformedError
+from server.protocol.field_table import FieldValue, decode_table, encode_table
+from server.protocol.primitives import (
+    Reader,
+    Writer,
+    read_longlong,
+    read_octet,
+    read_short,
+    read_shortstr,
+    write_longlong,
+    write_octet,
+    write_short,
+    write_shortstr,
+)
+
+_HEADER = struct.Struct(">HHQ")
+"""Class id, weight (always 0), body size in bytes; the properties follow (section 4.2.6.1)."""
+
+
+@dataclass(slots=True)
+class ContentHeader:
+    """A content header frame's payload.
+
+    `body_size` in bytes; `properties` are the property flags and the property list as they came.
+    """
+
+    class_id: int
+    body_size: int
+    properties: bytes
+
+
+@dataclass(slots=True)
+class BasicProperties:
+    """The properties of class basic; None is absent. `timestamp` in seconds since 1970, UTC."""
+
+    content_type: str | None = None
+    content_encoding: str | None = None
+    headers: dict[str, FieldValue] | None = None
+    delivery_mode: int | None = None
+    priority: int | None = None
+    correlation_id: str | None = None
+    reply_to: str | None = None
+    expiration: str | None = None
+    message_id: str | None = None
+    timestamp: int | None = None
+    type: str | None = None
+    user_id: str | None = None
+    app_id: str | None = None
+    cluster_id: str | None = None
+
+
+_SHORTSTR = (read_shortstr, write_shortstr)
+_OCTET = (read_octet, write_octet)
+
+_PROPERTIES: tuple[tuple[str, Reader, Writer], ...] = (
+    ("content_type", *_SHORTSTR),
+    ("content_encoding", *_SHORTSTR),
+    ("headers", decode_table, encode_table),
+    ("delivery_mode", *_OCTET),
+    ("priority", *_OCTET),
+    ("correlation_id", *_SHORTSTR),
+    ("reply_to", *_SHORTSTR),
+    ("expiration", *_SHORTSTR),
+    ("message_id", *_SHORTSTR),
+    ("timestamp", read_longlong, write_longlong),
+    ("type", *_SHORTSTR),
+    ("user_id", *_SHORTSTR),
+    ("app_id", *_SHORTSTR),
+    ("cluster_id", *_SHORTSTR),
+)
+"""In their order on the wire, where the first has the flag of the highest bit."""
+
+_FLAGS = tuple((1 << (15 - place), name, read) for place, (name, read, _) in enumerate(_PROPERTIES))
+_UNKNOWN_FLAG = 0b10
+_CONTINUED = 0b01
+"""The flag that says that another word of flags follows."""
+
+
+def decode_content_header(payload: bytes) -> ContentHeader:
+    """The payload of a content header frame.
+
+    Raises: FrameError when it is too short for a header, or its weight is not 0; MalformedError
+    for properties that `decode_properties` would refuse.
+    """
+    if len(payload) < _HEADER.size:
+        raise FrameError(f"a content header of {len(payload)} bytes, shorter than {_HEADER.size}")
+    class_id, weight, body_size = _HEADER.unpack_from(payload)
+    if weight:
+        raise FrameError(f"a content header with weight {weight}, which must be 0")
+    properties = payload[_HEADER.size :]
+    for _ in _walk(properties):
+        pass
+    return ContentHeader(class_id, body_size, properties)
+
+
+def encode_content_header(class_id: int, body_size: int, raw_properties: bytes) -> bytes:
+    """The payload of a content header frame, around properties as encode_properties makes them."""
+    return _HEADER.pack(class_id, 0, body_size) + raw_properties
+
+
+def decode_properties(raw: bytes) -> BasicProperties:
+    """Property flags and property list as properties.
+
+    Raises: MalformedError when they end too early or too late, are ill-formed, or have a flag
+    that is none of the fourteen.
+    """
+    properties = BasicProperties()
+    for name, value in _walk(raw):
+        setattr(properties, name, value)
+    return properties
+
+
+def encode_properties(properties: BasicProperties) -> bytes:
+    """Property flags and property list. Raises: ValueError for a value that does not fit."""
+    flags = 0
+    parts = [b""]
+    for (flag, name, _), (_, _, write) in zip(_FLAGS, _PROPERTIES, strict=True):
+        value = getattr(properties, name)
+        if value is not None:
+            flags |= flag
+            parts.append(write(value))
+    parts[0] = write_short(flags)
+    return b"".join(parts)
+
+
+def _walk(raw: bytes) -> Iterator[tuple[str, Any]]:
+    """Each property that is there, by name."""
+    flags, offset = read_short(raw, 0)
+    last = flags
+    while last & _CONTINUED:
+        last, offset = read_short(raw, offset)
+        if last & ~_CONTINUED:
+            raise MalformedError(f"property flags {last:#06x} behind the first are not known")
+    if flags & _UNKNOWN_FLAG:
+        raise MalformedError(f"property flags {flags:#06x} have one for no property")
+    for flag, name, read in _FLAGS:
+        if flags & flag:
+            value, offset = read(raw, offset)
+            yield name, value
+    if offset != len(raw):
+        raise MalformedError(f"{len(raw) - offset} bytes behind the last property")

@@ -1,0 +1,46 @@
+"""The numbers of AMQP 0-9-1 that more than one module needs."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Final
+
+PROTOCOL_HEADER: Final = b"AMQP\x00\x00\x09\x01"
+"""What a client says first (section 4.2.2): the protocol's name, id 0 and version 0-9-1."""
+
+FRAME_METHOD: Final = 1
+FRAME_HEADER: Final = 2
+FRAME_BODY: Final = 3
+FRAME_HEARTBEAT: Final = 8
+
+FRAME_END: Final = 0xCE
+"""The octet behind every frame's payload (section 4.2.3)."""
+
+FRAME_MIN_SIZE: Final = 4096
+"""Bytes of a frame that both peers take before connection.tune, and the least frame-max."""
+
+REPLY_SUCCESS: Final = 200
+"""The reply code of a close for which nothing went wrong."""
+
+
+class ReplyCode(IntEnum):
+    """Why a channel or a connection is closed, under the specification's own names."""
+
+    CONTENT_TOO_LARGE = 311
+    NO_ROUTE = 312
+    NO_CONSUMERS = 313
+    CONNECTION_FORCED = 320
+    INVALID_PATH = 402
+    ACCESS_REFUSED = 403
+    NOT_FOUND = 404
+    RESOURCE_LOCKED = 405
+    PRECONDITION_FAILED = 406
+    FRAME_ERROR = 501
+    SYNTAX_ERROR = 502
+    COMMAND_INVALID = 503
+    CHANNEL_ERROR = 504
+    UNEXPECTED_FRAME = 505
+    RESOURCE_ERROR = 506
+    NOT_ALLOWED = 530
+    NOT_IMPLEMENTED = 540
+    INTERNAL_ERROR = 541

@@ -1,0 +1,184 @@
+"""A broker as its own process: started, watched, killed and restarted by tests.
+
+Nothing of the broker is imported here: tests see what an operator sees, that is the command
+line, the ready line, the exit code, the log on stderr and the port.
+"""
+
+import os
+import re
+import selectors
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from typing import Self
+
+REPOSITORY = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+READY_LINE = re.compile(
+    r"^amqpstore (?P<version>\S+) ready: (?P<url>amqp://[^:/\s]+:(?P<port>\d+)) data (?P<data>.+)$"
+)
+START_TIMEOUT_S = 30.0
+EXIT_TIMEOUT_S = 30.0
+LOG_TAIL_LINES = 60
+
+
+class BrokerStartError(Exception):
+    """The process ended, or stayed silent for too long, before its ready line."""
+
+    def __init__(self, exit_code: int | None, stdout: str, stderr: str) -> None:
+        self.exit_code = exit_code
+        self.stdout = stdout
+        self.stderr = stderr
+        end = "no ready line in time" if exit_code is None else f"exit code {exit_code}"
+        super().__init__(f"broker did not start: {end}\nstdout: {stdout}\nstderr: {stderr}")
+
+
+def serve_command(data_directory: str, arguments: Sequence[str] = ()) -> list[str]:
+    """The command line that serves `data_directory` on a port the kernel picks."""
+    listen = ["--listen", "127.0.0.1:0"]
+    return [sys.executable, "-m", "tools", "serve", "--data", data_directory, *listen, *arguments]
+
+
+class BrokerProcess:
+    """One data directory and, between start and kill or terminate, the process serving it.
+
+    The log of every run is appended to one file, `log_path`. The port differs from run to run.
+    """
+
+    def __init__(self, data_directory: str, log_path: str, arguments: Sequence[str] = ()) -> None:
+        self.data_directory = data_directory
+        self.log_path = log_path
+        self.ready_line = ""
+        self._arguments = tuple(arguments)
+        self._process: subprocess.Popen[bytes] | None = None
+        self._port = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self.stop_if_running()
+
+    def start(self) -> None:
+        """Start the process and return when it accepts connections.
+
+        Raises: BrokerStartError when it ends first or is silent for START_TIMEOUT_S.
+        """
+        if self.running:
+            raise RuntimeError("this broker is running already")
+        with open(self.log_path, "ab") as log:
+            self._process = subprocess.Popen(
+                serve_command(self.data_directory, self._arguments),
+                cwd=REPOSITORY,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=log,
+            )
+        line = self._read_line(self._process, time.monotonic() + START_TIMEOUT_S)
+        ready = READY_LINE.match(line)
+        if ready is None:
+            exit_code = self._end(self._process, signal.SIGKILL) if line else self._exit_code()
+            raise BrokerStartError(exit_code, line, self.log_tail())
+        self.ready_line = line
+        self._port = int(ready["port"])
+
+    def restart(self) -> None:
+        """Stop cleanly if the process runs, then start over the same data."""
+        if self.running:
+            self.terminate()
+        self.start()
+
+    def kill(self) -> None:
+        """SIGKILL, and wait: nothing of the process's own memory reaches the disk."""
+        self._end(self._started(), signal.SIGKILL)
+
+    def terminate(self, signal_number: signal.Signals = signal.SIGTERM) -> int:
+        """Ask for a clean shutdown, wait for it, and return the exit code."""
+        return self._end(self._started(), signal_number)
+
+    def stop_if_running(self) -> None:
+        if self.running:
+            self.kill()
+
+    @property
+    def running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    @property
+    def pid(self) -> int:
+        return self._started().pid
+
+    @property
+    def port(self) -> int:
+        return self._port
+
+    @property
+    def url(self) -> str:
+        return f"amqp://guest:guest@127.0.0.1:{self._port}/%2F"
+
+    @property
+    def stderr(self) -> str:
+        """What all runs have logged."""
+        try:
+            with open(self.log_path, encoding="utf-8", errors="backslashreplace") as log:
+                return log.read()
+        except FileNotFoundError:
+            return ""
+
+    def log_tail(self) -> str:
+        return "\n".join(self.stderr.splitlines()[-LOG_TAIL_LINES:])
+
+    def _started(self) -> subprocess.Popen[bytes]:
+        if self._process is None:
+            raise RuntimeError("this broker was never started")
+        return self._process
+
+    def _exit_code(self) -> int | None:
+        """The exit code of a process that closed its stdout; None when it had to be killed."""
+        process = self._started()
+        try:
+            exit_code = process.wait(1.0)
+        except subprocess.TimeoutExpired:
+            self._end(process, signal.SIGKILL)
+            return None
+        self._close_stdout(process)
+        return exit_code
+
+    @staticmethod
+    def _read_line(process: subprocess.Popen[bytes], deadline: float) -> str:
+        """The first line on stdout; "" when stdout ends or the deadline passes before it."""
+        stdout = process.stdout
+        if stdout is None:
+            raise RuntimeError("stdout is not a pipe")
+        received = b""
+        with selectors.DefaultSelector() as selector:
+            selector.register(stdout, selectors.EVENT_READ)
+            while b"\n" not in received:
+                if not selector.select(max(0.0, deadline - time.monotonic())):
+                    return ""
+                chunk = os.read(stdout.fileno(), 4096)
+                if not chunk:
+                    return ""
+                received += chunk
+        return received.decode().rstrip("\n")
+
+    def _end(self, process: subprocess.Popen[bytes], signal_number: signal.Signals) -> int:
+        if process.poll() is None:
+            process.send_signal(signal_number)
+        try:
+            return process.wait(EXIT_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait(EXIT_TIMEOUT_S)
+            raise AssertionError(
+                f"the broker outlived {signal_number.name} by {EXIT_TIMEOUT_S} s and was killed\n"
+                + self.log_tail()
+            ) from None
+        finally:
+            self._close_stdout(process)
+
+    @staticmethod
+    def _close_stdout(process: subprocess.Popen[bytes]) -> None:
+        if process.stdout is not None:
+            process.stdout.close()

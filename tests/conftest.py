@@ -1,0 +1,96 @@
+"""Fixtures around a real broker process.
+
+Set AMQPSTORE_TEST_URL (`amqp://guest:guest@127.0.0.1:5673/%2F`) to run the interop and the wire
+tests against a broker that runs already, of whatever make. Tests that must restart or kill the
+broker are then skipped, as that process is not theirs.
+"""
+
+import os
+import re
+import uuid
+from collections.abc import Generator
+
+import pytest
+
+from tests.broker_process import BrokerProcess
+
+URL_VARIABLE = "AMQPSTORE_TEST_URL"
+
+
+@pytest.fixture
+def data_directory(tmp_path: object) -> str:
+    """A path where no store is yet."""
+    return os.path.join(str(tmp_path), "store")
+
+
+@pytest.fixture
+def broker(data_directory: str) -> Generator[BrokerProcess]:
+    """A running broker of this test's own, which the test may restart or kill."""
+    _needs_own_process()
+    with BrokerProcess(data_directory, f"{data_directory}.log") as process:
+        process.start()
+        yield process
+        if process.running:
+            assert process.terminate() == 0, process.log_tail()
+        assert "Traceback" not in process.stderr, process.log_tail()
+
+
+@pytest.fixture
+def stopped_broker(data_directory: str) -> Generator[BrokerProcess]:
+    """A broker that the test starts, or fails to start, by itself."""
+    _needs_own_process()
+    with BrokerProcess(data_directory, f"{data_directory}.log") as process:
+        yield process
+
+
+@pytest.fixture(scope="module")
+def module_broker(tmp_path_factory: pytest.TempPathFactory) -> Generator[BrokerProcess | None]:
+    """One broker for a module's small tests; None when AMQPSTORE_TEST_URL names another."""
+    if os.environ.get(URL_VARIABLE):
+        yield None
+        return
+    directory = os.path.join(str(tmp_path_factory.mktemp("broker")), "store")
+    with BrokerProcess(directory, f"{directory}.log") as process:
+        process.start()
+        yield process
+        assert process.terminate() == 0, process.log_tail()
+
+
+@pytest.fixture
+def url(module_broker: BrokerProcess | None) -> Generator[str]:
+    """The URL of the module's broker. Fails the test that brings the broker down or makes it
+    log a traceback, and restarts it for the next."""
+    if module_broker is None:
+        yield os.environ[URL_VARIABLE]
+        return
+    if not module_broker.running:
+        module_broker.start()
+    seen = len(module_broker.stderr)
+    yield module_broker.url
+    assert module_broker.running, f"the broker died\n{module_broker.log_tail()}"
+    assert "Traceback" not in module_broker.stderr[seen:], module_broker.log_tail()
+
+
+@pytest.fixture
+def name(request: pytest.FixtureRequest) -> str:
+    """A queue or exchange name that no other test and no earlier run has used."""
+    test = re.sub(r"[^A-Za-z0-9_]+", ".", request.node.name)[:80]
+    return f"{test}.{uuid.uuid4().hex[:12]}"
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Show the end of the broker's log below a failed test."""
+    report = yield
+    if report.failed and isinstance(item, pytest.Function):
+        for value in item.funcargs.values():
+            if isinstance(value, BrokerProcess):
+                report.sections.append(("broker log", value.log_tail()))
+    return report
+
+
+def _needs_own_process() -> None:
+    if os.environ.get(URL_VARIABLE):
+        pytest.skip(f"needs a broker process of its own, {URL_VARIABLE} names another's")

@@ -1,0 +1,93 @@
+"""Short real runs of every workload against our own broker, in a process of their own."""
+
+import json
+import subprocess
+import sys
+from typing import Any, Protocol
+
+import pytest
+
+
+class Broker(Protocol):
+    """What the `broker` fixture gives."""
+
+    @property
+    def url(self) -> str: ...
+
+
+def bench(broker: Broker, *arguments: str) -> dict[str, Any]:
+    finished = subprocess.run(
+        [sys.executable, "-m", "tools", "bench", *arguments, "--url", broker.url, "--json"],
+        capture_output=True,
+        text=True,
+        timeout=90,
+        check=False,
+    )
+    assert finished.returncode == 0, finished.stderr
+    report: dict[str, Any] = json.loads(finished.stdout)
+    assert report["workload"] == arguments[0]
+    assert report["broker"]["product"] not in ("", "unknown")
+    results: dict[str, Any] = report["results"]
+    return results
+
+
+SHORT = ("--seconds", "1", "--warmup", "0.2")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--confirm", "2000", "--prefetch", "500"),
+        ("--confirm", "0", "--auto-ack", "--transient", "--size", "100"),
+        ("--confirm", "1", "--prefetch", "1", "--size", "0"),
+        ("--confirm", "10", "--size", "300000"),
+        ("--producers", "2", "--consumers", "3", "--queues", "5", "--ack-every", "20"),
+    ],
+    ids=" ".join,
+)
+def test_through_delivers_what_it_publishes(broker: Broker, options: tuple[str, ...]) -> None:
+    results = bench(broker, "through", *SHORT, *options)
+    assert results["published"] == results["delivered"] > 0
+    assert results["delivered_per_s"] > 0
+    if "--auto-ack" not in options:
+        assert results["acked"] == results["published"]
+    if "0" not in options[1:2]:
+        assert results["confirmed"] == results["published"]
+
+
+def test_through_ends_with_a_number_of_messages(broker: Broker) -> None:
+    results = bench(broker, "through", "--messages", "1001", "--producers", "3")
+    assert results["published"] == results["confirmed"] == results["delivered"] == 1001
+
+
+def test_sync_confirms_one_by_one_on_every_connection(broker: Broker) -> None:
+    results = bench(broker, "sync", *SHORT, "--connections", "20", "--processes", "2")
+    assert results["published"] == results["confirmed"] >= 20
+    assert results["confirm_ms"]["p50"] > 0
+
+
+def test_fill_leaves_what_drain_takes(broker: Broker) -> None:
+    filled = bench(broker, "fill", "--messages", "5000", "--queues", "2")
+    assert filled["confirmed"] == 5000
+    some = bench(broker, "drain", "--messages", "1000", "--queues", "2", "--keep")
+    assert some["delivered"] == some["acked"] == 1000
+    rest = bench(broker, "drain", "--queues", "2")
+    assert rest["delivered"] == rest["acked"] == 4000
+
+
+def test_fanout_delivers_to_every_queue(broker: Broker) -> None:
+    results = bench(broker, "fanout", *SHORT, "--queues", "3", "--consumers", "2")
+    assert results["delivered"] == 3 * results["published"] > 0
+
+
+def test_connect_opens_and_closes(broker: Broker) -> None:
+    results = bench(broker, "connect", *SHORT, "--connections", "4")
+    assert results["connected_per_s"] > 0
+    assert results["connect_ms"]["samples"] > 0
+
+
+def test_latency_keeps_its_rate(broker: Broker) -> None:
+    results = bench(broker, "latency", *SHORT, "--rate", "200")
+    assert results["published"] == results["delivered"] == 240
+    assert results["latency_ms"]["samples"] == results["confirm_ms"]["samples"] == 200
+    assert results["latency_ms"]["max"] >= results["latency_ms"]["p50"] > 0

@@ -1,0 +1,200 @@
+"""Field tables: every tag's bytes, what is no table, and what is read is what was written."""
+
+import struct
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from hypothesis import given
+
+from server.protocol.errors import MalformedError
+from server.protocol.field_table import (
+    MAX_DEPTH,
+    MAX_ENTRIES,
+    FieldValue,
+    Timestamp,
+    decode_table,
+    encode_table,
+)
+from tests.unit.protocol import strategies
+
+
+def table(entries: bytes) -> bytes:
+    return struct.pack(">I", len(entries)) + entries
+
+
+def entry(tagged: bytes, name: bytes = b"k") -> bytes:
+    return bytes([len(name)]) + name + tagged
+
+
+def typed(value: FieldValue) -> Any:
+    """The value with its types, as True == 1 == Timestamp(1) == Decimal(1) hides them."""
+    if isinstance(value, dict):
+        return {key: typed(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [typed(inner) for inner in value]
+    return type(value), str(value) if isinstance(value, (float, Decimal)) else value
+
+
+# (bytes of the value with its tag, the value, whether it encodes to the same bytes again)
+VALUES: list[tuple[bytes, FieldValue, bool]] = [
+    (b"t\x00", False, True),
+    (b"t\x01", True, True),
+    (b"t\xff", True, False),
+    (b"b\xff", -1, False),
+    (b"B\xff", 255, False),
+    (b"s\xff\xfe", -2, False),
+    (b"U\xff\xfe", -2, False),
+    (b"u\xff\xfe", 65534, False),
+    (b"I\x80\x00\x00\x00", -(1 << 31), True),
+    (b"I\x7f\xff\xff\xff", (1 << 31) - 1, True),
+    (b"i\x80\x00\x00\x00", 1 << 31, False),
+    (b"l\x00\x00\x00\x00\x80\x00\x00\x00", 1 << 31, True),
+    (b"l\x80\x00\x00\x00\x00\x00\x00\x00", -(1 << 63), True),
+    (b"L\xff\xff\xff\xff\xff\xff\xff\xff", -1, False),
+    (b"f\x3f\xc0\x00\x00", 1.5, False),
+    (b"d\x3f\xf8\x00\x00\x00\x00\x00\x00", 1.5, True),
+    (b"d\xff\xf0\x00\x00\x00\x00\x00\x00", float("-inf"), True),
+    (b"D\x02\x00\x00\x01\x3b", Decimal("3.15"), True),
+    (b"D\x00\xff\xff\xff\xff", Decimal(-1), True),
+    (b"D\xff\x7f\xff\xff\xff", Decimal("2147483647E-255"), True),
+    (b"S\x00\x00\x00\x02\xc3\xa9", "é", True),
+    (b"S\x00\x00\x00\x00", "", True),
+    (b"S\x00\x00\x00\x01\xff", b"\xff", False),
+    (b"x\x00\x00\x00\x02\xc3\xa9", b"\xc3\xa9", True),
+    (b"T\xff\xff\xff\xff\xff\xff\xff\xff", Timestamp((1 << 64) - 1), True),
+    (b"V", None, True),
+    (b"A\x00\x00\x00\x00", [], True),
+    (b"A\x00\x00\x00\x03t\x01V", [True, None], True),
+    (b"F\x00\x00\x00\x00", {}, True),
+    (b"F\x00\x00\x00\x04\x01at\x01", {"a": True}, True),
+]
+
+
+@pytest.mark.parametrize(("tagged", "value", "is_kept"), VALUES)
+def test_a_value_is_read_whole(tagged: bytes, value: FieldValue, is_kept: bool) -> None:
+    encoded = table(entry(tagged))
+    decoded, offset = decode_table(encoded, 0)
+    assert (typed(decoded), offset) == (typed({"k": value}), len(encoded))
+    assert (encode_table({"k": value}) == encoded) is is_kept
+
+
+@pytest.mark.parametrize(("tagged", "value", "_is_kept"), VALUES)
+def test_every_truncation_is_malformed(tagged: bytes, value: FieldValue, _is_kept: bool) -> None:
+    whole = entry(tagged)
+    for size in range(1, len(whole)):
+        with pytest.raises(MalformedError):
+            decode_table(table(whole[:size]), 0)
+    for size in range(len(whole) + 4):
+        with pytest.raises(MalformedError):
+            decode_table(table(whole)[:size], 0)
+
+
+@pytest.mark.parametrize(("tagged", "_value", "_is_kept"), VALUES)
+def test_a_value_that_runs_past_its_table_is_malformed(
+    tagged: bytes, _value: FieldValue, _is_kept: bool
+) -> None:
+    """The bytes are there, but they belong to what comes after the table."""
+    whole = entry(tagged)
+    with pytest.raises(MalformedError, match="past"):
+        decode_table(struct.pack(">I", len(whole) - 1) + whole + bytes(300), 0)
+
+
+def test_a_table_starts_and_ends_where_it_says() -> None:
+    encoded = b"abc" + table(entry(b"V")) + b"xyz"
+    assert decode_table(encoded, 3) == ({"k": None}, len(encoded) - 3)
+
+
+def test_of_equal_names_the_last_counts() -> None:
+    assert decode_table(table(entry(b"t\x00") + entry(b"V")), 0)[0] == {"k": None}
+
+
+@pytest.mark.parametrize(
+    "entries",
+    [
+        entry(b"z\x00"),
+        entry(b"\x00"),
+        entry(b"A\x00\x00\x00\x05t\x01"),
+        entry(b"A\x00\x00\x00\x01t\x01"),
+        entry(b"F\x00\x00\x00\x05\x01at\x01"),
+        entry(b"F\xff\xff\xff\xff\x01at\x01"),
+        entry(b"S\xff\xff\xff\xff"),
+        entry(b"V", name=b"\xff"),
+    ],
+)
+def test_malformed_entries(entries: bytes) -> None:
+    with pytest.raises(MalformedError):
+        decode_table(table(entries), 0)
+
+
+def nested(depth: int, tag: bytes) -> bytes:
+    """A table with arrays or tables in it, `depth` in all."""
+    inner = b""
+    for _ in range(depth - 1):
+        inner = tag + table(inner) if tag == b"A" else entry(tag + table(inner))
+    return table(entry(inner) if tag == b"A" and inner else inner)
+
+
+@pytest.mark.parametrize("tag", [b"A", b"F"])
+def test_nesting_has_a_limit(tag: bytes) -> None:
+    decode_table(nested(MAX_DEPTH, tag), 0)
+    for depth in (MAX_DEPTH + 1, 5000):
+        with pytest.raises(MalformedError, match="nested"):
+            decode_table(nested(depth, tag), 0)
+
+
+def test_entries_have_a_limit_however_deep() -> None:
+    array = b"V" * (MAX_ENTRIES - 1)
+    decoded, _ = decode_table(table(entry(b"A" + table(array))), 0)
+    assert decoded == {"k": [None] * (MAX_ENTRIES - 1)}
+    with pytest.raises(MalformedError, match="entries"):
+        decode_table(table(entry(b"A" + table(array + b"V"))), 0)
+    with pytest.raises(MalformedError, match="entries"):
+        decode_table(table(entry(b"A" + table(array)) + entry(b"V", name=b"l")), 0)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        1 << 63,
+        -(1 << 63) - 1,
+        Timestamp(-1),
+        Timestamp(1 << 64),
+        Decimal(1 << 31),
+        Decimal("1E+999999"),
+        Decimal("1E-256"),
+        Decimal("NaN"),
+        Decimal("-Infinity"),
+        "\ud800",
+    ],
+)
+def test_a_value_that_no_tag_can_hold_is_a_value_error(value: FieldValue) -> None:
+    with pytest.raises(ValueError):
+        encode_table({"k": value})
+
+
+def test_a_type_without_a_tag_is_a_type_error() -> None:
+    with pytest.raises(TypeError):
+        encode_table({"k": 1j})  # type: ignore[dict-item]
+
+
+def test_a_name_longer_than_255_bytes_is_a_value_error() -> None:
+    with pytest.raises(ValueError):
+        encode_table({"é" * 128: None})
+
+
+def test_a_subclass_is_encoded_as_its_base() -> None:
+    class Text(str):
+        __slots__ = ()
+
+    assert encode_table({"k": Text("a")}) == encode_table({"k": "a"})
+    assert encode_table({"k": bytearray(b"a")}) == encode_table({"k": b"a"})
+    assert encode_table({"k": Decimal("2E+3")}) == encode_table({"k": Decimal(2000)})
+
+
+@given(strategies.tables())
+def test_what_is_written_is_read(values: dict[str, FieldValue]) -> None:
+    encoded = encode_table(values)
+    decoded, offset = decode_table(encoded, 0)
+    assert (typed(decoded), offset) == (typed(values), len(encoded))
+    assert encode_table(decoded) == encoded

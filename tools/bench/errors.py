@@ -1,0 +1,17 @@
+"""What can go wrong in a run, each with a message for the person at the terminal."""
+
+
+class BenchError(Exception):
+    """The run failed; its message says what happened. Exit code 1."""
+
+
+class UsageError(BenchError):
+    """The command line asks for something that makes no sense. Exit code 2."""
+
+
+class ConnectError(BenchError):
+    """No usable AMQP connection could be opened; the message says what to do."""
+
+
+class PeerError(BenchError):
+    """The broker closed, refused or returned something, or broke the protocol, during a run."""

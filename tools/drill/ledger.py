@@ -1,0 +1,121 @@
+"""What the outside may count on: the marks of a history, added up.
+
+Between `Asked` and `Promised` an effect may be there or not; after `Promised` it must be. When
+the store was opened, what it then showed is settled, one way or the other.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from tools.drill.observation import Observation
+from tools.drill.trace import Asked, Deed, Mark, Opened, Payload, Promised
+
+
+@dataclass
+class Entry:
+    """A message in a queue. `is_kept`: it is to survive a restart.
+
+    `may_be_gone` and `must_be_gone`: its removal was asked for, and promised. Deliveries are
+    counted as `asked` and as durable (`promised`).
+    """
+
+    place: int
+    payload: Payload
+    publish: int
+    is_kept: bool
+    is_confirmed: bool = False
+    may_be_gone: bool = False
+    must_be_gone: bool = False
+    deliveries_asked: int = 0
+    deliveries_promised: int = 0
+
+
+@dataclass
+class Account:
+    """A queue's entries, by the messages' names."""
+
+    is_kept: bool
+    must_be_there: bool = False
+    may_be_gone: bool = False
+    must_be_gone: bool = False
+    entries: dict[str, Entry] = field(default_factory=dict)
+
+
+@dataclass
+class Ledger:
+    """Accounts by queue name; `files`: content of those that the store does not know, by path."""
+
+    accounts: dict[str, Account] = field(default_factory=dict)
+    files: dict[str, bytes] = field(default_factory=dict)
+    _requests: dict[int, Asked] = field(default_factory=dict)
+
+    def note(self, mark: Mark) -> None:
+        """Add the next mark."""
+        match mark:
+            case Asked():
+                self._requests[mark.number] = mark
+                self._asked(mark)
+            case Promised(number):
+                self._promised(self._requests[number])
+            case Opened(observation):
+                self._opened(observation)
+
+    def _asked(self, asked: Asked) -> None:
+        if asked.deed is Deed.KEEP_FILE:
+            return
+        if asked.deed is Deed.CREATE_QUEUE:
+            self.accounts.update({name: Account(asked.is_kept) for name in asked.queues})
+            return
+        for name in asked.queues:
+            account = self.accounts[name]
+            if asked.deed is Deed.DELETE_QUEUE:
+                account.may_be_gone = True
+            elif asked.deed is Deed.PUBLISH:
+                self._published(account, asked)
+            for message in asked.names:
+                entry = account.entries[message]
+                if asked.deed is Deed.TAKE:
+                    entry.deliveries_asked += 1
+                else:
+                    entry.may_be_gone = True
+
+    def _published(self, account: Account, asked: Asked) -> None:
+        is_kept = asked.is_kept and account.is_kept
+        for payload in asked.payloads:
+            place = len(account.entries)
+            account.entries[payload.routing_key] = Entry(place, payload, asked.number, is_kept)
+
+    def _promised(self, asked: Asked) -> None:
+        if asked.deed is Deed.KEEP_FILE:
+            self.files[asked.names[0]] = asked.content
+        for name in asked.queues:
+            account = self.accounts[name]
+            if asked.deed is Deed.CREATE_QUEUE:
+                account.must_be_there = True
+            elif asked.deed is Deed.DELETE_QUEUE:
+                account.must_be_gone = True
+            for payload in asked.payloads:
+                account.entries[payload.routing_key].is_confirmed = True
+            for message in asked.names:
+                entry = account.entries[message]
+                if asked.deed is Deed.TAKE:
+                    entry.deliveries_promised += 1
+                else:
+                    entry.must_be_gone = True
+
+    def _opened(self, observation: Observation) -> None:
+        for name, account in self.accounts.items():
+            queue = observation.queues.get(name)
+            if queue is None:
+                account.may_be_gone = account.must_be_gone = True
+                continue
+            account.must_be_there = True
+            seen = {message.payload.routing_key: message for message in queue.ready}
+            for message, entry in account.entries.items():
+                if message in seen:
+                    count = seen[message].delivery_count
+                    entry.is_confirmed, entry.may_be_gone = True, False
+                    entry.deliveries_asked = entry.deliveries_promised = count
+                else:
+                    entry.may_be_gone = entry.must_be_gone = True

@@ -1,0 +1,58 @@
+"""The model of a catalog: it keeps exactly the transactions that were committed.
+
+All tables are the content of one file on a simulated disk, `data.mdb`, replaced as a whole by
+each commit. So commits and file operations are one history, a crash may come between any two of
+them, and a catalog whose directory entry was never synced is lost like any other file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgpack
+
+from amqpstore.catalog import TABLES, Change, Value
+from tools.drill.memory_files import MemoryFiles
+
+FILE_NAME = "data.mdb"
+
+_MAX_KEY_BYTES = 511
+
+
+class MemoryCatalog:
+    """The catalog in the directory `path` of a simulated disk, made there where it is missing."""
+
+    def __init__(self, files: MemoryFiles, path: str) -> None:
+        self._files = files
+        self._path = f"{path}/{FILE_NAME}"
+        # As LMDB does it: it syncs its file, but none of the entries that lead there.
+        if not files.exists(path):
+            files.make_unsynced_directory(path)
+        if not files.exists(self._path):
+            files.create(self._path).close()
+        content = files.content(self._path)
+        self._tables: dict[str, dict[bytes, bytes]] = {table: {} for table in TABLES}
+        if content:
+            self._tables.update(msgpack.unpackb(content))
+
+    def rows(self, table: str) -> dict[str, Value]:
+        rows = self._tables[table]
+        return {
+            key.decode(): msgpack.unpackb(rows[key], strict_map_key=False) for key in sorted(rows)
+        }
+
+    def commit(self, changes: Sequence[Change]) -> None:
+        changed = {table: dict(rows) for table, rows in self._tables.items()}
+        for table, key, value in changes:
+            encoded = key.encode()
+            if not 0 < len(encoded) <= _MAX_KEY_BYTES:
+                raise ValueError(f"a key has 1 to {_MAX_KEY_BYTES} bytes, this has {len(encoded)}")
+            if value is None:
+                changed[table].pop(encoded, None)
+            else:
+                changed[table][encoded] = msgpack.packb(value)
+        self._files.replace(self._path, msgpack.packb(changed))
+        self._tables = changed
+
+    def close(self) -> None:
+        """Nothing is held open."""

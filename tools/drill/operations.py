@@ -1,0 +1,98 @@
+"""What a simulated disk was asked to do: each operation that leaves something, one by one.
+
+A file or directory is named by the number of its node, which stays the same through renames and
+is counted up from the start of the disk, so that a history can be done again on a copy.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class MakeDirectory:
+    """A new directory; its entry is not durable yet."""
+
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class Create:
+    """A new, empty file; its entry is not durable yet."""
+
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class Append:
+    """Bytes at the end of a file: one write, not durable yet."""
+
+    path: str
+    node: int
+    content: bytes
+
+    def __repr__(self) -> str:
+        return f"Append({self.path!r}, {len(self.content)} bytes)"
+
+
+@dataclass(frozen=True, slots=True)
+class DataSync:
+    """All bytes of a file are durable."""
+
+    path: str
+    node: int
+
+
+@dataclass(frozen=True, slots=True)
+class Rename:
+    """Another name; the directories' entries are not durable yet."""
+
+    old: str
+    new: str
+
+
+@dataclass(frozen=True, slots=True)
+class Remove:
+    """An entry less; not durable yet."""
+
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class SyncDirectory:
+    """All entries of a directory are durable."""
+
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class LockFile:
+    """A lock was taken; its file was created where it was missing."""
+
+    path: str
+    holder: str
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """A catalog transaction: the content of its file is another one, atomically and durably."""
+
+    path: str
+    node: int
+    content: bytes
+
+    def __repr__(self) -> str:
+        return f"Commit({self.path!r})"
+
+
+Operation = (
+    MakeDirectory
+    | Create
+    | Append
+    | DataSync
+    | Rename
+    | Remove
+    | SyncDirectory
+    | LockFile
+    | Commit
+)
