@@ -14,7 +14,7 @@ from importlib.metadata import version
 
 import trio
 
-from amqpstore import Store
+from amqpstore import DurabilityError, Store
 from server.amqp.connection import Limits
 from server.broker.broker import Broker
 from server.committer import Committer
@@ -46,6 +46,9 @@ def serve(config: Config, on_ready: Callable[[list[tuple[str, int]], str], None]
     try:
         _log_recovery(store)
         trio.run(_run, config, store, addresses, on_ready)
+    except BaseExceptionGroup as group:
+        store.abandon()
+        raise _cause(group) from None
     except BaseException:
         store.abandon()
         raise
@@ -70,23 +73,142 @@ def _log_recovery(store: Store) -> None:
     _log.log(logging.INFO if report.is_clean else logging.WARNING, "store opened", extra=extra)
 
 
+def _cause(group: BaseExceptionGroup) -> BaseException:
+    """The one error to report of those that ended the tasks: a failed disk before all others."""
+    durability = group.subgroup(DurabilityError)
+    first: BaseException = durability or group
+    while isinstance(first, BaseExceptionGroup):
+        first = first.exceptions[0]
+    return first
+
+
 async def _run(
     config: Config,
     store: Store,
     addresses: list[tuple[str, int]],
     on_ready: Callable[[list[tuple[str, int]], str], None],
 ) -> None:
-    broker = Broker(store, partial(secrets.token_urlsafe, 16))
-    app = _App(config, broker, Users(store))
     listeners = await _listen(addresses)
-    # What is there now stays; collecting it over and over would only cost time.
+    app = _App(config, store)
+    # What is there now stays: collecting it over and over would only cost time.
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 50)
-    try:
-        await app.run(store, listeners, partial(on_ready, data_directory=store.directory))
-    except* trio.Cancelled:
-        raise
+    names = [listener.getsockname() for listener in listeners]
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(app.run, listeners, nursery.cancel_scope)
+        on_ready([(name[0], name[1]) for name in names], store.directory)
+
+
+class _App:
+    """The tasks of a running broker."""
+
+    def __init__(self, config: Config, store: Store) -> None:
+        self._limits = Limits(
+            channel_max=config.channel_max,
+            frame_max=config.frame_max,
+            heartbeat_s=config.heartbeat_s,
+            max_message_bytes=config.max_message_bytes,
+        )
+        self._broker = Broker(store, partial(secrets.token_urlsafe, 16))
+        self._users = Users(store)
+        self._turn = Turn(self._broker)
+        self._committer = Committer(store, self._turn.wake)
+        self._connections: set[SocketConnection] = set()
+        self._version = version("amqpstore")
+
+    async def run(self, listeners: list[socket.socket], everything: trio.CancelScope) -> None:
+        """Serve until a signal asks to stop, then end in this order: listeners, clients, log.
+
+        Raises: DurabilityError, as soon as the disk fails.
+        """
+        async with trio.open_nursery() as service:
+            service.start_soon(self._turn.run, self._committer)
+            service.start_soon(self._committer.watch)
+            service.start_soon(self._tick)
+            service.start_soon(self._commit_lazily)
+            async with trio.open_nursery() as clients:
+                async with trio.open_nursery() as doors:
+                    for listener in listeners:
+                        doors.start_soon(self._accept, listener, clients)
+                    await _stop_signal()
+                    doors.cancel_scope.cancel()
+                clients.start_soon(self._say_goodbye, clients.cancel_scope)
+            await self._committer.stop()
+            service.cancel_scope.cancel()
+        everything.cancel()
+
+    async def _accept(self, listener: socket.socket, clients: trio.Nursery) -> None:
+        with listener:
+            while True:
+                try:
+                    client, _ = listener.accept()
+                except BlockingIOError:
+                    await trio.lowlevel.wait_readable(listener)
+                    continue
+                except OSError as error:
+                    # Too many open files, mostly: wait for some to be closed.
+                    _log.error("cannot accept", extra={"reason": str(error)})
+                    await trio.sleep(0.1)
+                    continue
+                client.setblocking(False)
+                client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                clients.start_soon(self._serve_client, client)
+
+    async def _serve_client(self, client: socket.socket) -> None:
+        try:
+            connection = SocketConnection(
+                client,
+                self._broker,
+                self._users,
+                self._limits,
+                self._turn,
+                self._committer,
+                self._version,
+            )
+        except OSError:
+            client.close()  # it was gone before it was served
+            return
+        self._connections.add(connection)
+        try:
+            await connection.run()
+        except* DurabilityError:
+            raise
+        except* Exception:  # noqa: BLE001
+            # A fault of ours with one client is not the others' affair.
+            _log.exception("connection failed", extra={"peer": connection.amqp.peer})
+        finally:
+            self._connections.discard(connection)
+
+    async def _tick(self) -> None:
+        while True:
+            await trio.sleep(_TICK_S)
+            now = trio.current_time()
+            for connection in list(self._connections):
+                connection.tick(now)
+
+    async def _commit_lazily(self) -> None:
+        while True:
+            await trio.sleep(_LAZY_COMMIT_S)
+            self._committer.commit()
+
+    async def _say_goodbye(self, clients: trio.CancelScope) -> None:
+        """Close every connection, with some seconds for the clients to answer."""
+        now = trio.current_time()
+        for connection in list(self._connections):
+            connection.amqp.shut_down(now)
+            self._turn.has_output(connection)
+        with trio.move_on_after(_GOODBYE_S):
+            while self._connections:
+                await trio.sleep(0.01)
+        clients.cancel()
+
+
+async def _stop_signal() -> None:
+    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        async for number in signals:
+            _log.info("stopping", extra={"signal": signal.Signals(number).name})
+            return
 
 
 async def _listen(addresses: list[tuple[str, int]]) -> list[socket.socket]:

@@ -69,6 +69,12 @@ class SocketConnection:
             self._socket.close()
             _log.info("connection closed", extra=extra)
 
+    def tick(self, now: float) -> None:
+        """Call it about once a second."""
+        self.amqp.tick(now)
+        if self.amqp.is_finished:
+            self._turn.has_output(self)
+
     def end(self) -> None:
         """Have `run` return soon: the connection is finished from our side."""
         try:
@@ -108,8 +114,8 @@ class SocketConnection:
         if login.user == DEFAULT_USER and not self._is_loopback:
             granted = False
         else:
-            known = self._users.is_known(login.user, login.password)
-            granted = known or await trio.to_thread.run_sync(
+            granted = self._users.is_known(login.user, login.password)
+            granted = granted or await trio.to_thread.run_sync(
                 self._users.check, login.user, login.password
             )
         self.amqp.logged_in(granted=granted)

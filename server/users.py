@@ -34,12 +34,10 @@ class Users:
         # Checked against where there is no such user, so that the time taken does not tell.
         self._nobody = self._hasher.hash(os.urandom(16))
 
-    def is_known(self, user: str, password: bytes) -> bool | None:
-        """Whether the login is right, without computing; None when that takes `check`."""
+    def is_known(self, user: str, password: bytes) -> bool:
+        """Whether the login was right before; otherwise it takes `check` to tell."""
         digest = self._verified.get(user)
-        if digest is not None and hmac.compare_digest(digest, self._digest(user, password)):
-            return True
-        return None
+        return digest is not None and hmac.compare_digest(digest, self._digest(user, password))
 
     def check(self, user: str, password: bytes) -> bool:
         """Whether the login is right. Slow."""

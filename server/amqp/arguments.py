@@ -7,7 +7,7 @@ from typing import Any
 
 
 def plain(table: dict[str, Any]) -> dict[str, Any]:
-    """The same table in what the store's catalog takes: a timestamp is its seconds, a decimal text."""
+    """The same table in what the catalog takes: a timestamp is its seconds, a decimal is text."""
     return {key: _plain(value) for key, value in table.items()}
 
 

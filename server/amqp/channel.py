@@ -82,9 +82,7 @@ class AmqpChannel:
     def deliver(self, consumer: Consumer, first_tag: int, run: Run) -> None:
         tag = consumer.tag.encode()
         limit = self._connection.frame_max
-        add_deliveries(
-            self._outbox, self.number, bytes([len(tag)]) + tag, first_tag, run, limit
-        )
+        add_deliveries(self._outbox, self.number, bytes([len(tag)]) + tag, first_tag, run, limit)
 
     def returned(self, messages: Sequence[Message]) -> None:
         for message in messages:
@@ -123,12 +121,12 @@ class AmqpChannel:
         queue.check_owner(self._connection)
         return queue
 
-    def _channel_flow(self, method: methods.ChannelFlow) -> None:
+    def on_channel_flow(self, method: methods.ChannelFlow) -> None:
         if not method.active:
             raise NotImplementedByServer("active=false")
         self._send(methods.ChannelFlowOk(active=True))
 
-    def _exchange_declare(self, method: methods.ExchangeDeclare) -> None:
+    def on_exchange_declare(self, method: methods.ExchangeDeclare) -> None:
         vhost = self._broker.vhost
         if method.passive:
             if method.exchange:
@@ -145,12 +143,12 @@ class AmqpChannel:
         if not method.no_wait:
             self._send(methods.ExchangeDeclareOk())
 
-    def _exchange_delete(self, method: methods.ExchangeDelete) -> None:
+    def on_exchange_delete(self, method: methods.ExchangeDelete) -> None:
         self._broker.vhost.delete_exchange(method.exchange, if_unused=method.if_unused)
         if not method.no_wait:
             self._send(methods.ExchangeDeleteOk())
 
-    def _queue_declare(self, method: methods.QueueDeclare) -> None:
+    def on_queue_declare(self, method: methods.QueueDeclare) -> None:
         if method.passive:
             queue = self._queue(method.queue)
         else:
@@ -172,14 +170,14 @@ class AmqpChannel:
                 )
             )
 
-    def _queue_bind(self, method: methods.QueueBind) -> None:
+    def on_queue_bind(self, method: methods.QueueBind) -> None:
         queue = self._queue(method.queue)
         routing_key = self._binding_key(method.queue, method.routing_key)
         self._broker.vhost.bind(queue, method.exchange, routing_key, plain(method.arguments))
         if not method.no_wait:
             self._send(methods.QueueBindOk())
 
-    def _queue_unbind(self, method: methods.QueueUnbind) -> None:
+    def on_queue_unbind(self, method: methods.QueueUnbind) -> None:
         vhost = self._broker.vhost
         name = method.queue or self._last_queue
         if name in vhost.queues:
@@ -194,12 +192,12 @@ class AmqpChannel:
         """With neither queue nor key named, the key is the last declared queue's name."""
         return self._last_queue if not queue and not routing_key else routing_key
 
-    def _queue_purge(self, method: methods.QueuePurge) -> None:
+    def on_queue_purge(self, method: methods.QueuePurge) -> None:
         count = self._queue(method.queue).purge()
         if not method.no_wait:
             self._send(methods.QueuePurgeOk(message_count=count))
 
-    def _queue_delete(self, method: methods.QueueDelete) -> None:
+    def on_queue_delete(self, method: methods.QueueDelete) -> None:
         vhost = self._broker.vhost
         name = method.queue or self._last_queue
         count = 0
@@ -212,7 +210,7 @@ class AmqpChannel:
         if not method.no_wait:
             self._send(methods.QueueDeleteOk(message_count=count))
 
-    def _basic_qos(self, method: methods.BasicQos) -> None:
+    def on_basic_qos(self, method: methods.BasicQos) -> None:
         if method.prefetch_size:
             raise NotImplementedByServer(f"prefetch_size!=0 ({method.prefetch_size})")
         if method.global_:
@@ -222,7 +220,7 @@ class AmqpChannel:
             self._broker.consumer_prefetch = method.prefetch_count
         self._send(methods.BasicQosOk())
 
-    def _basic_consume(self, method: methods.BasicConsume) -> None:
+    def on_basic_consume(self, method: methods.BasicConsume) -> None:
         queue = self._queue(method.queue)
         tag = method.consumer_tag
         while not tag or (not method.consumer_tag and tag in self._broker.consumers):
@@ -233,15 +231,15 @@ class AmqpChannel:
         if not method.no_wait:
             self._send(methods.BasicConsumeOk(consumer_tag=tag))
 
-    def _basic_cancel(self, method: methods.BasicCancel) -> None:
+    def on_basic_cancel(self, method: methods.BasicCancel) -> None:
         self._broker.cancel(method.consumer_tag)
         if not method.no_wait:
             self._send(methods.BasicCancelOk(consumer_tag=method.consumer_tag))
 
-    def _basic_cancel_ok(self, method: methods.BasicCancelOk) -> None:
+    def on_basic_cancel_ok(self, method: methods.BasicCancelOk) -> None:
         """Some clients answer the server's basic.cancel, though it asks for no answer."""
 
-    def _basic_get(self, method: methods.BasicGet) -> None:
+    def on_basic_get(self, method: methods.BasicGet) -> None:
         queue = self._queue(method.queue)
         got = self._broker.get(queue, no_ack=method.no_ack)
         if got is None:
@@ -257,30 +255,28 @@ class AmqpChannel:
             routing_key=message.envelope.routing_key,
             message_count=queue.ready_count,
         )
-        add_content(
-            self._outbox, self.number, answer.encode(), message, self._connection.frame_max
-        )
+        add_content(self._outbox, self.number, answer.encode(), message, self._connection.frame_max)
 
-    def _basic_ack(self, method: methods.BasicAck) -> None:
+    def on_basic_ack(self, method: methods.BasicAck) -> None:
         if method.multiple:
             self._broker.ack_until(method.delivery_tag)
         else:
             self._broker.ack(method.delivery_tag, method.delivery_tag)
 
-    def _basic_reject(self, method: methods.BasicReject) -> None:
+    def on_basic_reject(self, method: methods.BasicReject) -> None:
         self._broker.reject(method.delivery_tag, requeue=method.requeue)
 
-    def _basic_nack(self, method: methods.BasicNack) -> None:
+    def on_basic_nack(self, method: methods.BasicNack) -> None:
         if method.multiple:
             self._broker.reject_until(method.delivery_tag, requeue=method.requeue)
         else:
             self._broker.reject(method.delivery_tag, requeue=method.requeue)
 
-    def _basic_recover(self, method: methods.BasicRecover) -> None:
+    def on_basic_recover(self, method: methods.BasicRecover) -> None:
         self._recover(requeue=method.requeue)
         self._send(methods.BasicRecoverOk())
 
-    def _basic_recover_async(self, method: methods.BasicRecoverAsync) -> None:
+    def on_basic_recover_async(self, method: methods.BasicRecoverAsync) -> None:
         self._recover(requeue=method.requeue)
 
     def _recover(self, *, requeue: bool) -> None:
@@ -288,60 +284,66 @@ class AmqpChannel:
             raise NotImplementedByServer("requeue=false")
         self._broker.recover()
 
-    def _confirm_select(self, method: methods.ConfirmSelect) -> None:
+    def on_confirm_select(self, method: methods.ConfirmSelect) -> None:
         self._broker.confirms = True
         if not method.no_wait:
             self._send(methods.ConfirmSelectOk())
 
-    def _only_from_server(self, method: methods.Method) -> None:
+    def refuse(self, method: methods.Method) -> None:
         raise CommandInvalid(f"{method.name} is for the server to send")
 
 
-HANDLERS: dict[type[methods.Method], Callable[[AmqpChannel, Any], None]] = {
-    methods.ChannelFlow: AmqpChannel._channel_flow,
-    methods.ExchangeDeclare: AmqpChannel._exchange_declare,
-    methods.ExchangeDelete: AmqpChannel._exchange_delete,
-    methods.QueueDeclare: AmqpChannel._queue_declare,
-    methods.QueueBind: AmqpChannel._queue_bind,
-    methods.QueueUnbind: AmqpChannel._queue_unbind,
-    methods.QueuePurge: AmqpChannel._queue_purge,
-    methods.QueueDelete: AmqpChannel._queue_delete,
-    methods.BasicQos: AmqpChannel._basic_qos,
-    methods.BasicConsume: AmqpChannel._basic_consume,
-    methods.BasicCancel: AmqpChannel._basic_cancel,
-    methods.BasicCancelOk: AmqpChannel._basic_cancel_ok,
-    methods.BasicGet: AmqpChannel._basic_get,
-    methods.BasicAck: AmqpChannel._basic_ack,
-    methods.BasicReject: AmqpChannel._basic_reject,
-    methods.BasicNack: AmqpChannel._basic_nack,
-    methods.BasicRecover: AmqpChannel._basic_recover,
-    methods.BasicRecoverAsync: AmqpChannel._basic_recover_async,
-    methods.ConfirmSelect: AmqpChannel._confirm_select,
-} | dict.fromkeys(
-    (
-        methods.ExchangeDeclareOk,
-        methods.ExchangeDeleteOk,
-        methods.ExchangeBindOk,
-        methods.ExchangeUnbindOk,
-        methods.QueueDeclareOk,
-        methods.QueueBindOk,
-        methods.QueueUnbindOk,
-        methods.QueuePurgeOk,
-        methods.QueueDeleteOk,
-        methods.BasicQosOk,
-        methods.BasicConsumeOk,
-        methods.BasicReturn,
-        methods.BasicDeliver,
-        methods.BasicGetOk,
-        methods.BasicGetEmpty,
-        methods.BasicRecoverOk,
-        methods.TxSelectOk,
-        methods.TxCommitOk,
-        methods.TxRollbackOk,
-        methods.ConfirmSelectOk,
-        methods.ChannelOpenOk,
-        methods.ChannelFlowOk,
-    ),
-    AmqpChannel._only_from_server,
+_Handler = Callable[[AmqpChannel, Any], None]
+
+_FROM_CLIENT: dict[type[methods.Method], _Handler] = {
+    methods.ChannelFlow: AmqpChannel.on_channel_flow,
+    methods.ExchangeDeclare: AmqpChannel.on_exchange_declare,
+    methods.ExchangeDelete: AmqpChannel.on_exchange_delete,
+    methods.QueueDeclare: AmqpChannel.on_queue_declare,
+    methods.QueueBind: AmqpChannel.on_queue_bind,
+    methods.QueueUnbind: AmqpChannel.on_queue_unbind,
+    methods.QueuePurge: AmqpChannel.on_queue_purge,
+    methods.QueueDelete: AmqpChannel.on_queue_delete,
+    methods.BasicQos: AmqpChannel.on_basic_qos,
+    methods.BasicConsume: AmqpChannel.on_basic_consume,
+    methods.BasicCancel: AmqpChannel.on_basic_cancel,
+    methods.BasicCancelOk: AmqpChannel.on_basic_cancel_ok,
+    methods.BasicGet: AmqpChannel.on_basic_get,
+    methods.BasicAck: AmqpChannel.on_basic_ack,
+    methods.BasicReject: AmqpChannel.on_basic_reject,
+    methods.BasicNack: AmqpChannel.on_basic_nack,
+    methods.BasicRecover: AmqpChannel.on_basic_recover,
+    methods.BasicRecoverAsync: AmqpChannel.on_basic_recover_async,
+    methods.ConfirmSelect: AmqpChannel.on_confirm_select,
+}
+
+_FROM_SERVER: tuple[type[methods.Method], ...] = (
+    methods.ExchangeDeclareOk,
+    methods.ExchangeDeleteOk,
+    methods.ExchangeBindOk,
+    methods.ExchangeUnbindOk,
+    methods.QueueDeclareOk,
+    methods.QueueBindOk,
+    methods.QueueUnbindOk,
+    methods.QueuePurgeOk,
+    methods.QueueDeleteOk,
+    methods.BasicQosOk,
+    methods.BasicConsumeOk,
+    methods.BasicReturn,
+    methods.BasicDeliver,
+    methods.BasicGetOk,
+    methods.BasicGetEmpty,
+    methods.BasicRecoverOk,
+    methods.TxSelectOk,
+    methods.TxCommitOk,
+    methods.TxRollbackOk,
+    methods.ConfirmSelectOk,
+    methods.ChannelOpenOk,
+    methods.ChannelFlowOk,
 )
+
+HANDLERS: dict[type[methods.Method], _Handler] = {
+    **_FROM_CLIENT,
+    **dict.fromkeys(_FROM_SERVER, AmqpChannel.refuse),
+}
 """What is done for each method on an open channel; any other is answered with 540."""

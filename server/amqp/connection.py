@@ -199,9 +199,7 @@ class Connection:
     def lost(self) -> None:
         """The socket is gone."""
         if self._state is State.OPEN:
-            _log.warning(
-                "client unexpectedly closed TCP connection", extra={"peer": self.peer}
-            )
+            _log.warning("client unexpectedly closed TCP connection", extra={"peer": self.peer})
         self._finish()
 
     # Events.
@@ -232,7 +230,9 @@ class Connection:
                 error.class_id, error.method_id = ack.class_id, ack.method_id
             self._failed(Failed(event.channel, error), now)
 
-    def _channel_event(self, event: Publishes | Acks | Received, published: set[AmqpChannel]) -> None:
+    def _channel_event(
+        self, event: Publishes | Acks | Received, published: set[AmqpChannel]
+    ) -> None:
         """Raises: AmqpError, BrokerError."""
         number = event.channel
         channel = self._channels.get(number)
@@ -297,8 +297,8 @@ class Connection:
             close = methods.ChannelClose(
                 reply_code=error.reply_code,
                 reply_text=error.reply_text,
-                class_id=error.class_id,
-                method_id=error.method_id,
+                failing_class_id=error.class_id,
+                failing_method_id=error.method_id,
             )
             self.outbox.add(method_frame(failed.channel, close.encode()))
             channel.close()
@@ -375,13 +375,12 @@ class Connection:
             self.client_hears_cancels = bool(capabilities.get("consumer_cancel_notify"))
         # PLAIN (RFC 4616): authorization identity, user and password, set apart by NUL.
         parts = method.response.split(b"\0")
-        try:
-            if method.mechanism != _MECHANISM or len(parts) != 3:
-                raise ValueError(f"no PLAIN response ({method.mechanism})")
-            self.login = Login(parts[1].decode(), parts[2])
-        except ValueError as error:
-            _log.warning("login malformed", extra={"peer": self.peer, "reason": str(error)})
+        if method.mechanism != _MECHANISM or len(parts) != 3:
+            extra = {"peer": self.peer, "mechanism": method.mechanism}
+            _log.warning("not a PLAIN login", extra=extra)
             self._finish()
+        else:
+            self.login = Login(parts[1].decode("utf-8", "replace"), parts[2])
 
     def _tune_ok(self, method: methods.ConnectionTuneOk, now: float) -> None:
         limits = self._limits
@@ -420,8 +419,8 @@ class Connection:
             methods.ConnectionClose(
                 reply_code=error.reply_code,
                 reply_text=error.reply_text,
-                class_id=error.class_id,
-                method_id=error.method_id,
+                failing_class_id=error.class_id,
+                failing_method_id=error.method_id,
             )
         )
 

@@ -43,7 +43,7 @@ class Delivery:
         return self.first_sequence + self.run.count
 
     def split(self, count: int) -> Delivery:
-        """Take the first `count` messages (fewer than there are) off, as a delivery of their own."""
+        """Take the first `count` messages (fewer than there are) off, as their own delivery."""
         head = Delivery(self.first_sequence, self.queue, self.consumer, self.run.split(count))
         self.first_sequence += count
         return head

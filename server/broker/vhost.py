@@ -299,7 +299,7 @@ class VirtualHost:
     def unbind(
         self, queue: Queue, exchange_name: str, routing_key: str, arguments: dict[str, Any]
     ) -> None:
-        """Remove a binding; none of that kind is no error. Raises: NotFoundError, AccessRefusedError."""
+        """Remove a binding, if there. Raises: NotFoundError, AccessRefusedError."""
         exchange = self._bindable(exchange_name)
         binding = Binding(queue, routing_key, arguments)
         if exchange.unbind(binding):

@@ -1,7 +1,8 @@
 """Every method of AMQP 0-9-1 and of RabbitMQ's extensions, and their way to bytes and back.
 
 A class's annotations, in their order, are the method's arguments on the wire (see `layout`); its
-name is the method's name. Bits and tables may be left out of a call, and are then false and empty.
+name is the method's name. Flags and tables may be left out of a call, and are then false and empty;
+a bit that is the point of its method, such as `requeue`, may not.
 
 Past 400 lines because it is a list, one entry a method, and nothing else.
 """

@@ -58,6 +58,7 @@ class ConfirmingPublisher:
     def run(self) -> None:
         self._connection.ioloop.call_later(RUN_LIMIT_S, self._too_slow)
         self._connection.ioloop.start()
+        self._connection.ioloop.close()
         assert not self.failure, self.failure
 
     def _stop(self) -> None:

@@ -27,6 +27,19 @@ class Received(NamedTuple):
     routing_key: str = ""
 
 
+def _received(
+    method: Basic.Deliver | Basic.GetOk, properties: BasicProperties, body: bytes
+) -> Received:
+    return Received(
+        body,
+        method.redelivered,
+        method.delivery_tag or 0,
+        properties,
+        method.exchange or "",
+        method.routing_key or "",
+    )
+
+
 class Inbox:
     """A consumer on a channel that keeps what arrives, in order of arrival."""
 
@@ -64,16 +77,7 @@ class Inbox:
         properties: BasicProperties,
         body: bytes,
     ) -> None:
-        self.received.append(
-            Received(
-                body,
-                method.redelivered,
-                method.delivery_tag,
-                properties,
-                method.exchange,
-                method.routing_key,
-            )
-        )
+        self.received.append(_received(method, properties, body))
 
 
 def connect(url: str, **settings: object) -> pika.BlockingConnection:
@@ -113,18 +117,16 @@ def ready(channel: BlockingChannel, queue: str) -> int:
     return channel.queue_declare(queue, passive=True).method.message_count
 
 
+def wait_until_ready(channel: BlockingChannel, queue: str, count: int) -> None:
+    """Return when the queue has `count` messages ready. A server may answer a declare first."""
+    wait_until(channel, lambda: ready(channel, queue) == count)
+
+
 def get(channel: BlockingChannel, queue: str, auto_ack: bool = False) -> Received | None:
     method, properties, body = channel.basic_get(queue, auto_ack=auto_ack)
     if method is None or properties is None or body is None:
         return None
-    return Received(
-        body,
-        method.redelivered,
-        method.delivery_tag,
-        properties,
-        method.exchange,
-        method.routing_key,
-    )
+    return _received(method, properties, body)
 
 
 def drain(channel: BlockingChannel, queue: str) -> list[Received]:

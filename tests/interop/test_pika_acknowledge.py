@@ -19,6 +19,7 @@ from tests.interop.pika_client import (
     ready,
     settle,
     wait_until,
+    wait_until_ready,
 )
 
 
@@ -35,7 +36,7 @@ def deliver(
     channel.queue_declare(queue, exclusive=True)
     for number in range(count):
         channel.basic_publish("", queue, str(number).encode())
-    assert ready(channel, queue) == count
+    wait_until_ready(channel, queue, count)
     inbox = Inbox(consuming, queue)
     received = inbox.wait_for(count)
     consuming.basic_cancel(inbox.consumer_tag)

@@ -170,7 +170,7 @@ class SelectSession:
     ) -> None:
         self.body = body
         self.steps.append(f"delivered {method.delivery_tag}")
-        channel.basic_ack(method.delivery_tag)
+        channel.basic_ack(method.delivery_tag or 0)
         self.connection.close()
 
     def _on_close(self, _connection: pika.SelectConnection, reason: BaseException) -> None:
@@ -181,6 +181,7 @@ class SelectSession:
 def test_a_select_connection_runs_a_whole_session(url: str, name: str) -> None:
     session = SelectSession(url, name)
     session.connection.ioloop.start()
+    session.connection.ioloop.close()
     assert session.steps == [
         "open",
         "channel",

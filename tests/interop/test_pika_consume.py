@@ -16,6 +16,7 @@ from tests.interop.pika_client import (
     ready,
     settle,
     wait_until,
+    wait_until_ready,
 )
 
 
@@ -25,7 +26,7 @@ def fill(channel: BlockingChannel, queue: str, count: int) -> list[bytes]:
     bodies = [str(number).encode() for number in range(count)]
     for body in bodies:
         channel.basic_publish("", queue, body)
-    assert ready(channel, queue) == count
+    wait_until_ready(channel, queue, count)
     return bodies
 
 
@@ -177,7 +178,7 @@ def test_deleting_the_queue_cancels_its_consumers(
     cancelled: list[str] = []
 
     def on_cancel(frame: Method[Basic.Cancel]) -> None:
-        cancelled.append(frame.method.consumer_tag)
+        cancelled.append(frame.method.consumer_tag or "")
 
     channel.queue_declare(name)
     channel.add_on_cancel_callback(on_cancel)

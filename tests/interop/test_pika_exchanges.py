@@ -1,5 +1,7 @@
 """Exchanges and bindings: what exists from the start, routing, refusals."""
 
+from typing import Any
+
 import pika
 import pytest
 from pika.adapters.blocking_connection import BlockingChannel
@@ -171,14 +173,14 @@ def test_passive_declare_of_a_missing_exchange_is_404(channel: BlockingChannel, 
     ids=lambda other: next(iter(other)),
 )
 def test_declaring_again_with_other_properties_is_406(
-    connection: pika.BlockingConnection, channel: BlockingChannel, name: str, other: dict[str, str]
+    connection: pika.BlockingConnection, channel: BlockingChannel, name: str, other: dict[str, Any]
 ) -> None:
     """C037, C040."""
-    declared = {"exchange_type": "direct", "durable": False, "auto_delete": True}
-    channel.exchange_declare(name, **declared)  # type: ignore[arg-type]
-    channel.exchange_declare(name, **declared)  # type: ignore[arg-type]
+    declared: dict[str, Any] = {"exchange_type": "direct", "durable": False, "auto_delete": True}
+    channel.exchange_declare(name, **declared)
+    channel.exchange_declare(name, **declared)
     with channel_closed_with(406):
-        channel.exchange_declare(name, **{**declared, **other})  # type: ignore[arg-type]
+        channel.exchange_declare(name, **{**declared, **other})
     connection.channel().exchange_delete(name)
 
 

@@ -2,6 +2,7 @@
 
 import datetime
 import decimal
+from typing import Any
 
 import pytest
 from pika.adapters.blocking_connection import BlockingChannel
@@ -9,7 +10,7 @@ from pika.spec import BasicProperties
 
 from tests.interop.pika_client import Inbox, get
 
-ALL_PROPERTIES = {
+ALL_PROPERTIES: dict[str, Any] = {
     "content_type": "text/plain; charset=utf-8",
     "content_encoding": "gzip",
     "headers": {"key": "value"},
@@ -26,7 +27,7 @@ ALL_PROPERTIES = {
     "cluster_id": "cluster",
 }
 
-HEADERS: dict[str, object] = {
+HEADERS: dict[str, Any] = {
     "text": "text \N{SNOWMAN}",
     "empty": "",
     "long": "x" * 70_000,
@@ -38,7 +39,6 @@ HEADERS: dict[str, object] = {
     "int64": (1 << 62) + 1,
     "negative int64": -(1 << 62),
     "decimal": decimal.Decimal("3.14"),
-    "double": 0.1,
     "time": datetime.datetime(2026, 1, 2, 3, 4, 5, tzinfo=datetime.UTC),
     "void": None,
     "table": {"nested": {"deeper": [1, {"deepest": "x"}]}, "empty": {}},
@@ -64,17 +64,17 @@ def test_a_message_without_properties_has_none(channel: BlockingChannel, name: s
 
 def test_all_properties_come_back(channel: BlockingChannel, name: str) -> None:
     """C125."""
-    round_trip(channel, name, BasicProperties(**ALL_PROPERTIES))  # type: ignore[arg-type]
+    round_trip(channel, name, BasicProperties(**ALL_PROPERTIES))
 
 
 @pytest.mark.parametrize("only", ALL_PROPERTIES)
 def test_each_property_alone_comes_back(channel: BlockingChannel, name: str, only: str) -> None:
     """C125."""
-    round_trip(channel, name, BasicProperties(**{only: ALL_PROPERTIES[only]}))  # type: ignore[arg-type]
+    round_trip(channel, name, BasicProperties(**{only: ALL_PROPERTIES[only]}))
 
 
 def test_headers_of_every_type_come_back(channel: BlockingChannel, name: str) -> None:
-    """B12."""
+    """B12: the types that pika can send; the wire tests send the rest."""
     round_trip(channel, name, BasicProperties(headers=HEADERS))
 
 

@@ -111,7 +111,7 @@ def test_a_mandatory_message_without_a_queue_is_returned_before_the_confirm(
 def test_a_mandatory_message_is_returned_without_confirms_too(
     channel: BlockingChannel, name: str, size: int
 ) -> None:
-    returned: list[tuple[int, bytes]] = []
+    returned: list[tuple[int | None, bytes]] = []
 
     def on_return(
         _channel: BlockingChannel, method: Basic.Return, _properties: BasicProperties, body: bytes

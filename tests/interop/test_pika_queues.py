@@ -1,5 +1,8 @@
 """Queues: declare, exclusivity, auto-delete, purge, delete."""
 
+from collections.abc import Callable
+from typing import Any
+
 import pika
 import pytest
 from pika.adapters.blocking_connection import BlockingChannel
@@ -98,10 +101,10 @@ def test_passive_declare_of_a_missing_queue_is_404(channel: BlockingChannel, nam
     ids=lambda other: next(iter(other)),
 )
 def test_declaring_again_with_other_properties_is_406(
-    connection: pika.BlockingConnection, channel: BlockingChannel, name: str, other: dict[str, bool]
+    connection: pika.BlockingConnection, channel: BlockingChannel, name: str, other: dict[str, Any]
 ) -> None:
     """C050."""
-    declared = {"durable": False, "auto_delete": True}
+    declared: dict[str, Any] = {"durable": False, "auto_delete": True}
     channel.queue_declare(name, **declared)
     with channel_closed_with(406):
         channel.queue_declare(name, **{**declared, **other})
@@ -131,7 +134,7 @@ def test_an_exclusive_queue_of_another_connection_is_405(
 ) -> None:
     """C054."""
     channel.queue_declare(name, exclusive=True)
-    operations = {
+    operations: dict[str, Callable[[], object]] = {
         "declare": lambda: other_channel.queue_declare(name, exclusive=True),
         "passive": lambda: other_channel.queue_declare(name, passive=True),
         "consume": lambda: Inbox(other_channel, name),

@@ -24,10 +24,11 @@ Fault = tuple[str, str]
 
 def broken_promises(ledger: Ledger, observation: Observation) -> list[Fault]:
     """What the outside was told and is not so, or is so and nobody asked for."""
-    faults: list[Fault] = []
-    for name in observation.queues:
-        if name not in ledger.accounts:
-            faults.append(("I2", f"queue {name} was never asked for"))
+    faults = [
+        ("I2", f"queue {name} was never asked for")
+        for name in observation.queues
+        if name not in ledger.accounts
+    ]
     for name, account in ledger.accounts.items():
         queue = observation.queues.get(name)
         if queue is None:
@@ -38,7 +39,7 @@ def broken_promises(ledger: Ledger, observation: Observation) -> list[Fault]:
         elif not account.is_kept:
             faults.append(("I2", f"queue {name} is not durable and survived"))
         else:
-            faults.extend(f for f in _queue_faults(name, account, queue))
+            faults.extend(_queue_faults(name, account, queue))
     faults.extend(_fan_out_faults(ledger, observation))
     return faults
 

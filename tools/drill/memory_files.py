@@ -13,9 +13,16 @@ import hashlib
 import os
 import posixpath
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
 
+from tools.drill.nodes import (
+    DirectoryNode,
+    EntryChange,
+    FileNode,
+    Node,
+    UnsyncedDirectory,
+    UnsyncedFile,
+    apply_change,
+)
 from tools.drill.operations import (
     Append,
     Commit,
@@ -30,87 +37,15 @@ from tools.drill.operations import (
 )
 
 
-class FileNode:
-    """What a file's name stands for. `is_scratch`: its content means nothing after a crash."""
-
-    __slots__ = ("holder", "is_scratch", "number", "synced", "unsynced")
-
-    def __init__(self, number: int, synced: bytes = b"") -> None:
-        self.number = number
-        self.synced = synced
-        self.unsynced: list[bytes] = []
-        self.is_scratch = False
-        self.holder: MemoryLock | None = None
-
-    @property
-    def content(self) -> bytes:
-        """What a process reads."""
-        return b"".join([self.synced, *self.unsynced]) if self.unsynced else self.synced
-
-
-class DirectoryNode:
-    """What a directory's name stands for: entries as a process sees them, and as they are safe.
-
-    `changes` leads from `durable` to `entries`.
-    """
-
-    __slots__ = ("changes", "durable", "entries", "number")
-
-    def __init__(self, number: int) -> None:
-        self.number = number
-        self.durable: dict[str, Node] = {}
-        self.entries: dict[str, Node] = {}
-        self.changes: list[EntryChange] = []
-
-    def change(self, change: EntryChange) -> None:
-        self.changes.append(change)
-        _apply(self.entries, change)
-
-
-Node = FileNode | DirectoryNode
-
-
-class EntryChange(NamedTuple):
-    """`name` stands for `node` from now on (None: for nothing), and `old` for nothing."""
-
-    name: str
-    node: Node | None
-    old: str | None = None
-
-    def __str__(self) -> str:
-        if self.old is not None:
-            return f"{self.old} -> {self.name}"
-        return f"{'-' if self.node is None else '+'}{self.name}"
-
-
-@dataclass(frozen=True)
-class UnsyncedFile:
-    """A file with bytes that a power cut may take: the durable ones, and the writes since."""
-
-    number: int
-    path: str
-    synced: bytes
-    writes: tuple[bytes, ...]
-
-
-@dataclass(frozen=True)
-class UnsyncedDirectory:
-    """A directory with entries that a power cut may take back."""
-
-    number: int
-    path: str
-    changes: tuple[EntryChange, ...]
-
-
 class MemoryLock:
-    """A lock on a file of a `MemoryFiles`."""
+    """A lock on a file of a `MemoryFiles`. Release it once."""
 
     def __init__(self, node: FileNode) -> None:
         self._node = node
+        node.is_locked = True
 
     def release(self) -> None:
-        if self._node.holder is self:
-            self._node.holder = None
+        self._node.is_locked = False
 
 
 class MemoryFile:
@@ -216,14 +151,14 @@ class MemoryFiles:
             self._add(self._parent_of_new(path), path, node)
         else:
             node = self._file(path)
-        if node.holder is not None:
+        if node.is_locked:
             present = node.content.decode("utf-8", "replace").strip()
             raise BlockingIOError(errno.EAGAIN, present or "an unknown process", path)
         node.is_scratch = True
         node.synced, node.unsynced = holder.encode() + b"\n", []
-        node.holder = MemoryLock(node)
+        lock = MemoryLock(node)
         self._record(LockFile(path, holder))
-        return node.holder
+        return lock
 
     # Beyond that interface: what a catalog does to its own file, and histories done again.
 
@@ -239,6 +174,10 @@ class MemoryFiles:
     def content(self, path: str) -> bytes:
         """All that is in a file."""
         return self._file(path).content
+
+    def contents(self) -> list[bytes]:
+        """What is in the files of this disk, each once."""
+        return [node.content for _, node in self._walk() if isinstance(node, FileNode)]
 
     def write(self, path: str, node: FileNode, content: bytes) -> None:
         """Append to a file that was opened as `path`."""
@@ -344,15 +283,14 @@ class MemoryFiles:
             if is_power_cut:
                 places = kept.get(node.number, ())
                 for change in (node.changes[place] for place in sorted(places)):
-                    _apply(durable, change)
+                    apply_change(durable, change)
                 directory.durable = {name: of(child) for name, child in durable.items()}
                 directory.entries = dict(directory.durable)
             else:
                 directory.durable = {name: of(child) for name, child in durable.items()}
                 directory.entries = {name: of(child) for name, child in node.entries.items()}
                 directory.changes = [
-                    change._replace(node=change.node and of(change.node))
-                    for change in node.changes
+                    change._replace(node=change.node and of(change.node)) for change in node.changes
                 ]
             return directory
 
@@ -391,15 +329,13 @@ class MemoryFiles:
             return None
 
     def _existing(self, path: str) -> Node:
-        node: Node | None = self._root
-        for name in _normal(path).split("/")[1:]:
-            if not name:
-                continue
+        node: Node = self._root
+        for name in filter(None, _normal(path).split("/")):
             if not isinstance(node, DirectoryNode):
                 raise _error(errno.ENOTDIR, path)
-            node = node.entries.get(name)
-            if node is None:
+            if name not in node.entries:
                 raise _error(errno.ENOENT, path)
+            node = node.entries[name]
         return node
 
     def _file(self, path: str) -> FileNode:
@@ -440,15 +376,6 @@ class MemoryFiles:
     def _record(self, operation: Operation) -> None:
         if self.record is not None:
             self.record(operation)
-
-
-def _apply(entries: dict[str, Node], change: EntryChange) -> None:
-    if change.old is not None:
-        entries.pop(change.old, None)
-    if change.node is None:
-        entries.pop(change.name, None)
-    else:
-        entries[change.name] = change.node
 
 
 def _normal(path: str) -> str:

@@ -88,7 +88,7 @@ def _recount(store: Store, queue: Queue, name: str) -> list[tuple[str, str]]:
         said = f"{queue.ready_count}, and recovery {report.kept.get(queue.id)}"
         faults.append(("I12", f"{name} holds {counted} messages and says {said}"))
     if flagged != report.redelivered.get(queue.id):
-        said = report.redelivered.get(queue.id)
+        said = f"{report.redelivered.get(queue.id)}"
         faults.append(("I12", f"{name} has {flagged} delivered messages, recovery says {said}"))
     end = 1
     for run in runs:

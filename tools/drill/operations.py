@@ -86,13 +86,5 @@ class Commit:
 
 
 Operation = (
-    MakeDirectory
-    | Create
-    | Append
-    | DataSync
-    | Rename
-    | Remove
-    | SyncDirectory
-    | LockFile
-    | Commit
+    MakeDirectory | Create | Append | DataSync | Rename | Remove | SyncDirectory | LockFile | Commit
 )

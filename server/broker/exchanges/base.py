@@ -70,7 +70,7 @@ class Exchange(ABC):
 
     @abstractmethod
     def route(self, routing_key: str) -> Iterable[Queue]:
-        """The queues that a message goes to; one that several bindings match may come repeatedly."""
+        """The queues that a message goes to; one that two bindings match may come twice."""
 
     @abstractmethod
     def _changed(self) -> None:

@@ -41,7 +41,9 @@ def field_values(*, floats: bool = True) -> st.SearchStrategy[FieldValue]:
         leaves.append(st.floats(allow_nan=False))
     return st.recursive(
         st.one_of(leaves),
-        lambda inner: st.one_of(st.lists(inner, max_size=4), st.dictionaries(texts, inner, max_size=4)),
+        lambda inner: st.one_of(
+            st.lists(inner, max_size=4), st.dictionaries(texts, inner, max_size=4)
+        ),
         max_leaves=10,
     )
 

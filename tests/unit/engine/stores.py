@@ -1,0 +1,197 @@
+"""What the engine's tests share: stores that open fast, their messages, and files that fail."""
+
+import copy
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from amqpstore import Envelope, Message, MessageDamagedError, Queue, Run, Store
+from amqpstore.catalog import TABLES, Change, Value
+from amqpstore.filenames import segment_path
+from amqpstore.files import File, OsFiles
+
+ENVELOPE = Envelope("", "orders", bytes.fromhex("100002"))
+TRANSIENT = Envelope("", "orders", persistent=False)
+
+
+class RowsCatalog:
+    """A catalog in memory, kept by the test while stores come and go."""
+
+    def __init__(self) -> None:
+        self._tables: dict[str, dict[str, Value]] = {table: {} for table in TABLES}
+
+    def rows(self, table: str) -> dict[str, Value]:
+        return copy.deepcopy(dict(sorted(self._tables[table].items())))
+
+    def commit(self, changes: Sequence[Change]) -> None:
+        for table, key, value in changes:
+            if value is None:
+                self._tables[table].pop(key, None)
+            else:
+                self._tables[table][key] = copy.deepcopy(value)
+
+    def close(self) -> None:
+        pass
+
+    def clone(self) -> "RowsCatalog":
+        """A catalog with the same rows."""
+        return copy.deepcopy(self)
+
+
+@dataclass
+class Disk:
+    """A data directory and the catalog that goes with it, to be opened again and again."""
+
+    directory: str
+    catalog: RowsCatalog = field(default_factory=RowsCatalog)
+    segment_bytes: int = 1 << 20
+
+    def open(self, files: OsFiles | None = None) -> Store:
+        return Store.open(
+            self.directory,
+            files=files,
+            open_catalog=lambda path: self.catalog,
+            segment_bytes=self.segment_bytes,
+        )
+
+    def path(self, number: int) -> str:
+        """Where a segment is."""
+        return segment_path(self.directory, number)
+
+    def read(self, number: int) -> bytes:
+        """A segment's content."""
+        with open(self.path(number), "rb") as file:
+            return file.read()
+
+    def write(self, number: int, content: bytes) -> None:
+        """Put other content in a segment's place."""
+        with open(self.path(number), "wb") as file:
+            file.write(content)
+
+    def flip(self, number: int, offset: int) -> None:
+        """Flip one bit of a segment."""
+        content = bytearray(self.read(number))
+        content[offset] ^= 0x10
+        self.write(number, bytes(content))
+
+    def size(self, number: int) -> int:
+        """Bytes in a segment's file."""
+        return os.path.getsize(self.path(number))
+
+
+class FailingFiles(OsFiles):
+    """Files of which one kind of call fails with an OSError from now on, when told so.
+
+    `fails` holds names of calls: append, datasync, sync_directory, create.
+    """
+
+    def __init__(self) -> None:
+        self.fails: set[str] = set()
+        self.calls: list[str] = []
+
+    def _call(self, name: str) -> None:
+        self.calls.append(name)
+        if name in self.fails:
+            raise OSError(5, f"{name} fails")
+
+    def create(self, path: str) -> File:
+        self._call("create")
+        return FailingFile(self, super().create(path))
+
+    def open(self, path: str) -> File:
+        return FailingFile(self, super().open(path))
+
+    def sync_directory(self, path: str) -> None:
+        self._call("sync_directory")
+        super().sync_directory(path)
+
+
+class FailingFile:
+    """A file of `FailingFiles`. A failed append leaves half of what it was given."""
+
+    def __init__(self, files: FailingFiles, file: File) -> None:
+        self.path = file.path
+        self._files = files
+        self._file = file
+
+    def append(self, buffers: Sequence[bytes]) -> None:
+        try:
+            self._files._call("append")
+        except OSError:
+            content = b"".join(buffers)
+            self._file.append([content[: len(content) // 2]])
+            raise
+        self._file.append(buffers)
+
+    def datasync(self) -> None:
+        self._files._call("datasync")
+        self._file.datasync()
+
+    def read(self, offset: int, size: int) -> bytes:
+        return self._file.read(offset, size)
+
+    def size(self) -> int:
+        return self._file.size()
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def messages(*bodies: bytes, envelope: Envelope = ENVELOPE) -> list[Message]:
+    """New messages."""
+    return [Message(envelope, body) for body in bodies]
+
+
+def take(store: Store, queue: Queue, limit: int = 1000, *, acked: bool = False) -> Run:
+    """Take a run that must be readable."""
+    run = store.take(queue, limit, acked=acked)
+    assert isinstance(run, Run), run
+    return run
+
+
+def bodies(run: Run) -> list[bytes]:
+    """The bodies of a run that was taken."""
+    assert run.messages is not None
+    assert len(run.messages) == run.count
+    return [message.body for message in run.messages]
+
+
+def drain(store: Store, queue: Queue) -> list[bytes]:
+    """All bodies of a queue in order. Messages that cannot be read are left out."""
+    found: list[bytes] = []
+    while queue.ready_count:
+        run = store.take(queue, 1000)
+        if not isinstance(run, MessageDamagedError):
+            found += bodies(run)
+    return found
+
+
+def spans(queue: Queue) -> list[tuple[int, int, int]]:
+    """First sequence, count and delivery count of what is ready, neighbours of one count joined."""
+    joined: list[tuple[int, int, int]] = []
+    for run in queue.ready:
+        if joined:
+            first, count, delivered = joined[-1]
+            if first + count == run.first_sequence and delivered == run.delivery_count:
+                joined[-1] = first, count + run.count, delivered
+                continue
+        joined.append((run.first_sequence, run.count, run.delivery_count))
+    return joined
+
+
+def queue_named(store: Store, name: str) -> Queue:
+    """The queue that was created with this name as its definition."""
+    (found,) = (queue for queue in store.queues.values() if queue.definition == name)
+    return found
+
+
+def publish_batches(store: Store, queue: Queue, batches: Iterable[Sequence[bytes]]) -> list[int]:
+    """Publish and sync each batch; the log's size in its segment before each, and at the end."""
+    offsets = []
+    for batch in batches:
+        current = store.log.current
+        offsets.append(current.size if current else 0)
+        store.publish([queue], messages(*batch))
+        store.sync()
+    assert store.log.current is not None
+    return [*offsets, store.log.current.size]

@@ -1,0 +1,33 @@
+"""The `amqpstore` command: one module a verb."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from importlib.metadata import version
+
+from tools import serve
+from tools.bench import command as bench
+
+_VERBS = {
+    "serve": (serve, "run the broker"),
+    "bench": (bench, "measure a broker, ours or another"),
+}
+
+
+def main() -> int:
+    """Run the verb that the command line names. Returns the exit code."""
+    parser = argparse.ArgumentParser(
+        prog="amqpstore", description="A durable AMQP 0-9-1 message broker."
+    )
+    parser.add_argument("--version", action="version", version=version("amqpstore"))
+    verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
+    for name, (module, summary) in _VERBS.items():
+        module.add_arguments(verbs.add_parser(name, help=summary, description=summary))
+    arguments = parser.parse_args()
+    module, _ = _VERBS[arguments.verb]
+    return int(module.run(arguments))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,226 @@
+"""Calls that fail, once, at a place that is counted; and bits that come back flipped."""
+
+from __future__ import annotations
+
+import enum
+import errno
+import os
+from collections.abc import Sequence
+
+from amqpstore.catalog import Catalog, Change, Value
+from amqpstore.errors import DurabilityError
+from amqpstore.files import File, Files, Lock
+
+
+class FaultKind(enum.Enum):
+    """How a call fails. Of a SHORT_WRITE the first half is written before the disk is full; of a
+    DONE_ANYWAY all that was asked for is done before the error comes."""
+
+    EIO = errno.EIO
+    ENOSPC = errno.ENOSPC
+    SHORT_WRITE = "short write"
+    DONE_ANYWAY = "done anyway"
+
+
+class Faults:
+    """The n-th call fails, counted from 0 over all files and catalogs that share this.
+
+    `struck` is the call that did, in words, once it has.
+    """
+
+    def __init__(self, nth: int, kind: FaultKind) -> None:
+        self.nth = nth
+        self.kind = kind
+        self.calls = 0
+        self.struck: str | None = None
+
+    def counts(self, call: str) -> bool:
+        """Whether this call is the one that fails."""
+        is_it = self.calls == self.nth
+        self.calls += 1
+        if is_it:
+            self.struck = call
+        return is_it
+
+    def error(self, path: str) -> OSError:
+        """What the call raises."""
+        number = errno.EIO if self.kind in (FaultKind.EIO, FaultKind.DONE_ANYWAY) else errno.ENOSPC
+        return OSError(number, os.strerror(number), path)
+
+    def check(self, call: str, path: str) -> None:
+        """Raises: OSError, when it is this call that fails."""
+        if self.counts(f"{call} {path}"):
+            raise self.error(path)
+
+
+class FaultyFile:
+    """A file whose calls are counted by `faults`."""
+
+    def __init__(self, file: File, faults: Faults) -> None:
+        self.path = file.path
+        self._file = file
+        self._faults = faults
+
+    def append(self, buffers: Sequence[bytes]) -> None:
+        if not self._faults.counts(f"append {self.path}"):
+            self._file.append(buffers)
+            return
+        content = b"".join(buffers)
+        if self._faults.kind is FaultKind.SHORT_WRITE:
+            self._file.append([content[: len(content) // 2]])
+        elif self._faults.kind is FaultKind.DONE_ANYWAY:
+            self._file.append([content])
+        raise self._faults.error(self.path)
+
+    def datasync(self) -> None:
+        if not self._faults.counts(f"datasync {self.path}"):
+            self._file.datasync()
+            return
+        if self._faults.kind is FaultKind.DONE_ANYWAY:
+            self._file.datasync()
+        raise self._faults.error(self.path)
+
+    def read(self, offset: int, size: int) -> bytes:
+        self._faults.check("read", self.path)
+        return self._file.read(offset, size)
+
+    def size(self) -> int:
+        self._faults.check("size", self.path)
+        return self._file.size()
+
+    def close(self) -> None:
+        self._file.close()
+
+
+class FaultyFiles:
+    """Files whose calls, and those of the files opened through it, are counted by `faults`."""
+
+    def __init__(self, files: Files, faults: Faults) -> None:
+        self._files = files
+        self._faults = faults
+
+    def make_directory(self, path: str) -> None:
+        self._faults.check("make_directory", path)
+        self._files.make_directory(path)
+
+    def list_directory(self, path: str) -> list[str]:
+        self._faults.check("list_directory", path)
+        return self._files.list_directory(path)
+
+    def exists(self, path: str) -> bool:
+        return self._files.exists(path)
+
+    def create(self, path: str) -> FaultyFile:
+        self._faults.check("create", path)
+        return FaultyFile(self._files.create(path), self._faults)
+
+    def open(self, path: str) -> FaultyFile:
+        self._faults.check("open", path)
+        return FaultyFile(self._files.open(path), self._faults)
+
+    def rename(self, old: str, new: str) -> None:
+        self._faults.check("rename", old)
+        self._files.rename(old, new)
+
+    def remove(self, path: str) -> None:
+        self._faults.check("remove", path)
+        self._files.remove(path)
+
+    def sync_directory(self, path: str) -> None:
+        self._faults.check("sync_directory", path)
+        self._files.sync_directory(path)
+
+    def lock(self, path: str, holder: str) -> Lock:
+        self._faults.check("lock", path)
+        return self._files.lock(path, holder)
+
+
+class FaultyCatalog:
+    """A catalog whose commits are counted by `faults`; one that fails may hold all the same."""
+
+    def __init__(self, catalog: Catalog, faults: Faults, path: str) -> None:
+        self._catalog = catalog
+        self._faults = faults
+        self._path = path
+
+    def rows(self, table: str) -> dict[str, Value]:
+        return self._catalog.rows(table)
+
+    def commit(self, changes: Sequence[Change]) -> None:
+        if not self._faults.counts(f"commit {self._path}"):
+            self._catalog.commit(changes)
+            return
+        if self._faults.kind is FaultKind.DONE_ANYWAY:
+            self._catalog.commit(changes)
+        raise DurabilityError(self._path, self._faults.error(self._path))
+
+    def close(self) -> None:
+        self._catalog.close()
+
+
+class RottenFile:
+    """A file of which bit `bit` (0 to 7) of the byte at `offset` comes back flipped."""
+
+    def __init__(self, file: File, offset: int, bit: int) -> None:
+        self.path = file.path
+        self._file = file
+        self._offset = offset
+        self._mask = 1 << bit
+
+    def append(self, buffers: Sequence[bytes]) -> None:
+        self._file.append(buffers)
+
+    def datasync(self) -> None:
+        self._file.datasync()
+
+    def read(self, offset: int, size: int) -> bytes:
+        content = self._file.read(offset, size)
+        place = self._offset - offset
+        if not 0 <= place < len(content):
+            return content
+        flipped = bytes([content[place] ^ self._mask])
+        return content[:place] + flipped + content[place + 1 :]
+
+    def size(self) -> int:
+        return self._file.size()
+
+    def close(self) -> None:
+        self._file.close()
+
+
+class RottenFiles:
+    """Files where one bit of the file at `path` comes back flipped: see `RottenFile`."""
+
+    def __init__(self, files: Files, path: str, offset: int, bit: int) -> None:
+        self._files = files
+        self._path = path
+        self._offset = offset
+        self._bit = bit
+
+    def open(self, path: str) -> File:
+        file = self._files.open(path)
+        return RottenFile(file, self._offset, self._bit) if path == self._path else file
+
+    def make_directory(self, path: str) -> None:
+        self._files.make_directory(path)
+
+    def list_directory(self, path: str) -> list[str]:
+        return self._files.list_directory(path)
+
+    def exists(self, path: str) -> bool:
+        return self._files.exists(path)
+
+    def create(self, path: str) -> File:
+        return self._files.create(path)
+
+    def rename(self, old: str, new: str) -> None:
+        self._files.rename(old, new)
+
+    def remove(self, path: str) -> None:
+        self._files.remove(path)
+
+    def sync_directory(self, path: str) -> None:
+        self._files.sync_directory(path)
+
+    def lock(self, path: str, holder: str) -> Lock:
+        return self._files.lock(path, holder)

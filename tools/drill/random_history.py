@@ -1,0 +1,101 @@
+"""What publishers and consumers do, drawn by seed."""
+
+from __future__ import annotations
+
+import random
+
+from amqpstore.records import Kind, encode_record
+from tools.drill.outside import Outside
+
+_STEPS = {
+    "publish": 30,
+    "take": 16,
+    "ack": 14,
+    "sync": 14,
+    "begin sync": 8,
+    "requeue": 6,
+    "purge": 2,
+    "create queue": 2,
+    "delete queue": 1,
+    "reopen": 2,
+    "kill": 2,
+}
+
+
+def play(outside: Outside, rng: random.Random, steps: int) -> None:
+    """Open the store, do `steps` things to it, and close it or kill it."""
+    outside.open()
+    while len(outside.queue_names) < 2:
+        _create_queue(outside, rng)
+    names, weights = list(_STEPS), list(_STEPS.values())
+    for step in rng.choices(names, weights, k=steps):
+        _do(outside, step, rng)
+    if rng.random() < 0.5:
+        outside.finish_sync()
+        outside.close()
+    else:
+        outside.kill()
+
+
+def body(rng: random.Random) -> bytes:
+    """A message's body: mostly small, sometimes over several sectors, sometimes like a record."""
+    size = rng.choice([0, 1, 30, 100, 100, 300, 700, 1500])
+    if rng.random() < 0.1:
+        # As a record of this store would look: of a number and a segment that may be the next.
+        return encode_record(
+            Kind.MESSAGE, rng.randint(1, 50), rng.randint(1, 8), rng.randbytes(size)
+        )
+    return rng.randbytes(size)
+
+
+def _do(outside: Outside, step: str, rng: random.Random) -> None:
+    if step == "publish":
+        _publish(outside, rng)
+    elif step == "sync":
+        outside.sync()
+    elif step == "begin sync":
+        outside.begin_sync()
+    elif step == "create queue":
+        _create_queue(outside, rng)
+    elif step == "reopen":
+        outside.finish_sync()
+        outside.close()
+        outside.open()
+    elif step == "kill":
+        outside.kill()
+        outside.open()
+    else:
+        _do_to_queue(outside, step, rng)
+
+
+def _do_to_queue(outside: Outside, step: str, rng: random.Random) -> None:
+    """Steps that need one: with nothing to do it to, the step is left out."""
+    if not (names := outside.queue_names):
+        return
+    name = rng.choice(names)
+    if step == "delete queue":
+        if len(names) > 2:
+            outside.delete_queue(name)
+    elif step == "purge":
+        outside.purge(name)
+    elif step == "take":
+        if outside.ready_count(name):
+            outside.take(name, rng.randint(1, 5), acked=rng.random() < 0.2)
+    elif count := outside.unacked_count(name):
+        # Not always in the order in which they were taken.
+        place = rng.randrange(count)
+        if step == "ack":
+            outside.ack(name, place)
+        else:
+            outside.requeue(name, place)
+
+
+def _publish(outside: Outside, rng: random.Random) -> None:
+    names = outside.queue_names
+    queues = rng.sample(names, rng.randint(1, min(3, len(names))))
+    bodies = [body(rng) for _ in range(rng.choice([1, 1, 1, 2, 4]))]
+    outside.publish(queues, bodies, persistent=rng.random() < 0.85)
+
+
+def _create_queue(outside: Outside, rng: random.Random) -> None:
+    outside.create_queue(f"queue-{outside.next_number}", durable=rng.random() < 0.85)
