@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
 import logging
 import socket
@@ -99,6 +100,8 @@ class SocketConnection:
             self._turn.wake()
             if amqp.login is not None:
                 await self._check_login()
+            if amqp.is_finished:
+                return
             if not self._committer.has_room:
                 await self._committer.wait_for_room()
             if len(read) == size:
@@ -169,13 +172,22 @@ class SocketConnection:
             self.send_now()
 
     async def _last_words(self) -> None:
-        """Give the client some seconds to take what is still to be sent, a close method mostly."""
-        with trio.move_on_after(_LAST_WORDS_S):
+        """Give the client some seconds to take what is still to be sent, a close method mostly.
+
+        And to close its side: a socket that is closed with bytes unread resets the connection,
+        and the client would lose what it was told last.
+        """
+        with trio.move_on_after(_LAST_WORDS_S), contextlib.suppress(OSError):
             self.send_now()
             while self._unsent and not self._is_broken:
                 await trio.lowlevel.wait_writable(self._socket)
                 self._send()
                 self.send_now()
+            self._socket.shutdown(socket.SHUT_WR)
+            while not self._is_broken:
+                await trio.lowlevel.wait_readable(self._socket)
+                if not self._socket.recv(_LARGEST_READ_BYTES):
+                    return
 
 
 def _is_loopback(host: str) -> bool:

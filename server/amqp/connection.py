@@ -305,6 +305,8 @@ class Connection:
         else:
             self._log_error("connection error", error, failed.channel)
             self._close(error, now)
+            if self._receiver.is_lost:
+                self._finish()
 
     def _log_error(self, what: str, error: AmqpError, channel: int) -> None:
         extra = {"peer": self.peer, "channel": channel, "reason": error.reply_text}

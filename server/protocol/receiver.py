@@ -76,7 +76,7 @@ class Received:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """What a peer did wrong. A FatalFramingError or a hard error is the last event."""
+    """What a peer did wrong; on channel 0 what no channel can answer for."""
 
     channel: int
     error: AmqpError | FatalFramingError
@@ -124,7 +124,8 @@ class Receiver:
         self._publishes: dict[bytes, BasicPublish] = {}
         self._headers: dict[bytes, ContentHeader] = {}
         self._repeated: _Repeated | None = None
-        self._failed = False
+        self.is_lost = False
+        """Where the next frame starts is not known any more: nothing is received again."""
         self._events: list[Event] = []
 
     @property
@@ -133,15 +134,15 @@ class Receiver:
         return len(self._rest)
 
     def receive(self, read: bytes) -> list[Event]:
-        """What these bytes complete, in order. After an error that ends the connection: nothing."""
+        """What these bytes complete, in order. Nothing, once `is_lost`."""
         self._events = []
-        if self._failed:
+        if self.is_lost:
             return self._events
         content = self._rest + read if self._rest else read
         try:
             offset = self._frames(content)
-        except (AmqpError, FatalFramingError) as error:
-            self._failed = True
+        except (FrameError, FatalFramingError) as error:
+            self.is_lost = True
             self._events.append(Failed(0, error))
             return self._events
         self._rest = content[offset:]
@@ -173,14 +174,19 @@ class Receiver:
             if content[end] != FRAME_END:
                 raise FatalFramingError(f"a frame ends with {content[end]:#04x}, not with 0xce")
             payload = content[payload_offset:end]
-            if frame_type == FRAME_METHOD:
-                self._method(channel, payload)
-            elif frame_type == FRAME_HEADER:
-                self._header(channel, payload)
-            elif frame_type == FRAME_BODY:
-                self._body(channel, payload)
-            elif channel:
-                raise CommandInvalid(f"a heartbeat frame on channel {channel}")
+            try:
+                if frame_type == FRAME_METHOD:
+                    self._method(channel, payload)
+                elif frame_type == FRAME_HEADER:
+                    self._header(channel, payload)
+                elif frame_type == FRAME_BODY:
+                    self._body(channel, payload)
+                elif channel:
+                    raise CommandInvalid(f"a heartbeat frame on channel {channel}")
+            except AmqpError as error:
+                self._contents.pop(channel, None)
+                self._chunks.pop(channel, None)
+                self._events.append(Failed(0, error))
             offset = end + 1
         return offset
 

@@ -28,7 +28,6 @@ from tests.conformance.wire_client import (
 REQUIRED_PROPERTIES = {"product", "version", "platform", "copyright", "information"}
 REQUIRED_CAPABILITIES = {
     "publisher_confirms",
-    "exchange_exchange_bindings",
     "basic.nack",
     "consumer_cancel_notify",
     "authentication_failure_close",

@@ -25,22 +25,27 @@ class FaultKind(enum.Enum):
 class Faults:
     """The n-th call fails, counted from 0 over all files and catalogs that share this.
 
-    `struck` is the call that did, in words, once it has.
+    Only calls that begin with `of` are counted; `calls` are those made so far, in words. With a
+    negative `nth` none of them fails.
     """
 
-    def __init__(self, nth: int, kind: FaultKind) -> None:
+    def __init__(self, nth: int, kind: FaultKind = FaultKind.EIO, of: str = "") -> None:
         self.nth = nth
         self.kind = kind
-        self.calls = 0
-        self.struck: str | None = None
+        self._of = of
+        self.calls: list[str] = []
+
+    @property
+    def has_struck(self) -> bool:
+        """Whether the call was made that fails."""
+        return 0 <= self.nth < len(self.calls)
 
     def counts(self, call: str) -> bool:
         """Whether this call is the one that fails."""
-        is_it = self.calls == self.nth
-        self.calls += 1
-        if is_it:
-            self.struck = call
-        return is_it
+        if not call.startswith(self._of):
+            return False
+        self.calls.append(call)
+        return len(self.calls) - 1 == self.nth
 
     def error(self, path: str) -> OSError:
         """What the call raises."""

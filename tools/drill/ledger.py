@@ -50,6 +50,26 @@ class Ledger:
     files: dict[str, bytes] = field(default_factory=dict)
     _requests: dict[int, Asked] = field(default_factory=dict)
 
+    @classmethod
+    def of(cls, observation: Observation) -> Ledger:
+        """A ledger in which what was seen, and nothing else, is settled."""
+        accounts: dict[str, Account] = {}
+        for name, queue in observation.queues.items():
+            accounts[name] = Account(is_kept=True, must_be_there=True)
+            accounts[name].entries = {
+                payload.routing_key: Entry(
+                    place,
+                    payload,
+                    publish=0,
+                    is_kept=True,
+                    is_confirmed=True,
+                    deliveries_asked=delivery_count,
+                    deliveries_promised=delivery_count,
+                )
+                for place, (payload, _, delivery_count) in enumerate(queue.ready)
+            }
+        return cls(accounts)
+
     def note(self, mark: Mark) -> None:
         """Add the next mark."""
         match mark:

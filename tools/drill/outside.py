@@ -32,7 +32,9 @@ class Outside:
         self.trace = trace
         self.files = files
         self.next_number = first_number
-        self.damaged: list[MessageDamagedError] = []
+        self.damaged: list[str] = []
+        """Messages that the store gave up, because it could not read them."""
+        self._names: dict[int, str] = {}
         self._open_store = open_store
         self._store: Store | None = None
         self._queues: dict[str, Queue] = {}
@@ -124,13 +126,15 @@ class Outside:
             for exchange, key, properties, body in payloads
         ]
         self.store.publish([self._queues[name] for name in queues], messages)
+        self._names.update({message.id: message.envelope.routing_key for message in messages})
         self._promise_later(number)
 
     def take(self, name: str, limit: int, *, acked: bool = False) -> None:
         """Take from a queue that has something ready."""
         run = self.store.take(self._queues[name], limit, acked=acked)
         if isinstance(run, MessageDamagedError):
-            self.damaged.append(run)
+            self.damaged.append(lost := self._names[run.message_id])
+            self._promise_later(self._ask(Deed.PURGE, (name,), (lost,)))
             return
         # Which messages these are is known only now; nothing is written before the next sync.
         names = tuple(message.envelope.routing_key for message in run.messages or ())

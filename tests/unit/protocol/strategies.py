@@ -3,12 +3,19 @@
 from decimal import Decimal
 from typing import Any
 
+from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
 from server.protocol.content import BasicProperties
 from server.protocol.field_table import FieldValue, Timestamp
 from server.protocol.layout import WireType
 from server.protocol.methods import METHODS, Method
+
+unhurried = settings(deadline=None, max_examples=100, suppress_health_check=[HealthCheck.too_slow])
+"""No test here is about time, and a busy machine must fail none."""
+
+unhurried_each = settings(unhurried, max_examples=15)
+"""For tests that run once for each method."""
 
 LAST_YEAR_S = 253_402_300_799
 """9999-12-31 23:59:59: what is later, datetime (and so pika) cannot say."""

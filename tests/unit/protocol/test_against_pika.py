@@ -60,17 +60,21 @@ def test_pika_knows_the_same_methods() -> None:
 
 
 @every_method
+@strategies.unhurried_each
 @given(chooser=st.data())
 def test_pika_reads_our_methods(cls: type[Method], chooser: st.DataObject) -> None:
     method = chooser.draw(strategies.methods_of(cls, floats=False))
     theirs_class = _spec.methods[cls.class_id << 16 | cls.method_id]
     theirs = theirs_class.__new__(theirs_class).decode(method.encode()[4:])
     expected = fields(method)
+    if "new_secret" in expected:
+        theirs.new_secret = theirs.mechanisms  # where pika 1.4 puts it, by mistake
     assert {name: getattr(theirs, name) for name in expected} == expected
     assert theirs.NAME.lower().replace(".", "") == cls.name.replace(".", "").replace("-", "")
 
 
 @every_method
+@strategies.unhurried_each
 @given(chooser=st.data())
 def test_we_read_pikas_methods(cls: type[Method], chooser: st.DataObject) -> None:
     method = chooser.draw(strategies.methods_of(cls, floats=False))
@@ -79,6 +83,7 @@ def test_we_read_pikas_methods(cls: type[Method], chooser: st.DataObject) -> Non
     assert decode_method(ids + b"".join(theirs.encode())) == method
 
 
+@strategies.unhurried
 @given(strategies.properties(floats=False))
 def test_properties_both_ways(properties: BasicProperties) -> None:
     expected = {
@@ -91,6 +96,7 @@ def test_properties_both_ways(properties: BasicProperties) -> None:
     assert decode_properties(encoded) == properties
 
 
+@strategies.unhurried
 @given(strategies.tables(floats=False))
 def test_tables_both_ways(table: dict[str, FieldValue]) -> None:
     encoded = encode_table(table)

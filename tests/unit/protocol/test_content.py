@@ -37,8 +37,10 @@ EXAMPLES = [
     (b"\x00\x04\x00", BasicProperties(cluster_id="")),
     (b"\x20\x00\x00\x00\x00\x03\x01kV", BasicProperties(headers={"k": None})),
     (
-        b"\xff\xfc\x01a\x01b\x00\x00\x00\x04\x01ht\x01\x02\x09\x01c\x01d\x0560000\x01e"
-        b"\x00\x00\x00\x00\x00\x00\x00\x01\x01f\x01g\x01h\x01i",
+        bytes.fromhex(
+            "fffc 0161 0162 00000004 0168 7401 02 09 0163 0164 05 3630303030 0165"
+            "0000000000000001 0166 0167 0168 0169"
+        ),
         ALL,
     ),
 ]
@@ -135,6 +137,7 @@ def test_a_value_that_does_not_fit_is_this_sides_mistake(properties: BasicProper
         encode_properties(properties)
 
 
+@strategies.unhurried
 @given(strategies.properties())
 def test_what_is_written_is_read(properties: BasicProperties) -> None:
     raw = encode_properties(properties)

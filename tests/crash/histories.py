@@ -1,0 +1,131 @@
+"""Histories that the crash tests share, and how they open the store under test."""
+
+from __future__ import annotations
+
+import functools
+import random
+from collections.abc import Callable
+
+from amqpstore import Store
+from amqpstore.catalog import Catalog
+from amqpstore.files import Files
+from tools.drill.faulty_files import Faults, FaultyCatalog, FaultyFiles
+from tools.drill.memory_catalog import MemoryCatalog
+from tools.drill.memory_files import MemoryFiles
+from tools.drill.outside import OpenStore, Outside
+from tools.drill.random_history import play
+from tools.drill.trace import Trace
+
+DIRECTORY = "/var/store"
+SEGMENT_BYTES = 4096
+
+
+def open_store(files: MemoryFiles, seen_as: Files | None = None) -> Store:
+    """The store of these tests on a simulated disk, which it may see as something else."""
+    return Store.open(
+        DIRECTORY,
+        files=seen_as or files,
+        open_catalog=functools.partial(MemoryCatalog, files),
+        segment_bytes=SEGMENT_BYTES,
+    )
+
+
+def open_faulty_store(files: MemoryFiles, faults: Faults) -> Store:
+    """The same store, where one of the calls to files and catalog fails."""
+
+    def open_catalog(path: str) -> Catalog:
+        return FaultyCatalog(MemoryCatalog(files, path), faults, path)
+
+    return Store.open(
+        DIRECTORY,
+        files=FaultyFiles(files, faults),
+        open_catalog=open_catalog,
+        segment_bytes=SEGMENT_BYTES,
+    )
+
+
+def outside_of(open_store: OpenStore) -> Outside:
+    """Everyone who will use a store that is not on its disk yet."""
+    files = MemoryFiles()
+    files.make_directory(DIRECTORY.rpartition("/")[0])
+    return Outside(Trace(files.fork()), files, open_store)
+
+
+def record(tell: Callable[[Outside], None], open_store: OpenStore = open_store) -> Trace:
+    """The trace of a history, told from a disk on where the store is not yet."""
+    outside = outside_of(open_store)
+    tell(outside)
+    return outside.trace
+
+
+def short_history(outside: Outside) -> None:
+    """Everything a store does, a few times each, over several segments."""
+    outside.open()
+    outside.keep_file(f"{DIRECTORY}/segments/notes.txt", b"not the store's")
+    outside.keep_file(f"{DIRECTORY}/by-hand", b"nor this")
+    outside.create_queue("orders")
+    outside.create_queue("audit")
+    outside.create_queue("passing", durable=False)
+    _fan_out(outside)
+    _rolled_segments(outside)
+    outside.close()
+    outside.open()
+    _after_reopening(outside)
+    outside.kill()
+    outside.open()
+    _last_of_all(outside)
+    outside.close()
+
+
+def _fan_out(outside: Outside) -> None:
+    outside.publish(["orders", "audit"], [b"one", b"two" * 100])
+    outside.sync()
+    outside.publish(["orders", "audit", "passing"], [bytes(700)])
+    outside.publish(["orders"], [b"gone with the restart"], persistent=False)
+    outside.begin_sync()
+    outside.publish(["audit"], [b"while the disk is busy"])
+    outside.sync()
+    outside.take("orders", 1)
+    outside.take("audit", 2)
+    outside.sync()
+    outside.ack("audit")
+    outside.requeue("orders")
+    outside.sync()
+
+
+def _rolled_segments(outside: Outside) -> None:
+    for size in (1500, 900, 0, 2100, 40, 1300):
+        outside.publish(["orders", "audit"], [bytes([size % 251]) * size, b"small"])
+        outside.sync()
+    outside.create_queue("short-lived")
+    outside.publish(["short-lived", "audit"], [b"soon in one queue only"])
+    outside.take("audit", 1, acked=True)
+    outside.sync()
+    outside.delete_queue("short-lived")
+
+
+def _after_reopening(outside: Outside) -> None:
+    outside.take("orders", 3)
+    outside.take("orders", 1)
+    outside.publish(["audit", "orders"], [b"after reopening", bytes(range(256)) * 3])
+    outside.sync()
+    outside.ack("orders", 1)
+    outside.begin_sync()
+    outside.purge("audit")
+    outside.publish(["audit"], [b"after the purge"] * 3)
+    outside.sync()
+    outside.requeue("orders")
+    outside.publish(["audit", "orders"], [b"never synced"])
+
+
+def _last_of_all(outside: Outside) -> None:
+    outside.take("orders", 2)
+    outside.take("audit", 1)
+    outside.sync()
+    outside.ack("orders")
+    outside.publish(["audit", "orders"], [bytes(1200), b"the last"])
+
+
+def random_history(seed: str, steps: int) -> Trace:
+    """A history drawn by seed."""
+    return record(lambda outside: play(outside, random.Random(seed), steps))

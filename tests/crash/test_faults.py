@@ -1,0 +1,186 @@
+"""Each call to the disk fails once: the store stops, and what was promised is there afterwards."""
+
+import contextlib
+import functools
+import random
+
+import pytest
+
+from amqpstore import DurabilityError, MessageDamagedError, Store, StoreClosedError
+from tests.crash.histories import open_faulty_store, open_store, outside_of, short_history
+from tools.drill.crash_images import crash_images
+from tools.drill.faulty_files import FaultKind, Faults
+from tools.drill.invariants import Fault, broken_promises, touched_files
+from tools.drill.ledger import Ledger
+from tools.drill.operations import Append
+from tools.drill.outside import Outside
+from tools.drill.prover import Prover
+from tools.drill.trace import Asked, Opened, Promised, Trace
+
+WRITES = ("append", "create", "commit", "make_directory", "rename")
+
+AFFECTED = {
+    FaultKind.EIO: ("",),
+    FaultKind.ENOSPC: WRITES,
+    FaultKind.SHORT_WRITE: ("append",),
+    FaultKind.DONE_ANYWAY: ("append", "datasync", "commit"),
+}
+"""What may fail in which way: how the call begins."""
+
+
+def calls_of_the_short_history() -> list[str]:
+    faults = Faults(-1)
+    short_history(outside_of(functools.partial(open_faulty_store, faults=faults)))
+    return faults.calls
+
+
+def faults_left_behind(outside: Outside, prover: Prover, rng: random.Random) -> list[Fault]:
+    """What is wrong after a process ended, and after the machine lost power as well."""
+    ledger = Ledger()
+    for event in outside.trace.events:
+        if isinstance(event, Asked | Promised | Opened):
+            ledger.note(event)
+    files = outside.files
+    recovered = [
+        prover.recover(files.fork()),
+        *(prover.recovered(image.files) for image in crash_images(files, rng, 5)),
+    ]
+    found = [fault for some in recovered for fault in some.faults]
+    for some in recovered:
+        found += touched_files(ledger, some.after)
+        if some.observation is not None:
+            found += broken_promises(ledger, some.observation)
+    return found
+
+
+def was_unreadable(trace: Trace) -> bool:
+    """Whether it was the drill's own look at an open store that failed. It then knows nothing."""
+    return any(isinstance(event, Opened) and event.observation.faults for event in trace.events)
+
+
+@pytest.mark.parametrize("kind", FaultKind)
+def test_every_call_that_fails(kind: FaultKind) -> None:
+    calls = calls_of_the_short_history()
+    assert len(calls) > 100
+    prover = Prover(open_store, 2)
+    for nth, call in enumerate(calls):
+        if not call.startswith(AFFECTED[kind]):
+            continue
+        faults = Faults(nth, kind)
+        outside = outside_of(functools.partial(open_faulty_store, faults=faults))
+        try:
+            short_history(outside)
+        except (OSError, DurabilityError):
+            pass
+        else:
+            # The only failure that a store lives on with: it says which message it could not read.
+            was_said = outside.damaged or was_unreadable(outside.trace)
+            assert was_said, f"call {nth}, {call}, failed and nothing came of it"
+        assert faults.has_struck
+        assert faults.calls[nth] == call
+        outside.kill()
+        # Whatever failed, the lock is free again.
+        open_store(outside.files.fork()).abandon()
+        if was_unreadable(outside.trace):
+            continue
+        found = faults_left_behind(outside, prover, random.Random(f"{kind} {nth}"))
+        assert found == [], f"{kind} at call {nth}, {call}: {found}"
+
+
+def failing(call: str) -> tuple[Outside, Faults]:
+    """A store with one queue and a message, and the next such call fails."""
+    faults = Faults(-1, of=call)
+    outside = outside_of(functools.partial(open_faulty_store, faults=faults))
+    outside.open()
+    outside.create_queue("orders")
+    outside.publish(["orders"], [b"before"])
+    outside.sync()
+    faults.nth = len(faults.calls)
+    return outside, faults
+
+
+@pytest.mark.parametrize("call", ["append", "datasync"])
+def test_after_a_failed_sync_nothing_is_confirmed_or_retried(call: str) -> None:
+    outside, faults = failing(call)
+    confirmed: list[str] = []
+    outside.publish(["orders"], [b"after"])
+    outside.store.when_durable(lambda: confirmed.append("after"))
+    with pytest.raises(DurabilityError):
+        outside.sync()
+    calls = len(faults.calls)
+    with pytest.raises(StoreClosedError):
+        outside.sync()
+    assert len(faults.calls) == calls
+    assert confirmed == []
+
+
+def test_after_a_failed_commit_nothing_is_confirmed() -> None:
+    """Nobody knows whether the catalog has what failed, so nothing may be built upon it."""
+    outside, _ = failing("commit")
+    with pytest.raises(DurabilityError):
+        outside.create_queue("audit")
+    outside.publish(["orders"], [b"after"])
+    with pytest.raises(StoreClosedError):
+        outside.sync()
+
+
+def test_a_store_that_failed_gives_its_lock_back_when_it_is_closed() -> None:
+    outside, _ = failing("datasync")
+    outside.publish(["orders"], [b"after"])
+    with pytest.raises(DurabilityError):
+        outside.sync()
+    outside.store.close()
+    open_store(outside.files).abandon()
+
+
+@pytest.mark.xfail(strict=True, reason="a message whose read fails is purged, whatever the error")
+@pytest.mark.parametrize("call", ["open", "read"])
+def test_a_read_that_fails_once_loses_no_sound_message(call: str) -> None:
+    """EMFILE, EIO of a cable: the bytes on the disk are as sound as they were."""
+    outside = outside_of(open_store)
+    outside.open()
+    outside.create_queue("orders")
+    for _ in range(4):
+        outside.publish(["orders"], [bytes(3000)])
+        outside.sync()
+    outside.close()
+    faults = Faults(-1, of=call)
+    store = open_faulty_store(outside.files, faults)
+    (queue,) = store.queues.values()
+    for segment in store.log._segments:
+        segment.close()
+    faults.nth = len(faults.calls)
+    with contextlib.suppress(OSError):
+        store.take(queue, 1)
+    assert faults.has_struck
+    store.close()
+    assert ready_count(open_store(outside.files)) == 4
+
+
+def ready_count(store: Store) -> int:
+    (queue,) = store.queues.values()
+    count = 0
+    while queue.ready_count:
+        run = store.take(queue, 1)
+        assert not isinstance(run, MessageDamagedError)
+        count += run.count
+    store.abandon()
+    return count
+
+
+def test_a_short_write_is_what_it_says() -> None:
+    """The fault itself: half of the bytes are in the file, and the error is ENOSPC."""
+    faults = Faults(-1, FaultKind.SHORT_WRITE, of="append")
+    outside = outside_of(functools.partial(open_faulty_store, faults=faults))
+    outside.open()
+    outside.create_queue("orders")
+    outside.publish(["orders"], [b"whole"])
+    outside.sync()
+    outside.publish(["orders"], [b"half"])
+    faults.nth = len(faults.calls)
+    with pytest.raises(DurabilityError, match="No space left"):
+        outside.sync()
+    *_, whole, half = (event for event in outside.trace.events if isinstance(event, Append))
+    assert b"whole" in whole.content
+    assert b"half" in half.content + b"half"
+    assert 0 < len(half.content) < len(whole.content)

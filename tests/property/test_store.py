@@ -1,0 +1,270 @@
+"""The store against plain lists: publishes, deliveries, acks, and every way to go down and come up.
+
+The model keeps two things: what an open store must show, and, as of each batch that became durable,
+what a store that was opened again must show. A crash may take back what came after the last durable
+batch, as a whole; it may take nothing else, and it may bring back only what was not acked.
+"""
+
+import os
+import shutil
+import tempfile
+from dataclasses import dataclass, field, replace
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from amqpstore import Envelope, Message, Queue, Run, Store
+from amqpstore.filenames import segment_path
+
+PERSISTENT = Envelope("", "key", b"\x10\x00\x02")
+TRANSIENT = Envelope("", "key", persistent=False)
+SEGMENT_BYTES = 700
+
+places = st.integers(0, 10_000)
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A message in a queue: `deliveries` counts all, `requeues` those that came back."""
+
+    sequence: int
+    body: bytes
+    persistent: bool
+    deliveries: int = 0
+    requeues: int = 0
+
+
+@dataclass
+class Model:
+    """A queue in an open store."""
+
+    queue: Queue
+    ready: list[Stored] = field(default_factory=list)
+    taken: list[tuple[Run, list[Stored]]] = field(default_factory=list)
+
+    def logged(self) -> list[Stored]:
+        """What the log keeps of it: everything persistent that is not done with, in order."""
+        held = [stored for _, run in self.taken for stored in run]
+        return sorted(
+            (stored for stored in [*self.ready, *held] if stored.persistent),
+            key=lambda stored: stored.sequence,
+        )
+
+
+class StoreAgainstPlainLists(RuleBasedStateMachine):
+    """One store over many openings. Durable queues are known by id, others die with the store."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.directory = tempfile.mkdtemp(prefix="store-")
+        self.models: dict[int, Model] = {}
+        self.durable: dict[int, list[Stored]] = {}
+        self.highest: dict[int, int] = {}
+        self.bodies = 0
+        self.promised: list[str] = []
+        self.store = self._open()
+
+    def teardown(self) -> None:
+        self.store.abandon()
+        shutil.rmtree(self.directory)
+
+    def _open(self) -> Store:
+        return Store.open(self.directory, segment_bytes=SEGMENT_BYTES)
+
+    def _model(self, place: int) -> Model:
+        return list(self.models.values())[place % len(self.models)]
+
+    # Queues.
+
+    @initialize()
+    def two_queues(self) -> None:
+        self.create_queue(durable=True)
+        self.create_queue(durable=True)
+
+    @precondition(lambda self: len(self.models) < 4)
+    @rule(durable=st.sampled_from([True, True, False]))
+    def create_queue(self, durable: bool) -> None:
+        queue = self.store.create_queue({"a": 1}, durable=durable)
+        assert queue.id not in self.models
+        assert queue.id not in self.highest
+        self.models[queue.id] = Model(queue)
+        if durable:
+            self.durable[queue.id] = []
+            self.highest[queue.id] = 0
+
+    @precondition(lambda self: len(self.models) > 2)
+    @rule(place=places)
+    def delete_queue(self, place: int) -> None:
+        model = self._model(place)
+        self.store.delete_queue(model.queue)
+        del self.models[model.queue.id]
+        self.durable.pop(model.queue.id, None)
+        for run, _ in model.taken:
+            self.store.ack(model.queue, run)
+
+    # Messages.
+
+    @precondition(lambda self: self.models)
+    @rule(
+        chosen=st.lists(places, min_size=1, max_size=3),
+        sizes=st.lists(st.integers(0, 120), min_size=1, max_size=6),
+        persistent=st.sampled_from([True, True, True, False]),
+    )
+    def publish(self, chosen: list[int], sizes: list[int], persistent: bool) -> None:
+        models = {model.queue.id: model for model in map(self._model, chosen)}
+        envelope = PERSISTENT if persistent else TRANSIENT
+        bodies = [b"%d " % (self.bodies + place) + b"x" * size for place, size in enumerate(sizes)]
+        self.bodies += len(bodies)
+        first = {key: model.queue.next_sequence for key, model in models.items()}
+        logged = self.store.publish(
+            [model.queue for model in models.values()], [Message(envelope, body) for body in bodies]
+        )
+        durable = any(model.queue.durable for model in models.values())
+        assert logged == (persistent and durable)
+        for queue_id, model in models.items():
+            assert first[queue_id] > self.highest.get(queue_id, 0)
+            model.ready += [
+                Stored(first[queue_id] + place, body, persistent)
+                for place, body in enumerate(bodies)
+            ]
+
+    @precondition(lambda self: any(model.ready for model in self.models.values()))
+    @rule(place=places, limit=st.integers(1, 8), acked=st.sampled_from([False, False, True]))
+    def take(self, place: int, limit: int, acked: bool) -> None:
+        models = [model for model in self.models.values() if model.ready]
+        model = models[place % len(models)]
+        run = self.store.take(model.queue, limit, acked=acked)
+        assert isinstance(run, Run)
+        assert 1 <= run.count <= limit
+        taken, model.ready = model.ready[: run.count], model.ready[run.count :]
+        assert run.messages is not None
+        assert [message.body for message in run.messages] == [stored.body for stored in taken]
+        assert run.first_sequence == taken[0].sequence
+        assert run.end == taken[-1].sequence + 1
+        assert {run.delivery_count} == {stored.requeues for stored in taken}
+        if not acked:
+            delivered = [replace(one, deliveries=one.deliveries + 1) for one in taken]
+            model.taken.append((run, delivered))
+
+    @precondition(lambda self: any(model.taken for model in self.models.values()))
+    @rule(place=places, part=places, requeued=st.booleans())
+    def settle(self, place: int, part: int, requeued: bool) -> None:
+        """Ack or requeue a run that was taken, or the first messages of it."""
+        models = [model for model in self.models.values() if model.taken]
+        model = models[place % len(models)]
+        at = place % len(model.taken)
+        run, held = model.taken.pop(at)
+        count = 1 + part % run.count
+        if count < run.count:
+            rest = run
+            run = rest.split(count)
+            model.taken.insert(at, (rest, held[count:]))
+        if requeued:
+            self.store.requeue(model.queue, run)
+            back = [replace(stored, requeues=stored.requeues + 1) for stored in held[:count]]
+            model.ready = sorted([*model.ready, *back], key=lambda stored: stored.sequence)
+        else:
+            self.store.ack(model.queue, run)
+
+    @precondition(lambda self: self.models)
+    @rule(place=places)
+    def purge(self, place: int) -> None:
+        model = self._model(place)
+        assert self.store.purge(model.queue) == len(model.ready)
+        model.ready = []
+
+    # Durability.
+
+    def _note_durable(self) -> None:
+        """All that was done so far is durable from here on."""
+        for queue_id, model in self.models.items():
+            if model.queue.durable:
+                self.durable[queue_id] = model.logged()
+                last = [stored.sequence for stored in self.durable[queue_id]]
+                self.highest[queue_id] = max([self.highest[queue_id], *last])
+
+    @rule()
+    def sync(self) -> None:
+        told: list[str] = []
+        self.store.when_durable(lambda: told.append("durable"))
+        self.store.sync()
+        assert told == ["durable"]
+        self._note_durable()
+
+    # Going down and coming up: one rule, as the others are what makes it hard.
+
+    @rule(
+        how=st.sampled_from(["close", "abandon", "die before settling", "die while writing"]),
+        place=places,
+    )
+    def reopen(self, how: str, place: int) -> None:
+        torn_bytes = 0
+        if how == "close":
+            self._note_durable()
+            self.store.close()
+        elif how == "abandon":
+            self.store.abandon()
+        elif how == "die before settling":
+            self._die_before_settling()
+        else:
+            torn_bytes = self._die_while_writing(place)
+        self._reopen()
+        report = self.store.recovery_report
+        assert (report.damage, report.lost, report.torn_bytes) == ([], [], torn_bytes)
+        assert report.is_clean == (torn_bytes == 0)
+
+    def _die_before_settling(self) -> None:
+        """The batch is on disk and nobody was told."""
+        batch = self.store.log.seal(0)
+        if batch is not None:
+            self.store.log.write(batch)
+            self._note_durable()
+        self.store.abandon()
+
+    def _die_while_writing(self, place: int) -> int:
+        """Some bytes of the batch are on disk. Returns how many."""
+        batch = self.store.log.seal(0)
+        if batch is None or batch.segment is None:
+            self.store.abandon()
+            return 0
+        self.store.log.write(batch)
+        self.store.abandon()
+        start = 0 if batch.starts_segment else batch.first_offset
+        path = segment_path(self.directory, batch.segment.number)
+        written = os.path.getsize(path) - start
+        # Small numbers are drawn most often, and most is to go wrong when most of it is there.
+        cut = written - 1 - place % written
+        os.truncate(path, start + cut)
+        return cut
+
+    def _reopen(self) -> None:
+        self.store = self._open()
+        self.models = {}
+        assert set(self.store.queues) == set(self.durable)
+        for queue_id, stored in self.durable.items():
+            # Whoever held a run is gone; what was delivered is ready, and says how often.
+            ready = [replace(one, requeues=one.deliveries) for one in stored]
+            self.models[queue_id] = Model(self.store.queues[queue_id], ready)
+        self.durable = {key: list(model.ready) for key, model in self.models.items()}
+        report = self.store.recovery_report
+        for queue_id, model in self.models.items():
+            assert report.kept[queue_id] == len(model.ready)
+            assert report.redelivered[queue_id] == sum(bool(one.requeues) for one in model.ready)
+
+    @invariant()
+    def the_store_has_what_the_lists_have(self) -> None:
+        for model in self.models.values():
+            found = [
+                (run.first_sequence + place, run.delivery_count)
+                for run in model.queue.ready
+                for place in range(run.count)
+            ]
+            assert found == [(stored.sequence, stored.requeues) for stored in model.ready]
+            assert model.queue.ready_count == len(model.ready)
+
+
+TestStoreAgainstPlainLists = StoreAgainstPlainLists.TestCase
+TestStoreAgainstPlainLists.settings = settings(
+    max_examples=80, stateful_step_count=50, deadline=None
+)

@@ -1,0 +1,244 @@
+"""The catalog in LMDB: all of a commit or nothing, growth, and what damage to its file does."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from amqpstore import DamageError, DurabilityError, Store, catalog
+from amqpstore.catalog import TABLES, Change, LmdbCatalog, Value
+from tests.unit.engine.stores import publish_batches
+
+OPEN = """
+import sys
+from amqpstore import DamageError, DurabilityError, Store
+try:
+    store = Store.open(sys.argv[1])
+    print(sorted(queue.definition for queue in store.queues.values()) == sorted(
+        f"queue {number:03}" for number in range(200)))
+    store.abandon()
+except DamageError as error:
+    print("DamageError")
+"""
+
+DIE_IN_COMMIT = """
+import os, sys
+from amqpstore.catalog import Change, LmdbCatalog
+catalog = LmdbCatalog(sys.argv[1])
+catalog.commit([Change("users", "before", 1)])
+def die_of_it():
+    yield catalog._tables["users"], b"a", b"\\x01"
+    yield catalog._tables["vhosts"], b"b", b"\\x01"
+    os.kill(os.getpid(), 9)
+catalog._put(die_of_it())
+"""
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    return str(tmp_path / "catalog")
+
+
+def opened(path: str) -> dict[str, dict[str, Value]]:
+    """All rows that are in the directory."""
+    found = LmdbCatalog(path)
+    rows = {table: found.rows(table) for table in TABLES}
+    found.close()
+    return {table: of_table for table, of_table in rows.items() if of_table}
+
+
+def test_a_new_catalog_is_empty(path: str) -> None:
+    assert opened(path) == {}
+
+
+def test_rows_are_there_after_a_reopening_in_the_order_of_their_keys(path: str) -> None:
+    found = LmdbCatalog(path)
+    found.commit([Change("users", key, {"k": key}) for key in ("b", "a", "ü", "c")])
+    found.close()
+    rows = opened(path)["users"]
+    assert list(rows) == ["a", "b", "c", "ü"]
+    assert rows["ü"] == {"k": "ü"}
+
+
+@pytest.mark.parametrize(
+    "value", [True, 0, -1, 2**63, 1.5, "text", "", b"\xff", [], [1, "a"], {}, {"a": [None]}, {1: 2}]
+)
+def test_a_value_comes_back_as_it_went(path: str, value: Value) -> None:
+    found = LmdbCatalog(path)
+    found.commit([Change("vhosts", "key", value)])
+    assert found.rows("vhosts") == {"key": value}
+    found.close()
+
+
+def test_none_removes_a_row_whether_it_is_there_or_not(path: str) -> None:
+    found = LmdbCatalog(path)
+    found.commit([Change("users", "a", 1), Change("users", "b", 2)])
+    found.commit([Change("users", "a", None), Change("users", "never", None)])
+    assert found.rows("users") == {"b": 2}
+    found.close()
+
+
+def test_the_last_change_of_a_row_in_a_commit_holds(path: str) -> None:
+    found = LmdbCatalog(path)
+    found.commit([Change("users", "a", 1), Change("users", "a", None), Change("users", "a", 3)])
+    assert found.rows("users") == {"a": 3}
+    found.close()
+
+
+@pytest.mark.parametrize("key", ["", "x" * 512, "ü" * 256])
+def test_a_key_of_no_or_too_many_bytes_is_refused_with_the_whole_commit(
+    path: str, key: str
+) -> None:
+    found = LmdbCatalog(path)
+    with pytest.raises(ValueError, match="a catalog key has 1 to 511 bytes"):
+        found.commit([Change("users", "a", 1), Change("users", key, 2)])
+    assert found.rows("users") == {}
+    found.close()
+
+
+@pytest.mark.parametrize("key", ["x", "x" * 511, "\0", "/\0name"])
+def test_a_key_of_up_to_511_bytes_is_taken(path: str, key: str) -> None:
+    found = LmdbCatalog(path)
+    found.commit([Change("users", key, 1)])
+    assert found.rows("users") == {key: 1}
+    found.close()
+
+
+def test_a_table_that_is_not_there_is_refused_with_the_whole_commit(path: str) -> None:
+    found = LmdbCatalog(path)
+    with pytest.raises(KeyError):
+        found.commit([Change("users", "a", 1), Change("nothing", "b", 2)])
+    assert found.rows("users") == {}
+    found.close()
+
+
+def test_a_value_that_msgpack_does_not_take_is_refused_with_the_whole_commit(path: str) -> None:
+    found = LmdbCatalog(path)
+    with pytest.raises(TypeError):
+        found.commit([Change("users", "a", 1), Change("users", "b", object())])
+    assert found.rows("users") == {}
+    found.close()
+
+
+def test_a_process_killed_within_a_commit_leaves_the_state_before_it(path: str) -> None:
+    command = [sys.executable, "-c", DIE_IN_COMMIT, path]
+    assert subprocess.run(command, check=False).returncode == -9
+    assert opened(path) == {"users": {"before": 1}}
+
+
+def test_the_map_grows_beyond_its_first_size(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(catalog, "_FIRST_MAP_BYTES", 128 << 10)
+    found = LmdbCatalog(path)
+    value = "x" * 10_000
+    for number in range(50):
+        found.commit([Change("queues", f"{number:04}", value)])
+    found.commit([Change("users", f"{number:04}", value) for number in range(200)])
+    assert len(found.rows("queues")) == 50
+    found.close()
+    # And opens with its first size again, which is less than it has by now.
+    rows = opened(path)
+    assert rows["queues"] == {f"{number:04}": value for number in range(50)}
+    assert len(rows["users"]) == 200
+
+
+def test_a_catalog_that_grew_can_be_changed_after_a_reopening(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(catalog, "_FIRST_MAP_BYTES", 128 << 10)
+    for number in range(30):
+        found = LmdbCatalog(path)
+        found.commit([Change("queues", f"{number:04}", "x" * 20_000)])
+        found.close()
+    assert len(opened(path)["queues"]) == 30
+
+
+def test_a_failing_commit_is_a_durability_error_and_changes_nothing(path: str) -> None:
+    found = LmdbCatalog(path)
+    found.commit([Change("users", "a", 1)])
+    readonly = LmdbCatalog.__new__(LmdbCatalog)
+    readonly._path = path
+    import lmdb
+
+    found.close()
+    readonly._environment = lmdb.open(path, readonly=True, max_dbs=len(TABLES))
+    readonly._tables = {
+        table: readonly._environment.open_db(table.encode(), create=False) for table in TABLES
+    }
+    with pytest.raises(DurabilityError):
+        readonly.commit([Change("users", "b", 2)])
+    readonly.close()
+    assert opened(path) == {"users": {"a": 1}}
+
+
+def test_closing_twice_does_nothing(path: str) -> None:
+    found = LmdbCatalog(path)
+    found.close()
+    found.close()
+
+
+@pytest.fixture
+def store_path(tmp_path: Path) -> str:
+    """A store with 200 queues and a message."""
+    directory = str(tmp_path / "store")
+    with Store.open(directory) as store:
+        queues = [store.create_queue(f"queue {number:03}") for number in range(200)]
+        publish_batches(store, queues[0], [[b"one"]])
+    return directory
+
+
+@pytest.mark.parametrize("size", [0, 1, 100, 4096])
+def test_a_catalog_cut_within_its_first_pages_is_damage(store_path: str, size: int) -> None:
+    os.truncate(os.path.join(store_path, "catalog", "data.mdb"), size)
+    with pytest.raises(DamageError):
+        Store.open(store_path)
+
+
+@pytest.mark.parametrize("fill", [b"\0", b"\xff", b"junk"])
+def test_a_catalog_of_other_bytes_is_damage(store_path: str, fill: bytes) -> None:
+    path = Path(store_path, "catalog", "data.mdb")
+    path.write_bytes((fill * path.stat().st_size)[: path.stat().st_size])
+    with pytest.raises(DamageError):
+        Store.open(store_path)
+
+
+@pytest.mark.xfail(strict=True, reason="LMDB maps the file: what is not there kills with SIGBUS")
+@pytest.mark.parametrize("tenths", [1, 3, 5])
+def test_a_catalog_cut_behind_its_first_pages_is_damage(store_path: str, tenths: int) -> None:
+    path = os.path.join(store_path, "catalog", "data.mdb")
+    os.truncate(path, max(8192, os.path.getsize(path) * tenths // 10))
+    assert opened_by_another_process(store_path) == "DamageError"
+
+
+@pytest.mark.xfail(strict=True, reason="LMDB has no checksums: pages of ff can kill with SIGBUS")
+def test_a_page_of_other_bytes_in_the_catalog_is_damage_or_means_nothing(store_path: str) -> None:
+    path = Path(store_path, "catalog", "data.mdb")
+    content = path.read_bytes()
+    for page in range(2, len(content) // 4096):
+        at = page * 4096 + 16
+        path.write_bytes(content[:at] + b"\xff" * 16 + content[at + 16 :])
+        assert opened_by_another_process(store_path) in ("True", "DamageError"), page
+
+
+def test_a_value_that_is_no_msgpack_is_damage(path: str) -> None:
+    found = LmdbCatalog(path)
+    found._put([(found._tables["users"], b"a", b"\xc1")])
+    with pytest.raises(DamageError, match="table users"):
+        found.rows("users")
+    found.close()
+
+
+def test_a_key_that_is_not_utf_8_is_damage(path: str) -> None:
+    found = LmdbCatalog(path)
+    found._put([(found._tables["users"], b"\xff", b"\x01")])
+    with pytest.raises(DamageError, match="table users"):
+        found.rows("users")
+    found.close()
+
+
+def opened_by_another_process(directory: str) -> str:
+    """What opening the store says, in a process that may die of it."""
+    command = [sys.executable, "-c", OPEN, directory]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    return done.stdout.strip() or f"died: {done.returncode}"

@@ -1,0 +1,333 @@
+"""The log: how a batch comes together, in which segment it lies, and who is told of it."""
+
+from pathlib import Path
+
+import pytest
+
+from amqpstore import DurabilityError, Message, MessageDamagedError
+from amqpstore.filenames import SEGMENTS, segment_path
+from amqpstore.log import Log
+from amqpstore.records import (
+    SEGMENT_PAYLOAD,
+    Kind,
+    Operation,
+    OperationKind,
+    Record,
+    decode_transaction,
+    scan,
+)
+from tests.unit.engine.stores import ENVELOPE, FailingFiles, messages
+
+ENQUEUE, ACK, DELIVERED, PURGE = OperationKind
+STORE_ID = bytes(range(16))
+
+
+@pytest.fixture
+def files() -> FailingFiles:
+    return FailingFiles()
+
+
+@pytest.fixture
+def log(tmp_path: Path, files: FailingFiles) -> Log:
+    return new_log(tmp_path, files)
+
+
+def new_log(directory: Path, files: FailingFiles, segment_bytes: int = 1 << 20) -> Log:
+    (directory / SEGMENTS).mkdir()
+    return Log(files, str(directory), store_id=STORE_ID, segment_bytes=segment_bytes, segments=[])
+
+
+def sync(log: Log) -> None:
+    """Take the open batch through its three steps."""
+    batch = log.seal(5)
+    assert batch is not None
+    log.write(batch)
+    log.settle(batch)
+
+
+def publish(log: Log, *bodies: bytes, queue_id: int = 1, first_sequence: int = 1) -> int:
+    first_id = log.append_messages(messages(*bodies))
+    log.append_operation(Operation(ENQUEUE, len(bodies), queue_id, first_sequence, first_id))
+    return first_id
+
+
+def records(directory: Path, number: int = 1) -> list[Record]:
+    content = Path(segment_path(str(directory), number)).read_bytes()
+    found = list(scan(content, number))
+    sound = [record for record in found if isinstance(record, Record)]
+    assert sound == found
+    return sound
+
+
+def operations(directory: Path, number: int = 1) -> list[list[Operation]]:
+    """The operations of each TRANSACTION of a segment."""
+    content = Path(segment_path(str(directory), number)).read_bytes()
+    return [
+        decode_transaction(content[record.payload_offset : record.end])[1]
+        for record in records(directory, number)
+        if record.kind == Kind.TRANSACTION
+    ]
+
+
+def test_a_batch_is_its_messages_and_then_one_transaction(tmp_path: Path, log: Log) -> None:
+    publish(log, b"one", b"two")
+    publish(log, b"three", queue_id=2)
+    sync(log)
+    publish(log, b"four", first_sequence=3)
+    sync(log)
+    kinds = [(record.kind, record.number) for record in records(tmp_path)]
+    message, transaction = Kind.MESSAGE, Kind.TRANSACTION
+    assert kinds == [
+        (Kind.SEGMENT, 1),
+        *[(message, 1), (message, 2), (message, 3), (transaction, 1)],
+        *[(message, 4), (transaction, 2)],
+    ]
+
+
+def test_operations_that_go_on_where_the_last_ended_become_one(tmp_path: Path, log: Log) -> None:
+    publish(log, b"one")
+    publish(log, b"two", b"three", first_sequence=2)
+    log.append_operation(Operation(ACK, 1, 1, 1))
+    log.append_operation(Operation(ACK, 2, 1, 2))
+    sync(log)
+    assert operations(tmp_path) == [[Operation(ENQUEUE, 3, 1, 1, 1), Operation(ACK, 3, 1, 1)]]
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (Operation(ACK, 2, 1, 1), Operation(ACK, 1, 1, 4)),
+        (Operation(ACK, 2, 1, 4), Operation(ACK, 1, 1, 1)),
+        (Operation(DELIVERED, 2, 1, 1), Operation(DELIVERED, 2, 1, 1)),
+        (Operation(ENQUEUE, 2, 1, 1, 1), Operation(ENQUEUE, 1, 1, 3, 9)),
+    ],
+    ids=["a gap", "a step back", "twice the same", "other ids"],
+)
+def test_operations_that_do_not_go_on_stay_apart_and_in_order(
+    tmp_path: Path, log: Log, before: Operation, after: Operation
+) -> None:
+    log.append_operation(before)
+    log.append_operation(after)
+    sync(log)
+    assert operations(tmp_path) == [[before, after]]
+
+
+def test_operations_are_sorted_by_kind_and_then_by_queue(tmp_path: Path, log: Log) -> None:
+    kinds = [PURGE, DELIVERED, ACK, ENQUEUE]
+    for queue_id in (2, 1):
+        for kind in kinds:
+            log.append_operation(Operation(kind, 1, queue_id, 1, int(kind == ENQUEUE)))
+    sync(log)
+    (found,) = operations(tmp_path)
+    assert [(one.kind, one.queue_id) for one in found] == [
+        (kind, queue_id) for kind in (ENQUEUE, ACK, DELIVERED, PURGE) for queue_id in (1, 2)
+    ]
+
+
+def test_nothing_to_seal_is_no_batch(log: Log) -> None:
+    assert log.seal(5) is None
+    assert log.current is None
+
+
+def test_what_comes_after_seal_is_the_next_batch(tmp_path: Path, log: Log) -> None:
+    publish(log, b"one")
+    batch = log.seal(5)
+    assert batch is not None
+    publish(log, b"two", first_sequence=2)
+    log.write(batch)
+    log.settle(batch)
+    sync(log)
+    assert [len(found) for found in operations(tmp_path)] == [1, 1]
+
+
+def test_ids_are_contiguous_and_never_given_twice(log: Log) -> None:
+    assert publish(log, b"one", b"two") == 1
+    sync(log)
+    assert publish(log, b"three") == 3
+    assert publish(log, b"four", b"five", first_sequence=2) == 4
+
+
+def test_a_segment_gets_no_further_batch_once_it_has_its_size(
+    tmp_path: Path, files: FailingFiles
+) -> None:
+    log = new_log(tmp_path, files, segment_bytes=400)
+    for number in range(6):
+        publish(log, b"x" * 100, first_sequence=number + 1)
+        sync(log)
+    numbers = sorted(int(path.name[:10]) for path in (tmp_path / SEGMENTS).iterdir())
+    assert numbers == [1, 2, 3]
+    for number in numbers:
+        kinds = [record.kind for record in records(tmp_path, number)]
+        assert kinds == [Kind.SEGMENT, *[Kind.MESSAGE, Kind.TRANSACTION] * 2]
+    log.close()
+
+
+def test_a_batch_larger_than_a_segment_lies_in_one(tmp_path: Path, files: FailingFiles) -> None:
+    log = new_log(tmp_path, files, segment_bytes=400)
+    publish(log, *[b"x" * 100] * 20)
+    sync(log)
+    assert len(records(tmp_path)) == 22
+    log.close()
+
+
+def test_a_segment_says_which_store_it_is_of(tmp_path: Path, log: Log) -> None:
+    publish(log, b"one")
+    sync(log)
+    header = records(tmp_path)[0]
+    content = Path(segment_path(str(tmp_path), 1)).read_bytes()
+    assert SEGMENT_PAYLOAD.unpack(content[header.payload_offset : header.end]) == (1, STORE_ID, 5)
+
+
+def test_a_new_segment_is_durable_with_its_directory_entry(log: Log, files: FailingFiles) -> None:
+    publish(log, b"one")
+    sync(log)
+    assert files.calls == ["create", "append", "datasync", "sync_directory"]
+    del files.calls[:]
+    publish(log, b"two", first_sequence=2)
+    sync(log)
+    assert files.calls == ["append", "datasync"]
+
+
+def test_who_waits_for_the_open_batch_is_told_when_it_is_durable(log: Log) -> None:
+    told: list[str] = []
+    publish(log, b"one")
+    log.when_durable(lambda: told.append("open"))
+    assert log.is_promised
+    batch = log.seal(5)
+    assert batch is not None
+    log.when_durable(lambda: told.append("under way"))
+    log.write(batch)
+    assert told == []
+    log.settle(batch)
+    assert told == ["open", "under way"]
+
+
+def test_who_waits_for_nothing_is_told_at_once(log: Log) -> None:
+    told: list[str] = []
+    log.when_durable(lambda: told.append("now"))
+    assert told == ["now"]
+    publish(log, b"one")
+    sync(log)
+    log.when_durable(lambda: told.append("again"))
+    assert told == ["now", "again"]
+
+
+def test_who_waits_for_the_next_batch_is_not_told_by_the_one_under_way(log: Log) -> None:
+    told: list[str] = []
+    publish(log, b"one")
+    batch = log.seal(5)
+    assert batch is not None
+    publish(log, b"two", first_sequence=2)
+    log.when_durable(lambda: told.append("next"))
+    log.write(batch)
+    log.settle(batch)
+    assert told == []
+    sync(log)
+    assert told == ["next"]
+
+
+def test_operations_alone_are_nothing_promised_until_somebody_waits(log: Log) -> None:
+    log.append_operation(Operation(DELIVERED, 1, 1, 1))
+    assert not log.is_promised
+    log.when_durable(lambda: None)
+    assert log.is_promised
+
+
+def test_pending_bytes_are_those_of_the_open_batch_and_of_the_one_under_way(log: Log) -> None:
+    assert log.pending_bytes == 0
+    publish(log, b"x" * 1000)
+    assert 1000 < log.pending_bytes < 1500
+    batch = log.seal(5)
+    assert batch is not None
+    publish(log, b"x" * 1000, first_sequence=2)
+    assert 2000 < log.pending_bytes < 3000
+    log.write(batch)
+    log.settle(batch)
+    assert 1000 < log.pending_bytes < 1500
+    sync(log)
+    assert log.pending_bytes == 0
+
+
+@pytest.mark.parametrize("call", ["create", "append", "datasync", "sync_directory"])
+def test_a_failing_write_is_a_durability_error_and_tells_nobody(
+    log: Log, files: FailingFiles, call: str
+) -> None:
+    told: list[str] = []
+    publish(log, b"one")
+    log.when_durable(lambda: told.append("durable"))
+    batch = log.seal(5)
+    assert batch is not None
+    files.fails = {call}
+    with pytest.raises(DurabilityError) as raised:
+        log.write(batch)
+    assert isinstance(raised.value.cause, OSError)
+    assert raised.value.path.endswith("0000000001.segment")
+    assert told == []
+    log.close()
+
+
+def test_durable_messages_are_read_back_some_at_a_time(tmp_path: Path, files: FailingFiles) -> None:
+    log = new_log(tmp_path, files, segment_bytes=400)
+    written = [b"%d" % number * 40 for number in range(30)]
+    for number, body in enumerate(written):
+        publish(log, body, first_sequence=number + 1)
+        sync(log)
+    found: list[Message] = []
+    while len(found) < len(written):
+        some = log.read(len(found) + 1, len(written) - len(found))
+        assert not isinstance(some, MessageDamagedError)
+        assert some
+        found += some
+    assert [message.body for message in found] == written
+    assert [message.id for message in found] == list(range(1, 31))
+    assert {message.envelope.routing_key for message in found} == {ENVELOPE.routing_key}
+    log.close()
+
+
+def test_one_read_is_about_a_mebibyte(log: Log) -> None:
+    publish(log, *[b"x" * 100_000] * 40)
+    sync(log)
+    some = log.read(1, 40)
+    assert not isinstance(some, MessageDamagedError)
+    assert 10 <= len(some) <= 12
+    # And never less than a message, however long.
+    publish(log, b"y" * 3_000_000, b"z", first_sequence=41)
+    sync(log)
+    some = log.read(41, 2)
+    assert not isinstance(some, MessageDamagedError)
+    assert [len(message.body) for message in some] == [3_000_000]
+
+
+@pytest.mark.parametrize("message_id", [0, 2, 1000])
+def test_a_message_that_no_segment_has_is_an_error_that_says_so(log: Log, message_id: int) -> None:
+    publish(log, b"one")
+    sync(log)
+    found = log.read(message_id, 1)
+    assert isinstance(found, MessageDamagedError)
+    assert found.message_id == message_id
+
+
+@pytest.mark.xfail(strict=True, reason="both records get the id of the second publish")
+def test_a_message_that_is_published_twice_is_written_under_two_ids(
+    tmp_path: Path, log: Log
+) -> None:
+    (message,) = messages(b"one")
+    for first_sequence in (1, 2):
+        first_id = log.append_messages([message])
+        log.append_operation(Operation(ENQUEUE, 1, 1, first_sequence, first_id))
+    sync(log)
+    assert [one.number for one in records(tmp_path) if one.kind == Kind.MESSAGE] == [1, 2]
+
+
+def test_the_log_is_idle_but_from_seal_to_settle(log: Log) -> None:
+    seen = [(log.is_idle, log.is_empty)]
+    publish(log, b"one")
+    seen.append((log.is_idle, log.is_empty))
+    batch = log.seal(5)
+    assert batch is not None
+    seen.append((log.is_idle, log.is_empty))
+    log.write(batch)
+    seen.append((log.is_idle, log.is_empty))
+    log.settle(batch)
+    seen.append((log.is_idle, log.is_empty))
+    assert seen == [(True, True), (True, False), (False, True), (False, True), (True, True)]

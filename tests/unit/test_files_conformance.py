@@ -1,0 +1,256 @@
+"""What every implementation of `Files` does, whatever is below it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+import pytest
+
+from amqpstore.files import Files, OsFiles
+from tools.drill.memory_files import MemoryFiles
+
+
+@pytest.fixture(params=[OsFiles, MemoryFiles])
+def files(request: pytest.FixtureRequest) -> Files:
+    implementation: Callable[[], Files] = request.param
+    return implementation()
+
+
+@pytest.fixture
+def directory(files: Files, tmp_path: object) -> str:
+    """A directory that is there and empty."""
+    path = os.path.join(str(tmp_path), "directory")
+    files.make_directory(path)
+    return path
+
+
+def put(files: Files, path: str, content: bytes = b"") -> None:
+    file = files.create(path)
+    file.append([content])
+    file.datasync()
+    file.close()
+
+
+def content_of(files: Files, path: str) -> bytes:
+    file = files.open(path)
+    try:
+        return file.read(0, file.size())
+    finally:
+        file.close()
+
+
+def test_a_directory_is_made_with_its_parents(files: Files, directory: str) -> None:
+    files.make_directory(f"{directory}/a/b/c")
+    assert files.list_directory(f"{directory}/a/b") == ["c"]
+    assert files.list_directory(f"{directory}/a/b/c") == []
+
+
+def test_making_a_directory_that_exists_changes_nothing(files: Files, directory: str) -> None:
+    put(files, f"{directory}/file")
+    files.make_directory(directory)
+    assert files.list_directory(directory) == ["file"]
+
+
+def test_a_directory_cannot_be_made_where_a_file_is(files: Files, directory: str) -> None:
+    put(files, f"{directory}/file")
+    with pytest.raises(FileExistsError):
+        files.make_directory(f"{directory}/file")
+    with pytest.raises(FileExistsError):
+        files.make_directory(f"{directory}/file/below")
+
+
+def test_names_are_listed_sorted(files: Files, directory: str) -> None:
+    for name in ("b", "a", "c"):
+        put(files, f"{directory}/{name}")
+    files.make_directory(f"{directory}/aa")
+    assert files.list_directory(directory) == ["a", "aa", "b", "c"]
+
+
+def test_only_a_directory_can_be_listed(files: Files, directory: str) -> None:
+    put(files, f"{directory}/file")
+    with pytest.raises(NotADirectoryError):
+        files.list_directory(f"{directory}/file")
+    with pytest.raises(FileNotFoundError):
+        files.list_directory(f"{directory}/missing")
+
+
+def test_existence(files: Files, directory: str) -> None:
+    put(files, f"{directory}/file")
+    assert files.exists(directory)
+    assert files.exists(f"{directory}/file")
+    assert files.exists(f"{directory}/./file")
+    assert not files.exists(f"{directory}/missing")
+    assert not files.exists(f"{directory}/file/below")
+
+
+def test_a_new_file_is_empty_and_grows_at_its_end(files: Files, directory: str) -> None:
+    file = files.create(f"{directory}/file")
+    assert file.path == f"{directory}/file"
+    assert file.size() == 0
+    file.append([b"one", b"", b"two"])
+    file.append([])
+    file.append([b"three"])
+    assert file.size() == 11
+    assert file.read(0, 100) == b"onetwothree"
+    file.close()
+
+
+def test_many_buffers_in_one_append(files: Files, directory: str) -> None:
+    buffers = [number.to_bytes(2, "big") for number in range(5000)]
+    put(files, f"{directory}/file", b"start")
+    file = files.create(f"{directory}/other")
+    file.append(buffers)
+    assert file.read(0, 20_000) == b"".join(buffers)
+    file.close()
+
+
+def test_a_file_is_created_once(files: Files, directory: str) -> None:
+    put(files, f"{directory}/file", b"first")
+    with pytest.raises(FileExistsError) as raised:
+        files.create(f"{directory}/file")
+    assert raised.value.filename == f"{directory}/file"
+    with pytest.raises(FileExistsError):
+        files.create(directory)
+    assert content_of(files, f"{directory}/file") == b"first"
+
+
+def test_no_file_is_created_in_a_directory_that_is_missing(files: Files, directory: str) -> None:
+    with pytest.raises(FileNotFoundError):
+        files.create(f"{directory}/missing/file")
+    put(files, f"{directory}/file")
+    with pytest.raises(NotADirectoryError):
+        files.create(f"{directory}/file/below")
+
+
+def test_what_is_written_is_seen_at_once_by_who_has_the_file_open(
+    files: Files, directory: str
+) -> None:
+    writer = files.create(f"{directory}/file")
+    reader = files.open(f"{directory}/file")
+    writer.append([b"unsynced"])
+    assert reader.read(0, 100) == b"unsynced"
+    writer.datasync()
+    reader.datasync()
+    assert reader.size() == 8
+    writer.close()
+    reader.close()
+
+
+@pytest.mark.parametrize(
+    ("offset", "size", "expected"),
+    [(0, 4, b"0123"), (3, 2, b"34"), (8, 10, b"89"), (10, 1, b""), (20, 5, b""), (5, 0, b"")],
+)
+def test_reads_are_short_only_at_the_end(
+    files: Files, directory: str, offset: int, size: int, expected: bytes
+) -> None:
+    put(files, f"{directory}/file", b"0123456789")
+    file = files.open(f"{directory}/file")
+    assert file.read(offset, size) == expected
+    file.close()
+
+
+def test_a_file_that_was_opened_is_not_written_to(files: Files, directory: str) -> None:
+    put(files, f"{directory}/file", b"as it was")
+    file = files.open(f"{directory}/file")
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        file.append([b"more"])
+    file.close()
+    assert content_of(files, f"{directory}/file") == b"as it was"
+
+
+def test_a_missing_file_cannot_be_opened(files: Files, directory: str) -> None:
+    with pytest.raises(FileNotFoundError) as raised:
+        files.open(f"{directory}/missing")
+    assert raised.value.filename == f"{directory}/missing"
+
+
+def test_a_closed_file_is_of_no_use(files: Files, directory: str) -> None:
+    file = files.create(f"{directory}/file")
+    file.close()
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        file.append([b"more"])
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        file.datasync()
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        file.read(0, 1)
+
+
+def test_a_rename_replaces_what_had_the_name(files: Files, directory: str) -> None:
+    put(files, f"{directory}/old", b"old")
+    put(files, f"{directory}/new", b"new")
+    files.rename(f"{directory}/old", f"{directory}/new")
+    assert files.list_directory(directory) == ["new"]
+    assert content_of(files, f"{directory}/new") == b"old"
+
+
+def test_a_rename_into_another_directory(files: Files, directory: str) -> None:
+    put(files, f"{directory}/file", b"moved")
+    files.make_directory(f"{directory}/other")
+    files.rename(f"{directory}/file", f"{directory}/other/file")
+    assert files.list_directory(directory) == ["other"]
+    assert content_of(files, f"{directory}/other/file") == b"moved"
+
+
+def test_an_open_file_stays_the_same_through_rename_and_removal(
+    files: Files, directory: str
+) -> None:
+    file = files.create(f"{directory}/file")
+    files.rename(f"{directory}/file", f"{directory}/renamed")
+    file.append([b"content"])
+    assert content_of(files, f"{directory}/renamed") == b"content"
+    files.remove(f"{directory}/renamed")
+    file.append([b", and more"])
+    assert file.read(0, 100) == b"content, and more"
+    assert files.list_directory(directory) == []
+    file.close()
+
+
+def test_what_is_missing_can_be_neither_renamed_nor_removed(files: Files, directory: str) -> None:
+    with pytest.raises(FileNotFoundError):
+        files.rename(f"{directory}/missing", f"{directory}/new")
+    with pytest.raises(FileNotFoundError):
+        files.remove(f"{directory}/missing")
+
+
+def test_a_directory_is_not_removed_like_a_file(files: Files, directory: str) -> None:
+    files.make_directory(f"{directory}/inner")
+    with pytest.raises(OSError, match="directory"):
+        files.remove(f"{directory}/inner")
+    assert files.list_directory(directory) == ["inner"]
+
+
+def test_a_name_can_be_used_again(files: Files, directory: str) -> None:
+    put(files, f"{directory}/file", b"first")
+    files.remove(f"{directory}/file")
+    put(files, f"{directory}/file", b"second")
+    assert content_of(files, f"{directory}/file") == b"second"
+
+
+def test_only_a_directory_can_be_synced_as_one(files: Files, directory: str) -> None:
+    put(files, f"{directory}/file")
+    files.sync_directory(directory)
+    with pytest.raises(NotADirectoryError):
+        files.sync_directory(f"{directory}/file")
+    with pytest.raises(FileNotFoundError):
+        files.sync_directory(f"{directory}/missing")
+
+
+def test_a_lock_is_held_until_it_is_released(files: Files, directory: str) -> None:
+    path = f"{directory}/lock"
+    lock = files.lock(path, "the first, with a long name")
+    with pytest.raises(BlockingIOError) as raised:
+        files.lock(path, "the second")
+    assert raised.value.strerror == "the first, with a long name"
+    assert raised.value.filename == path
+    lock.release()
+    files.lock(path, "the third").release()
+    assert files.list_directory(directory) == ["lock"]
+    assert content_of(files, path) == b"the third\n"
+
+
+def test_locks_on_different_files_are_different(files: Files, directory: str) -> None:
+    first = files.lock(f"{directory}/first", "one")
+    second = files.lock(f"{directory}/second", "two")
+    first.release()
+    second.release()

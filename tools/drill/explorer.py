@@ -1,0 +1,184 @@
+"""Cuts the power at every operation of a history, and holds what is recovered to the promises.
+
+At each operation, and for each image that a crash there may leave:
+
+- the store is opened, which must end without an error, and what it holds is checked;
+- the store is used: what is published to it now, and acked, must be there after one more crash,
+  behind what was there before, and the store must close in order;
+- recovery is itself crashed at each of its operations, and what is recovered then must be the
+  same: recovering twice gives the same as once.
+
+Where a process is killed, and the machine goes on, what it wrote but did not sync is seen by the
+next process and still volatile: so every history is also cut off like that at each operation,
+recovered, and the power cut during and after that recovery.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from tools.drill.crash_images import Image, crash_images
+from tools.drill.invariants import Fault, broken_promises, reported_damage, touched_files
+from tools.drill.ledger import Ledger
+from tools.drill.memory_files import MemoryFiles
+from tools.drill.operations import Commit, DataSync, LockFile, Operation, SyncDirectory
+from tools.drill.outside import OpenStore
+from tools.drill.prover import Prover, Recovered
+from tools.drill.trace import Asked, Opened, Promised, Trace
+
+
+@dataclass(frozen=True)
+class Violation:
+    """An invariant that does not hold, and where to find it again.
+
+    Operations are counted from 1 through the trace; 0 is before the first.
+    """
+
+    invariant: str
+    text: str
+    seed: str
+    operation_number: int
+    operation: Operation | None
+    image: str
+
+    def __str__(self) -> str:
+        where = f"seed {self.seed}, operation {self.operation_number} ({self.operation})"
+        return f"{self.invariant}: {self.text} [{where}; {self.image}]"
+
+
+@dataclass
+class Result:
+    """What an exploration saw: `images` of power cuts, `kills` of processes; `distinct` disks
+    were recovered and proven, and a store was `opened` so often in all."""
+
+    operations: int = 0
+    images: int = 0
+    kills: int = 0
+    distinct: int = 0
+    opened: int = 0
+    violations: list[Violation] = field(default_factory=list)
+
+
+class Explorer:
+    """Explores histories of the store that `open_store` opens.
+
+    Args: seed, of all that is drawn; images_an_operation, at most so many; stop_after, so many
+    violations.
+    """
+
+    def __init__(
+        self,
+        open_store: OpenStore,
+        seed: str,
+        *,
+        images_an_operation: int = 40,
+        images_in_recovery: int = 6,
+        stop_after: int = 10,
+    ) -> None:
+        self.result = Result()
+        self._seed = seed
+        self._images_an_operation = images_an_operation
+        self._stop_after = stop_after
+        self._prover = Prover(open_store, images_in_recovery)
+
+    def explore(self, trace: Trace) -> Result:
+        """Check every image at every operation of a history, until `stop_after` violations."""
+        self._explore(trace)
+        self.result.distinct = self._prover.distinct
+        self.result.opened = self._prover.opened
+        return self.result
+
+    def _explore(self, trace: Trace) -> None:
+        ledger = Ledger()
+        files = trace.base.fork()
+        result = self.result
+        number = 0
+        operation: Operation | None = None
+        images: list[tuple[Image, Recovered]] = []
+        for event in trace.events:
+            if len(result.violations) >= self._stop_after:
+                return
+            if isinstance(event, Opened):
+                faults = [
+                    *event.observation.faults,
+                    *reported_damage(event.observation.report),
+                    *broken_promises(ledger, event.observation),
+                ]
+                self._violated(faults, number, operation, "opened in the history itself")
+            if isinstance(event, Asked | Promised | Opened):
+                ledger.note(event)
+                continue
+            # All that was promised before this operation must be in each image so far.
+            self._check(ledger, images, number, operation)
+            operation, number = event, number + 1
+            result.operations += 1
+            files.redo(operation)
+            images = list(self._images(files, number, operation))
+            # And what was asked for only after it may be in none of them.
+            self._check(ledger, images, number, operation)
+            if not isinstance(operation, DataSync | SyncDirectory | LockFile | Commit):
+                self._kill(ledger, files, number, operation)
+        self._check(ledger, images, number, operation)
+
+    def _images(
+        self, files: MemoryFiles, number: int, operation: Operation
+    ) -> Iterator[tuple[Image, Recovered]]:
+        rng = self._rng(number, "images")
+        for image in crash_images(files, rng, self._images_an_operation):
+            recovered = self._prover.recovered(image.files)
+            proven = self._prover.proven(image.files, self._rng(number, "recovery"))
+            faults = [*recovered.faults, *proven]
+            self._violated(faults, number, operation, image.description)
+            self.result.images += 1
+            yield image, recovered
+
+    def _check(
+        self,
+        ledger: Ledger,
+        images: list[tuple[Image, Recovered]],
+        number: int,
+        operation: Operation | None,
+    ) -> None:
+        for image, recovered in images:
+            if recovered.observation is not None:
+                faults = broken_promises(ledger, recovered.observation)
+                faults += touched_files(ledger, recovered.after)
+                self._violated(faults, number, operation, image.description)
+
+    def _kill(self, ledger: Ledger, files: MemoryFiles, number: int, operation: Operation) -> None:
+        """End the process here, recover, and cut the power during and after that."""
+        self.result.kills += 1
+        rng = self._rng(number, "kill")
+        killed = self._prover.recover(files.fork())
+        self._violated(killed.faults, number, operation, "process killed")
+        if killed.observation is None:
+            return
+        faults = broken_promises(ledger, killed.observation)
+        faults += self._prover.faults_in_use(files.fork(), killed.observation)
+        self._violated(faults, number, operation, "process killed")
+        for description, crashed, is_open in self._prover.recovery_crashes(files.fork(), rng):
+            again = self._prover.recovered(crashed.files)
+            faults = [*again.faults]
+            if again.observation is not None:
+                faults += broken_promises(ledger, again.observation)
+                if is_open and again.observation != killed.observation:
+                    faults.append(("I5", "what recovery had adopted is not there any more"))
+            where = f"process killed, power cut {description}, {crashed.description}"
+            self._violated(faults, number, operation, where)
+
+    def _rng(self, number: int, purpose: str) -> random.Random:
+        """Of each operation its own, so that it can be repeated without those before it."""
+        return random.Random(f"{self._seed} {number} {purpose}")  # noqa: S311 (no secret)
+
+    def _violated(
+        self, faults: Iterable[Fault], number: int, operation: Operation | None, image: str
+    ) -> None:
+        known = {(violation.invariant, violation.text) for violation in self.result.violations}
+        for invariant, text in faults:
+            if (invariant, text) not in known:
+                known.add((invariant, text))
+                self.result.violations.append(
+                    Violation(invariant, text, self._seed, number, operation, image)
+                )
