@@ -8,7 +8,7 @@ import secrets
 import signal
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from functools import partial
 from importlib.metadata import version
 
@@ -95,9 +95,10 @@ async def _run(
     gc.freeze()
     gc.set_threshold(50_000, 20, 50)
     names = [listener.getsockname() for listener in listeners]
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(app.run, listeners, nursery.cancel_scope)
-        on_ready([(name[0], name[1]) for name in names], store.directory)
+    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(app.run, listeners, signals)
+            on_ready([(name[0], name[1]) for name in names], store.directory)
 
 
 class _App:
@@ -117,7 +118,7 @@ class _App:
         self._connections: set[SocketConnection] = set()
         self._version = version("amqpstore")
 
-    async def run(self, listeners: list[socket.socket], everything: trio.CancelScope) -> None:
+    async def run(self, listeners: list[socket.socket], signals: AsyncIterator[int]) -> None:
         """Serve until a signal asks to stop, then end in this order: listeners, clients, log.
 
         Raises: DurabilityError, as soon as the disk fails.
@@ -131,12 +132,13 @@ class _App:
                 async with trio.open_nursery() as doors:
                     for listener in listeners:
                         doors.start_soon(self._accept, listener, clients)
-                    await _stop_signal()
+                    async for number in signals:
+                        _log.info("stopping", extra={"signal": signal.Signals(number).name})
+                        break
                     doors.cancel_scope.cancel()
                 clients.start_soon(self._say_goodbye, clients.cancel_scope)
             await self._committer.stop()
             service.cancel_scope.cancel()
-        everything.cancel()
 
     async def _accept(self, listener: socket.socket, clients: trio.Nursery) -> None:
         with listener:
@@ -202,13 +204,6 @@ class _App:
             while self._connections:
                 await trio.sleep(0.01)
         clients.cancel()
-
-
-async def _stop_signal() -> None:
-    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
-        async for number in signals:
-            _log.info("stopping", extra={"signal": signal.Signals(number).name})
-            return
 
 
 async def _listen(addresses: list[tuple[str, int]]) -> list[socket.socket]:

@@ -86,7 +86,7 @@ class SocketConnection:
     async def _read(self) -> None:
         size = _SMALLEST_READ_BYTES
         amqp = self.amqp
-        while not (amqp.is_finished or self._is_broken):
+        while True:
             try:
                 read = self._socket.recv(size)
             except BlockingIOError:
@@ -100,7 +100,7 @@ class SocketConnection:
             self._turn.wake()
             if amqp.login is not None:
                 await self._check_login()
-            if amqp.is_finished:
+            if amqp.is_finished or self._is_broken:
                 return
             if not self._committer.has_room:
                 await self._committer.wait_for_room()
@@ -121,7 +121,7 @@ class SocketConnection:
             granted = granted or await trio.to_thread.run_sync(
                 self._users.check, login.user, login.password
             )
-        self.amqp.logged_in(granted=granted)
+        self.amqp.logged_in(granted=granted, now=trio.current_time())
 
     def _has_output(self) -> None:
         self._turn.has_output(self)

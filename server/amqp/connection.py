@@ -31,6 +31,7 @@ from server.protocol.errors import (
     ConnectionForced,
     FatalFramingError,
     NotAllowed,
+    NotImplementedByServer,
 )
 from server.protocol.frames import HEARTBEAT_FRAME, method_frame
 from server.protocol.receiver import Acks, Event, Failed, Publishes, Received, Receiver
@@ -98,6 +99,7 @@ class Connection:
         self._vhost: VirtualHost | None = None
         self._envelopes: Envelopes | None = None
         self._client_properties: dict[str, Any] = {}
+        self._postponed: list[Event] = []
         self._deadline: float | None = now + _HANDSHAKE_S
         self._heartbeat = Heartbeat(0, now)
 
@@ -132,13 +134,9 @@ class Connection:
             read = self._start(self._header)
         if self._state in (None, State.CLOSED):
             return
-        published: set[AmqpChannel] = set()
-        for event in self._receiver.receive(read):
-            self._event(event, published, now)
-        for channel in published:
-            channel.settle()
+        self._events(self._receiver.receive(read), now)
 
-    def logged_in(self, *, granted: bool) -> None:
+    def logged_in(self, *, granted: bool, now: float) -> None:
         """Go on with the handshake: the login was checked."""
         login, self.login = self.login, None
         if login is None or self._state is not State.AUTHENTICATING:
@@ -153,6 +151,8 @@ class Connection:
                     heartbeat=self._limits.heartbeat_s,
                 )
             )
+            postponed, self._postponed = self._postponed, []
+            self._events(postponed, now)
             return
         _log.warning("login refused", extra={"peer": self.peer, "user": login.user})
         capabilities = self._client_properties.get("capabilities")
@@ -204,6 +204,17 @@ class Connection:
 
     # Events.
 
+    def _events(self, events: list[Event], now: float) -> None:
+        """Handle what one read brought, as far as a login that is to be checked lets it."""
+        published: set[AmqpChannel] = set()
+        for place, event in enumerate(events):
+            self._event(event, published, now)
+            if self.login is not None:
+                self._postponed = events[place + 1 :]
+                break
+        for channel in published:
+            channel.settle()
+
     def _event(self, event: Event, published: set[AmqpChannel], now: float) -> None:
         """Handle one event of the receiver."""
         try:
@@ -245,7 +256,7 @@ class Connection:
         if isinstance(method, methods.ChannelCloseOk) and channel.is_closing:
             del self._channels[number]
         elif isinstance(method, methods.ChannelClose):
-            self._drop_channel(channel, published)
+            self._close_channel(channel, published)
             self.outbox.add(method_frame(number, methods.ChannelCloseOk().encode()))
         elif channel.is_closing:
             pass
@@ -270,14 +281,18 @@ class Connection:
         self._channels[number] = AmqpChannel(self, number)
         self.outbox.add(method_frame(number, methods.ChannelOpenOk().encode()))
 
-    def _drop_channel(self, channel: AmqpChannel, published: set[AmqpChannel]) -> None:
-        """The client closed a channel: what it published before is confirmed first."""
+    def _close_channel(self, channel: AmqpChannel, published: set[AmqpChannel]) -> None:
+        """The client closes a channel: what it published before is confirmed first.
+
+        Where its close crosses ours, the channel stays until it has answered ours as well.
+        """
+        if channel.is_closing:
+            return
         if channel in published:
             published.remove(channel)
             channel.settle()
-        if not channel.is_closing:
-            channel.is_closing = True
-            channel.close()
+        channel.is_closing = True
+        channel.close()
         del self._channels[channel.number]
 
     def _failed(self, failed: Failed, now: float) -> None:
@@ -289,9 +304,9 @@ class Connection:
                 extra = {"peer": self.peer, "reason": str(error)}
                 _log.warning("connection closed without a reply", extra=extra)
             self._finish()
+        elif channel is not None and channel.is_closing:
+            pass  # whatever comes before its close-ok is ignored
         elif isinstance(error, ChannelException) and channel is not None:
-            if channel.is_closing:
-                return
             self._log_error("channel error", error, failed.channel)
             channel.is_closing = True
             close = methods.ChannelClose(
@@ -303,6 +318,8 @@ class Connection:
             self.outbox.add(method_frame(failed.channel, close.encode()))
             channel.close()
         else:
+            if failed.channel and channel is None:
+                error = ChannelError(f"channel {failed.channel} is not open")
             self._log_error("connection error", error, failed.channel)
             self._close(error, now)
             if self._receiver.is_lost:
@@ -356,6 +373,8 @@ class Connection:
         if following is None:
             if state is State.CLOSING:
                 return
+            if isinstance(method, methods.ConnectionUpdateSecret) and state is State.OPEN:
+                raise NotImplementedByServer(f"{method.name} is not supported")
             raise CommandInvalid(f"{method.name} on a connection that is {state.value}")
         self._state = following
         if isinstance(method, methods.ConnectionStartOk):

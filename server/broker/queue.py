@@ -93,15 +93,16 @@ class Queue:
                 return
             share = max(1, stored.ready_count // len(able))
             for consumer in able:
-                limit = min(share, consumer.capacity)
-                if not stored.ready_count:
-                    return
-                if limit > 0 and (run := self.take(limit, acked=consumer.no_ack)):
-                    self._move_to_end(consumer)
-                    consumer.deliver(run)
+                self._hand_out(consumer, share)
 
-    def _move_to_end(self, consumer: Consumer) -> None:
-        if len(self.consumers) > 1:
+    def _hand_out(self, consumer: Consumer, share: int) -> None:
+        """Give a consumer its share, as far as it can take it; it is the last in line then."""
+        given = 0
+        while self.stored.ready_count and (limit := min(share - given, consumer.capacity)) > 0:
+            if run := self.take(limit, acked=consumer.no_ack):
+                given += run.count
+                consumer.deliver(run)
+        if given and len(self.consumers) > 1:
             self.consumers.remove(consumer)
             self.consumers.append(consumer)
 

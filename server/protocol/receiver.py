@@ -22,7 +22,14 @@ from server.protocol.errors import (
     FrameError,
     UnexpectedFrame,
 )
-from server.protocol.methods import BasicAck, BasicPublish, Method, decode_method
+from server.protocol.methods import (
+    BasicAck,
+    BasicPublish,
+    ChannelClose,
+    ChannelCloseOk,
+    Method,
+    decode_method,
+)
 from server.protocol.spec import (
     FRAME_BODY,
     FRAME_END,
@@ -38,6 +45,11 @@ _TAG = struct.Struct(">Q")
 _ACK = struct.pack(">HH", BasicAck.class_id, BasicAck.method_id)
 _PUBLISH = struct.pack(">HH", BasicPublish.class_id, BasicPublish.method_id)
 _ACK_BYTES = 13
+_CLOSES = {
+    struct.pack(">HH", method.class_id, method.method_id)
+    for method in (ChannelClose, ChannelCloseOk)
+}
+"""What may come in the middle of a content: the rest of it then never comes."""
 
 _CACHED_METHODS = 1024
 """Publishes and headers remembered a connection; a client with more of them starts over."""
@@ -76,7 +88,7 @@ class Received:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """What a peer did wrong; on channel 0 what no channel can answer for."""
+    """What a peer did wrong in a frame of `channel`; 0 where none can answer for it."""
 
     channel: int
     error: AmqpError | FatalFramingError
@@ -173,22 +185,30 @@ class Receiver:
                 break
             if content[end] != FRAME_END:
                 raise FatalFramingError(f"a frame ends with {content[end]:#04x}, not with 0xce")
-            payload = content[payload_offset:end]
-            try:
-                if frame_type == FRAME_METHOD:
-                    self._method(channel, payload)
-                elif frame_type == FRAME_HEADER:
-                    self._header(channel, payload)
-                elif frame_type == FRAME_BODY:
-                    self._body(channel, payload)
-                elif channel:
-                    raise CommandInvalid(f"a heartbeat frame on channel {channel}")
-            except AmqpError as error:
-                self._contents.pop(channel, None)
-                self._chunks.pop(channel, None)
-                self._events.append(Failed(0, error))
+            self._frame(frame_type, channel, content[payload_offset:end])
             offset = end + 1
         return offset
+
+    def _frame(self, frame_type: int, channel: int, payload: bytes) -> None:
+        """Handle one frame, whole and of a known type."""
+        try:
+            if frame_type == FRAME_METHOD:
+                self._method(channel, payload)
+            elif frame_type == FRAME_HEADER:
+                self._header(channel, payload)
+            elif frame_type == FRAME_BODY:
+                self._body(channel, payload)
+            elif channel:
+                raise CommandInvalid(f"a heartbeat frame on channel {channel}")
+        except AmqpError as error:
+            self._abandon(channel)
+            at_fault = 0 if frame_type == FRAME_HEARTBEAT else channel
+            self._events.append(Failed(at_fault, error))
+
+    def _abandon(self, channel: int) -> None:
+        """Forget the content that is under way on a channel."""
+        self._contents.pop(channel, None)
+        self._chunks.pop(channel, None)
 
     def _repeats(self, repeated: _Repeated, content: bytes, offset: int) -> tuple[int, bool]:
         """Handle publishes that differ from the last in nothing but the body, as many as there are.
@@ -231,9 +251,11 @@ class Receiver:
         return publishes
 
     def _method(self, channel: int, payload: bytes) -> None:
-        if channel in self._contents:
-            raise UnexpectedFrame(f"a method on channel {channel} in the middle of a content")
         start = payload[:4]
+        if channel in self._contents:
+            if start not in _CLOSES:
+                raise UnexpectedFrame(f"a method on channel {channel} in the middle of a content")
+            self._abandon(channel)
         if start == _PUBLISH and channel:
             publish = self._publishes.get(payload)
             if publish is None:

@@ -1,6 +1,7 @@
 """Frames: what a server does with octets that break the framing rules (0-9-1 section 4.2)."""
 
 import struct
+from collections.abc import Callable
 
 import pytest
 
@@ -163,12 +164,17 @@ def test_a_connection_method_on_a_channel_is_a_command_error(url: str) -> None:
         client.expect_connection_close(503)
 
 
-def session(name: str) -> tuple[bytes, list[tuple[int, int]]]:
-    """What a client sends from the first octet on, and the methods that answer it."""
+Stage = tuple[bytes, list[tuple[int, int]]]
+
+
+def session(name: str) -> list[Stage]:
+    """What a client sends from the first octet on, and the methods that answer it.
+
+    A client has to wait for start and for tune, as its answers depend on them. From tune-ok on
+    it may send without waiting.
+    """
     stream = (
-        PROTOCOL_HEADER
-        + start_ok()
-        + tune_ok(10, 4096, 0)
+        tune_ok(10, 4096, 0)
         + connection_open("/")
         + channel_open(1)
         + confirm_select(1)
@@ -177,19 +183,17 @@ def session(name: str) -> tuple[bytes, list[tuple[int, int]]]:
         + publish(1, name, b"")
         + heartbeat()
     )
-    answers = [
-        CONNECTION_START,
-        CONNECTION_TUNE,
-        CONNECTION_OPEN_OK,
-        CHANNEL_OPEN_OK,
-        CONFIRM_SELECT_OK,
-        QUEUE_DECLARE_OK,
+    return [
+        (PROTOCOL_HEADER, [CONNECTION_START]),
+        (start_ok(), [CONNECTION_TUNE]),
+        (stream, [CONNECTION_OPEN_OK, CHANNEL_OPEN_OK, CONFIRM_SELECT_OK, QUEUE_DECLARE_OK]),
     ]
-    return stream, answers
 
 
-def expect_session(client: WireClient, name: str, answers: list[tuple[int, int]]) -> None:
-    assert [client.next_frame().method for _ in answers] == answers
+def run_session(client: WireClient, name: str, send: Callable[[bytes], None]) -> None:
+    for stream, answers in session(name):
+        send(stream)
+        assert [client.next_frame().method for _ in answers] == answers
     confirmed = 0
     while confirmed < 2:
         (confirmed,) = struct.unpack_from(">Q", client.expect((60, 80), 1).arguments)
@@ -203,27 +207,25 @@ def expect_session(client: WireClient, name: str, answers: list[tuple[int, int]]
 
 def test_a_whole_session_sent_one_octet_at_a_time(url: str, name: str) -> None:
     """C147: a frame may be split anywhere."""
-    stream, answers = session(name)
     with WireClient(url) as client:
-        client.send_bytewise(stream)
-        expect_session(client, name, answers)
+        run_session(client, name, client.send_bytewise)
 
 
-def test_a_whole_session_in_one_write(url: str, name: str) -> None:
+def test_a_session_without_waiting_for_replies(url: str, name: str) -> None:
     """C137: a peer may send without waiting for the replies."""
-    stream, answers = session(name)
     with WireClient(url) as client:
-        client.send(stream)
-        expect_session(client, name, answers)
+        run_session(client, name, client.send)
 
 
 @pytest.mark.parametrize("size", [7, 8, 9, 64, 1460])
 def test_a_session_in_writes_that_ignore_frames(url: str, name: str, size: int) -> None:
-    stream, answers = session(name)
     with WireClient(url) as client:
-        for start in range(0, len(stream), size):
-            client.send(stream[start : start + size])
-        expect_session(client, name, answers)
+
+        def send(stream: bytes) -> None:
+            for start in range(0, len(stream), size):
+                client.send(stream[start : start + size])
+
+        run_session(client, name, send)
 
 
 def test_many_frames_in_one_write(url: str, name: str) -> None:

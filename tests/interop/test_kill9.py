@@ -7,7 +7,8 @@ queues are drained and held against what the clients know:
 - a message that was confirmed and never acked is there, exactly once, octet for octet;
 - a message that was sent but not confirmed, or acked with the answer still under way, is there
   once or not at all (an ack is no promise until the broker has written it down);
-- what a consumer had before comes back only with the redelivered flag;
+- what a consumer had before something else was published and confirmed comes back only with
+  the redelivered flag: that confirm's fdatasync made the delivery durable as well;
 - each publisher's messages are in the order it sent them.
 """
 
@@ -15,7 +16,7 @@ import random
 import struct
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import pika
 import pytest
@@ -68,11 +69,19 @@ class NumberedMessages(Iterator[Outgoing]):
 class ForgetfulConsumer:
     """Takes messages until the connection is lost; acks some, alone or several at a time."""
 
-    def __init__(self, url: str, queue: str, generator: random.Random) -> None:
-        self.seen: set[Key] = set()
+    def __init__(
+        self,
+        url: str,
+        queue: str,
+        generator: random.Random,
+        sequences: Sequence["NumberedMessages"],
+    ) -> None:
+        self.seen: dict[Key, list[int]] = {}
+        """How many messages each publisher had taken when the message was first delivered."""
         self.acked: set[Key] = set()
         self._queue = queue
         self._generator = generator
+        self._sequences = sequences
         self._unacked: dict[int, Key] = {}
         self._connection = pika.SelectConnection(
             parameters(url),
@@ -96,7 +105,7 @@ class ForgetfulConsumer:
     ) -> None:
         key: Key = KEY.unpack_from(body)
         tag = method.delivery_tag or 0
-        self.seen.add(key)
+        self.seen.setdefault(key, [len(sequence.taken) for sequence in self._sequences])
         self._unacked[tag] = key
         draw = self._generator.random()
         if draw < 0.4:
@@ -115,7 +124,8 @@ class Ledger:
 
     def __init__(self) -> None:
         self.confirmed: set[Key] = set()
-        self.seen: dict[str, set[Key]] = {queue: set() for queue in QUEUES}
+        self.delivered: dict[str, set[Key]] = {queue: set() for queue in QUEUES}
+        """Messages of which the broker has written down that they were delivered."""
         self.acked: dict[str, set[Key]] = {queue: set() for queue in QUEUES}
 
     def check(self, queue: str, drained: list[Received], sent: set[Key]) -> None:
@@ -134,7 +144,7 @@ class Ledger:
         unflagged = [
             (key, key in self.acked[queue])
             for key, message in zip(keys, drained, strict=True)
-            if key in self.seen[queue] and not message.redelivered
+            if key in self.delivered[queue] and not message.redelivered
         ]
         assert not unflagged, (
             f"{queue}: {len(unflagged)} delivered before, yet not flagged redelivered"
@@ -160,7 +170,10 @@ def run_and_kill(
         for sequence in sequences
     ]
     consumers = [
-        (queue, ForgetfulConsumer(broker.url, queue, random.Random(generator.random())))
+        (
+            queue,
+            ForgetfulConsumer(broker.url, queue, random.Random(generator.random()), sequences),
+        )
         for queue in QUEUES
     ]
     runs = [publisher.run for publisher in publishers] + [consumer.run for _, consumer in consumers]
@@ -176,8 +189,16 @@ def run_and_kill(
     for sequence, first, publisher in zip(sequences, firsts, publishers, strict=True):
         assert not publisher.failure
         ledger.confirmed.update(sequence.taken[first + number] for number in publisher.confirmed)
+    newest = [
+        max((first + number for number in publisher.confirmed), default=-1)
+        for first, publisher in zip(firsts, publishers, strict=True)
+    ]
     for queue, consumer in consumers:
-        ledger.seen[queue] |= consumer.seen
+        ledger.delivered[queue] |= {
+            key
+            for key, taken in consumer.seen.items()
+            if any(last >= before for last, before in zip(newest, taken, strict=True))
+        }
         ledger.acked[queue] |= consumer.acked
 
 
