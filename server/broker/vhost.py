@@ -31,7 +31,7 @@ _CACHED_ROUTES = 65_536
 
 # Arguments whose effect this version does not have yet. To accept and ignore them would lose or
 # keep messages against what the client was promised.
-_NOT_YET = frozenset(
+UNSUPPORTED_ARGUMENTS = frozenset(
     {
         "x-message-ttl",
         "x-expires",
@@ -394,7 +394,7 @@ def _check_not_reserved(kind: str, name: str, vhost: str) -> None:
 
 def _check_arguments(arguments: dict[str, Any]) -> None:
     """Raises: PreconditionFailedError, for what this version would have to ignore."""
-    if refused := sorted(_NOT_YET & arguments.keys()):
+    if refused := sorted(UNSUPPORTED_ARGUMENTS & arguments.keys()):
         raise PreconditionFailedError(f"argument '{refused[0]}' is not supported yet")
 
 

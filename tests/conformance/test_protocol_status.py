@@ -1,0 +1,103 @@
+"""The status column of server/PROTOCOL.md, held against what a connection really answers."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from amqpstore import Store
+from server.amqp.connection import Connection, Limits
+from server.broker.broker import Broker
+from server.protocol import methods
+from server.protocol.errors import MalformedError
+from server.protocol.frames import method_frame
+from server.protocol.methods import METHODS, Method, decode_method
+from server.protocol.receiver import Received, Receiver
+from server.protocol.spec import PROTOCOL_HEADER
+from server.protocol.states import TRANSITIONS
+from tests.conformance.test_protocol_document import MethodRow, method_rows
+
+AMQP_SOURCES = list((Path(methods.__file__).parent.parent / "amqp").glob("*.py"))
+CONNECTION_CLASS = 10
+
+
+def plainest(cls: type[Method]) -> Method:
+    """The method with every number 0, every string and table empty, where that makes sense."""
+    if cls is methods.ExchangeDeclare:
+        return methods.ExchangeDeclare(exchange="events", type="direct")
+    ids = cls.class_id.to_bytes(2, "big") + cls.method_id.to_bytes(2, "big")
+    for size in range(64):
+        try:
+            return decode_method(ids + bytes(size))
+        except MalformedError:
+            continue
+    raise AssertionError(f"{cls.name} takes no row of zeros")
+
+
+class Client:
+    """A logged-in client of a connection that has no socket."""
+
+    def __init__(self, broker: Broker) -> None:
+        self.connection = Connection(
+            broker, Limits(), peer="test", version="0", on_output=lambda: None, now=0.0
+        )
+        self._receiver = Receiver(131_072, 1 << 20)
+        start_ok = methods.ConnectionStartOk(
+            client_properties={}, mechanism="PLAIN", response=b"\0guest\0guest", locale="en_US"
+        )
+        tune_ok = methods.ConnectionTuneOk(channel_max=0, frame_max=0, heartbeat=0)
+        self.connection.receive(PROTOCOL_HEADER, 0.0)
+        self.ask(0, start_ok)
+        self.connection.logged_in(granted=True, now=0.0)
+        self.ask(0, tune_ok, methods.ConnectionOpen(virtual_host="/"))
+        self.ask(1, methods.ChannelOpen())
+
+    def ask(self, channel: int, *asked: Method) -> list[Method]:
+        """Send methods; what comes back."""
+        frames = b"".join(method_frame(channel, method.encode()) for method in asked)
+        self.connection.receive(frames, 0.0)
+        events = self._receiver.receive(bytes(self.connection.outbox.next_bytes()))
+        return [event.method for event in events if isinstance(event, Received)]
+
+
+@pytest.fixture
+def client(tmp_path: Path) -> Iterator[Client]:
+    with Store.open(str(tmp_path / "store")) as store:
+        yield Client(Broker(store, lambda: "name"))
+
+
+def reply_code(answers: list[Method]) -> int | None:
+    """The code of the close among the answers."""
+    for answer in answers:
+        if isinstance(answer, (methods.ConnectionClose, methods.ChannelClose)):
+            return answer.reply_code
+    return None
+
+
+@pytest.mark.parametrize("row", method_rows(), ids=lambda row: row.name)
+def test_the_status_is_what_a_client_meets(row: MethodRow, client: Client) -> None:
+    cls = METHODS[row.ids]
+    channel = 0 if cls.class_id == CONNECTION_CLASS else 1
+    if row.status == "supported" and row.direction != "S>C" and channel == 0:
+        assert any(method is cls for _, method in TRANSITIONS)
+        return
+    code = reply_code(client.ask(channel, plainest(cls)))
+    if row.direction == "S>C":
+        assert code == 503
+    elif row.status == "supported":
+        assert code != 503
+        assert code != 540 or "540" in row.notes
+    else:
+        assert code == row.reply_code
+
+
+@pytest.mark.parametrize("row", method_rows(), ids=lambda row: row.name)
+def test_what_is_not_sent_is_made_nowhere(row: MethodRow) -> None:
+    if row.direction == "C>S":
+        return
+    name = METHODS[row.ids].__name__
+    is_made = any(re.search(rf"\b{name}\(", source.read_text("utf-8")) for source in AMQP_SOURCES)
+    is_hot = row.name == "basic.deliver"  # built byte by byte: see deliveries.py
+    is_sent = row.status != "not sent" and "the server does not send it" not in row.notes
+    assert (is_made or is_hot) == is_sent
