@@ -2,8 +2,10 @@
 
 import pytest
 
+from amqpstore.records import Kind, Operation, OperationKind, encode_record, encode_transaction
 from tests.crash.histories import open_store, random_history, record, short_history
 from tools.drill.explorer import Explorer, Result
+from tools.drill.outside import NOW_MS, Outside
 
 
 def explore(trace_seed: str, steps: int, images: int) -> Result:
@@ -12,22 +14,51 @@ def explore(trace_seed: str, steps: int, images: int) -> Result:
 
 
 def test_every_operation_of_a_short_history() -> None:
-    explorer = Explorer(open_store, "short", images_an_operation=60)
+    explorer = Explorer(open_store, "short", images_an_operation=200)
     result = explorer.explore(record(short_history))
     assert [str(violation) for violation in result.violations] == []
     # Fewer would mean that the history, or what is made of it, is not what it was meant to be.
-    assert result.operations > 100
-    assert result.distinct > 500
+    assert result.operations > 80
+    assert result.distinct > 350
+    assert result.kills > 30
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(6))
 def test_random_histories(seed: int) -> None:
-    result = explore(f"random {seed}", steps=40, images=12)
+    result = explore(f"random {seed}", steps=60, images=20)
     assert [str(violation) for violation in result.violations] == []
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("seed", range(200))
 def test_many_random_histories(seed: int) -> None:
-    result = explore(f"long {seed}", steps=120, images=40)
+    result = explore(f"long {seed}", steps=150, images=60)
+    assert [str(violation) for violation in result.violations] == []
+
+
+def forged_log(segment: int, message_id: int, lsn: int) -> bytes:
+    """What a publisher can guess: the next records, saying that its message is another and that
+    the queue's first one was purged."""
+    operations = [
+        Operation(OperationKind.ENQUEUE, 1, 1, 2, message_id),
+        Operation(OperationKind.PURGE, 1, 1, 1),
+    ]
+    message = encode_record(Kind.MESSAGE, message_id, segment, bytes(6) + b"never published")
+    return message + encode_transaction(operations, lsn, segment, NOW_MS)
+
+
+@pytest.mark.xfail(strict=True, reason="records within a torn body are taken for the log's own")
+def test_a_body_that_looks_like_the_log_is_a_body() -> None:
+    """The first sector of a batch is lost, and with it the header of the message; then the search
+    for the next sound record goes through the body."""
+
+    def history(outside: Outside) -> None:
+        outside.open()
+        outside.create_queue("orders")
+        outside.publish(["orders"], [b"of somebody else"])
+        outside.sync()
+        outside.publish(["orders"], [bytes(600) + forged_log(1, 2, 2)])
+        outside.sync()
+
+    result = Explorer(open_store, "forged", images_an_operation=100).explore(record(history))
     assert [str(violation) for violation in result.violations] == []

@@ -184,6 +184,12 @@ class StoreAgainstPlainLists(RuleBasedStateMachine):
                 last = [stored.sequence for stored in self.durable[queue_id]]
                 self.highest[queue_id] = max([self.highest[queue_id], *last])
 
+    @precondition(lambda self: self.models)
+    @rule(place=places)
+    def publish_and_sync(self, place: int) -> None:
+        self.publish([place], [place % 100], persistent=True)
+        self.sync()
+
     @rule()
     def sync(self) -> None:
         told: list[str] = []
@@ -208,6 +214,9 @@ class StoreAgainstPlainLists(RuleBasedStateMachine):
         elif how == "die before settling":
             self._die_before_settling()
         else:
+            # Something to lose, whatever the rules before this one did.
+            if self.models:
+                self.publish([place], [place % 50, place % 70], persistent=True)
             torn_bytes = self._die_while_writing(place)
         self._reopen()
         report = self.store.recovery_report

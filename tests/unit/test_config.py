@@ -43,7 +43,7 @@ def test_an_empty_file_is_all_defaults(tmp_path: Path) -> None:
 )
 def test_a_wrong_file_is_refused_by_name_and_key(tmp_path: Path, text: str, said: str) -> None:
     path = written(tmp_path, text)
-    with pytest.raises(ConfigError, match="amqpstore.toml") as caught:
+    with pytest.raises(ConfigError, match=r"amqpstore\.toml") as caught:
         load(path)
     assert said in str(caught.value)
 

@@ -164,13 +164,12 @@ class FaultyCatalog:
 
 
 class RottenFile:
-    """A file of which bit `bit` (0 to 7) of the byte at `offset` comes back flipped."""
+    """A file of which one bit comes back flipped: see `RottenFiles`."""
 
-    def __init__(self, file: File, offset: int, bit: int) -> None:
+    def __init__(self, file: File, rot: RottenFiles) -> None:
         self.path = file.path
         self._file = file
-        self._offset = offset
-        self._mask = 1 << bit
+        self._rot = rot
 
     def append(self, buffers: Sequence[bytes]) -> None:
         self._file.append(buffers)
@@ -180,10 +179,10 @@ class RottenFile:
 
     def read(self, offset: int, size: int) -> bytes:
         content = self._file.read(offset, size)
-        place = self._offset - offset
-        if not 0 <= place < len(content):
+        place = self._rot.offset - offset
+        if not self._rot.is_rotten or not 0 <= place < len(content):
             return content
-        flipped = bytes([content[place] ^ self._mask])
+        flipped = bytes([content[place] ^ 1 << self._rot.bit])
         return content[:place] + flipped + content[place + 1 :]
 
     def size(self) -> int:
@@ -194,17 +193,21 @@ class RottenFile:
 
 
 class RottenFiles:
-    """Files where one bit of the file at `path` comes back flipped: see `RottenFile`."""
+    """Files where, in the one at `path`, bit `bit` (0 to 7) of the byte at `offset` is flipped.
+
+    It is so while `is_rotten`.
+    """
 
     def __init__(self, files: Files, path: str, offset: int, bit: int) -> None:
         self._files = files
         self._path = path
-        self._offset = offset
-        self._bit = bit
+        self.offset = offset
+        self.bit = bit
+        self.is_rotten = True
 
     def open(self, path: str) -> File:
         file = self._files.open(path)
-        return RottenFile(file, self._offset, self._bit) if path == self._path else file
+        return RottenFile(file, self) if path == self._path else file
 
     def make_directory(self, path: str) -> None:
         self._files.make_directory(path)

@@ -6,7 +6,8 @@ told when the store says so, through `Store.when_durable`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
 
 from amqpstore import Envelope, Message, MessageDamagedError, Queue, Run, Store
 from amqpstore.log import Batch
@@ -34,6 +35,7 @@ class Outside:
         self.next_number = first_number
         self.damaged: list[str] = []
         """Messages that the store gave up, because it could not read them."""
+        # By id, so that it is known what was removed without reading it.
         self._names: dict[int, str] = {}
         self._open_store = open_store
         self._store: Store | None = None
@@ -143,7 +145,9 @@ class Outside:
             self._unacked[name].append((run, names))
 
     def ack(self, name: str, place: int = 0) -> None:
-        """Ack the run taken from a queue that is at `place` among those which are held."""
+        """Ack the run taken from a queue that is at `place` among those which are held, if any."""
+        if place >= len(self._unacked[name]):
+            return
         run, names = self._unacked[name].pop(place)
         queue = self._queues.get(name)
         if queue is None:
@@ -153,18 +157,16 @@ class Outside:
         self._promise_later(number)
 
     def requeue(self, name: str, place: int = 0) -> None:
-        """Give back a run that is held."""
+        """Give back a run that is held, if any."""
+        if place >= len(self._unacked[name]):
+            return
         run, _ = self._unacked[name].pop(place)
         if queue := self._queues.get(name):
             self.store.requeue(queue, run)
 
     def purge(self, name: str) -> None:
         """Remove what is ready in a queue."""
-        names = tuple(
-            payload.envelope.routing_key
-            for run in self._queues[name].ready
-            for payload in self._messages(run)
-        )
+        names = tuple(chain.from_iterable(map(self._names_in, self._queues[name].ready)))
         number = self._ask(Deed.PURGE, (name,), names)
         self.store.purge(self._queues[name])
         self._promise_later(number)
@@ -188,17 +190,11 @@ class Outside:
             self.store.log.settle(self._batch)
             self._batch = None
 
-    def _messages(self, run: Run) -> list[Message]:
-        if run.messages is not None:
-            return run.messages
-        messages: list[Message] = []
-        while len(messages) < run.count:
-            got = len(messages)
-            found = self.store.log.read(run.first_id + got, run.count - got)
-            if isinstance(found, MessageDamagedError):
-                break
-            messages.extend(found)
-        return messages
+    def _names_in(self, run: Run) -> Iterator[str]:
+        if run.messages is None:
+            yield from (self._names[run.first_id + place] for place in range(run.count))
+        else:
+            yield from (message.envelope.routing_key for message in run.messages)
 
     def _ask(
         self,

@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import lmdb
 import pytest
 
 from amqpstore import DamageError, DurabilityError, Store, catalog
@@ -159,8 +160,6 @@ def test_a_failing_commit_is_a_durability_error_and_changes_nothing(path: str) -
     found.commit([Change("users", "a", 1)])
     readonly = LmdbCatalog.__new__(LmdbCatalog)
     readonly._path = path
-    import lmdb
-
     found.close()
     readonly._environment = lmdb.open(path, readonly=True, max_dbs=len(TABLES))
     readonly._tables = {

@@ -313,10 +313,6 @@ def test_new_messages_are_served_beside_damage(disk: Disk) -> None:
     assert found == [b"one", b"three", b"four", b"five", b"six"]
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="the id of a damaged last message is given again, and its old ENQUEUE finds the new one",
-)
 def test_a_new_message_does_not_take_the_place_of_a_lost_one(disk: Disk) -> None:
     disk.flip(1, records(disk, Kind.MESSAGE)[4].end - 1)
     store = disk.open()

@@ -3,6 +3,7 @@
 import struct
 
 import pytest
+from crc32c import crc32c
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -124,8 +125,6 @@ def test_a_kind_that_is_not_known_is_refused(kind: int) -> None:
 
 @pytest.mark.parametrize(("flags", "reserved"), [(1, 0), (0, 1)])
 def test_flags_and_reserved_bytes_that_are_not_zero_are_refused(flags: int, reserved: int) -> None:
-    from crc32c import crc32c
-
     identity = struct.pack(">4sBBHQII", MAGIC, Kind.MESSAGE, flags, reserved, 1, SEGMENT, 0)
     checksum = crc32c(identity)
     content = identity + struct.pack(">II", checksum, checksum)

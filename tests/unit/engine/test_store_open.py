@@ -17,6 +17,7 @@ from amqpstore import (
     StoreLockedError,
 )
 from amqpstore.catalog import Change
+from amqpstore.files import OsFiles
 from tests.unit.engine.stores import Disk, messages, publish_batches, queue_named
 
 HOLD = """
@@ -62,6 +63,36 @@ def test_what_a_crash_while_a_store_was_made_left_becomes_a_store(
         (tmp_path / name).write_text("half a mark")
     Store.open(str(tmp_path)).close()
     assert sorted(os.listdir(tmp_path)) == ["STORE", "catalog", "lock", "segments"]
+
+
+class SyncedDirectories(OsFiles):
+    """Files that note which directories were synced."""
+
+    def __init__(self) -> None:
+        self.synced: list[str] = []
+
+    def sync_directory(self, path: str) -> None:
+        self.synced.append(path)
+        super().sync_directory(path)
+
+
+def test_every_directory_entry_of_a_new_store_is_durable(directory: str) -> None:
+    files = SyncedDirectories()
+    Store.open(directory, files=files).close()
+    parent = os.path.dirname(directory)
+    for needed in (os.path.dirname(parent), parent, directory, os.path.join(directory, "catalog")):
+        assert needed in files.synced
+
+
+@pytest.mark.xfail(strict=True, reason="make_directory takes what exists for what is durable")
+def test_a_directory_that_a_killed_process_made_is_durable_after_the_next_start(
+    directory: str,
+) -> None:
+    # mkdir(2) was its last call: the entry is in the page cache, where the next process sees it.
+    os.makedirs(directory)
+    files = SyncedDirectories()
+    Store.open(directory, files=files).close()
+    assert os.path.dirname(directory) in files.synced
 
 
 def test_a_store_keeps_its_id(store_directory: str) -> None:

@@ -1,0 +1,306 @@
+"""A guard is trusted once it was seen to fail: bugs put into the engine, each of which is caught.
+
+Every one was, or could well be, somebody's mistake; each says which invariants it breaks.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+import amqpstore.catalog
+import amqpstore.files
+import amqpstore.log
+import amqpstore.records
+import amqpstore.recovery
+import amqpstore.store
+from amqpstore.catalog import Change
+from amqpstore.errors import DurabilityError
+from amqpstore.log import Batch, Log
+from amqpstore.records import Operation, OperationKind
+from amqpstore.runs import ReadyList, Run
+from tests.crash.histories import DIRECTORY, open_store, record
+from tools.drill.explorer import Explorer
+from tools.drill.memory_catalog import MemoryCatalog
+from tools.drill.memory_files import MemoryFile, MemoryFiles
+from tools.drill.nodes import FileNode
+from tools.drill.outside import Outside
+
+Patch = pytest.MonkeyPatch
+
+
+def history(outside: Outside) -> None:
+    outside.open()
+    outside.keep_file(f"{DIRECTORY}/segments/notes.txt", b"not the store's")
+    for name in ("orders", "audit"):
+        outside.create_queue(name)
+    for size in (10, 600, 1800, 2500):
+        outside.publish(["orders", "audit"], [bytes([size % 251]) * size, b"small"])
+        outside.sync()
+    outside.take("orders", 3)
+    outside.sync()
+    outside.ack("orders")
+    outside.sync()
+    outside.kill()
+    outside.open()
+    if outside.queue_names:
+        outside.publish(outside.queue_names, [b"after the restart"])
+    outside.sync()
+
+
+def violated(invariants: set[str]) -> set[str]:
+    """Which of `invariants` the engine, as it is now, violates in the history."""
+    explorer = Explorer(open_store, "bugs", images_an_operation=30, stop_after=1_000)
+    violations = explorer.explore(record(history)).violations
+    return invariants & {violation.invariant for violation in violations}
+
+
+def test_without_a_bug_nothing_is_violated() -> None:
+    explorer = Explorer(open_store, "bugs", images_an_operation=30)
+    assert explorer.explore(record(history)).violations == []
+
+
+def write_without(*, datasync: bool = True, sync_directory: bool = True) -> Callable[..., None]:
+    """`Log.write`, but for one of its syncs."""
+
+    def write(self: Log, batch: Batch) -> None:
+        segment = batch.segment
+        assert segment is not None
+        try:
+            if batch.starts_segment:
+                segment.create()
+            segment.file().append(batch.buffers)
+            if datasync:
+                segment.file().datasync()
+            if batch.starts_segment and sync_directory:
+                self._files.sync_directory(f"{self._directory}/segments")
+        except OSError as error:
+            raise DurabilityError(segment.path, error) from error
+
+    return write
+
+
+def a_batch_is_not_synced(patch: Patch) -> None:
+    patch.setattr(Log, "write", write_without(datasync=False))
+
+
+def the_entry_of_a_segment_is_not_synced(patch: Patch) -> None:
+    patch.setattr(Log, "write", write_without(sync_directory=False))
+
+
+def confirms_leave_before_the_sync(patch: Patch) -> None:
+    def write(self: amqpstore.store.Store, batch: Batch) -> None:
+        self._log.settle(batch)
+        self._log.write(batch)
+
+    patch.setattr(amqpstore.store.Store, "_write", write)
+
+
+def only_the_first_write_of_a_segment_is_synced(patch: Patch) -> None:
+    sync_file = MemoryFiles.sync_file
+
+    def sync_once(self: MemoryFiles, path: str, node: FileNode) -> None:
+        if not node.synced:
+            sync_file(self, path, node)
+
+    patch.setattr(MemoryFiles, "sync_file", sync_once)
+
+
+def the_adopted_tail_is_not_synced(patch: Patch) -> None:
+    def datasync(self: MemoryFile) -> None:
+        if self._is_writable:
+            self._files.sync_file(self.path, self._node)
+
+    # Only recovery syncs a file that it did not create.
+    patch.setattr(MemoryFile, "datasync", datasync)
+
+
+def after_recovery(patch: Patch, then: Callable[..., None]) -> None:
+    recover = amqpstore.recovery.recover
+
+    def recover_and_then(files: Any, directory: str, *rest: Any) -> Any:
+        recovered = recover(files, directory, *rest)
+        then(recovered, files, rest[-1])
+        return recovered
+
+    patch.setattr(amqpstore.store, "recover", recover_and_then)
+
+
+def the_end_of_the_log_is_not_noted(patch: Patch) -> None:
+    after_recovery(patch, lambda recovered, files, queues: recovered.changes.clear())
+
+
+def a_torn_batch_is_taken_as_whole(patch: Patch) -> None:
+    patch.setattr(amqpstore.recovery._Batch, "is_whole", lambda self: True)
+
+
+def a_batch_is_whole_with_its_transaction(patch: Patch) -> None:
+    patch.setattr(amqpstore.recovery._Batch, "is_whole", lambda self: self.lsn > 0)
+
+
+def the_torn_tail_is_left_out_before_the_rest_is_applied(patch: Patch) -> None:
+    """Numbers go on behind the torn tail, so what is before it seems to come too late."""
+    batches_of = amqpstore.recovery._batches
+
+    def batches(segment: int, content: bytes) -> Any:
+        found = list(batches_of(segment, content))
+        if found and not found[-1].is_whole():
+            found.insert(0, dataclasses.replace(found[-1], start=0, end=0))
+        return found
+
+    patch.setattr(amqpstore.recovery, "_batches", batches)
+
+
+def the_transaction_is_written_before_its_messages(patch: Patch) -> None:
+    seal = Log.seal
+
+    def seal_the_other_way_round(self: Log, now_ms: int) -> Batch | None:
+        batch = seal(self, now_ms)
+        if batch is not None:
+            transaction = batch.buffers.pop()
+            batch.buffers.insert(1 if batch.starts_segment else 0, transaction)
+        return batch
+
+    patch.setattr(Log, "seal", seal_the_other_way_round)
+
+
+def each_queue_has_a_transaction_of_its_own(patch: Patch) -> None:
+    encode = amqpstore.records.encode_transaction
+
+    def encode_each(operations: Sequence[Operation], number: int, segment: int, ms: int) -> bytes:
+        return b"".join(
+            encode([operation], 1000 * number + place, segment, ms)
+            for place, operation in enumerate(operations)
+        )
+
+    patch.setattr(amqpstore.log, "encode_transaction", encode_each)
+
+
+def checksums_are_not_verified(patch: Patch) -> None:
+    patch.setattr(amqpstore.records, "crc32c", lambda content, before=0: 0)
+
+
+def not_logged(kind: OperationKind) -> Callable[[Patch], None]:
+    append = Log.append_operation
+
+    def append_some(self: Log, operation: Operation) -> None:
+        if operation.kind != kind:
+            append(self, operation)
+
+    return lambda patch: patch.setattr(Log, "append_operation", append_some)
+
+
+def acks_and_deliveries_are_swapped(patch: Patch) -> None:
+    append = Log.append_operation
+    swapped = {
+        OperationKind.ACK: OperationKind.DELIVERED,
+        OperationKind.DELIVERED: OperationKind.ACK,
+    }
+
+    def append_other(self: Log, operation: Operation) -> None:
+        kind = OperationKind(operation.kind)
+        append(self, operation._replace(kind=swapped.get(kind, kind)))
+
+    patch.setattr(Log, "append_operation", append_other)
+
+
+def what_was_delivered_goes_to_the_end(patch: Patch) -> None:
+    def insert(self: ReadyList, run: Run) -> None:
+        self.append(run)
+
+    patch.setattr(ReadyList, "insert", insert)
+
+
+def the_marker_is_not_synced(patch: Patch) -> None:
+    sync_file = MemoryFiles.sync_file
+
+    def sync_others(self: MemoryFiles, path: str, node: FileNode) -> None:
+        if not path.endswith("STORE.new"):
+            sync_file(self, path, node)
+
+    patch.setattr(MemoryFiles, "sync_file", sync_others)
+
+
+def the_entries_of_the_catalog_are_not_synced(patch: Patch) -> None:
+    sync_directory = MemoryFiles.sync_directory
+
+    def sync_others(self: MemoryFiles, path: str) -> None:
+        if not path.endswith("catalog"):
+            sync_directory(self, path)
+
+    patch.setattr(MemoryFiles, "sync_directory", sync_others)
+
+
+def a_queue_is_created_without_a_commit(patch: Patch) -> None:
+    commit = MemoryCatalog.commit
+
+    def commit_others(self: MemoryCatalog, changes: Sequence[Change]) -> None:
+        if not any(change.table == "queues" for change in changes):
+            commit(self, changes)
+
+    patch.setattr(MemoryCatalog, "commit", commit_others)
+
+
+def unknown_files_are_cleared_away(patch: Patch) -> None:
+    def clear(recovered: Any, files: Any, queues: Any) -> None:
+        for name in recovered.report.unknown_files:
+            files.remove(f"{DIRECTORY}/segments/{name}")
+
+    after_recovery(patch, clear)
+
+
+def counts_are_off_by_one(patch: Patch) -> None:
+    def miscount(recovered: Any, files: Any, queues: Any) -> None:
+        for queue_id in recovered.report.kept:
+            recovered.report.kept[queue_id] += 1
+
+    after_recovery(patch, miscount)
+
+
+def the_first_message_is_read_for_all(patch: Patch) -> None:
+    read = Log.read
+
+    def read_first(self: Log, first_id: int, count: int) -> Any:
+        found = read(self, first_id, count)
+        return found if isinstance(found, Exception) else [found[0]] * len(found)
+
+    patch.setattr(Log, "read", read_first)
+
+
+BUGS: dict[Callable[[Patch], None], set[str]] = {
+    a_batch_is_not_synced: {"I1"},
+    the_entry_of_a_segment_is_not_synced: {"I1"},
+    confirms_leave_before_the_sync: {"I1"},
+    only_the_first_write_of_a_segment_is_synced: {"I1"},
+    the_adopted_tail_is_not_synced: {"I5"},
+    the_end_of_the_log_is_not_noted: {"I10"},
+    a_torn_batch_is_taken_as_whole: {"I10"},
+    a_batch_is_whole_with_its_transaction: {"I10"},
+    the_torn_tail_is_left_out_before_the_rest_is_applied: {"I1", "I10"},
+    the_transaction_is_written_before_its_messages: {"I1"},
+    each_queue_has_a_transaction_of_its_own: {"I3"},
+    checksums_are_not_verified: {"I2"},
+    acks_and_deliveries_are_swapped: {"I1"},
+    what_was_delivered_goes_to_the_end: {"I6"},
+    the_marker_is_not_synced: {"I9"},
+    the_entries_of_the_catalog_are_not_synced: {"I9"},
+    a_queue_is_created_without_a_commit: {"I1"},
+    unknown_files_are_cleared_away: {"I11"},
+    counts_are_off_by_one: {"I12"},
+    the_first_message_is_read_for_all: {"I1"},
+}
+
+
+@pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.__name__)
+def test_a_bug_is_caught(bug: Callable[[Patch], None], monkeypatch: Patch) -> None:
+    bug(monkeypatch)
+    assert violated(BUGS[bug]) == BUGS[bug]
+
+
+@pytest.mark.parametrize("kind", [OperationKind.ACK, OperationKind.DELIVERED])
+def test_an_operation_that_is_not_logged_is_caught(kind: OperationKind, monkeypatch: Patch) -> None:
+    not_logged(kind)(monkeypatch)
+    assert violated({"I5"}) == {"I5"}
