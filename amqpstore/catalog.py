@@ -13,13 +13,14 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import lmdb
 import msgpack
 
 from amqpstore.errors import DamageError, DurabilityError
+from amqpstore.lmdb_pages import check_pages
 
 Value = Any
 """What msgpack takes: None, bool, int, float, str, bytes, and lists and dicts of them."""
@@ -53,22 +54,35 @@ class Catalog(Protocol):
     def close(self) -> None: ...
 
 
+OpenCatalog = Callable[[str, bool], Catalog]
+"""Open the catalog in a directory, or with True make it, in place of what is there.
+
+Raises: DamageError, when it is missing or cannot be read."""
+
+
 class LmdbCatalog:
     """The catalog in an LMDB environment: one named database a table, in the directory `path`.
 
-    Raises: DamageError, when LMDB cannot open what is there.
+    Args: create, make it in the directory, which exists.
+    Raises: DamageError, when it is missing, or LMDB cannot open what is there.
     """
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, create: bool) -> None:
         self._path = path
-        os.makedirs(path, exist_ok=True)
+        file_path = os.path.join(path, "data.mdb")
+        if create:
+            for name in ("data.mdb", "lock.mdb"):
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(os.path.join(path, name))
+        else:
+            check_pages(file_path)
         try:
             self._environment = lmdb.open(
-                path, map_size=_FIRST_MAP_BYTES, max_dbs=len(TABLES), mode=0o640
+                path, map_size=_FIRST_MAP_BYTES, max_dbs=len(TABLES), mode=0o640, create=create
             )
             self._tables = {table: self._environment.open_db(table.encode()) for table in TABLES}
         except lmdb.Error as error:
-            raise DamageError(os.path.join(path, "data.mdb"), 0, str(error)) from error
+            raise DamageError(file_path, 0, str(error)) from error
 
     def rows(self, table: str) -> dict[str, Value]:
         try:

@@ -13,7 +13,7 @@ LOCK = "lock"
 CATALOG = "catalog"
 SEGMENTS = "segments"
 
-_SEGMENT = re.compile(r"^([0-9]{10})\.segment$")
+_SEGMENT = re.compile(r"([0-9]{10})\.segment")
 
 
 def segment_path(directory: str, number: int) -> str:
@@ -23,5 +23,5 @@ def segment_path(directory: str, number: int) -> str:
 
 def segment_number(name: str) -> int | None:
     """The number in a segment's file name; None for a file that is no segment of ours."""
-    match = _SEGMENT.match(name)
+    match = _SEGMENT.fullmatch(name)
     return int(match[1]) if match and int(match[1]) else None

@@ -11,6 +11,7 @@ What is durable is part of the contract of each call, and the store relies on no
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import os
@@ -55,9 +56,10 @@ class Files(Protocol):
     """A file system, as little of it as a store needs. Every call may raise OSError."""
 
     def make_directory(self, path: str) -> None:
-        """Create `path` and its missing parents; nothing happens where it exists.
+        """Create `path` and its missing parents, where it does not exist.
 
-        Durable on return, down from the first parent that existed.
+        Durable on return, down from the first parent that existed, and `path` in any case: who
+        made it may have been killed before it was.
         """
 
     def list_directory(self, path: str) -> list[str]:
@@ -144,11 +146,10 @@ class OsFiles:
     """The real file system."""
 
     def make_directory(self, path: str) -> None:
-        if os.path.isdir(path):
-            return
         parent = os.path.dirname(os.path.abspath(path))
-        self.make_directory(parent)
-        os.mkdir(path)
+        if not os.path.isdir(path):
+            self.make_directory(parent)
+            os.mkdir(path)
         self.sync_directory(parent)
 
     def list_directory(self, path: str) -> list[str]:
@@ -185,6 +186,8 @@ class OsFiles:
             present = os.pread(descriptor, 200, 0).decode("utf-8", "replace").strip()
             os.close(descriptor)
             raise BlockingIOError(error.errno, present or "an unknown process", path) from None
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, holder.encode() + b"\n", 0)
+        # The text is for people: a full disk must not keep a store from being opened.
+        with contextlib.suppress(OSError):
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, holder.encode() + b"\n", 0)
         return OsLock(descriptor)

@@ -31,6 +31,7 @@ from amqpstore.records import (
     OPERATION,
     Operation,
     OperationKind,
+    checksum_seed,
     encode_messages,
     encode_segment_header,
     encode_transaction,
@@ -44,11 +45,15 @@ _MESSAGE_BYTES = 100
 
 
 class Batch:
-    """Messages and operations that become durable together. `waiters` are called once they are."""
+    """Messages and operations that become durable together. `waiters` are called once they are.
+
+    The messages have contiguous ids from `first_id` on.
+    """
 
     __slots__ = (
         "buffers",
         "byte_count",
+        "first_id",
         "first_offset",
         "lengths",
         "messages",
@@ -58,7 +63,8 @@ class Batch:
         "waiters",
     )
 
-    def __init__(self) -> None:
+    def __init__(self, first_id: int) -> None:
+        self.first_id = first_id
         self.messages: list[Message] = []
         self.runs: dict[tuple[int, int], list[Operation]] = {}
         self.waiters: list[Callable[[], None]] = []
@@ -96,15 +102,21 @@ class Log:
         self._files = files
         self._directory = directory
         self._store_id = store_id
+        self._seed = checksum_seed(store_id)
         self._segment_bytes = segment_bytes
         self._segments = segments
         self._current: Segment | None = None
         self._next_segment = next_segment
-        self._next_message_id = next_message_id
         self._next_lsn = next_lsn
-        self._open = Batch()
+        self._open = Batch(next_message_id)
         self._under_way: Batch | None = None
         self._envelopes: dict[bytes, Envelope] = {}
+        self._failure: DurabilityError | None = None
+
+    @property
+    def failure(self) -> DurabilityError | None:
+        """The error that ended all writing, if one did."""
+        return self._failure
 
     @property
     def current(self) -> Segment | None:
@@ -134,16 +146,11 @@ class Log:
 
     def append_messages(self, messages: Sequence[Message]) -> int:
         """Put messages in the open batch, under contiguous ids from the returned one on."""
-        first_id = message_id = self._next_message_id
-        byte_count = 0
-        for message in messages:
-            message.id = message_id
-            message_id += 1
-            byte_count += len(message.body)
-        self._next_message_id = message_id
         batch = self._open
+        first_id = batch.first_id + len(batch.messages)
         batch.messages.extend(messages)
-        batch.byte_count += byte_count + _MESSAGE_BYTES * len(messages)
+        body_bytes = sum([len(message.body) for message in messages])
+        batch.byte_count += body_bytes + _MESSAGE_BYTES * len(messages)
         return first_id
 
     def append_operation(self, operation: Operation) -> None:
@@ -175,12 +182,14 @@ class Log:
     def seal(self, now_ms: int) -> Batch | None:
         """Step 1: the open batch, encoded, or None when there is nothing in it.
 
-        Call it only when `is_idle`.
+        Call it only when `is_idle`. Raises: DurabilityError, when a write failed before.
         """
+        if self._failure:
+            raise self._failure
         batch = self._open
         if not batch.runs:
             return None
-        self._open = Batch()
+        self._open = Batch(batch.first_id + len(batch.messages))
         self._under_way = batch
         segment = self._current
         buffers = batch.buffers
@@ -188,9 +197,20 @@ class Log:
             segment = self._start_segment(batch, now_ms)
         batch.segment = segment
         batch.first_offset = segment.size
-        encode_messages(batch.messages, segment.number, buffers, batch.lengths)
-        transaction = encode_transaction(batch.operations(), self._next_lsn, segment.number, now_ms)
+        lsn = self._next_lsn
         self._next_lsn += 1
+        encode_messages(
+            batch.messages,
+            batch.first_id,
+            segment.number,
+            buffers,
+            batch.lengths,
+            seed=self._seed,
+            batch=lsn,
+        )
+        transaction = encode_transaction(
+            batch.operations(), lsn, segment.number, now_ms, seed=self._seed
+        )
         buffers.append(transaction)
         segment.size += sum(batch.lengths) + len(transaction)
         return batch
@@ -198,11 +218,14 @@ class Log:
     def write(self, batch: Batch) -> None:
         """Step 2: make the batch durable. The one call that may run in another thread.
 
-        Raises: DurabilityError; the log is then not to be written to again.
+        Raises: DurabilityError; all writing ends with it, as a segment whose datasync failed
+        must not be appended to.
         """
         segment = batch.segment
         if segment is None:
             raise ValueError("the batch was not sealed")
+        if self._failure:
+            raise self._failure
         try:
             if batch.starts_segment:
                 segment.create()
@@ -212,13 +235,13 @@ class Log:
             if batch.starts_segment:
                 self._files.sync_directory(f"{self._directory}/{SEGMENTS}")
         except OSError as error:
-            raise DurabilityError(segment.path, error) from error
+            self._failure = DurabilityError(segment.path, error)
+            raise self._failure from error
 
     def settle(self, batch: Batch) -> None:
         """Step 3: note where the batch's messages are and call those who waited for it."""
         if batch.messages and batch.segment is not None:
-            first_id = batch.messages[0].id
-            batch.segment.place_batch(first_id, batch.lengths, batch.first_offset)
+            batch.segment.place_batch(batch.first_id, batch.lengths, batch.first_offset)
         self._under_way = None
         for callback in batch.waiters:
             callback()
@@ -238,10 +261,10 @@ class Log:
     def _start_segment(self, batch: Batch, now_ms: int) -> Segment:
         number = self._next_segment
         self._next_segment += 1
-        segment = Segment(self._files, segment_path(self._directory, number), number)
+        segment = Segment(self._files, segment_path(self._directory, number), number, self._seed)
         header = encode_segment_header(number, FORMAT_VERSION, self._store_id, now_ms)
         segment.size = len(header)
-        segment.first_id = batch.messages[0].id if batch.messages else self._next_message_id
+        segment.first_id = batch.first_id
         batch.buffers.append(header)
         batch.starts_segment = True
         self._segments.append(segment)

@@ -1,7 +1,7 @@
 """The file that says a directory is a store, and the rules of making one.
 
-It is written first of all, under another name, synced and then renamed: a directory with a
-marker is a store from that moment on, and one that a crash left without it is still empty.
+It is written last of all, under another name, synced and then renamed: a directory with a
+marker is a store from that moment on, and what a crash left without it is no store yet.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import re
 import uuid
 
 from amqpstore.errors import DamageError, FormatVersionError, NotAStoreError
-from amqpstore.filenames import LOCK, MARKER, NEW_MARKER
+from amqpstore.filenames import CATALOG, LOCK, MARKER, NEW_MARKER, SEGMENTS
 from amqpstore.files import Files
 from amqpstore.log import FORMAT_VERSION
 
@@ -21,15 +21,23 @@ _VERSION = re.compile(r"amqpstore\nformat-version: ([0-9]+)\n")
 
 
 def check_directory(files: Files, directory: str) -> None:
-    """Raises: NotAStoreError, when `directory` is a file, or holds files and no marker."""
+    """Raises: NotAStoreError, when `directory` is a file, or no store and not empty either.
+
+    What a crash left of a store that was being made counts as empty.
+    """
     if not files.exists(directory):
         return
     try:
         names = set(files.list_directory(directory))
     except NotADirectoryError:
         raise NotAStoreError(directory, "it is a file") from None
-    strangers = sorted(names - {LOCK, NEW_MARKER})
-    if strangers and MARKER not in names:
+    if MARKER in names:
+        return
+    strangers = sorted(names - {LOCK, NEW_MARKER, CATALOG, SEGMENTS})
+    if SEGMENTS in names:
+        segments = files.list_directory(os.path.join(directory, SEGMENTS))
+        strangers += [f"{SEGMENTS}/{name}" for name in segments]
+    if strangers:
         some = ", ".join(strangers[:3]) + (", ..." if len(strangers) > 3 else "")
         raise NotAStoreError(directory, f"it holds {some} but no file {MARKER}")
 
@@ -51,8 +59,8 @@ def read(files: Files, directory: str) -> uuid.UUID | None:
     return uuid.UUID(match[2])
 
 
-def write(files: Files, directory: str, store_id: uuid.UUID) -> uuid.UUID:
-    """Make an empty directory a store. Durable on return."""
+def write(files: Files, directory: str, store_id: uuid.UUID) -> None:
+    """Make a directory, whose catalog is there already, a store. Durable on return."""
     path = os.path.join(directory, MARKER)
     new_path = os.path.join(directory, NEW_MARKER)
     if files.exists(new_path):
@@ -65,4 +73,3 @@ def write(files: Files, directory: str, store_id: uuid.UUID) -> uuid.UUID:
         file.close()
     files.rename(new_path, path)
     files.sync_directory(directory)
-    return store_id

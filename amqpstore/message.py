@@ -34,14 +34,13 @@ class Envelope:
 
 
 class Message:
-    """One message. `id` is 0 until, and unless, the message enters the log."""
+    """One message: what was published, wherever it is now."""
 
-    __slots__ = ("body", "envelope", "id")
+    __slots__ = ("body", "envelope")
 
-    def __init__(self, envelope: Envelope, body: bytes, id: int = 0) -> None:  # noqa: A002
+    def __init__(self, envelope: Envelope, body: bytes) -> None:
         self.envelope = envelope
         self.body = body
-        self.id = id
 
 
 def encode_head(exchange: str, routing_key: str, properties: bytes) -> bytes:

@@ -4,6 +4,7 @@ A record is a 32-byte header and a payload (FORMAT.md gives the layout and an ex
 record identifies itself: its header holds its kind, its number, the segment it belongs to and
 its length, under a checksum of its own, so that no length is trusted before it was checked; the
 payload's checksum goes on from the header's, so that a payload cannot pass under another header.
+The checksums begin with a seed that no client knows: a body that looks like a record is none.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from amqpstore.message import HEAD, Envelope, Message
 MAGIC = b"\xc7REC"
 
 HEADER = struct.Struct(">4sBBHQIIII")
-"""magic, kind, flags, reserved, number, segment, payload length, two checksums."""
+"""magic, kind, flags, batch, number, segment, payload length, two checksums."""
 
 _IDENTITY = struct.Struct(">4sBBHQII")
 _CHECKSUMS = struct.Struct(">II")
@@ -69,6 +70,7 @@ class Record(NamedTuple):
     """A sound record: offsets in bytes from the start of its file."""
 
     kind: int
+    batch: int
     number: int
     offset: int
     payload_offset: int
@@ -83,10 +85,17 @@ class Gap(NamedTuple):
     reason: str
 
 
-def encode_record(kind: Kind, number: int, segment: int, payload: bytes) -> bytes:
-    """One record, whole."""
-    identity = _IDENTITY.pack(MAGIC, kind, 0, 0, number, segment, len(payload))
-    header_checksum = crc32c(identity)
+def checksum_seed(store_id: bytes) -> int:
+    """What the checksums of a store's records begin with, those of SEGMENT records excepted."""
+    return crc32c(store_id)
+
+
+def encode_record(
+    kind: Kind, number: int, segment: int, payload: bytes, *, seed: int, batch: int = 0
+) -> bytes:
+    """One record, whole. `batch` is the LSN of the batch it is in: its low 16 bits are kept."""
+    identity = _IDENTITY.pack(MAGIC, kind, 0, batch & 0xFFFF, number, segment, len(payload))
+    header_checksum = crc32c(identity, seed)
     return b"%b%b%b" % (
         identity,
         _CHECKSUMS.pack(header_checksum, crc32c(payload, header_checksum)),
@@ -95,21 +104,30 @@ def encode_record(kind: Kind, number: int, segment: int, payload: bytes) -> byte
 
 
 def encode_messages(
-    messages: Iterable[Message], segment: int, buffers: list[bytes], lengths: list[int]
+    messages: Iterable[Message],
+    first_id: int,
+    segment: int,
+    buffers: list[bytes],
+    lengths: list[int],
+    *,
+    seed: int,
+    batch: int,
 ) -> None:
     """Append the MESSAGE records of `messages` to `buffers`, their lengths in bytes to `lengths`.
 
-    The same bytes as `encode_record` makes, without copying a body: this is the hot path.
+    Their ids are contiguous from `first_id` on. The same bytes as `encode_record` makes, without
+    copying a body: this is the hot path.
     """
     pack_identity = _IDENTITY.pack
     pack_checksums = _CHECKSUMS.pack
     kind = int(Kind.MESSAGE)
-    for message in messages:
+    batch &= 0xFFFF
+    for message_id, message in enumerate(messages, first_id):
         body = message.body
         head = message.envelope.head
         size = len(head) + len(body)
-        identity = pack_identity(MAGIC, kind, 0, 0, message.id, segment, size)
-        checksum = crc32c(identity)
+        identity = pack_identity(MAGIC, kind, 0, batch, message_id, segment, size)
+        checksum = crc32c(identity, seed)
         payload_checksum = crc32c(body, crc32c(head, checksum))
         buffers.append(identity + pack_checksums(checksum, payload_checksum) + head)
         buffers.append(body)
@@ -117,21 +135,21 @@ def encode_messages(
 
 
 def encode_transaction(
-    operations: Sequence[Operation], number: int, segment: int, time_ms: int
+    operations: Sequence[Operation], number: int, segment: int, time_ms: int, *, seed: int
 ) -> bytes:
     """The TRANSACTION record, log sequence number `number`, of what happened in one batch."""
     pack = OPERATION.pack
     payload = COMMIT_TIME.pack(time_ms) + b"".join([pack(*operation) for operation in operations])
-    return encode_record(Kind.TRANSACTION, number, segment, payload)
+    return encode_record(Kind.TRANSACTION, number, segment, payload, seed=seed, batch=number)
 
 
 def encode_segment_header(segment: int, version: int, store_id: bytes, time_ms: int) -> bytes:
-    """The record every segment begins with."""
+    """The record every segment begins with. Its seed is 0: it says itself of which store it is."""
     payload = SEGMENT_PAYLOAD.pack(version, store_id, time_ms)
-    return encode_record(Kind.SEGMENT, segment, segment, payload)
+    return encode_record(Kind.SEGMENT, segment, segment, payload, seed=0)
 
 
-def decode_message(payload: bytes, message_id: int, envelopes: dict[bytes, Envelope]) -> Message:
+def decode_message(payload: bytes, envelopes: dict[bytes, Envelope]) -> Message:
     """A message from a sound payload; equal envelopes are shared through `envelopes`.
 
     Raises: ValueError, when the lengths in it do not fit it.
@@ -154,7 +172,7 @@ def decode_message(payload: bytes, message_id: int, envelopes: dict[bytes, Envel
             head[exchange_end:routing_key_end].decode(),
             head[routing_key_end:],
         )
-    return Message(envelope, payload[head_end:], message_id)
+    return Message(envelope, payload[head_end:])
 
 
 def decode_transaction(payload: bytes) -> tuple[int, list[Operation]]:
@@ -166,7 +184,7 @@ def decode_transaction(payload: bytes) -> tuple[int, list[Operation]]:
     return time_ms, [Operation(*fields) for fields in operations]
 
 
-def scan(content: bytes, segment: int) -> Iterator[Record | Gap]:
+def scan(content: bytes, segment: int, seed: int) -> Iterator[Record | Gap]:
     """All of a segment's file, in order: sound records of `segment`, and the gaps between them.
 
     A gap whose header is sound ends where that header says; otherwise the next sound record is
@@ -178,7 +196,7 @@ def scan(content: bytes, segment: int) -> Iterator[Record | Gap]:
     size = len(content)
     last_numbers = dict.fromkeys(_KINDS, 0)
     while offset < size:
-        found = record_at(content, offset, segment)
+        found = record_at(content, offset, segment, seed)
         if isinstance(found, Record):
             if found.number > last_numbers[found.kind]:
                 last_numbers[found.kind] = found.number
@@ -186,21 +204,24 @@ def scan(content: bytes, segment: int) -> Iterator[Record | Gap]:
                 offset = found.end
                 continue
             found = Gap(offset, found.end, f"number {found.number} does not ascend")
-        end = found.end if found.end > offset else _next_record(content, offset + 1, segment)
+        end = found.end
+        if end == offset:
+            end = _next_record(content, offset + 1, segment, seed)
         yield Gap(offset, end, found.reason)
         offset = end
 
 
-def record_at(content: bytes, offset: int, segment: int) -> Record | Gap:
+def record_at(content: bytes, offset: int, segment: int, seed: int) -> Record | Gap:
     """The record at `offset`, or why there is none: a Gap whose end is `offset` where unknown."""
     if len(content) - offset < HEADER.size:
         return Gap(offset, offset, "shorter than a record's header")
-    magic, kind, flags, reserved, number, written_in, size, header_checksum, payload_checksum = (
+    magic, kind, flags, batch, number, written_in, size, header_checksum, payload_checksum = (
         HEADER.unpack_from(content, offset)
     )
     if magic != MAGIC:
         return Gap(offset, offset, "no record starts here")
-    if crc32c(content[offset : offset + _IDENTITY.size]) != header_checksum:
+    identity = content[offset : offset + _IDENTITY.size]
+    if crc32c(identity, 0 if kind == Kind.SEGMENT else seed) != header_checksum:
         return Gap(offset, offset, "the header's checksum does not match")
     payload_offset = offset + HEADER.size
     end = payload_offset + size
@@ -210,18 +231,18 @@ def record_at(content: bytes, offset: int, segment: int) -> Record | Gap:
         return Gap(offset, end, "the payload's checksum does not match")
     if written_in != segment:
         return Gap(offset, end, f"the record was written for segment {written_in}")
-    if kind not in _KINDS or flags or reserved:
+    if kind not in _KINDS or flags:
         return Gap(offset, end, f"kind {kind} with flags {flags:#x} is of a newer format")
-    return Record(kind, number, offset, payload_offset, end)
+    return Record(kind, batch, number, offset, payload_offset, end)
 
 
 _KINDS = frozenset(int(kind) for kind in Kind)
 
 
-def _next_record(content: bytes, offset: int, segment: int) -> int:
+def _next_record(content: bytes, offset: int, segment: int, seed: int) -> int:
     """Offset of the next sound record, or the end of the content."""
     while (offset := content.find(MAGIC, offset)) != -1:
-        if isinstance(record_at(content, offset, segment), Record):
+        if isinstance(record_at(content, offset, segment, seed), Record):
             return offset
         offset += 1
     return len(content)

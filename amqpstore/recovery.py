@@ -8,6 +8,9 @@ they were written. Two kinds of unsound bytes are told apart:
 - *damage*: unsound bytes of a batch that was durable. It is reported with file and offset, the
   messages it took are named, and everything sound around it is served.
 
+Each record names its batch, so a batch whose TRANSACTION is damaged still ends where another's
+records begin.
+
 A batch is written only after the batch before it is durable. So bytes in front of a sound record
 of a later batch were durable, and only the end of the last segment can be torn; where a segment
 ends is noted in the catalog before anything is written behind it (`Recovered.changes`), and then
@@ -16,6 +19,7 @@ what precedes that end can only be damaged. Recovering twice gives the same as o
 
 from __future__ import annotations
 
+import errno
 from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -23,7 +27,7 @@ from operator import attrgetter
 
 from amqpstore.catalog import Change, Value
 from amqpstore.filenames import SEGMENTS, segment_number, segment_path
-from amqpstore.files import Files
+from amqpstore.files import File, Files
 from amqpstore.log import FORMAT_VERSION
 from amqpstore.queue import Queue
 from amqpstore.records import (
@@ -33,6 +37,7 @@ from amqpstore.records import (
     Operation,
     OperationKind,
     Record,
+    checksum_seed,
     decode_transaction,
     record_at,
     scan,
@@ -40,20 +45,24 @@ from amqpstore.records import (
 from amqpstore.runs import Run
 from amqpstore.segments import Segment
 
+_PAGE_BYTES = 4096
+
 
 @dataclass
 class RecoveryReport:
     """What recovery found, for people and machines: `dataclasses.asdict` is plain JSON.
 
     `kept` and `redelivered` count messages by queue id; `lost` names messages that were durable
-    and cannot be read, as (queue id, sequence, message id); `torn_bytes` were taken back from
-    the end of the log, `rolled_back` messages among them; `damage` is (path, offset, bytes,
-    reason); `unknown_files` were left alone.
+    and cannot be read, as (queue id, sequence, message id); `orphaned` are the ids of messages
+    whose record is sound and whose TRANSACTION, which said where they belong, is damaged.
+    `torn_bytes` were taken back from the end of the log, `rolled_back` messages among them;
+    `damage` is (path, offset, bytes, reason); `unknown_files` were left alone.
     """
 
     kept: dict[int, int] = field(default_factory=dict)
     redelivered: dict[int, int] = field(default_factory=dict)
     lost: list[tuple[int, int, int]] = field(default_factory=list)
+    orphaned: list[int] = field(default_factory=list)
     torn_bytes: int = 0
     rolled_back: int = 0
     damage: list[tuple[str, int, int, str]] = field(default_factory=list)
@@ -63,7 +72,7 @@ class RecoveryReport:
 
     @property
     def is_clean(self) -> bool:
-        """Whether the store was closed in order and nothing of it is damaged."""
+        """Whether nothing was torn and nothing is damaged."""
         return not (self.torn_bytes or self.rolled_back or self.damage or self.lost)
 
 
@@ -81,10 +90,14 @@ class Recovered:
 
 @dataclass
 class _Batch:
-    """Records up to and with one TRANSACTION, number `lsn` (0: not there), and gaps in them."""
+    """Records up to and with one TRANSACTION, number `lsn` (0: not there), and gaps in them.
+
+    `tag` is what its records say of their batch, the LSN's low 16 bits; -1 where none is sound.
+    """
 
     start: int
     end: int = 0
+    tag: int = -1
     messages: list[Record] = field(default_factory=list)
     gaps: list[Gap] = field(default_factory=list)
     lsn: int = 0
@@ -94,8 +107,6 @@ class _Batch:
         """Whether the TRANSACTION is there, and each message that it enqueues."""
         if not self.lsn:
             return False
-        if not self.gaps:
-            return True
         present = {record.number for record in self.messages}
         return all(
             first_id + place in present
@@ -129,6 +140,7 @@ class _Recovery:
         self._files = files
         self._directory = directory
         self._store_id = store_id
+        self._seed = checksum_seed(store_id)
         self._ends = {int(key): row["end"] for key, row in rows.items()}
         self._queues = queues
         self._report = RecoveryReport()
@@ -163,9 +175,8 @@ class _Recovery:
         return numbers
 
     def _segment(self, number: int, *, is_last: bool) -> None:
-        segment = Segment(self._files, segment_path(self._directory, number), number)
-        file = segment.file()
-        content = file.read(0, file.size())
+        segment = Segment(self._files, segment_path(self._directory, number), number, self._seed)
+        content = self._content(segment)
         end = self._ends.get(number)
         if end is not None and len(content) < end:
             gap = Gap(len(content), end, "the file is shorter than when it was closed")
@@ -178,18 +189,41 @@ class _Recovery:
             self._damage(segment.path, Gap(0, len(content), reason))
             batches = []
         else:
-            batches = list(_batches(segment.number, content))
-        if is_last and end is None and batches and not batches[-1].is_whole():
-            self._take_back(segment, batches.pop())
+            batches = list(_batches(content, number, self._seed))
+        is_torn = is_last and end is None and batches and not batches[-1].is_whole()
+        torn = batches.pop() if is_torn else None
         for batch in batches:
             self._apply(segment, batch)
+        if torn:
+            self._take_back(segment, torn)
         if not segment.offsets:
             segment.first_id = self._out.next_message_id
         self._out.segments.append(segment)
 
+    def _content(self, segment: Segment) -> bytes:
+        """A segment's file; zeros, which are damage, where the disk cannot read it."""
+        file = segment.file()
+        size = file.size()
+        try:
+            return file.read(0, size)
+        except OSError as error:
+            if error.errno != errno.EIO:
+                raise
+        pages = [self._page(file, offset) for offset in range(0, size, _PAGE_BYTES)]
+        return b"".join(pages)[:size]
+
+    def _page(self, file: File, offset: int) -> bytes:
+        try:
+            return file.read(offset, _PAGE_BYTES)
+        except OSError as error:
+            if error.errno != errno.EIO:
+                raise
+            self._damage(file.path, Gap(offset, offset + _PAGE_BYTES, str(error)))
+            return bytes(_PAGE_BYTES)
+
     def _foreign(self, content: bytes, number: int) -> str | None:
         """Why nothing in this segment is ours; None when nothing says so."""
-        found = record_at(content, 0, number)
+        found = record_at(content, 0, number, self._seed)
         if isinstance(found, Gap) or found.kind != Kind.SEGMENT:
             return None
         payload = content[found.payload_offset : found.end]
@@ -215,14 +249,9 @@ class _Recovery:
         out = self._out
         for gap in batch.gaps:
             self._damage(segment.path, gap)
-        for record in batch.messages:
-            if record.number < out.next_message_id:
-                reason = f"message {record.number} does not ascend"
-                self._damage(segment.path, Gap(record.offset, record.end, reason))
-                continue
-            segment.place(record.number, record.offset)
-            out.next_message_id = record.number + 1
+        present = self._placed(segment, batch)
         if not batch.lsn:
+            self._report.orphaned += present
             return
         if batch.lsn < out.next_lsn:
             reason = f"transaction {batch.lsn} does not ascend"
@@ -230,12 +259,30 @@ class _Recovery:
             return
         out.next_lsn = batch.lsn + 1
         for operation in batch.operations:
+            if operation.kind == OperationKind.ENQUEUE:
+                # Also where the record is damaged: no other message may get its id.
+                end_id = operation.first_id + operation.message_count
+                out.next_message_id = max(out.next_message_id, end_id)
             # A queue that the catalog no longer has was deleted, and its messages with it.
             if queue := self._queues.get(operation.queue_id):
                 apply(queue, operation)
 
+    def _placed(self, segment: Segment, batch: _Batch) -> list[int]:
+        """Note where the batch's messages are. Returns their ids."""
+        out = self._out
+        placed = []
+        for record in batch.messages:
+            if record.number < out.next_message_id:
+                reason = f"message {record.number} does not ascend"
+                self._damage(segment.path, Gap(record.offset, record.end, reason))
+                continue
+            segment.place(record.number, record.offset)
+            out.next_message_id = record.number + 1
+            placed.append(record.number)
+        return placed
+
     def _drop_lost(self) -> None:
-        """Take messages whose record is not there off their queues, and name them."""
+        """Put messages whose record is not there in quarantine, and name them."""
         if not self._report.damage:
             return
         segments = [segment for segment in self._out.segments if segment.offsets]
@@ -248,19 +295,29 @@ class _Recovery:
                         sequence = run.first_sequence + place
                         self._report.lost.append((queue.id, sequence, message_id))
         for queue_id, sequence, _ in self._report.lost:
-            self._queues[queue_id].ready.remove(sequence, 1)
+            queue = self._queues[queue_id]
+            for run in queue.ready.remove(sequence, 1):
+                queue.quarantined.insert(run)
 
     def _damage(self, path: str, gap: Gap) -> None:
         self._report.damage.append((path, gap.offset, gap.end - gap.offset, gap.reason))
 
 
-def _batches(segment: int, content: bytes) -> Iterator[_Batch]:
-    """A segment's content, cut behind each TRANSACTION; bytes behind the last are a batch too."""
+def _batches(content: bytes, segment: int, seed: int) -> Iterator[_Batch]:
+    """A segment's content, cut behind each TRANSACTION and where the records' batch changes."""
     batch = _Batch(0)
-    for found in scan(content, segment):
+    for found in scan(content, segment, seed):
         if isinstance(found, Gap):
             batch.gaps.append(found)
-        elif found.kind == Kind.MESSAGE:
+            continue
+        if found.kind == Kind.SEGMENT:
+            continue
+        if batch.tag not in (-1, found.batch):
+            batch.end = found.offset
+            yield batch
+            batch = _Batch(found.offset)
+        batch.tag = found.batch
+        if found.kind == Kind.MESSAGE:
             batch.messages.append(found)
         elif found.kind == Kind.TRANSACTION:
             try:
@@ -284,10 +341,11 @@ def apply(queue: Queue, operation: Operation) -> None:
         run = Run(first_sequence, count, first_id=first_id)
         queue.ready.append_stored(run)
         queue.next_sequence = max(queue.next_sequence, run.end)
-    elif kind == OperationKind.DELIVERED:
-        for run in queue.ready.remove(first_sequence, count):
+        return
+    # Also where the ENQUEUE is damaged: no other message may get its sequence.
+    queue.next_sequence = max(queue.next_sequence, first_sequence + count)
+    removed = queue.ready.remove(first_sequence, count)
+    if kind == OperationKind.DELIVERED:
+        for run in removed:
             run.delivery_count += 1
             queue.ready.insert(run)
-    else:
-        queue.ready.remove(first_sequence, count)
-        queue.next_sequence = max(queue.next_sequence, first_sequence + count)

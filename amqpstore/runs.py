@@ -10,7 +10,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterator
 from operator import attrgetter
-from typing import Generic, Protocol, Self, TypeVar
+from typing import Any, Generic, Protocol, Self, TypeVar
 
 from amqpstore.message import Message
 
@@ -33,12 +33,15 @@ class Span(Protocol):
 
 SpanT = TypeVar("SpanT", bound=Span)
 
+_GONE: Any = None
+"""In the place of a run that was dropped from the front of a list."""
+
 
 class Run:
     """`count` messages of one queue, from `first_sequence` on, delivered `delivery_count` times.
 
-    `messages` holds them when they are in memory; otherwise it is None and they are on disk,
-    under `count` contiguous ids from `first_id` on.
+    Those that are in the log have contiguous ids from `first_id` on; 0 says that none is.
+    `messages` holds them when they are in memory; otherwise it is None.
     """
 
     __slots__ = ("count", "delivery_count", "first_id", "first_sequence", "messages")
@@ -75,9 +78,9 @@ class Run:
         )
         self.first_sequence += count
         self.count -= count
-        if messages is None:
+        if self.first_id:
             self.first_id += count
-        else:
+        if messages is not None:
             self.messages = messages[count:]
         return head
 
@@ -111,26 +114,29 @@ class RunList(Generic[SpanT]):
         """The run with the lowest sequence. Raises: IndexError when there is none."""
         return self._runs[self._head]
 
+    @property
+    def last(self) -> SpanT:
+        """The run with the highest sequence. Raises: IndexError when there is none."""
+        return self._runs[-1]
+
     def append(self, run: SpanT) -> None:
         """Add a run behind all others."""
         self._runs.append(run)
         self.count += run.count
 
     def insert(self, run: SpanT) -> None:
-        """Put a run in its place, which no other run may overlap."""
+        """Put a run in its place. Raises: ValueError, when another run overlaps it."""
         runs = self._runs
-        self.count += run.count
-        if self._head < len(runs) and run.first_sequence > runs[self._head].first_sequence:
-            place = bisect_right(runs, run.first_sequence, self._head, key=_FIRST_SEQUENCE)
-            before = runs[place - 1]
-            if before.end > run.first_sequence:
-                raise ValueError(f"{run!r} overlaps {before!r}")
-            runs.insert(place, run)
-        elif self._head:
+        place = bisect_right(runs, run.first_sequence, self._head, key=_FIRST_SEQUENCE)
+        for neighbour in runs[max(place - 1, self._head) : place + 1]:
+            if neighbour.first_sequence < run.end and run.first_sequence < neighbour.end:
+                raise ValueError(f"{run!r} overlaps {neighbour!r}")
+        if place == self._head and place:
             self._head -= 1
             runs[self._head] = run
         else:
-            runs.insert(0, run)
+            runs.insert(place, run)
+        self.count += run.count
 
     def take_first(self, limit: int) -> SpanT:
         """Remove and return up to `limit` messages, all from the first run."""
@@ -176,7 +182,9 @@ class RunList(Generic[SpanT]):
         return removed
 
     def _drop_first(self) -> None:
-        # The list is cut only now and then: a cut moves all that is behind it.
+        # The list is cut only now and then: a cut moves all that is behind it. Until then
+        # nothing may be kept alive by it.
+        self._runs[self._head] = _GONE
         self._head += 1
         if self._head >= 64 and self._head * 2 >= len(self._runs):
             del self._runs[: self._head]
@@ -191,7 +199,7 @@ class ReadyList(RunList[Run]):
     def append_stored(self, run: Run) -> None:
         """Add a run on disk behind all others; one that continues the last becomes part of it."""
         if len(self):
-            last = self._runs[-1]
+            last = self.last
             if (
                 last.messages is None
                 and not last.delivery_count

@@ -17,15 +17,18 @@ _READ_AHEAD_BYTES = 1 << 20
 
 
 class Segment:
-    """Segment `number` at `path`; `size` bytes of it are sound or about to be written.
+    """Segment `number` at `path`; `size` bytes of it were written or are about to be.
+
+    Args: seed, of the checksums of the store's records.
 
     `offsets` tells, for the message ids from `first_id` on, where each record starts.
     """
 
-    __slots__ = ("_file", "_files", "first_id", "number", "offsets", "path", "size")
+    __slots__ = ("_file", "_files", "_seed", "first_id", "number", "offsets", "path", "size")
 
-    def __init__(self, files: Files, path: str, number: int) -> None:
+    def __init__(self, files: Files, path: str, number: int, seed: int) -> None:
         self._files = files
+        self._seed = seed
         self._file: File | None = None
         self.path = path
         self.number = number
@@ -90,7 +93,7 @@ class Segment:
         return messages
 
     def _end_of(self, place: int) -> int:
-        """An offset not before the end of the record at `place`, nor far behind it."""
+        """Where the record at `place` ends, or further on: at the next message or at the end."""
         following = (offset for offset in self.offsets[place + 1 : place + 2] if offset)
         return next(following, self.size)
 
@@ -98,13 +101,13 @@ class Segment:
         self, content: bytes, place: int, offset: int, envelopes: dict[bytes, Envelope]
     ) -> Message | MessageDamagedError:
         message_id = self.first_id + place
-        found = record_at(content, offset, self.number)
+        found = record_at(content, offset, self.number, self._seed)
         if isinstance(found, Gap):
             return self._damaged(message_id, found.reason)
         if found.kind != Kind.MESSAGE or found.number != message_id:
             return self._damaged(message_id, "another record is in its place")
         try:
-            return decode_message(content[found.payload_offset : found.end], message_id, envelopes)
+            return decode_message(content[found.payload_offset : found.end], envelopes)
         except ValueError as error:
             return self._damaged(message_id, str(error))
 

@@ -14,11 +14,17 @@ import uuid
 from collections.abc import Callable, Iterable, Sequence
 
 from amqpstore import marker
-from amqpstore.catalog import Catalog, Change, LmdbCatalog, Value
-from amqpstore.errors import DamageError, MessageDamagedError, StoreClosedError, StoreLockedError
+from amqpstore.catalog import Catalog, Change, LmdbCatalog, OpenCatalog, Value
+from amqpstore.errors import (
+    DamageError,
+    DurabilityError,
+    MessageDamagedError,
+    StoreClosedError,
+    StoreLockedError,
+)
 from amqpstore.filenames import CATALOG, LOCK, SEGMENTS
 from amqpstore.files import Files, Lock, OsFiles
-from amqpstore.log import Batch, Log
+from amqpstore.log import Log
 from amqpstore.message import Message
 from amqpstore.queue import Queue
 from amqpstore.records import Operation, OperationKind
@@ -50,6 +56,7 @@ class Store:
         self._catalog = catalog
         self._log = log
         self._next_queue_id = int(catalog.rows("store").get(_NEXT_QUEUE_ID, 1))
+        self._failure: DurabilityError | None = None
         self._is_closed = False
 
     @classmethod
@@ -58,14 +65,15 @@ class Store:
         directory: str,
         *,
         files: Files | None = None,
-        open_catalog: Callable[[str], Catalog] = LmdbCatalog,
+        open_catalog: OpenCatalog = LmdbCatalog,
         segment_bytes: int = SEGMENT_BYTES,
     ) -> Store:
         """Open the store in `directory`, or make one where there is nothing; recover what it holds.
 
         Args: segment_bytes, the size from which on a segment gets no further batch.
-        Raises: NotAStoreError, FormatVersionError, StoreLockedError, DamageError (the catalog
-        cannot be read), OSError. Nothing is changed then.
+        Raises: NotAStoreError, FormatVersionError, StoreLockedError, DamageError (the marker or
+        the catalog is missing or cannot be read); nothing but the lock's text is changed then.
+        OSError.
         """
         files = files or OsFiles()
         marker.check_directory(files, directory)
@@ -86,24 +94,21 @@ class Store:
         directory: str,
         lock: Lock,
         files: Files,
-        open_catalog: Callable[[str], Catalog],
+        open_catalog: OpenCatalog,
         segment_bytes: int,
     ) -> Store:
-        found = marker.read(files, directory)
-        if found is None:
-            found = marker.write(files, directory, uuid.uuid4())
-        files.make_directory(os.path.join(directory, SEGMENTS))
-        catalog_path = os.path.join(directory, CATALOG)
-        catalog = open_catalog(catalog_path)
-        try:
-            # LMDB syncs its file, but not the directory entries of what it created.
+        store_id = marker.read(files, directory)
+        if store_id is None:
+            store_id = _make(files, directory, open_catalog)
+        else:
+            # Who put the marker there may have been killed before it was durable.
             files.sync_directory(directory)
-            if files.exists(catalog_path):
-                files.sync_directory(catalog_path)
-            _check_catalog(files, directory, catalog, found)
+        catalog = open_catalog(os.path.join(directory, CATALOG), False)
+        try:
+            _check_catalog(directory, catalog, store_id)
             rows = catalog.rows("queues")
             queues = {int(key): Queue(int(key), rows[key], durable=True) for key in rows}
-            recovered = recover(files, directory, found.bytes, catalog.rows("segments"), queues)
+            recovered = recover(files, directory, store_id.bytes, catalog.rows("segments"), queues)
             if recovered.changes:
                 catalog.commit(recovered.changes)
         except BaseException:
@@ -112,7 +117,7 @@ class Store:
         log = Log(
             files,
             directory,
-            store_id=found.bytes,
+            store_id=store_id.bytes,
             segment_bytes=segment_bytes,
             segments=recovered.segments,
             next_segment=recovered.next_segment,
@@ -129,32 +134,27 @@ class Store:
 
     def define(self, changes: Sequence[Change]) -> None:
         """Change definitions, all at once. Raises: DurabilityError."""
-        self._check_open()
-        self._catalog.commit(changes)
+        self._commit(changes)
 
     def create_queue(
         self, definition: Value, *, durable: bool = True, changes: Sequence[Change] = ()
     ) -> Queue:
         """A new, empty queue; `changes` of definitions go with it. Raises: DurabilityError."""
-        self._check_open()
         queue = Queue(self._next_queue_id, definition, durable=durable)
         self._next_queue_id += 1
         if durable:
             counter = Change("store", _NEXT_QUEUE_ID, self._next_queue_id)
             row = Change("queues", _queue_key(queue), definition)
-            self._catalog.commit([counter, row, *changes])
-        elif changes:
-            self._catalog.commit(changes)
+            self._commit([counter, row, *changes])
+        else:
+            self._commit(changes)
         self.queues[queue.id] = queue
         return queue
 
     def delete_queue(self, queue: Queue, *, changes: Sequence[Change] = ()) -> None:
         """Delete a queue with its messages; `changes` go with it. Raises: DurabilityError."""
-        self._check_open()
-        if queue.durable:
-            self._catalog.commit([Change("queues", _queue_key(queue), None), *changes])
-        elif changes:
-            self._catalog.commit(changes)
+        row = [Change("queues", _queue_key(queue), None)] if queue.durable else []
+        self._commit([*row, *changes])
         queue.deleted = True
         queue.ready.clear()
         del self.queues[queue.id]
@@ -166,7 +166,9 @@ class Store:
 
         One publish is in all of its durable queues or, when a crash comes first, in none.
         Returns whether they entered the log: whether a promise about them has to wait for it.
+        Raises: StoreClosedError.
         """
+        self._check_open()
         first_id = 0
         count = len(messages)
         persistent = messages[0].envelope.persistent
@@ -177,7 +179,13 @@ class Store:
                 self._log.append_operation(
                     Operation(OperationKind.ENQUEUE, count, queue.id, queue.next_sequence, first_id)
                 )
-            queue.ready.append(Run(queue.next_sequence, count, messages=messages))
+            run = Run(
+                queue.next_sequence,
+                count,
+                first_id=first_id if queue.durable else 0,
+                messages=messages,
+            )
+            queue.ready.append(run)
             queue.next_sequence += count
         return first_id != 0
 
@@ -186,7 +194,7 @@ class Store:
 
         With `acked` they are done with at once. A run holds what came together, and of what is
         on disk about 1 MiB. A message that cannot be read is returned as the error that says
-        why, once; it leaves its queue in the log as well.
+        why, once, and is in quarantine from then on: the next start tries it again.
         """
         run = queue.ready.take_first(limit)
         if run.messages is None:
@@ -197,7 +205,7 @@ class Store:
                 run = rest.split(got)
                 queue.ready.insert(rest)
             if isinstance(found, MessageDamagedError):
-                self._log_run(OperationKind.PURGE, queue, run)
+                queue.quarantined.insert(run)
                 return found
             run.messages = found
         self._log_run(OperationKind.ACK if acked else OperationKind.DELIVERED, queue, run)
@@ -235,22 +243,27 @@ class Store:
         """Make everything done so far durable. Raises: DurabilityError."""
         self._check_open()
         if batch := self._log.seal(_now_ms()):
-            self._write(batch)
+            self._log.write(batch)
+            self._log.settle(batch)
 
     def close(self) -> None:
-        """Sync, note in the catalog where the log ends, and close. Raises: DurabilityError."""
-        if self._is_closed:
-            return
+        """Sync, note in the catalog where the log ends, and close. Raises: DurabilityError.
+
+        After a DurabilityError, here or before, it is the same as `abandon`.
+        """
         try:
-            self.sync()
-            if (segment := self._log.current) is not None:
-                row = {"end": segment.size}
-                self._catalog.commit([Change("segments", f"{segment.number:010}", row)])
+            if not self._is_closed and not self._failed:
+                self.sync()
+                if (segment := self._log.current) is not None:
+                    row = {"end": segment.size}
+                    self._commit([Change("segments", f"{segment.number:010}", row)])
         finally:
             self.abandon()
 
     def abandon(self) -> None:
         """Close the files and write nothing more: what is left is what a crash would leave."""
+        if self._is_closed:
+            return
         self._is_closed = True
         self._log.close()
         self._catalog.close()
@@ -262,42 +275,66 @@ class Store:
     def __exit__(self, *exception: object) -> None:
         self.close()
 
-    def _write(self, batch: Batch) -> None:
-        try:
-            self._log.write(batch)
-        except BaseException:
-            self._is_closed = True
-            raise
-        self._log.settle(batch)
+    @property
+    def _failed(self) -> DurabilityError | None:
+        return self._failure or self._log.failure
 
     def _check_open(self) -> None:
         if self._is_closed:
             raise StoreClosedError(f"the store in {self.directory} is closed")
+        if error := self._failed:
+            raise StoreClosedError(f"the store in {self.directory} has stopped: {error}")
+
+    def _commit(self, changes: Sequence[Change]) -> None:
+        self._check_open()
+        if not changes:
+            return
+        try:
+            self._catalog.commit(changes)
+        except DurabilityError as error:
+            self._failure = error
+            raise
 
     def _log_run(self, kind: OperationKind, queue: Queue, run: Run) -> None:
         """Log what happened to those messages of the run that are in the log."""
         if not queue.durable or queue.deleted:
             return
-        log = self._log
-        messages = run.messages
-        if messages is None or messages[0].id:
+        if run.first_id:
             # Persistent and transient messages share no run: see `publish`.
-            log.append_operation(Operation(kind, run.count, queue.id, run.first_sequence))
+            self._log.append_operation(Operation(kind, run.count, queue.id, run.first_sequence))
 
 
-def _check_catalog(files: Files, directory: str, catalog: Catalog, store_id: uuid.UUID) -> None:
-    """Make sure that catalog and segments are of one store. Raises: DamageError.
+def _make(files: Files, directory: str, open_catalog: OpenCatalog) -> uuid.UUID:
+    """Make an empty store in a directory without a marker, and put the marker there last.
 
-    With an empty catalog in the place of the lost one every message in the segments would count
-    as one of a deleted queue.
+    So a store with a marker has a catalog: where it is missing now, it was lost.
+    """
+    store_id = uuid.uuid4()
+    files.make_directory(os.path.join(directory, SEGMENTS))
+    catalog_path = os.path.join(directory, CATALOG)
+    files.make_directory(catalog_path)
+    catalog = open_catalog(catalog_path, True)
+    try:
+        catalog.commit([Change("store", _STORE_ID, store_id.bytes)])
+    finally:
+        catalog.close()
+    # LMDB syncs its file, but not the entry that it made for it.
+    files.sync_directory(catalog_path)
+    marker.write(files, directory, store_id)
+    return store_id
+
+
+def _check_catalog(directory: str, catalog: Catalog, store_id: uuid.UUID) -> None:
+    """Make sure that the catalog is of this store. Raises: DamageError.
+
+    With another in the place of the lost one every message in the segments would count as one
+    of a deleted queue.
     """
     written = catalog.rows("store").get(_STORE_ID)
     path = os.path.join(directory, CATALOG)
     if written is None:
-        if files.list_directory(os.path.join(directory, SEGMENTS)):
-            raise DamageError(path, 0, "the catalog is missing or empty, and segments need it")
-        catalog.commit([Change("store", _STORE_ID, store_id.bytes)])
-    elif written != store_id.bytes:
+        raise DamageError(path, 0, "the catalog is empty")
+    if written != store_id.bytes:
         raise DamageError(path, 0, f"the catalog is of another store ({written.hex()})")
 
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from amqpstore import MessageDamagedError, Store
-from amqpstore.records import Gap, Kind, Record, scan
+from amqpstore import MessageDamagedError, Store, marker
+from amqpstore.records import Gap, Kind, Record, checksum_seed, scan
 from tests.crash.histories import DIRECTORY, SEGMENT_BYTES, open_store, outside_of
 from tools.drill.faulty_files import RottenFiles
 from tools.drill.memory_catalog import MemoryCatalog
@@ -44,9 +44,12 @@ def closed_store() -> tuple[MemoryFiles, Observation]:
 def records() -> Iterator[tuple[str, Record]]:
     """Every record of the closed store, with its path: there is nothing between them."""
     files, _ = closed_store()
+    store_id = marker.read(files, DIRECTORY)
+    assert store_id is not None
+    seed = checksum_seed(store_id.bytes)
     for number, name in enumerate(files.list_directory(SEGMENTS), 1):
         path = f"{SEGMENTS}/{name}"
-        for found in scan(files.content(path), number):
+        for found in scan(files.content(path), number, seed):
             assert not isinstance(found, Gap)
             yield path, found
 

@@ -73,8 +73,9 @@ def test_every_call_that_fails(kind: FaultKind) -> None:
         except (OSError, DurabilityError):
             pass
         else:
-            # The only failure that a store lives on with: it says which message it could not read.
-            was_said = outside.damaged or was_unreadable(outside.trace)
+            # The only failure that a store lives on with: it says which message it could not read,
+            # or it was being opened, and what could not be read at once was read in pieces.
+            was_said = outside.damaged or was_unreadable(outside.trace) or call.startswith("read")
             assert was_said, f"call {nth}, {call}, failed and nothing came of it"
         assert faults.has_struck
         assert faults.calls[nth] == call
@@ -119,7 +120,8 @@ def test_after_a_failed_commit_nothing_is_confirmed() -> None:
     outside, _ = failing("commit")
     with pytest.raises(DurabilityError):
         outside.create_queue("audit")
-    outside.publish(["orders"], [b"after"])
+    with pytest.raises(StoreClosedError):
+        outside.publish(["orders"], [b"after"])
     with pytest.raises(StoreClosedError):
         outside.sync()
 
@@ -133,7 +135,6 @@ def test_a_store_that_failed_gives_its_lock_back_when_it_is_closed() -> None:
     open_store(outside.files).abandon()
 
 
-@pytest.mark.xfail(strict=True, reason="a message whose read fails is purged, whatever the error")
 @pytest.mark.parametrize("call", ["open", "read"])
 def test_a_read_that_fails_once_loses_no_sound_message(call: str) -> None:
     """EMFILE, EIO of a cable: the bytes on the disk are as sound as they were."""

@@ -92,11 +92,12 @@ def the_entry_of_a_segment_is_not_synced(patch: Patch) -> None:
 
 
 def confirms_leave_before_the_sync(patch: Patch) -> None:
-    def write(self: amqpstore.store.Store, batch: Batch) -> None:
-        self._log.settle(batch)
-        self._log.write(batch)
+    def sync(self: amqpstore.store.Store) -> None:
+        if batch := self._log.seal(0):
+            self._log.settle(batch)
+            self._log.write(batch)
 
-    patch.setattr(amqpstore.store.Store, "_write", write)
+    patch.setattr(amqpstore.store.Store, "sync", sync)
 
 
 def only_the_first_write_of_a_segment_is_synced(patch: Patch) -> None:
@@ -145,8 +146,8 @@ def the_torn_tail_is_left_out_before_the_rest_is_applied(patch: Patch) -> None:
     """Numbers go on behind the torn tail, so what is before it seems to come too late."""
     batches_of = amqpstore.recovery._batches
 
-    def batches(segment: int, content: bytes) -> Any:
-        found = list(batches_of(segment, content))
+    def batches(content: bytes, segment: int, seed: int) -> Any:
+        found = list(batches_of(content, segment, seed))
         if found and not found[-1].is_whole():
             found.insert(0, dataclasses.replace(found[-1], start=0, end=0))
         return found
@@ -170,9 +171,11 @@ def the_transaction_is_written_before_its_messages(patch: Patch) -> None:
 def each_queue_has_a_transaction_of_its_own(patch: Patch) -> None:
     encode = amqpstore.records.encode_transaction
 
-    def encode_each(operations: Sequence[Operation], number: int, segment: int, ms: int) -> bytes:
+    def encode_each(
+        operations: Sequence[Operation], number: int, segment: int, ms: int, *, seed: int
+    ) -> bytes:
         return b"".join(
-            encode([operation], 1000 * number + place, segment, ms)
+            encode([operation], 1000 * number + place, segment, ms, seed=seed)
             for place, operation in enumerate(operations)
         )
 

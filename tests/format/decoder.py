@@ -64,28 +64,36 @@ def decode_segment(content: bytes, segment: int) -> list[Decoded]:
     """All records of a segment without damage. Raises: ValueError at the first unsound byte."""
     decoded: list[Decoded] = []
     position = 0
+    store_id = b""
     while position < len(content):
-        record, position = decode_record(content, position, segment)
+        record, position = decode_record(content, position, segment, store_id)
+        if isinstance(record, SegmentHeader):
+            store_id = record.store_id
         decoded.append(record)
     return decoded
 
 
-def decode_record(content: bytes, position: int, segment: int) -> tuple[Decoded, int]:
+def decode_record(
+    content: bytes, position: int, segment: int, store_id: bytes
+) -> tuple[Decoded, int]:
     """The record at `position`, and where the next one starts. Raises: ValueError."""
     header = content[position : position + 32]
     if len(header) < 32 or header[:4] != b"\xc7REC":
         raise ValueError(f"no header at {position}")
-    if crc32c(header[:24]) != _integer(header[24:28]):
+    seed = b"" if header[4] == 1 else store_id
+    if crc32c(seed + header[:24]) != _integer(header[24:28]):
         raise ValueError(f"header checksum at {position}")
     end = position + 32 + _integer(header[20:24])
     payload = content[position + 32 : end]
-    if end > len(content) or crc32c(header[:24] + payload) != _integer(header[28:32]):
+    if end > len(content) or crc32c(seed + header[:24] + payload) != _integer(header[28:32]):
         raise ValueError(f"payload checksum at {position}")
     if _integer(header[16:20]) != segment:
         raise ValueError(f"record of segment {_integer(header[16:20])} at {position}")
-    if header[5:8] != bytes(3):
+    if header[5] != 0:
         raise ValueError(f"flags at {position}")
     number = _integer(header[8:16])
+    if header[4] == 3 and _integer(header[6:8]) != number % 65536:
+        raise ValueError(f"batch at {position}")
     match header[4]:
         case 1:
             return _segment(number, payload), end

@@ -23,6 +23,7 @@ from amqpstore.records import (
     Kind,
     Operation,
     OperationKind,
+    checksum_seed,
     encode_messages,
     encode_segment_header,
     encode_transaction,
@@ -39,12 +40,12 @@ HEADER_FIELDS = {
     "magic": MAGIC,
     "kind": Kind.MESSAGE,
     "flags": 0,
-    "reserved": 0,
+    "batch": 9,
     "number": 12,
     "segment": 3,
     "payload_length": 19,
-    "header_checksum": 0x41817B48,
-    "payload_checksum": 0xF9DF5405,
+    "header_checksum": 0x8F41EAF6,
+    "payload_checksum": 0x394F0619,
 }
 SEGMENT_FIELDS = {"version": FORMAT_VERSION, "store_id": STORE_ID.bytes, "created_ms": CREATED_MS}
 MESSAGE_FIELDS = {
@@ -70,10 +71,11 @@ OPERATION_FIELDS = {
 def encoded_example() -> bytes:
     """The example's segment, as the engine writes it."""
     buffers = [encode_segment_header(3, FORMAT_VERSION, STORE_ID.bytes, CREATED_MS)]
-    messages = [Message(ENVELOPE, b"one", 11), Message(ENVELOPE, b"four", 12)]
-    encode_messages(messages, 3, buffers, [])
+    messages = [Message(ENVELOPE, b"one"), Message(ENVELOPE, b"four")]
+    seed = checksum_seed(STORE_ID.bytes)
+    encode_messages(messages, 11, 3, buffers, [], seed=seed, batch=9)
     enqueue = Operation(OperationKind.ENQUEUE, 2, 7, 5, 11)
-    buffers.append(encode_transaction([enqueue], 9, 3, SEALED_MS))
+    buffers.append(encode_transaction([enqueue], 9, 3, SEALED_MS, seed=seed))
     return b"".join(buffers)
 
 
@@ -327,7 +329,7 @@ def test_the_catalogs_rows_have_the_keys_and_values_that_the_document_names(
 ) -> None:
     directory = _written_store(tmp_path)
     types = {"bin": bytes, "int": int, "map": dict, "any": object}
-    catalog = LmdbCatalog(os.path.join(directory, filenames.CATALOG))
+    catalog = LmdbCatalog(os.path.join(directory, filenames.CATALOG), False)
     expected: dict[str, dict[str, str]] = {}
     for row in document.table(document.text(), "Catalog tables"):
         if row.cells["key"].startswith("`"):

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 import msgpack
 
 from amqpstore.catalog import TABLES, Change, Value
+from amqpstore.errors import DamageError
 from tools.drill.memory_files import MemoryFiles
 
 FILE_NAME = "data.mdb"
@@ -20,16 +21,18 @@ _MAX_KEY_BYTES = 511
 
 
 class MemoryCatalog:
-    """The catalog in the directory `path` of a simulated disk, made there where it is missing."""
+    """The catalog in the directory `path` of a simulated disk."""
 
-    def __init__(self, files: MemoryFiles, path: str) -> None:
+    def __init__(self, files: MemoryFiles, path: str, create: bool) -> None:
         self._files = files
         self._path = f"{path}/{FILE_NAME}"
-        # As LMDB does it: it syncs its file, but none of the entries that lead there.
-        if not files.exists(path):
-            files.make_unsynced_directory(path)
-        if not files.exists(self._path):
+        # As LMDB does it: it syncs its file, but not the entry that leads there.
+        if create:
+            if files.exists(self._path):
+                files.remove(self._path)
             files.create(self._path).close()
+        elif not files.exists(self._path):
+            raise DamageError(self._path, 0, "the file is missing")
         content = files.content(self._path)
         self._tables: dict[str, dict[bytes, bytes]] = {table: {} for table in TABLES}
         if content:

@@ -96,11 +96,10 @@ class MemoryFiles:
     # The interface of `amqpstore.files.Files`.
 
     def make_directory(self, path: str) -> None:
-        if isinstance(self._find(path), DirectoryNode):
-            return
         parent = posixpath.dirname(_normal(path))
-        self.make_directory(parent)
-        self.make_unsynced_directory(path)
+        if not isinstance(self._find(path), DirectoryNode):
+            self.make_directory(parent)
+            self.make_unsynced_directory(path)
         self.sync_directory(parent)
 
     def list_directory(self, path: str) -> list[str]:

@@ -128,15 +128,18 @@ class Outside:
             for exchange, key, properties, body in payloads
         ]
         self.store.publish([self._queues[name] for name in queues], messages)
-        self._names.update({message.id: message.envelope.routing_key for message in messages})
+        for name in queues:
+            if first_id := self._queues[name].ready.last.first_id:
+                self._names.update(
+                    enumerate((payload.routing_key for payload in payloads), first_id)
+                )
         self._promise_later(number)
 
     def take(self, name: str, limit: int, *, acked: bool = False) -> None:
         """Take from a queue that has something ready."""
         run = self.store.take(self._queues[name], limit, acked=acked)
         if isinstance(run, MessageDamagedError):
-            self.damaged.append(lost := self._names[run.message_id])
-            self._promise_later(self._ask(Deed.PURGE, (name,), (lost,)))
+            self.damaged.append(self._names[run.message_id])
             return
         # Which messages these are is known only now; nothing is written before the next sync.
         names = tuple(message.envelope.routing_key for message in run.messages or ())

@@ -43,7 +43,7 @@ def body(rng: random.Random) -> bytes:
     if rng.random() < 0.1:
         # As a record of this store would look: of a number and a segment that may be the next.
         return encode_record(
-            Kind.MESSAGE, rng.randint(1, 50), rng.randint(1, 8), rng.randbytes(size)
+            Kind.MESSAGE, rng.randint(1, 50), rng.randint(1, 8), rng.randbytes(size), seed=0
         )
     return rng.randbytes(size)
 

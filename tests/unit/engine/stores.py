@@ -5,10 +5,11 @@ import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from amqpstore import Envelope, Message, MessageDamagedError, Queue, Run, Store
+from amqpstore import Envelope, Message, MessageDamagedError, Queue, Run, Store, marker
 from amqpstore.catalog import TABLES, Change, Value
 from amqpstore.filenames import segment_path
 from amqpstore.files import File, OsFiles
+from amqpstore.records import checksum_seed
 
 ENVELOPE = Envelope("", "orders", bytes.fromhex("100002"))
 TRANSIENT = Envelope("", "orders", persistent=False)
@@ -50,9 +51,16 @@ class Disk:
         return Store.open(
             self.directory,
             files=files,
-            open_catalog=lambda path: self.catalog,
+            open_catalog=lambda path, create: self.catalog,
             segment_bytes=self.segment_bytes,
         )
+
+    @property
+    def seed(self) -> int:
+        """What the checksums of the store's records begin with."""
+        store_id = marker.read(OsFiles(), self.directory)
+        assert store_id is not None
+        return checksum_seed(store_id.bytes)
 
     def path(self, number: int) -> str:
         """Where a segment is."""

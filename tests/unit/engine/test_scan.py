@@ -18,24 +18,25 @@ from amqpstore.records import (
 )
 
 SEGMENT = 3
+SEED = 12345
 HEAD = encode_head("", "q", b"")
 
 
-def message(number: int, body: bytes = b"body", segment: int = SEGMENT) -> bytes:
-    return encode_record(Kind.MESSAGE, number, segment, HEAD + body)
+def message(number: int, body: bytes = b"body", segment: int = SEGMENT, seed: int = SEED) -> bytes:
+    return encode_record(Kind.MESSAGE, number, segment, HEAD + body, seed=seed)
 
 
 def numbers(content: bytes, segment: int = SEGMENT) -> list[int]:
     """Numbers of the sound MESSAGE records."""
     return [
         found.number
-        for found in scan(content, segment)
+        for found in scan(content, segment, SEED)
         if isinstance(found, Record) and found.kind == Kind.MESSAGE
     ]
 
 
 def gaps(content: bytes) -> list[Gap]:
-    return [found for found in scan(content, SEGMENT) if isinstance(found, Gap)]
+    return [found for found in scan(content, SEGMENT, SEED) if isinstance(found, Gap)]
 
 
 RECORDS = [
@@ -43,15 +44,15 @@ RECORDS = [
     message(1),
     message(2, b"x" * 50),
     message(3, b""),
-    encode_transaction([], 1, SEGMENT, 0),
+    encode_transaction([], 1, SEGMENT, 0, seed=SEED),
     message(4),
-    encode_transaction([], 2, SEGMENT, 0),
+    encode_transaction([], 2, SEGMENT, 0, seed=SEED),
 ]
 CONTENT = b"".join(RECORDS)
 
 
 def test_records_back_to_back_are_found_without_a_gap() -> None:
-    found = list(scan(CONTENT, SEGMENT))
+    found = list(scan(CONTENT, SEGMENT, SEED))
     assert [record.end - record.offset for record in found] == list(map(len, RECORDS))
     assert all(isinstance(record, Record) for record in found)
 
@@ -60,7 +61,7 @@ def test_records_back_to_back_are_found_without_a_gap() -> None:
 def test_a_flipped_bit_costs_one_record_and_no_other(offset: int) -> None:
     content = bytearray(CONTENT)
     content[offset] ^= 1
-    found = list(scan(bytes(content), SEGMENT))
+    found = list(scan(bytes(content), SEGMENT, SEED))
     (gap,) = [one for one in found if isinstance(one, Gap)]
     assert gap.offset <= offset < gap.end
     assert len(found) == len(RECORDS)
@@ -69,7 +70,7 @@ def test_a_flipped_bit_costs_one_record_and_no_other(offset: int) -> None:
 
 @pytest.mark.parametrize("size", range(len(CONTENT)))
 def test_a_cut_file_keeps_its_whole_records(size: int) -> None:
-    found = list(scan(CONTENT[:size], SEGMENT))
+    found = list(scan(CONTENT[:size], SEGMENT, SEED))
     end = 0
     for one in found:
         assert one.offset == end
@@ -85,7 +86,7 @@ def test_a_scan_covers_every_byte_once_whatever_they_are(
 ) -> None:
     content = CONTENT[:start] + other + CONTENT[end:]
     at = 0
-    for one in scan(content, SEGMENT):
+    for one in scan(content, SEGMENT, SEED):
         assert one.offset == at
         assert one.end > at
         at = one.end
@@ -94,14 +95,14 @@ def test_a_scan_covers_every_byte_once_whatever_they_are(
 
 @given(st.binary(max_size=500))
 def test_random_bytes_are_one_gap(content: bytes) -> None:
-    found = list(scan(content, SEGMENT))
+    found = list(scan(content, SEGMENT, SEED))
     assert len(found) == bool(content)
     assert all(isinstance(one, Gap) for one in found)
 
 
 @pytest.mark.parametrize("size", [1, 31, 32, 4096, 100_000])
 def test_zeros_are_one_gap(size: int) -> None:
-    assert list(scan(bytes(size), SEGMENT)) == [Gap(0, size, gaps(bytes(size))[0].reason)]
+    assert list(scan(bytes(size), SEGMENT, SEED)) == [Gap(0, size, gaps(bytes(size))[0].reason)]
 
 
 def test_a_body_that_looks_like_a_record_is_not_taken_for_one() -> None:
@@ -125,12 +126,8 @@ def test_a_copy_of_an_earlier_record_in_a_body_is_refused_when_the_header_is_dam
     assert any("does not ascend" in gap.reason for gap in gaps(content))
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="a body may hold a record that was never written: nothing secret is in the checksums",
-)
 def test_a_forged_record_in_a_body_is_refused_when_the_header_is_damaged() -> None:
-    damaged = bytearray(message(2, message(1000)))
+    damaged = bytearray(message(2, message(1000, seed=0)))
     damaged[4] ^= 1
     assert numbers(message(1) + bytes(damaged) + message(3)) == [1, 3]
 
@@ -147,7 +144,7 @@ def test_a_record_that_stands_there_twice_counts_once() -> None:
 
 
 def test_numbers_of_different_kinds_do_not_hinder_each_other() -> None:
-    content = message(7) + encode_transaction([], 1, SEGMENT, 0) + message(8)
+    content = message(7) + encode_transaction([], 1, SEGMENT, 0, seed=SEED) + message(8)
     assert not gaps(content)
 
 
