@@ -36,6 +36,7 @@ from amqpstore.errors import (
     StoreError,
     StoreLockedError,
 )
+from amqpstore.keeper import Options
 from amqpstore.message import Envelope, Message
 from amqpstore.queue import Queue
 from amqpstore.recovery import RecoveryReport
@@ -50,6 +51,7 @@ __all__ = [
     "Message",
     "MessageDamagedError",
     "NotAStoreError",
+    "Options",
     "Queue",
     "RecoveryReport",
     "Run",

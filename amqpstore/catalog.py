@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import threading
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, Protocol
 
@@ -25,7 +26,19 @@ from amqpstore.lmdb_pages import check_pages
 Value = Any
 """What msgpack takes: None, bool, int, float, str, bytes, and lists and dicts of them."""
 
-TABLES = ("store", "queues", "segments", "vhosts", "users", "exchanges", "bindings")
+TABLES = (
+    "store",
+    "queues",
+    "heads",
+    "index",
+    "segments",
+    "marks",
+    "ends",
+    "vhosts",
+    "users",
+    "exchanges",
+    "bindings",
+)
 
 _MAX_KEY_BYTES = 511
 _FIRST_MAP_BYTES = 64 << 20
@@ -69,6 +82,8 @@ class LmdbCatalog:
 
     def __init__(self, path: str, create: bool) -> None:
         self._path = path
+        # LMDB's map grows only while no transaction of this process is open.
+        self._lock = threading.Lock()
         file_path = os.path.join(path, "data.mdb")
         if create:
             for name in ("data.mdb", "lock.mdb"):
@@ -86,7 +101,7 @@ class LmdbCatalog:
 
     def rows(self, table: str) -> dict[str, Value]:
         try:
-            with self._environment.begin(self._tables[table]) as transaction:
+            with self._lock, self._environment.begin(self._tables[table]) as transaction:
                 return {
                     bytes(key).decode(): msgpack.unpackb(value, strict_map_key=False)
                     for key, value in transaction.cursor()
@@ -100,15 +115,16 @@ class LmdbCatalog:
             (self._tables[table], _key(key), None if value is None else msgpack.packb(value))
             for table, key, value in changes
         ]
-        while True:
-            try:
-                self._put(encoded)
-            except lmdb.MapFullError:
-                self._environment.set_mapsize(2 * self._environment.info()["map_size"])
-            except lmdb.Error as error:
-                raise DurabilityError(os.path.join(self._path, "data.mdb"), error) from error
-            else:
-                return
+        with self._lock:
+            while True:
+                try:
+                    self._put(encoded)
+                except lmdb.MapFullError:
+                    self._environment.set_mapsize(2 * self._environment.info()["map_size"])
+                except lmdb.Error as error:
+                    raise DurabilityError(os.path.join(self._path, "data.mdb"), error) from error
+                else:
+                    return
 
     def _put(self, encoded: Iterable[tuple[Any, bytes, bytes | None]]) -> None:
         with self._environment.begin(write=True) as transaction:

@@ -12,7 +12,13 @@ NEW_MARKER = "STORE.new"
 LOCK = "lock"
 CATALOG = "catalog"
 SEGMENTS = "segments"
+INDEX = "index"
+QUARANTINE = "quarantine"
 
+FIRST_COMPACTED = 1 << 31
+"""Numbers from here on are of segments that compaction wrote."""
+
+_INDEX = re.compile(r"([0-9]{20})-([0-9]{10})\.index")
 _SEGMENT = re.compile(r"([0-9]{10})\.segment")
 
 
@@ -25,3 +31,14 @@ def segment_number(name: str) -> int | None:
     """The number in a segment's file name; None for a file that is no segment of ours."""
     match = _SEGMENT.fullmatch(name)
     return int(match[1]) if match and int(match[1]) else None
+
+
+def index_path(directory: str, queue_id: int, number: int) -> str:
+    """Where index file `number` of a queue of the store in `directory` is."""
+    return os.path.join(directory, INDEX, f"{queue_id:020}-{number:010}.index")
+
+
+def index_key(name: str) -> tuple[int, int] | None:
+    """Queue id and number in an index file's name; None for a file that is none of ours."""
+    match = _INDEX.fullmatch(name)
+    return (int(match[1]), int(match[2])) if match else None

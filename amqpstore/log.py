@@ -19,9 +19,11 @@ is always in the last batch of the last segment.
 
 from __future__ import annotations
 
+from array import array
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from operator import attrgetter
+from typing import NamedTuple
 
 from amqpstore.errors import DurabilityError, MessageDamagedError
 from amqpstore.filenames import SEGMENTS, segment_path
@@ -56,9 +58,11 @@ class Batch:
         "first_id",
         "first_offset",
         "lengths",
+        "lsn",
         "messages",
         "runs",
         "segment",
+        "settled",
         "starts_segment",
         "waiters",
     )
@@ -72,19 +76,49 @@ class Batch:
         self.buffers: list[bytes] = []
         self.lengths: list[int] = []
         self.segment: Segment | None = None
+        self.settled: Settled | None = None
         self.starts_segment = False
         self.first_offset = 0
+        self.lsn = 0
 
     def operations(self) -> list[Operation]:
         """What happened: to each message in the order of the kinds, which is that of its life."""
         return [operation for key in sorted(self.runs) for operation in self.runs[key]]
 
 
+class Position(NamedTuple):
+    """A place in the log between two batches: the first numbers that are not before it."""
+
+    segment: int
+    offset: int
+    lsn: int
+    message_id: int
+
+
+START = Position(0, 0, 1, 1)
+"""Where the log of a new store begins."""
+
+
+class Settled(NamedTuple):
+    """A durable batch, as far as a checkpoint needs it.
+
+    Its messages have contiguous ids from `first_id` on; `sizes` are those of their records in
+    bytes, without compression. It ends at `end_bytes` of segment `segment`.
+    """
+
+    operations: list[Operation]
+    first_id: int
+    sizes: array[int]
+    segment: int
+    end_bytes: int
+
+
 class Log:
     """The segments in `directory`, and the numbers that go on from what is in them.
 
     Args: segment_bytes, the size from which on a segment gets no further batch; segments, those
-    that recovery found, ascending; next_*, the first number of its kind that was never used.
+    that recovery found, ascending in id; next_segment, the first number never used; position,
+    where what recovery found ends.
     """
 
     def __init__(
@@ -96,8 +130,7 @@ class Log:
         segment_bytes: int,
         segments: list[Segment],
         next_segment: int = 1,
-        next_message_id: int = 1,
-        next_lsn: int = 1,
+        position: Position = START,
     ) -> None:
         self._files = files
         self._directory = directory
@@ -107,8 +140,13 @@ class Log:
         self._segments = segments
         self._current: Segment | None = None
         self._next_segment = next_segment
-        self._next_lsn = next_lsn
-        self._open = Batch(next_message_id)
+        self._next_lsn = position.lsn
+        self._open = Batch(position.message_id)
+        self.position = position
+        # Since the last `take_settled`.
+        self.settled: list[Settled] = []
+        self.settled_bytes = 0
+        self.settled_messages = 0
         self._under_way: Batch | None = None
         self._envelopes: dict[bytes, Envelope] = {}
         self._failure: DurabilityError | None = None
@@ -144,12 +182,11 @@ class Log:
         under_way = self._under_way.byte_count if self._under_way else 0
         return self._open.byte_count + under_way
 
-    def append_messages(self, messages: Sequence[Message]) -> int:
+    def append_messages(self, messages: Sequence[Message], body_bytes: int) -> int:
         """Put messages in the open batch, under contiguous ids from the returned one on."""
         batch = self._open
         first_id = batch.first_id + len(batch.messages)
         batch.messages.extend(messages)
-        body_bytes = sum([len(message.body) for message in messages])
         batch.byte_count += body_bytes + _MESSAGE_BYTES * len(messages)
         return first_id
 
@@ -197,7 +234,7 @@ class Log:
             segment = self._start_segment(batch, now_ms)
         batch.segment = segment
         batch.first_offset = segment.size
-        lsn = self._next_lsn
+        lsn = batch.lsn = self._next_lsn
         self._next_lsn += 1
         encode_messages(
             batch.messages,
@@ -208,11 +245,13 @@ class Log:
             seed=self._seed,
             batch=lsn,
         )
-        transaction = encode_transaction(
-            batch.operations(), lsn, segment.number, now_ms, seed=self._seed
-        )
+        operations = batch.operations()
+        transaction = encode_transaction(operations, lsn, segment.number, now_ms, seed=self._seed)
         buffers.append(transaction)
         segment.size += sum(batch.lengths) + len(transaction)
+        batch.settled = Settled(
+            operations, batch.first_id, array("I", batch.lengths), segment.number, segment.size
+        )
         return batch
 
     def write(self, batch: Batch) -> None:
@@ -240,8 +279,17 @@ class Log:
 
     def settle(self, batch: Batch) -> None:
         """Step 3: note where the batch's messages are and call those who waited for it."""
-        if batch.messages and batch.segment is not None:
+        if batch.segment is None or batch.settled is None:
+            raise ValueError("the batch was not sealed")
+        if batch.messages:
             batch.segment.place_batch(batch.first_id, batch.lengths, batch.first_offset)
+        next_id = batch.first_id + len(batch.messages)
+        self.position = Position(
+            batch.segment.number, batch.settled.end_bytes, batch.lsn + 1, next_id
+        )
+        self.settled.append(batch.settled)
+        self.settled_bytes += batch.settled.end_bytes - batch.first_offset
+        self.settled_messages += len(batch.messages)
         self._under_way = None
         for callback in batch.waiters:
             callback()
@@ -252,6 +300,30 @@ class Log:
         if place < 0 or first_id >= self._segments[place].end_id:
             return MessageDamagedError(first_id, "no segment has it")
         return self._segments[place].read(first_id, count, self._envelopes)
+
+    def take_settled(self) -> list[Settled]:
+        """The batches that were settled since the last call."""
+        settled, self.settled = self.settled, []
+        self.settled_bytes = self.settled_messages = 0
+        return settled
+
+    @property
+    def segments(self) -> list[Segment]:
+        """All segments, ascending in id. The log's own: not to be changed."""
+        return self._segments
+
+    def drop(self, numbers: Collection[int]) -> None:
+        """Forget segments in which nothing is live."""
+        for segment in self._segments:
+            if segment.number in numbers:
+                segment.close()
+        self._segments = [one for one in self._segments if one.number not in numbers]
+
+    def replace(self, numbers: Collection[int], segment: Segment) -> None:
+        """Put one segment in the place of neighbours that hold the same messages."""
+        place = next(i for i, one in enumerate(self._segments) if one.number in numbers)
+        self.drop(numbers)
+        self._segments.insert(place, segment)
 
     def close(self) -> None:
         """Close every file."""
@@ -264,7 +336,7 @@ class Log:
         segment = Segment(self._files, segment_path(self._directory, number), number, self._seed)
         header = encode_segment_header(number, FORMAT_VERSION, self._store_id, now_ms)
         segment.size = len(header)
-        segment.first_id = batch.first_id
+        segment.first_id = segment.end_id = batch.first_id
         batch.buffers.append(header)
         batch.starts_segment = True
         self._segments.append(segment)
@@ -274,9 +346,11 @@ class Log:
 
 def _joined(before: Operation, after: Operation) -> Operation | None:
     """Two of one kind and queue as one, where the second goes on exactly where the first ended."""
-    kind, count, queue_id, first_sequence, first_id = before
-    if first_sequence + count != after.first_sequence:
+    count = before.message_count
+    if before.first_sequence + count != after.first_sequence:
         return None
-    if kind == OperationKind.ENQUEUE and first_id + count != after.first_id:
+    if before.kind == OperationKind.ENQUEUE and before.first_id + count != after.first_id:
         return None
-    return Operation(kind, count + after.message_count, queue_id, first_sequence, first_id)
+    if before.detail != after.detail or before.priority != after.priority:
+        return None
+    return before._replace(message_count=count + after.message_count)

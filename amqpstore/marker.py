@@ -11,7 +11,7 @@ import re
 import uuid
 
 from amqpstore.errors import DamageError, FormatVersionError, NotAStoreError
-from amqpstore.filenames import CATALOG, LOCK, MARKER, NEW_MARKER, SEGMENTS
+from amqpstore.filenames import CATALOG, INDEX, LOCK, MARKER, NEW_MARKER, SEGMENTS
 from amqpstore.files import Files
 from amqpstore.log import FORMAT_VERSION
 
@@ -33,10 +33,10 @@ def check_directory(files: Files, directory: str) -> None:
         raise NotAStoreError(directory, "it is a file") from None
     if MARKER in names:
         return
-    strangers = sorted(names - {LOCK, NEW_MARKER, CATALOG, SEGMENTS})
-    if SEGMENTS in names:
-        segments = files.list_directory(os.path.join(directory, SEGMENTS))
-        strangers += [f"{SEGMENTS}/{name}" for name in segments]
+    strangers = sorted(names - {LOCK, NEW_MARKER, CATALOG, SEGMENTS, INDEX})
+    for name in sorted(names & {SEGMENTS, INDEX}):
+        within = files.list_directory(os.path.join(directory, name))
+        strangers += [f"{name}/{one}" for one in within]
     if strangers:
         some = ", ".join(strangers[:3]) + (", ..." if len(strangers) > 3 else "")
         raise NotAStoreError(directory, f"it holds {some} but no file {MARKER}")

@@ -2,41 +2,131 @@
 
 Who took a run off a queue holds it until `Store.ack` or `Store.requeue`. After a crash nobody
 does: the run is ready again, and says that it was delivered.
+
+Of what is ready, three things may be in memory: bodies, runs without bodies, and for the rest
+only that an index file has it (`paged`). Bodies leave memory first.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from amqpstore.index import IndexState
 from amqpstore.runs import ReadyList, Run, RunList
+
+
+class PagedFile(NamedTuple):
+    """Runs that are in index file `number` only: `live` messages, all that are live in it from
+    sequence `first` to before `end`."""
+
+    number: int
+    first: int
+    end: int
+    live: int
 
 
 class Queue:
     """A message queue. Made by `Store.create_queue`, changed by the store alone.
 
     `id` is never reused. Only a durable queue has an id in the log and messages there; any other
-    lives and dies in memory. `definition` is the owner's, kept as given. `quarantined` are
-    messages that it still holds and that cannot be read: they are neither ready nor gone.
+    lives and dies in memory. `definition` is the owner's, kept as given. A `lazy` queue keeps no
+    body in memory that is on disk. `quarantined` are messages that it still holds and that cannot
+    be read, and `unreadable_count` is how many more there are whose index cannot be read: they are
+    neither ready nor gone.
     """
 
     __slots__ = (
         "definition",
         "deleted",
         "durable",
+        "held_bytes",
         "id",
+        "index",
+        "lazy",
         "next_sequence",
+        "paged",
+        "paged_count",
         "quarantined",
         "ready",
+        "share_bytes",
+        "taken_bytes",
+        "unreadable_count",
     )
 
     def __init__(self, id: int, definition: object, *, durable: bool) -> None:  # noqa: A002
         self.id = id
         self.definition = definition
         self.durable = durable
+        self.lazy = False
         self.deleted = False
         self.next_sequence = 1
         self.ready = ReadyList()
+        self.paged: list[PagedFile] = []
+        self.paged_count = 0
+        self.index: dict[int, IndexState] = {}
         self.quarantined: RunList[Run] = RunList()
+        self.unreadable_count = 0
+        # Of bodies: those in memory, those that may be, and those that were taken lately.
+        self.held_bytes = 0
+        self.share_bytes = 0
+        self.taken_bytes = 0
 
     @property
     def ready_count(self) -> int:
         """Messages that wait to be taken."""
-        return self.ready.count
+        return self.ready.count + self.paged_count
+
+    @property
+    def is_head_paged(self) -> bool:
+        """Whether the next message to be taken is in an index file only."""
+        paged = self.paged
+        return bool(paged) and (
+            not self.ready.count or paged[0].first < self.ready.first.first_sequence
+        )
+
+    def restore_index(self, states: Sequence[IndexState]) -> None:
+        """Start with nothing but what is in index files."""
+        self.index = {state.number: state for state in states}
+        self.paged = [
+            PagedFile(state.number, state.first, state.end, state.live)
+            for state in sorted(states, key=lambda state: state.first)
+            if state.live
+        ]
+        self.paged_count = sum(file.live for file in self.paged)
+
+    def paged_in(self, file: PagedFile, runs: Sequence[Run]) -> None:
+        """The runs of a file are in memory again."""
+        self.paged.remove(file)
+        self.paged_count -= file.live
+        self.ready.insert_all(runs)
+
+    def page_out(self, states: Sequence[IndexState], most_runs: int) -> int:
+        """Leave runs to the index files that have them, where there are many.
+
+        Args: states, of the queue's index files, ascending; most_runs, that may stay.
+        Returns: bytes of bodies that left memory with them.
+        """
+        self.index = {state.number: state for state in states}
+        freed = 0
+        # The first file's messages are next to be taken.
+        for state in reversed(states[1:]):
+            if len(self.ready) <= most_runs:
+                break
+            if state.delivered or state.end > self.next_sequence:
+                continue
+            runs = self.ready.between(state.first, state.end)
+            if (
+                not runs
+                or runs[0].first_sequence < state.first
+                or runs[-1].end > state.end
+                or sum(run.count for run in runs) != state.live
+                or any(run.delivery_count or not run.first_id for run in runs)
+            ):
+                continue  # Somebody holds some of them, or the index is behind.
+            freed += sum(run.held_bytes for run in runs)
+            self.ready.remove(state.first, state.end - state.first)
+            self.paged.append(PagedFile(state.number, state.first, state.end, state.live))
+            self.paged_count += state.live
+        self.paged.sort(key=lambda file: file.first)
+        return freed

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import enum
 import struct
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from crc32c import crc32c
@@ -32,8 +32,8 @@ SEGMENT_PAYLOAD = struct.Struct(">I16sQ")
 COMMIT_TIME = struct.Struct(">Q")
 """ms since 1970, at the start of a TRANSACTION's payload."""
 
-OPERATION = struct.Struct(">B3xIQQQ")
-"""kind, count, queue id, first sequence, first message id."""
+OPERATION = struct.Struct(">BBxxIQQQQ")
+"""kind, priority, count, queue id, first sequence, first message id, detail."""
 
 
 class Kind(enum.IntEnum):
@@ -42,6 +42,7 @@ class Kind(enum.IntEnum):
     SEGMENT = 1
     MESSAGE = 2
     TRANSACTION = 3
+    INDEX = 4
 
 
 class OperationKind(enum.IntEnum):
@@ -57,6 +58,8 @@ class Operation(NamedTuple):
     """One thing that happened to `message_count` messages of contiguous sequences of one queue.
 
     `first_id` is the id of the first message of an ENQUEUE (its ids are contiguous too), else 0.
+    `detail` is, of an ENQUEUE, when they expire (ms since 1970, 0 never), and of a DELIVERED, how
+    often they have been delivered by then; else 0. `priority` is that of an ENQUEUE's messages.
     """
 
     kind: int
@@ -64,6 +67,8 @@ class Operation(NamedTuple):
     queue_id: int
     first_sequence: int
     first_id: int = 0
+    detail: int = 0
+    priority: int = 0
 
 
 class Record(NamedTuple):
@@ -139,7 +144,11 @@ def encode_transaction(
 ) -> bytes:
     """The TRANSACTION record, log sequence number `number`, of what happened in one batch."""
     pack = OPERATION.pack
-    payload = COMMIT_TIME.pack(time_ms) + b"".join([pack(*operation) for operation in operations])
+    packed = [
+        pack(kind, priority, count, queue_id, first_sequence, first_id, detail)
+        for kind, count, queue_id, first_sequence, first_id, detail, priority in operations
+    ]
+    payload = COMMIT_TIME.pack(time_ms) + b"".join(packed)
     return encode_record(Kind.TRANSACTION, number, segment, payload, seed=seed, batch=number)
 
 
@@ -181,25 +190,91 @@ def decode_transaction(payload: bytes) -> tuple[int, list[Operation]]:
         raise ValueError(f"{len(payload)} bytes hold no whole number of operations")
     (time_ms,) = COMMIT_TIME.unpack_from(payload)
     operations = OPERATION.iter_unpack(memoryview(payload)[COMMIT_TIME.size :])
-    return time_ms, [Operation(*fields) for fields in operations]
+    return time_ms, [
+        Operation(kind, count, queue_id, first_sequence, first_id, detail, priority)
+        for kind, priority, count, queue_id, first_sequence, first_id, detail in operations
+    ]
 
 
-def scan(content: bytes, segment: int, seed: int) -> Iterator[Record | Gap]:
-    """All of a segment's file, in order: sound records of `segment`, and the gaps between them.
+def read_messages(
+    content: bytes,
+    segment: int,
+    seed: int,
+    first_id: int,
+    count: int,
+    envelopes: dict[bytes, Envelope],
+) -> tuple[list[Message], int, str | None]:
+    """Up to `count` messages of contiguous ids from `content`, which starts at a record.
 
-    A gap whose header is sound ends where that header says; otherwise the next sound record is
-    looked for byte by byte, so that one damaged record costs no other. Numbers of a kind ascend:
-    a copy of an earlier record, in a body that is searched after its header was damaged, is
-    refused by that.
+    Records before `first_id` are skipped. Returns the messages, the offset behind the last record
+    that was looked at, and why it ended there: None when all were found, or when `content` ended.
     """
+    messages: list[Message] = []
     offset = 0
     size = len(content)
-    last_numbers = dict.fromkeys(_KINDS, 0)
+    unpack = HEADER.unpack_from
+    head = b""
+    envelope: Envelope | None = None
+    wanted = first_id
+    last_id = first_id + count
+    while wanted < last_id and offset + 32 <= size:
+        magic, kind, flags, _, number, written_in, length, header_checksum, payload_checksum = (
+            unpack(content, offset)
+        )
+        if (
+            crc32c(content[offset : offset + 24], seed) != header_checksum
+            or magic != MAGIC
+            or written_in != segment
+            or flags
+        ) and kind != Kind.SEGMENT:
+            return messages, offset, "no sound record starts where one should"
+        payload_offset = offset + 32
+        end = payload_offset + length
+        if end > size:
+            break
+        if kind == Kind.MESSAGE and number >= wanted:
+            if number > wanted:
+                return messages, offset, f"message {number} is in its place"
+            payload = content[payload_offset:end]
+            if crc32c(payload, header_checksum) != payload_checksum:
+                return messages, offset, "the payload's checksum does not match"
+            if envelope is not None and payload.startswith(head):
+                messages.append(Message(envelope, payload[len(head) :]))
+            else:
+                try:
+                    message = decode_message(payload, envelopes)
+                except ValueError as error:
+                    return messages, offset, str(error)
+                messages.append(message)
+                envelope = message.envelope
+                head = envelope.head
+            wanted += 1
+        offset = end
+    return messages, offset, None
+
+
+def scan(
+    content: bytes,
+    segment: int,
+    seed: int,
+    start: int = 0,
+    last_numbers: Mapping[int, int] | None = None,
+) -> Iterator[Record | Gap]:
+    """A segment's file from `start` on: sound records of `segment`, and the gaps between them.
+
+    A gap whose header is sound ends where that header says; otherwise the next sound record is
+    looked for byte by byte, so that one damaged record costs no other. Numbers of a kind ascend,
+    from `last_numbers` on: a copy of an earlier record, as a stale block of the disk holds it,
+    is refused by that.
+    """
+    offset = start
+    size = len(content)
+    last = dict.fromkeys(_KINDS, 0) | dict(last_numbers or {})
     while offset < size:
         found = record_at(content, offset, segment, seed)
         if isinstance(found, Record):
-            if found.number > last_numbers[found.kind]:
-                last_numbers[found.kind] = found.number
+            if found.number > last[found.kind]:
+                last[found.kind] = found.number
                 yield found
                 offset = found.end
                 continue

@@ -20,15 +20,28 @@ what precedes that end can only be damaged. Recovering twice gives the same as o
 from __future__ import annotations
 
 import errno
+from array import array
 from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from operator import attrgetter
+from operator import itemgetter
 
-from amqpstore.catalog import Change, Value
-from amqpstore.filenames import SEGMENTS, segment_number, segment_path
+from amqpstore.accounts import Account, Accounts
+from amqpstore.catalog import Catalog, Change
+from amqpstore.checkpoint import POSITION
+from amqpstore.errors import DamageError
+from amqpstore.filenames import (
+    FIRST_COMPACTED,
+    INDEX,
+    SEGMENTS,
+    index_key,
+    segment_number,
+    segment_path,
+)
 from amqpstore.files import File, Files
-from amqpstore.log import FORMAT_VERSION
+from amqpstore.index import IndexReader, IndexState, live_runs
+from amqpstore.ledger import Ledger, QueueLedger, enqueued
+from amqpstore.log import FORMAT_VERSION, START, Position, Settled
 from amqpstore.queue import Queue
 from amqpstore.records import (
     SEGMENT_PAYLOAD,
@@ -42,7 +55,6 @@ from amqpstore.records import (
     record_at,
     scan,
 )
-from amqpstore.runs import Run
 from amqpstore.segments import Segment
 
 _PAGE_BYTES = 4096
@@ -78,14 +90,22 @@ class RecoveryReport:
 
 @dataclass
 class Recovered:
-    """Where the log goes on, and what the catalog must say before it does."""
+    """What the store goes on with.
+
+    `batches` are those behind the last checkpoint; `changes` is what the catalog must say, and
+    `leftovers` are files that a crash left and that must be gone, before the log goes on.
+    """
 
     report: RecoveryReport
+    ledger: Ledger
     segments: list[Segment] = field(default_factory=list)
+    batches: list[Settled] = field(default_factory=list)
+    deleted: list[int] = field(default_factory=list)
     changes: list[Change] = field(default_factory=list)
+    leftovers: list[str] = field(default_factory=list)
     next_segment: int = 1
-    next_message_id: int = 1
-    next_lsn: int = 1
+    next_compacted: int = FIRST_COMPACTED
+    position: Position = START
 
 
 @dataclass
@@ -109,23 +129,23 @@ class _Batch:
             return False
         present = {record.number for record in self.messages}
         return all(
-            first_id + place in present
-            for kind, count, _, _, first_id in self.operations
-            if kind == OperationKind.ENQUEUE
-            for place in range(count)
+            operation.first_id + place in present
+            for operation in self.operations
+            if operation.kind == OperationKind.ENQUEUE
+            for place in range(operation.message_count)
         )
 
 
 def recover(
-    files: Files, directory: str, store_id: bytes, rows: dict[str, Value], queues: dict[int, Queue]
+    files: Files, directory: str, store_id: bytes, catalog: Catalog, queues: dict[int, Queue]
 ) -> Recovered:
-    """Put the messages that the log holds into `queues` (by id, still empty).
+    """Put the messages that the store holds into `queues` (by id, still empty).
 
-    `rows` is the catalog's table "segments". Nothing is changed on disk but the last segment's
-    `datasync`: what a crashed process had written may be in the page cache only, and must not be
-    served before it is durable. Raises: OSError.
+    Nothing is changed on disk but the last segment's `datasync`: what a crashed process had
+    written may be in the page cache only, and must not be served before it is durable.
+    Raises: DamageError (the catalog, or an index file that the log speaks of), OSError.
     """
-    return _Recovery(files, directory, store_id, rows, queues).run()
+    return _Recovery(files, directory, store_id, catalog, queues).run()
 
 
 class _Recovery:
@@ -134,70 +154,150 @@ class _Recovery:
         files: Files,
         directory: str,
         store_id: bytes,
-        rows: dict[str, Value],
+        catalog: Catalog,
         queues: dict[int, Queue],
     ) -> None:
         self._files = files
         self._directory = directory
         self._store_id = store_id
         self._seed = checksum_seed(store_id)
-        self._ends = {int(key): row["end"] for key, row in rows.items()}
+        self._reader = IndexReader(files, directory, self._seed)
         self._queues = queues
         self._report = RecoveryReport()
-        self._out = Recovered(self._report)
+        self._rows = catalog.rows("segments")
+        self._marks = catalog.rows("marks")
+        self._ends = {int(key): row["end"] for key, row in catalog.rows("ends").items()}
+        if row := catalog.rows("store").get(POSITION):
+            self._start = Position(**row)
+        else:
+            self._start = START
+        self._next_message_id = self._start.message_id
+        self._next_lsn = self._start.lsn
+        self._present: list[tuple[int, int]] = []
+        self._out = Recovered(self._report, self._ledger(catalog))
 
     def run(self) -> Recovered:
-        numbers = self._segment_numbers()
+        self._list_files()
+        out = self._out
+        numbers = self._log_numbers
         for number in numbers:
             self._segment(number, is_last=number == numbers[-1])
-        out = self._out
-        out.next_segment = max([*numbers, *self._ends, 0]) + 1
-        if out.segments and (last := out.segments[-1]).number not in self._ends:
-            last.file().datasync()
-            self._files.sync_directory(f"{self._directory}/{SEGMENTS}")
-            out.changes.append(Change("segments", f"{last.number:010}", {"end": last.size}))
+        known = [*numbers, *self._ends, *(int(key) for key in self._rows), self._start.segment]
+        out.next_segment = max(number for number in [0, *known] if number < FIRST_COMPACTED) + 1
+        out.next_compacted = max([FIRST_COMPACTED - 1, *known]) + 1
+        position = self._start
+        if numbers:
+            last = out.segments[-1]
+            position = Position(last.number, last.size, self._next_lsn, self._next_message_id)
+            if last.number not in self._ends:
+                last.file().datasync()
+                self._files.sync_directory(f"{self._directory}/{SEGMENTS}")
+                out.changes.append(Change("ends", f"{last.number:010}", {"end": last.size}))
+        out.position = position
+        out.segments.sort(key=lambda segment: (segment.first_id, segment.number))
         self._drop_lost()
         for queue in self._queues.values():
             self._report.kept[queue.id] = queue.ready_count
             delivered = sum(run.count for run in queue.ready if run.delivery_count)
-            self._report.redelivered[queue.id] = delivered
+            paged = [queue.index[file.number] for file in queue.paged]
+            self._report.redelivered[queue.id] = delivered + sum(
+                len(state.delivered) for state in paged
+            )
         return out
 
-    def _segment_numbers(self) -> list[int]:
-        names = self._files.list_directory(f"{self._directory}/{SEGMENTS}")
+    def _ledger(self, catalog: Catalog) -> Ledger:
+        """The ledger as the last checkpoint left it, and queues of what is in index files."""
+        states: dict[int, list[IndexState]] = {}
+        for key, row in catalog.rows("index").items():
+            states.setdefault(int(key.partition("-")[0]), []).append(IndexState(**row))
+        heads = catalog.rows("heads")
+        queues = []
+        for queue_id in {*self._queues, *states, *map(int, heads)}:
+            head = heads.get(f"{queue_id:020}", {"next_sequence": 1})
+            of_queue = states.get(queue_id, [])
+            queues.append(QueueLedger(queue_id, head["next_sequence"], of_queue, self._reader))
+            if queue := self._queues.get(queue_id):
+                queue.next_sequence = head["next_sequence"]
+                queue.restore_index(of_queue)
+        accounts = [Account.of_row(row) for row in self._rows.values()]
+        return Ledger(Accounts(accounts), queues, self._reader)
+
+    def _list_files(self) -> None:
+        """Segments of the log to be read, those that are only kept, and what is left over."""
+        directory = f"{self._directory}/{SEGMENTS}"
+        names = self._files.list_directory(directory)
         known = {name: segment_number(name) for name in names}
         self._report.unknown_files = [name for name, number in known.items() if number is None]
         numbers = sorted(number for number in known.values() if number is not None)
-        present = set(numbers)
-        expected = set(range(1, max(numbers, default=0) + 1)) | set(self._ends)
-        for number in sorted(expected - present):
+        rows = {int(key) for key in self._rows}
+        start = self._start.segment
+        self._log_numbers = [one for one in numbers if max(start, 1) <= one < FIRST_COMPACTED]
+        self._out.leftovers = [
+            segment_path(self._directory, number)
+            for number in numbers
+            if number not in rows and not max(start, 1) <= number < FIRST_COMPACTED
+        ]
+        last = max([start, *self._log_numbers, *self._ends])
+        expected = {*range(max(start, 1), last + 1), *rows} if last else rows
+        for number in sorted(expected - set(numbers)):
             self._damage(segment_path(self._directory, number), Gap(0, 0, "the file is missing"))
-        return numbers
+        for number in sorted(rows - set(self._log_numbers)):
+            self._out.segments.append(self._sealed(number))
+        self._out.deleted = sorted(self._out.ledger.queues.keys() - self._queues.keys())
+        index = f"{self._directory}/{INDEX}"
+        states = {
+            (queue.id, file.state.number)
+            for queue in self._out.ledger.queues.values()
+            for file in queue.files
+        }
+        for name in self._files.list_directory(index):
+            if (key := index_key(name)) is None:
+                self._report.unknown_files.append(name)
+            elif key not in states:
+                self._out.leftovers.append(f"{index}/{name}")
+
+    def _sealed(self, number: int) -> Segment:
+        """A segment that the checkpoint knows, as it stands in the catalog."""
+        key = f"{number:010}"
+        segment = Segment(self._files, segment_path(self._directory, number), number, self._seed)
+        segment.size = self._rows[key]["end_bytes"] if key in self._rows else 0
+        if row := self._marks.get(key):
+            segment.restore(row)
+        self._report.segments += 1
+        return segment
 
     def _segment(self, number: int, *, is_last: bool) -> None:
-        segment = Segment(self._files, segment_path(self._directory, number), number, self._seed)
+        """Read a segment of the log, from the checkpoint on."""
+        start = self._start.offset if number == self._start.segment else 0
+        segment = self._sealed(number)
+        if not segment.mark_ids:
+            segment.first_id = segment.end_id = self._next_message_id
         content = self._content(segment)
         end = self._ends.get(number)
-        if end is not None and len(content) < end:
-            gap = Gap(len(content), end, "the file is shorter than when it was closed")
+        least = max(start, end or 0)
+        if len(content) < least:
+            gap = Gap(len(content), least, "the file is shorter than when it was closed")
             self._damage(segment.path, gap)
         content = content[:end]
         segment.size = len(content)
-        self._report.segments += 1
-        self._report.scanned_bytes += len(content)
+        self._report.scanned_bytes += max(len(content) - start, 0)
         if reason := self._foreign(content, number):
             self._damage(segment.path, Gap(0, len(content), reason))
             batches = []
         else:
-            batches = list(_batches(content, number, self._seed))
+            before: dict[int, int] = {
+                Kind.MESSAGE: self._next_message_id - 1,
+                Kind.TRANSACTION: self._next_lsn - 1,
+            }
+            batches = list(
+                _batches(scan(content, number, self._seed, start, before), content, start)
+            )
         is_torn = is_last and end is None and batches and not batches[-1].is_whole()
         torn = batches.pop() if is_torn else None
         for batch in batches:
             self._apply(segment, batch)
         if torn:
             self._take_back(segment, torn)
-        if not segment.offsets:
-            segment.first_id = self._out.next_message_id
         self._out.segments.append(segment)
 
     def _content(self, segment: Segment) -> bytes:
@@ -242,71 +342,100 @@ class _Recovery:
         self._report.rolled_back += len(torn.messages)
         segment.size = torn.start
         for record in torn.messages:
-            self._out.next_message_id = max(self._out.next_message_id, record.number + 1)
-        self._out.next_lsn = max(self._out.next_lsn, torn.lsn + 1)
+            self._next_message_id = max(self._next_message_id, record.number + 1)
+        self._next_lsn = max(self._next_lsn, torn.lsn + 1)
 
     def _apply(self, segment: Segment, batch: _Batch) -> None:
-        out = self._out
         for gap in batch.gaps:
             self._damage(segment.path, gap)
-        present = self._placed(segment, batch)
+        sizes = self._placed(segment, batch)
         if not batch.lsn:
-            self._report.orphaned += present
+            self._report.orphaned += sizes
             return
-        if batch.lsn < out.next_lsn:
-            reason = f"transaction {batch.lsn} does not ascend"
-            self._damage(segment.path, Gap(batch.start, batch.end, reason))
-            return
-        out.next_lsn = batch.lsn + 1
+        self._next_lsn = batch.lsn + 1
+        first_id, count = self._ids_of(batch)
+        # Also where a record is damaged: no other message may get its id.
+        self._next_message_id = max(self._next_message_id, first_id + count)
         for operation in batch.operations:
-            if operation.kind == OperationKind.ENQUEUE:
-                # Also where the record is damaged: no other message may get its id.
-                end_id = operation.first_id + operation.message_count
-                out.next_message_id = max(out.next_message_id, end_id)
             # A queue that the catalog no longer has was deleted, and its messages with it.
             if queue := self._queues.get(operation.queue_id):
-                apply(queue, operation)
+                self._apply_to(queue, operation)
+        of_messages = array("I", [sizes.get(first_id + place, 0) for place in range(count)])
+        self._out.batches.append(
+            Settled(batch.operations, first_id, of_messages, segment.number, batch.end)
+        )
 
-    def _placed(self, segment: Segment, batch: _Batch) -> list[int]:
-        """Note where the batch's messages are. Returns their ids."""
-        out = self._out
-        placed = []
+    def _ids_of(self, batch: _Batch) -> tuple[int, int]:
+        """The first id of a batch's messages, and how many there are."""
+        spans = [
+            (operation.first_id, operation.first_id + operation.message_count)
+            for operation in batch.operations
+            if operation.kind == OperationKind.ENQUEUE
+        ]
+        if not spans:
+            return self._next_message_id, 0
+        first_id = min(first for first, _ in spans)
+        return first_id, max(end for _, end in spans) - first_id
+
+    def _apply_to(self, queue: Queue, operation: Operation) -> None:
+        """Do to a queue what the log says was done; it needs to be in memory for that."""
+        if operation.kind != OperationKind.ENQUEUE:
+            first = operation.first_sequence
+            end = first + operation.message_count
+            for file in [one for one in queue.paged if one.first < end and first < one.end]:
+                state = queue.index[file.number]
+                try:
+                    entries = self._reader.entries(queue.id, state)
+                except DamageError as error:
+                    self._report.damage.append((error.path, error.offset, 0, error.reason))
+                    queue.paged_in(file, [])
+                    queue.unreadable_count += file.live
+                    continue
+                queue.paged_in(file, live_runs(entries, state, file.first, file.end))
+        apply(queue, operation)
+
+    def _placed(self, segment: Segment, batch: _Batch) -> dict[int, int]:
+        """Note where the batch's messages are. Returns the sizes of their records by id."""
+        placed: dict[int, int] = {}
         for record in batch.messages:
-            if record.number < out.next_message_id:
-                reason = f"message {record.number} does not ascend"
-                self._damage(segment.path, Gap(record.offset, record.end, reason))
-                continue
             segment.place(record.number, record.offset)
-            out.next_message_id = record.number + 1
-            placed.append(record.number)
+            self._next_message_id = record.number + 1
+            placed[record.number] = record.end - record.offset
+            if self._present and self._present[-1][1] == record.number:
+                self._present[-1] = self._present[-1][0], record.number + 1
+            else:
+                self._present.append((record.number, record.number + 1))
         return placed
 
     def _drop_lost(self) -> None:
         """Put messages whose record is not there in quarantine, and name them."""
         if not self._report.damage:
             return
-        segments = [segment for segment in self._out.segments if segment.offsets]
+        lost = self._report.lost
         for queue in self._queues.values():
             for run in queue.ready:
-                for place in range(run.count):
-                    message_id = run.first_id + place
-                    at = bisect_right(segments, message_id, key=attrgetter("first_id")) - 1
-                    if at < 0 or not segments[at].holds(message_id):
-                        sequence = run.first_sequence + place
-                        self._report.lost.append((queue.id, sequence, message_id))
-        for queue_id, sequence, _ in self._report.lost:
+                # What the checkpoint knew is looked at when its turn comes.
+                for place in range(max(self._start.message_id - run.first_id, 0), run.count):
+                    if not self._is_present(run.first_id + place):
+                        lost.append((queue.id, run.first_sequence + place, run.first_id + place))
+        for queue_id, sequence, _ in lost:
             queue = self._queues[queue_id]
             for run in queue.ready.remove(sequence, 1):
                 queue.quarantined.insert(run)
+
+    def _is_present(self, message_id: int) -> bool:
+        place = bisect_right(self._present, message_id, key=itemgetter(0)) - 1
+        return place >= 0 and message_id < self._present[place][1]
 
     def _damage(self, path: str, gap: Gap) -> None:
         self._report.damage.append((path, gap.offset, gap.end - gap.offset, gap.reason))
 
 
-def _batches(content: bytes, segment: int, seed: int) -> Iterator[_Batch]:
-    """A segment's content, cut behind each TRANSACTION and where the records' batch changes."""
-    batch = _Batch(0)
-    for found in scan(content, segment, seed):
+def _batches(scanned: Iterator[Record | Gap], content: bytes, start: int) -> Iterator[_Batch]:
+    """What was scanned from `start` on, cut behind each TRANSACTION and where the records' batch
+    changes."""
+    batch = _Batch(start)
+    for found in scanned:
         if isinstance(found, Gap):
             batch.gaps.append(found)
             continue
@@ -336,16 +465,14 @@ def _batches(content: bytes, segment: int, seed: int) -> Iterator[_Batch]:
 
 def apply(queue: Queue, operation: Operation) -> None:
     """Do to a queue, whose messages are all ready and on disk, what the log says was done."""
-    kind, count, _, first_sequence, first_id = operation
-    if kind == OperationKind.ENQUEUE:
-        run = Run(first_sequence, count, first_id=first_id)
-        queue.ready.append_stored(run)
-        queue.next_sequence = max(queue.next_sequence, run.end)
-        return
+    first_sequence, count = operation.first_sequence, operation.message_count
     # Also where the ENQUEUE is damaged: no other message may get its sequence.
     queue.next_sequence = max(queue.next_sequence, first_sequence + count)
+    if operation.kind == OperationKind.ENQUEUE:
+        queue.ready.append_stored(enqueued(operation))
+        return
     removed = queue.ready.remove(first_sequence, count)
-    if kind == OperationKind.DELIVERED:
+    if operation.kind == OperationKind.DELIVERED:
         for run in removed:
-            run.delivery_count += 1
+            run.delivery_count = max(run.delivery_count, operation.detail)
             queue.ready.insert(run)

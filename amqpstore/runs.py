@@ -7,8 +7,8 @@ cost of a batch does not grow with the messages in it.
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Iterator
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Sequence
 from operator import attrgetter
 from typing import Any, Generic, Protocol, Self, TypeVar
 
@@ -40,11 +40,21 @@ _GONE: Any = None
 class Run:
     """`count` messages of one queue, from `first_sequence` on, delivered `delivery_count` times.
 
+    All of one `priority`, and they expire together: `expires_ms` since 1970, or never where 0.
     Those that are in the log have contiguous ids from `first_id` on; 0 says that none is.
-    `messages` holds them when they are in memory; otherwise it is None.
+    `messages` holds them when they are in memory, `held_bytes` of bodies; otherwise it is None.
     """
 
-    __slots__ = ("count", "delivery_count", "first_id", "first_sequence", "messages")
+    __slots__ = (
+        "count",
+        "delivery_count",
+        "expires_ms",
+        "first_id",
+        "first_sequence",
+        "held_bytes",
+        "messages",
+        "priority",
+    )
 
     def __init__(
         self,
@@ -53,13 +63,19 @@ class Run:
         *,
         first_id: int = 0,
         messages: list[Message] | None = None,
+        held_bytes: int = 0,
         delivery_count: int = 0,
+        expires_ms: int = 0,
+        priority: int = 0,
     ) -> None:
         self.first_sequence = first_sequence
         self.count = count
         self.first_id = first_id
         self.messages = messages
+        self.held_bytes = held_bytes
         self.delivery_count = delivery_count
+        self.expires_ms = expires_ms
+        self.priority = priority
 
     @property
     def end(self) -> int:
@@ -73,15 +89,19 @@ class Run:
             self.first_sequence,
             count,
             first_id=self.first_id,
-            messages=None if messages is None else messages[:count],
             delivery_count=self.delivery_count,
+            expires_ms=self.expires_ms,
+            priority=self.priority,
         )
         self.first_sequence += count
         self.count -= count
         if self.first_id:
             self.first_id += count
         if messages is not None:
+            head.messages = messages[:count]
+            head.held_bytes = body_bytes(head.messages)
             self.messages = messages[count:]
+            self.held_bytes -= head.held_bytes
         return head
 
     def __repr__(self) -> str:
@@ -196,17 +216,61 @@ class ReadyList(RunList[Run]):
 
     __slots__ = ()
 
+    def insert_all(self, runs: Sequence[Run]) -> None:
+        """Put runs in their place: ascending, and no other run lies between or overlaps them."""
+        if runs:
+            place = bisect_right(
+                self._runs, runs[0].first_sequence, self._head, key=_FIRST_SEQUENCE
+            )
+            self._runs[place:place] = runs
+            self.count += sum(run.count for run in runs)
+
+    def between(self, first: int, end: int) -> list[Run]:
+        """The runs that lie from sequence `first` to before `end`, in part or whole."""
+        runs = self._runs
+        place = bisect_right(runs, first, self._head, key=_FIRST_SEQUENCE) - 1
+        if place < self._head or runs[place].end <= first:
+            place += 1
+        stop = bisect_left(runs, end, place, key=_FIRST_SEQUENCE)
+        return runs[place:stop]
+
+    def let_go(self, run: Run) -> bool:
+        """Drop the bodies of a run that is on disk, if it is here still. Returns whether it was."""
+        runs = self._runs
+        place = bisect_right(runs, run.first_sequence, self._head, key=_FIRST_SEQUENCE) - 1
+        if place < self._head or runs[place] is not run:
+            return False
+        run.messages = None
+        run.held_bytes = 0
+        if place > self._head and goes_on(runs[place - 1], run):
+            runs[place - 1].count += run.count
+            del runs[place]
+        return True
+
     def append_stored(self, run: Run) -> None:
         """Add a run on disk behind all others; one that continues the last becomes part of it."""
         if len(self):
             last = self.last
-            if (
-                last.messages is None
-                and not last.delivery_count
-                and last.end == run.first_sequence
-                and last.first_id + last.count == run.first_id
-            ):
+            if goes_on(last, run):
                 last.count += run.count
                 self.count += run.count
                 return
         self.append(run)
+
+
+def body_bytes(messages: Iterable[Message]) -> int:
+    """Bytes in the bodies of messages."""
+    return sum([len(message.body) for message in messages])
+
+
+def goes_on(before: Run, after: Run) -> bool:
+    """Whether two runs on disk are one."""
+    return (
+        before.messages is None
+        and after.messages is None
+        and before.end == after.first_sequence
+        and before.first_id + before.count == after.first_id
+        and before.delivery_count == after.delivery_count
+        and before.expires_ms == after.expires_ms
+        and before.priority == after.priority
+    )

@@ -1,17 +1,20 @@
-"""One segment: a file of records, and the table of where in it each message is."""
+"""One segment: a file of records, and a sparse table of where in it its messages are."""
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from itertools import accumulate
+from typing import Any
 
 from amqpstore.errors import MessageDamagedError
 from amqpstore.files import File, Files
 from amqpstore.message import Envelope, Message
-from amqpstore.records import Gap, Kind, decode_message, record_at
+from amqpstore.records import HEADER, Gap, Kind, Record, read_messages, scan
 
-NOT_HERE = 0
-"""In the offset table: no message of that id in this segment. Offset 0 is the segment's header."""
+MARK_BYTES = 64 << 10
+"""At least so many bytes lie between two marks of a segment's table."""
 
 _READ_AHEAD_BYTES = 1 << 20
 
@@ -19,12 +22,27 @@ _READ_AHEAD_BYTES = 1 << 20
 class Segment:
     """Segment `number` at `path`; `size` bytes of it were written or are about to be.
 
-    Args: seed, of the checksums of the store's records.
+    Ids ascend in a segment, and those of neighbours that were published are contiguous. So a few
+    marks, (id, offset of its record), are enough to find any message: from the mark before it,
+    records are walked over. `first_id` to `end_id` is the range of ids that it may hold.
 
-    `offsets` tells, for the message ids from `first_id` on, where each record starts.
+    Args: seed, of the checksums of the store's records.
     """
 
-    __slots__ = ("_file", "_files", "_seed", "first_id", "number", "offsets", "path", "size")
+    __slots__ = (
+        "_cursor_id",
+        "_cursor_offset",
+        "_file",
+        "_files",
+        "_seed",
+        "end_id",
+        "first_id",
+        "mark_ids",
+        "mark_offsets",
+        "number",
+        "path",
+        "size",
+    )
 
     def __init__(self, files: Files, path: str, number: int, seed: int) -> None:
         self._files = files
@@ -34,36 +52,42 @@ class Segment:
         self.number = number
         self.size = 0
         self.first_id = 0
-        self.offsets = array("Q")
+        self.end_id = 0
+        self.mark_ids = array("Q")
+        self.mark_offsets = array("Q")
+        # Where the last read ended: the next one mostly goes on there.
+        self._cursor_id = 0
+        self._cursor_offset = 0
 
-    @property
-    def end_id(self) -> int:
-        """The id after the last that the offset table knows."""
-        return self.first_id + len(self.offsets)
+    def restore(self, row: Mapping[str, Any]) -> None:
+        """Take the table from the catalog: see `checkpoint.Marks`."""
+        self.first_id = row["first_id"]
+        self.end_id = row["end_id"]
+        self.mark_ids = array("Q", row["ids"])
+        self.mark_offsets = array("Q", row["offsets"])
 
     def place(self, message_id: int, offset: int) -> None:
-        """Note where a message's record starts. Ids must ascend."""
-        if not self.offsets:
+        """Note where a message's record starts. Ids and offsets ascend."""
+        if not self.mark_offsets or offset >= self.mark_offsets[-1] + MARK_BYTES:
+            self.mark_ids.append(message_id)
+            self.mark_offsets.append(offset)
+        if not self.end_id:
             self.first_id = message_id
-        while self.end_id < message_id:
-            self.offsets.append(NOT_HERE)
-        self.offsets.append(offset)
+        self.end_id = message_id + 1
 
-    def place_batch(self, first_id: int, lengths: Iterable[int], offset: int) -> None:
+    def place_batch(self, first_id: int, lengths: Sequence[int], offset: int) -> None:
         """Note where the records of contiguous ids start: back to back from `offset` on."""
-        if not self.offsets:
-            self.first_id = first_id
-        append = self.offsets.append
-        for length in lengths:
-            append(offset)
-            offset += length
-
-    def holds(self, message_id: int) -> bool:
-        """Whether the offset table has a record of that message."""
-        return (
-            self.first_id <= message_id < self.end_id
-            and self.offsets[message_id - self.first_id] != NOT_HERE
-        )
+        self.place(first_id, offset)
+        self.end_id = first_id + len(lengths)
+        if len(lengths) * max(lengths) < MARK_BYTES:
+            return
+        ends = list(accumulate(lengths, initial=offset))
+        place = 0
+        while (place := bisect_right(ends, self.mark_offsets[-1] + MARK_BYTES, place + 1)) < len(
+            lengths
+        ):
+            self.mark_ids.append(first_id + place)
+            self.mark_offsets.append(ends[place])
 
     def read(
         self, first_id: int, count: int, envelopes: dict[bytes, Envelope]
@@ -72,44 +96,62 @@ class Segment:
 
         Where the first of them cannot be read back: the error that says why.
         """
-        start = first_id - self.first_id
-        stop = min(start + count, len(self.offsets))
-        base = self.offsets[start]
-        if base == NOT_HERE:
-            return self._damaged(first_id, "no record of it was found when the store was opened")
-        some = start + 1
-        while some < stop and base < self.offsets[some] < base + _READ_AHEAD_BYTES:
-            some += 1
+        offset = self._offset_before(first_id)
         try:
-            content = self.file().read(base, self._end_of(some - 1) - base)
+            content = self.file().read(offset, min(_READ_AHEAD_BYTES, self.size - offset))
+            messages, read, reason = read_messages(
+                content, self.number, self._seed, first_id, count, envelopes
+            )
+            if not messages and reason is None and (whole := self._record_at(offset + read)):
+                # One record, longer than what is read at once.
+                messages, read, reason = read_messages(
+                    whole, self.number, self._seed, first_id, 1, envelopes
+                )
         except OSError as error:
             return self._damaged(first_id, str(error))
-        messages: list[Message] = []
-        for place in range(start, some):
-            found = self._message(content, place, self.offsets[place] - base, envelopes)
-            if isinstance(found, MessageDamagedError):
-                return messages or found
-            messages.append(found)
-        return messages
+        if messages:
+            self._cursor_id = first_id + len(messages)
+            self._cursor_offset = offset + read
+            return messages
+        return self._read_around_damage(first_id, reason or "no record of it is there", envelopes)
 
-    def _end_of(self, place: int) -> int:
-        """Where the record at `place` ends, or further on: at the next message or at the end."""
-        following = (offset for offset in self.offsets[place + 1 : place + 2] if offset)
-        return next(following, self.size)
+    def _offset_before(self, message_id: int) -> int:
+        """Where a record starts at or before that of a message."""
+        mark = bisect_right(self.mark_ids, message_id) - 1
+        offset = self.mark_offsets[mark] if mark >= 0 else 0
+        if self._cursor_id <= message_id and self._cursor_offset > offset:
+            return self._cursor_offset
+        return offset
 
-    def _message(
-        self, content: bytes, place: int, offset: int, envelopes: dict[bytes, Envelope]
-    ) -> Message | MessageDamagedError:
-        message_id = self.first_id + place
-        found = record_at(content, offset, self.number, self._seed)
-        if isinstance(found, Gap):
-            return self._damaged(message_id, found.reason)
-        if found.kind != Kind.MESSAGE or found.number != message_id:
-            return self._damaged(message_id, "another record is in its place")
+    def _record_at(self, offset: int) -> bytes:
+        """A record, whole, as far as its header can be believed. Raises: OSError."""
+        header = self.file().read(offset, HEADER.size)
+        if len(header) < HEADER.size:
+            return b""
+        length = HEADER.unpack(header)[6]
+        return self.file().read(offset, min(HEADER.size + length, self.size - offset))
+
+    def _read_around_damage(
+        self, message_id: int, reason: str, envelopes: dict[bytes, Envelope]
+    ) -> list[Message] | MessageDamagedError:
+        """One message of a segment in which the way to it is damaged."""
         try:
-            return decode_message(content[found.payload_offset : found.end], envelopes)
-        except ValueError as error:
+            content = self.file().read(0, self.size)
+        except OSError as error:
             return self._damaged(message_id, str(error))
+        for found in scan(content, self.number, self._seed):
+            if isinstance(found, Record) and found.kind == Kind.MESSAGE:
+                if found.number == message_id:
+                    rest = content[found.offset : found.end]
+                    messages, _, why = read_messages(
+                        rest, self.number, self._seed, message_id, 1, envelopes
+                    )
+                    return messages or self._damaged(message_id, why or reason)
+                if found.number > message_id:
+                    break
+            elif isinstance(found, Gap):
+                reason = found.reason
+        return self._damaged(message_id, reason)
 
     def _damaged(self, message_id: int, reason: str) -> MessageDamagedError:
         return MessageDamagedError(message_id, f"segment {self.number} ({self.path}): {reason}")

@@ -1,9 +1,10 @@
 """The store: queues of messages in a directory, and the one face of everything in this package.
 
-Synchronous and single-threaded, but for `Log.write`, which may run in a thread of its own.
-Changes take effect in memory at once and enter the open batch of the log; they are durable once
-that batch is. A caller that has promised something registers with `when_durable` and then either
-calls `sync`, or drives the batches itself: `seal`, `write`, `settle` (see `log`).
+Synchronous and single-threaded, but for `Log.write`, which may run in a thread of its own, and
+for the background work of `housekeep`, which its worker does. Changes take effect in memory at
+once and enter the open batch of the log; they are durable once that batch is. A caller that has
+promised something registers with `when_durable` and then either calls `sync`, or drives the
+batches itself: `seal`, `write`, `settle` (see `log`), and `housekeep` now and then.
 """
 
 from __future__ import annotations
@@ -22,16 +23,18 @@ from amqpstore.errors import (
     StoreClosedError,
     StoreLockedError,
 )
-from amqpstore.filenames import CATALOG, LOCK, SEGMENTS
+from amqpstore.filenames import CATALOG, INDEX, LOCK, SEGMENTS
 from amqpstore.files import Files, Lock, OsFiles
+from amqpstore.index import IndexReader, live_runs
+from amqpstore.keeper import DEFAULTS, Keeper, Options
 from amqpstore.log import Log
+from amqpstore.memory import Memory
 from amqpstore.message import Message
 from amqpstore.queue import Queue
-from amqpstore.records import Operation, OperationKind
+from amqpstore.records import Operation, OperationKind, checksum_seed
 from amqpstore.recovery import RecoveryReport, recover
-from amqpstore.runs import Run
-
-SEGMENT_BYTES = 16 << 20
+from amqpstore.runs import Run, body_bytes
+from amqpstore.worker import ThreadWorker, Worker
 
 _NEXT_QUEUE_ID = "next_queue_id"
 _STORE_ID = "store_id"
@@ -46,6 +49,9 @@ class Store:
         lock: Lock,
         catalog: Catalog,
         log: Log,
+        keeper: Keeper,
+        memory: Memory,
+        index: IndexReader,
         queues: dict[int, Queue],
         report: RecoveryReport,
     ) -> None:
@@ -55,6 +61,9 @@ class Store:
         self._lock = lock
         self._catalog = catalog
         self._log = log
+        self._keeper = keeper
+        self._memory = memory
+        self._index = index
         self._next_queue_id = int(catalog.rows("store").get(_NEXT_QUEUE_ID, 1))
         self._failure: DurabilityError | None = None
         self._is_closed = False
@@ -66,11 +75,12 @@ class Store:
         *,
         files: Files | None = None,
         open_catalog: OpenCatalog = LmdbCatalog,
-        segment_bytes: int = SEGMENT_BYTES,
+        options: Options = DEFAULTS,
+        worker: Worker | None = None,
     ) -> Store:
         """Open the store in `directory`, or make one where there is nothing; recover what it holds.
 
-        Args: segment_bytes, the size from which on a segment gets no further batch.
+        Args: worker, who does the background work; a thread, if it is not said.
         Raises: NotAStoreError, FormatVersionError, StoreLockedError, DamageError (the marker or
         the catalog is missing or cannot be read); nothing but the lock's text is changed then.
         OSError.
@@ -83,7 +93,9 @@ class Store:
         except BlockingIOError as error:
             raise StoreLockedError(directory, str(error.strerror)) from None
         try:
-            return cls._open_locked(directory, lock, files, open_catalog, segment_bytes)
+            return cls._open_locked(
+                directory, lock, files, open_catalog, options, worker or ThreadWorker()
+            )
         except BaseException:
             lock.release()
             raise
@@ -95,7 +107,8 @@ class Store:
         lock: Lock,
         files: Files,
         open_catalog: OpenCatalog,
-        segment_bytes: int,
+        options: Options,
+        worker: Worker,
     ) -> Store:
         store_id = marker.read(files, directory)
         if store_id is None:
@@ -108,9 +121,11 @@ class Store:
             _check_catalog(directory, catalog, store_id)
             rows = catalog.rows("queues")
             queues = {int(key): Queue(int(key), rows[key], durable=True) for key in rows}
-            recovered = recover(files, directory, store_id.bytes, catalog.rows("segments"), queues)
+            recovered = recover(files, directory, store_id.bytes, catalog, queues)
             if recovered.changes:
                 catalog.commit(recovered.changes)
+            for path in recovered.leftovers:
+                files.remove(path)
         except BaseException:
             catalog.close()
             raise
@@ -118,13 +133,27 @@ class Store:
             files,
             directory,
             store_id=store_id.bytes,
-            segment_bytes=segment_bytes,
+            segment_bytes=options.segment_bytes,
             segments=recovered.segments,
             next_segment=recovered.next_segment,
-            next_message_id=recovered.next_message_id,
-            next_lsn=recovered.next_lsn,
+            position=recovered.position,
         )
-        return cls(directory, lock, catalog, log, queues, recovered.report)
+        memory = Memory(options.memory_bytes)
+        keeper = Keeper(
+            files,
+            directory,
+            store_id.bytes,
+            catalog,
+            log,
+            queues,
+            memory,
+            recovered,
+            options,
+            worker,
+        )
+        index = IndexReader(files, directory, checksum_seed(store_id.bytes))
+        report = recovered.report
+        return cls(directory, lock, catalog, log, keeper, memory, index, queues, report)
 
     # Definitions: durable on return.
 
@@ -149,6 +178,8 @@ class Store:
         else:
             self._commit(changes)
         self.queues[queue.id] = queue
+        if durable:
+            self._keeper.created.append(queue.id)
         return queue
 
     def delete_queue(self, queue: Queue, *, changes: Sequence[Change] = ()) -> None:
@@ -156,37 +187,65 @@ class Store:
         row = [Change("queues", _queue_key(queue), None)] if queue.durable else []
         self._commit([*row, *changes])
         queue.deleted = True
+        self._memory.let_go(queue, queue.held_bytes)
         queue.ready.clear()
+        queue.paged.clear()
+        queue.paged_count = 0
         del self.queues[queue.id]
+        if queue.durable:
+            self._keeper.deleted.append(queue.id)
 
     # Messages: in memory at once, durable with the open batch.
 
-    def publish(self, queues: Iterable[Queue], messages: list[Message]) -> bool:
+    def publish(
+        self,
+        queues: Iterable[Queue],
+        messages: list[Message],
+        *,
+        priority: int = 0,
+        expires_ms: int = 0,
+    ) -> bool:
         """Put messages, all of them persistent or none, at the end of each of the queues.
 
         One publish is in all of its durable queues or, when a crash comes first, in none.
         Returns whether they entered the log: whether a promise about them has to wait for it.
-        Raises: StoreClosedError.
+        Args: expires_ms, since 1970; 0 is never. The store keeps it, and the priority, and does
+        not act on them. Raises: StoreClosedError.
         """
         self._check_open()
         first_id = 0
         count = len(messages)
+        held_bytes = body_bytes(messages)
         persistent = messages[0].envelope.persistent
         for queue in queues:
+            logged_id = 0
             if persistent and queue.durable:
                 if not first_id:
-                    first_id = self._log.append_messages(messages)
+                    first_id = self._log.append_messages(messages, held_bytes)
+                logged_id = first_id
                 self._log.append_operation(
-                    Operation(OperationKind.ENQUEUE, count, queue.id, queue.next_sequence, first_id)
+                    Operation(
+                        OperationKind.ENQUEUE,
+                        count,
+                        queue.id,
+                        queue.next_sequence,
+                        first_id,
+                        expires_ms,
+                        priority,
+                    )
                 )
             run = Run(
                 queue.next_sequence,
                 count,
-                first_id=first_id if queue.durable else 0,
+                first_id=logged_id,
                 messages=messages,
+                held_bytes=held_bytes,
+                expires_ms=expires_ms,
+                priority=priority,
             )
             queue.ready.append(run)
             queue.next_sequence += count
+            self._memory.hold(queue, run)
         return first_id != 0
 
     def take(self, queue: Queue, limit: int, *, acked: bool = False) -> Run | MessageDamagedError:
@@ -196,6 +255,8 @@ class Store:
         on disk about 1 MiB. A message that cannot be read is returned as the error that says
         why, once, and is in quarantine from then on: the next start tries it again.
         """
+        if queue.is_head_paged and (error := self._page_in(queue)):
+            return error
         run = queue.ready.take_first(limit)
         if run.messages is None:
             found = self._log.read(run.first_id, run.count)
@@ -208,7 +269,14 @@ class Store:
                 queue.quarantined.insert(run)
                 return found
             run.messages = found
-        self._log_run(OperationKind.ACK if acked else OperationKind.DELIVERED, queue, run)
+            run.held_bytes = body_bytes(found)
+        else:
+            self._memory.let_go(queue, run.held_bytes)
+        queue.taken_bytes += run.held_bytes
+        if acked:
+            self._log_run(OperationKind.ACK, queue, run)
+        else:
+            self._log_run(OperationKind.DELIVERED, queue, run, run.delivery_count + 1)
         return run
 
     def ack(self, queue: Queue, run: Run) -> None:
@@ -220,13 +288,39 @@ class Store:
         run.delivery_count += 1
         if not queue.deleted:
             queue.ready.insert(run)
+            self._memory.hold(queue, run)
 
     def purge(self, queue: Queue) -> int:
         """Remove all that is ready. Returns how many messages that were."""
-        count = queue.ready.count
+        count = queue.ready_count
+        self._memory.let_go(queue, queue.held_bytes)
         for run in queue.ready.clear():
             self._log_run(OperationKind.PURGE, queue, run)
+        for file in queue.paged:
+            operation = Operation(OperationKind.PURGE, file.end - file.first, queue.id, file.first)
+            self._log.append_operation(operation)
+        queue.paged.clear()
+        queue.paged_count = 0
         return count
+
+    def read_index(self, queue: Queue) -> None:
+        """Read all that is ready, but the bodies, into memory: to look at `queue.ready`."""
+        while queue.paged:
+            self._page_in(queue)
+
+    def _page_in(self, queue: Queue) -> MessageDamagedError | None:
+        """Read the index file that the queue's head is in."""
+        file = queue.paged[0]
+        state = queue.index[file.number]
+        try:
+            entries = self._index.entries(queue.id, state)
+        except (DamageError, OSError) as error:
+            # Nothing is known of them but their number. The next start tries it again.
+            queue.paged_in(file, [])
+            queue.unreadable_count += file.live
+            return MessageDamagedError(0, f"{file.live} messages of its queue: {error}")
+        queue.paged_in(file, live_runs(entries, state, file.first, file.end))
+        return None
 
     # Durability.
 
@@ -245,6 +339,30 @@ class Store:
         if batch := self._log.seal(_now_ms()):
             self._log.write(batch)
             self._log.settle(batch)
+        self.housekeep()
+
+    def housekeep(self) -> None:
+        """Begin background work that is due, and finish what is done: no waiting for either.
+
+        To be called after batches were settled, and at least about once a second while any are.
+        Raises: DurabilityError, DamageError (a segment of compaction's, just written).
+        """
+        self._check_open()
+        try:
+            self._memory.settle(self._log.position.message_id)
+            self._keeper.housekeep(_now_ms())
+        except DurabilityError as error:
+            self._failure = error
+            raise
+
+    def checkpoint(self) -> None:
+        """Make a checkpoint of all that is durable, now. Raises: DurabilityError."""
+        self._check_open()
+        try:
+            self._keeper.checkpoint()
+        except DurabilityError as error:
+            self._failure = error
+            raise
 
     def close(self) -> None:
         """Sync, note in the catalog where the log ends, and close. Raises: DurabilityError.
@@ -254,9 +372,10 @@ class Store:
         try:
             if not self._is_closed and not self._failed:
                 self.sync()
+                self.checkpoint()
                 if (segment := self._log.current) is not None:
                     row = {"end": segment.size}
-                    self._commit([Change("segments", f"{segment.number:010}", row)])
+                    self._commit([Change("ends", f"{segment.number:010}", row)])
         finally:
             self.abandon()
 
@@ -265,6 +384,7 @@ class Store:
         if self._is_closed:
             return
         self._is_closed = True
+        self._keeper.close()
         self._log.close()
         self._catalog.close()
         self._lock.release()
@@ -295,13 +415,15 @@ class Store:
             self._failure = error
             raise
 
-    def _log_run(self, kind: OperationKind, queue: Queue, run: Run) -> None:
+    def _log_run(self, kind: OperationKind, queue: Queue, run: Run, detail: int = 0) -> None:
         """Log what happened to those messages of the run that are in the log."""
         if not queue.durable or queue.deleted:
             return
         if run.first_id:
             # Persistent and transient messages share no run: see `publish`.
-            self._log.append_operation(Operation(kind, run.count, queue.id, run.first_sequence))
+            self._log.append_operation(
+                Operation(kind, run.count, queue.id, run.first_sequence, 0, detail)
+            )
 
 
 def _make(files: Files, directory: str, open_catalog: OpenCatalog) -> uuid.UUID:
@@ -311,6 +433,7 @@ def _make(files: Files, directory: str, open_catalog: OpenCatalog) -> uuid.UUID:
     """
     store_id = uuid.uuid4()
     files.make_directory(os.path.join(directory, SEGMENTS))
+    files.make_directory(os.path.join(directory, INDEX))
     catalog_path = os.path.join(directory, CATALOG)
     files.make_directory(catalog_path)
     catalog = open_catalog(catalog_path, True)

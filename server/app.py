@@ -14,7 +14,7 @@ from importlib.metadata import version
 
 import trio
 
-from amqpstore import DurabilityError, Store
+from amqpstore import DurabilityError, Options, Store
 from server.amqp.connection import Limits
 from server.broker.broker import Broker
 from server.committer import Committer
@@ -42,7 +42,7 @@ def serve(config: Config, on_ready: Callable[[list[tuple[str, int]], str], None]
     # it wait for that moment as long as thirty syncs take.
     sys.setswitchinterval(0.0005)
     addresses = [host_and_port(address) for address in config.listen]
-    store = Store.open(config.data, segment_bytes=config.segment_bytes)
+    store = Store.open(config.data, options=Options(segment_bytes=config.segment_bytes))
     try:
         _log_recovery(store)
         trio.run(_run, config, store, addresses, on_ready)
@@ -186,6 +186,7 @@ class _App:
         while True:
             await trio.sleep(_TICK_S)
             now = trio.current_time()
+            self._committer.housekeep()
             for connection in list(self._connections):
                 connection.tick(now)
 

@@ -27,6 +27,7 @@ class Committer:
     """
 
     def __init__(self, store: Store, on_settled: Callable[[], None]) -> None:
+        self._store = store
         self._log = store.log
         self._on_settled = on_settled
         self._batches: queue.SimpleQueue[Batch | None] = queue.SimpleQueue()
@@ -74,12 +75,21 @@ class Committer:
         if self._failure:
             raise self._failure
 
+    def housekeep(self) -> None:
+        """Have the store begin and take over background work. To be called now and then."""
+        try:
+            if not self._failure:
+                self._store.housekeep()
+        except DurabilityError as error:
+            self._failure = error
+
     def _settle(self, batch: Batch, failure: DurabilityError | None) -> None:
         if failure:
             self._failure = failure
         else:
             self._log.settle(batch)
             self.commit(promised_only=True)
+            self.housekeep()
         progress, self._progress = self._progress, trio.Event()
         progress.set()
         self._on_settled()

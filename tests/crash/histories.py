@@ -6,9 +6,10 @@ import functools
 import random
 from collections.abc import Callable
 
-from amqpstore import Store
+from amqpstore import Options, Store
 from amqpstore.catalog import Catalog
 from amqpstore.files import Files
+from amqpstore.worker import InlineWorker
 from tools.drill.faulty_files import Faults, FaultyCatalog, FaultyFiles
 from tools.drill.memory_catalog import MemoryCatalog
 from tools.drill.memory_files import MemoryFiles
@@ -17,7 +18,12 @@ from tools.drill.random_history import play
 from tools.drill.trace import Trace
 
 DIRECTORY = "/var/store"
-SEGMENT_BYTES = 4096
+OPTIONS = Options(
+    segment_bytes=4096,
+    memory_bytes=2000,
+    checkpoint_bytes=6000,
+    checkpoint_ms=1 << 60,
+)
 
 
 def open_store(files: MemoryFiles, seen_as: Files | None = None) -> Store:
@@ -26,7 +32,8 @@ def open_store(files: MemoryFiles, seen_as: Files | None = None) -> Store:
         DIRECTORY,
         files=seen_as or files,
         open_catalog=functools.partial(MemoryCatalog, files),
-        segment_bytes=SEGMENT_BYTES,
+        options=OPTIONS,
+        worker=InlineWorker(),
     )
 
 
@@ -40,7 +47,8 @@ def open_faulty_store(files: MemoryFiles, faults: Faults) -> Store:
         DIRECTORY,
         files=FaultyFiles(files, faults),
         open_catalog=open_catalog,
-        segment_bytes=SEGMENT_BYTES,
+        options=OPTIONS,
+        worker=InlineWorker(),
     )
 
 

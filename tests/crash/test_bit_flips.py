@@ -9,7 +9,8 @@ import pytest
 
 from amqpstore import MessageDamagedError, Store, marker
 from amqpstore.records import Gap, Kind, Record, checksum_seed, scan
-from tests.crash.histories import DIRECTORY, SEGMENT_BYTES, open_store, outside_of
+from amqpstore.worker import InlineWorker
+from tests.crash.histories import DIRECTORY, OPTIONS, open_store, outside_of
 from tools.drill.faulty_files import RottenFiles
 from tools.drill.memory_catalog import MemoryCatalog
 from tools.drill.memory_files import MemoryFiles
@@ -64,7 +65,8 @@ def open_on(rotten: RottenFiles, files: MemoryFiles) -> Store:
         DIRECTORY,
         files=rotten,
         open_catalog=functools.partial(MemoryCatalog, files),
-        segment_bytes=SEGMENT_BYTES,
+        options=OPTIONS,
+        worker=InlineWorker(),
     )
 
 

@@ -146,10 +146,10 @@ def the_torn_tail_is_left_out_before_the_rest_is_applied(patch: Patch) -> None:
     """Numbers go on behind the torn tail, so what is before it seems to come too late."""
     batches_of = amqpstore.recovery._batches
 
-    def batches(content: bytes, segment: int, seed: int) -> Any:
-        found = list(batches_of(content, segment, seed))
+    def batches(scanned: Any, content: bytes, start: int) -> Any:
+        found = list(batches_of(scanned, content, start))
         if found and not found[-1].is_whole():
-            found.insert(0, dataclasses.replace(found[-1], start=0, end=0))
+            found.insert(0, dataclasses.replace(found[-1], start=start, end=start))
         return found
 
     patch.setattr(amqpstore.recovery, "_batches", batches)

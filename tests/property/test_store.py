@@ -14,8 +14,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from amqpstore import Envelope, Message, Queue, Run, Store
+from amqpstore import Envelope, Message, Options, Queue, Run, Store
 from amqpstore.filenames import segment_path
+from amqpstore.worker import InlineWorker
 
 PERSISTENT = Envelope("", "key", b"\x10\x00\x02")
 TRANSIENT = Envelope("", "key", persistent=False)
@@ -70,7 +71,9 @@ class StoreAgainstPlainLists(RuleBasedStateMachine):
         shutil.rmtree(self.directory)
 
     def _open(self) -> Store:
-        return Store.open(self.directory, segment_bytes=SEGMENT_BYTES)
+        return Store.open(
+            self.directory, options=Options(segment_bytes=SEGMENT_BYTES), worker=InlineWorker()
+        )
 
     def _model(self, place: int) -> Model:
         return list(self.models.values())[place % len(self.models)]

@@ -45,6 +45,7 @@ def observe(store: Store) -> Observation:
     queues: dict[str, ObservedQueue] = {}
     for queue in store.queues.values():
         name = queue.definition["name"] if isinstance(queue.definition, dict) else ""
+        store.read_index(queue)
         ready = [seen for run in queue.ready for seen in _read(store, run, name, faults)]
         if name in queues:
             faults.append(("I2", f"queue {name} is there twice"))

@@ -5,14 +5,21 @@ import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from amqpstore import Envelope, Message, MessageDamagedError, Queue, Run, Store, marker
+from amqpstore import Envelope, Message, MessageDamagedError, Options, Queue, Run, Store, marker
 from amqpstore.catalog import TABLES, Change, Value
 from amqpstore.filenames import segment_path
 from amqpstore.files import File, OsFiles
 from amqpstore.records import checksum_seed
+from amqpstore.worker import InlineWorker
 
 ENVELOPE = Envelope("", "orders", bytes.fromhex("100002"))
 TRANSIENT = Envelope("", "orders", persistent=False)
+
+
+NO_CHECKPOINTS = Options(
+    checkpoint_bytes=1 << 60, checkpoint_messages=1 << 60, checkpoint_ms=1 << 60
+)
+"""What is in the log is read from it at the next start: damage in it is found there."""
 
 
 class RowsCatalog:
@@ -46,13 +53,15 @@ class Disk:
     directory: str
     catalog: RowsCatalog = field(default_factory=RowsCatalog)
     segment_bytes: int = 1 << 20
+    options: Options = NO_CHECKPOINTS
 
     def open(self, files: OsFiles | None = None) -> Store:
         return Store.open(
             self.directory,
             files=files,
             open_catalog=lambda path, create: self.catalog,
-            segment_bytes=self.segment_bytes,
+            options=self.options._replace(segment_bytes=self.segment_bytes),
+            worker=InlineWorker(),
         )
 
     @property

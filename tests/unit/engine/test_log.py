@@ -48,7 +48,7 @@ def sync(log: Log) -> None:
 
 
 def publish(log: Log, *bodies: bytes, queue_id: int = 1, first_sequence: int = 1) -> int:
-    first_id = log.append_messages(messages(*bodies))
+    first_id = log.append_messages(messages(*bodies), sum(map(len, bodies)))
     log.append_operation(Operation(ENQUEUE, len(bodies), queue_id, first_sequence, first_id))
     return first_id
 
@@ -314,7 +314,7 @@ def test_a_message_that_is_published_twice_is_written_under_two_ids(
 ) -> None:
     (message,) = messages(b"one")
     for first_sequence in (1, 2):
-        first_id = log.append_messages([message])
+        first_id = log.append_messages([message], len(message.body))
         log.append_operation(Operation(ENQUEUE, 1, 1, first_sequence, first_id))
     sync(log)
     assert [one.number for one in records(tmp_path) if one.kind == Kind.MESSAGE] == [1, 2]

@@ -1,0 +1,222 @@
+"""What is live and what is garbage: an account for each segment.
+
+A message is live as long as a queue holds it. Most messages are in one queue, and most segments
+are either wholly live or soon wholly garbage; so a table of references, one number a message, is
+made for a segment only where its messages are not all in one queue each.
+
+Sizes are those of MESSAGE records without compression: what compression saves does not change
+which part of a segment is garbage.
+"""
+
+from __future__ import annotations
+
+import sys
+from array import array
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
+from operator import attrgetter
+from typing import Any
+
+from amqpstore.index import contiguous
+from amqpstore.records import Operation
+
+_FIRST_ID = attrgetter("first_id")
+
+
+class Account:
+    """Of segment `number`: messages and bytes in all, and those that are live.
+
+    `references` has, for the ids from `first_id` on, how many queues hold each; None says one
+    each. `end_bytes` is the size of what the checkpoint has seen of the file.
+    """
+
+    __slots__ = (
+        "count",
+        "end_bytes",
+        "end_id",
+        "first_id",
+        "live_bytes",
+        "live_count",
+        "number",
+        "references",
+        "total_bytes",
+    )
+
+    def __init__(self, number: int, first_id: int) -> None:
+        self.number = number
+        self.first_id = first_id
+        self.end_id = first_id
+        self.end_bytes = 0
+        self.count = 0
+        self.total_bytes = 0
+        self.live_count = 0
+        self.live_bytes = 0
+        self.references: array[int] | None = None
+
+    @property
+    def garbage_bytes(self) -> int:
+        """How much of the file nobody needs, without the framing around it."""
+        if not self.count:
+            return self.end_bytes
+        return self.end_bytes - self.end_bytes * self.live_bytes // max(self.total_bytes, 1)
+
+    def add(self, first_id: int, sizes: array[int], references: array[int] | None) -> None:
+        """Messages of contiguous ids, not before `end_id`; how many queues hold each."""
+        count = len(sizes)
+        if self.end_id == self.first_id:
+            self.first_id = self.end_id = first_id
+        if (references is not None or first_id != self.end_id) and self.references is None:
+            self.references = array("I", [1]) * (self.end_id - self.first_id)
+        if self.references is not None:
+            self.references.extend(array("I", [0]) * (first_id - self.end_id))
+            self.references.extend(references or array("I", [1]) * count)
+        self.end_id = first_id + count
+        self.count += count
+        added = sum(sizes)
+        self.total_bytes += added
+        if references is None:
+            self.live_count += count
+            self.live_bytes += added
+        else:
+            self.live_count += count - references.count(0)
+            self.live_bytes += sum(
+                size for size, number in zip(sizes, references, strict=True) if number
+            )
+
+    def release(self, ids: Sequence[int], sizes: Sequence[int]) -> None:
+        """A queue holds these messages no more. Ids ascend."""
+        references = self.references
+        count = len(ids)
+        if references is None:
+            if count == self.count:
+                self.live_count = self.live_bytes = 0
+                self.references = array("I", [0]) * (self.end_id - self.first_id)
+                return
+            references = self.references = array("I", [1]) * (self.end_id - self.first_id)
+        if contiguous(ids, 0, count):
+            start = ids[0] - self.first_id
+            if references[start : start + count].count(1) == count:
+                references[start : start + count] = array("I", [0]) * count
+                self.live_count -= count
+                self.live_bytes -= sum(sizes)
+                return
+        first_id = self.first_id
+        for message_id, size in zip(ids, sizes, strict=True):
+            place = message_id - first_id
+            references[place] -= 1
+            if not references[place]:
+                self.live_count -= 1
+                self.live_bytes -= size
+
+    def is_live(self, message_id: int) -> bool:
+        """Whether a queue holds the message, which is in this segment."""
+        return self.references is None or self.references[message_id - self.first_id] > 0
+
+    def row(self) -> dict[str, Any]:
+        """As the catalog keeps it."""
+        references = b"" if self.references is None else _packed(self.references)
+        row = {name: getattr(self, name) for name in self.__slots__ if name != "references"}
+        return row | {"references": references}
+
+    @classmethod
+    def of_row(cls, row: dict[str, Any]) -> Account:
+        """As it was when `row` was made."""
+        account = cls(row["number"], row["first_id"])
+        for name in cls.__slots__:
+            if name != "references":
+                setattr(account, name, row[name])
+        if row["references"]:
+            account.references = _unpacked(row["references"])
+        return account
+
+
+class Accounts:
+    """The accounts of all segments, ascending in id."""
+
+    def __init__(self, accounts: Sequence[Account]) -> None:
+        self._accounts = sorted(accounts, key=lambda account: (account.first_id, account.number))
+        self.changed: set[Account] = set()
+
+    def __iter__(self) -> Iterator[Account]:
+        return iter(self._accounts)
+
+    def open(self, number: int, next_id: int) -> Account:
+        """The account of the log's last segment; a new one where it is none yet."""
+        for account in reversed(self._accounts):
+            if account.number == number:
+                self.changed.add(account)
+                return account
+        account = Account(number, next_id)
+        self._accounts.append(account)
+        self.changed.add(account)
+        return account
+
+    def release(self, ids: Sequence[int], sizes: Sequence[int]) -> None:
+        """A queue holds these messages no more. Ids ascend; those of no segment are left out."""
+        start = 0
+        accounts = self._accounts
+        while start < len(ids):
+            place = bisect_right(accounts, ids[start], key=_FIRST_ID) - 1
+            account = accounts[place] if place >= 0 else None
+            if account is None or ids[start] >= account.end_id:
+                start += 1
+                continue
+            stop = start + 1
+            if ids[-1] < account.end_id:
+                stop = len(ids)
+            else:
+                stop = bisect_right(ids, account.end_id - 1, start)
+            account.release(ids[start:stop], sizes[start:stop])
+            self.changed.add(account)
+            start = stop
+
+    def replace(self, old: Sequence[Account], new: Account | None) -> None:
+        """Put one in the place of neighbours, or nothing."""
+        place = self._accounts.index(old[0])
+        self._accounts[place : place + len(old)] = [new] if new else []
+        self.changed.difference_update(old)
+        if new:
+            self.changed.add(new)
+
+
+def references_of(enqueues: Sequence[Operation], first_id: int, count: int) -> array[int] | None:
+    """How many queues hold each of a batch's messages; None when it is one each.
+
+    Args: enqueues, the batch's ENQUEUE operations; its messages are `count` from `first_id` on.
+    """
+    if sum(operation.message_count for operation in enqueues) == count:
+        ends = sorted((operation.first_id, operation.message_count) for operation in enqueues)
+        following = first_id
+        for start, length in ends:
+            if start != following:
+                break
+            following += length
+        else:
+            return None
+    changes = [0] * (count + 1)
+    for operation in enqueues:
+        start = max(operation.first_id - first_id, 0)
+        stop = min(operation.first_id + operation.message_count - first_id, count)
+        if start < stop:
+            changes[start] += 1
+            changes[stop] -= 1
+    return array("I", list(accumulate(changes))[:count])
+
+
+def _packed(references: array[int]) -> bytes:
+    """A letter that says how many bytes a number has, and the numbers, big-endian."""
+    largest = max(references, default=0)
+    code = "B" if largest < 256 else "H" if largest < 65536 else "I"
+    column = array(code, references)
+    if sys.byteorder == "little":
+        column.byteswap()
+    return code.encode() + column.tobytes()
+
+
+def _unpacked(packed: bytes) -> array[int]:
+    column = array(packed[:1].decode())
+    column.frombytes(packed[1:])
+    if sys.byteorder == "little":
+        column.byteswap()
+    return array("I", column)

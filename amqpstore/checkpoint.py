@@ -1,0 +1,169 @@
+"""The checkpoint: how far the log need not be read again, and what it said up to there.
+
+A job in three parts, so that the caller is not held up: its making takes what the log settled
+since the last one (a swap of lists); `run` does the work, with file access and in any thread; what
+it returns is then handed to the queues and to the log.
+
+`run` writes in this order, and a crash between two steps leaves the old checkpoint:
+
+1. new entries to index files, `datasync` of each, and of their directory for new ones;
+2. one commit of the catalog: index states, accounts, marks, and the position in the log;
+3. removal of index files and segments in which nothing is live. What a crash leaves of them has
+   no row in the catalog, and the next start removes it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import deque
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from amqpstore.catalog import Catalog, Change, Value
+from amqpstore.filenames import index_path, segment_path
+from amqpstore.files import Files
+from amqpstore.index import (
+    IndexState,
+)
+from amqpstore.index_writer import IndexWriter
+from amqpstore.ledger import IndexLedger, Ledger, QueueLedger
+from amqpstore.log import Position, Settled
+from amqpstore.segments import Segment
+
+POSITION = "position"
+
+
+class Marks(NamedTuple):
+    """A copy of a segment's table, as the catalog keeps it."""
+
+    number: int
+    row: Value
+
+    @classmethod
+    def of(cls, segment: Segment) -> Marks:
+        return cls(
+            segment.number,
+            {
+                "first_id": segment.first_id,
+                "end_id": segment.end_id,
+                "ids": segment.mark_ids.tolist(),
+                "offsets": segment.mark_offsets.tolist(),
+            },
+        )
+
+
+class Written(NamedTuple):
+    """What a checkpoint did: index states of queues by id, and segments that are gone."""
+
+    states: dict[int, list[IndexState]]
+    dropped: list[int]
+
+
+class Checkpoint:
+    """One checkpoint, to be run once."""
+
+    def __init__(
+        self,
+        files: Files,
+        directory: str,
+        catalog: Catalog,
+        ledger: Ledger,
+        writer: IndexWriter,
+        *,
+        created: Sequence[int],
+        batches: Sequence[Settled],
+        deleted: Sequence[int],
+        marks: Sequence[Marks],
+        position: Position,
+    ) -> None:
+        self._files = files
+        self._directory = directory
+        self._catalog = catalog
+        self._ledger = ledger
+        self._writer = writer
+        # Each is left behind once it is dealt with, so that a run that failed goes on there.
+        self._created = list(created)
+        self._batches = deque(batches)
+        self._deleted = list(deleted)
+        self._changes: list[Change] = []
+        self._gone: list[str] = []
+        self._marks = marks
+        self._position = position
+
+    def run(self) -> Written:
+        """Make it. Raises: OSError (it may be run again), DurabilityError."""
+        ledger = self._ledger
+        while self._created:
+            ledger.create(self._created.pop())
+        while self._batches:
+            ledger.apply(self._batches[0])
+            self._batches.popleft()
+        while self._deleted:
+            if queue := ledger.delete(self._deleted[-1]):
+                self._changes.append(Change("heads", f"{queue.id:020}", None))
+                for file in queue.files:
+                    self._remove(queue, file, self._changes, self._gone)
+            self._deleted.pop()
+        changes, gone = list(self._changes), list(self._gone)
+        touched = sorted(ledger.touched, key=lambda queue: queue.id)
+        self._writer.write(touched, ledger)
+        for queue in touched:
+            changes += self._queue_changes(queue, gone)
+        dropped = self._account_changes(changes, gone)
+        changes.append(Change("store", POSITION, self._position._asdict()))
+        self._catalog.commit(changes)
+        ledger.touched.clear()
+        ledger.sizes.clear()
+        ledger.accounts.changed.clear()
+        for path in gone:
+            with contextlib.suppress(FileNotFoundError):
+                self._files.remove(path)
+        states = {queue.id: [file.state for file in queue.files] for queue in touched}
+        return Written(states, dropped)
+
+    def _queue_changes(self, queue: QueueLedger, gone: list[str]) -> Iterator[Change]:
+        changes: list[Change] = []
+        for file in list(queue.files):
+            is_changed = file.is_changed
+            state = file.close()
+            if not state.live:
+                self._remove(queue, file, changes, gone)
+                queue.files.remove(file)
+            elif is_changed:
+                changes.append(Change("index", index_key_of(queue.id, state), state.row()))
+        head = {"next_sequence": queue.next_sequence}
+        changes.append(Change("heads", f"{queue.id:020}", head))
+        return iter(changes)
+
+    def _remove(
+        self, queue: QueueLedger, file: IndexLedger, changes: list[Change], gone: list[str]
+    ) -> None:
+        self._writer.forget(queue.id, file)
+        changes.append(Change("index", index_key_of(queue.id, file.state), None))
+        gone.append(index_path(self._directory, queue.id, file.state.number))
+
+    def _account_changes(self, changes: list[Change], gone: list[str]) -> list[int]:
+        accounts = self._ledger.accounts
+        # The log may go on in the last one, and recovery starts there.
+        dropped = [
+            account
+            for account in accounts
+            if not account.live_count and account.number != self._position.segment
+        ]
+        for account in dropped:
+            accounts.replace([account], None)
+            key = f"{account.number:010}"
+            changes += [Change(table, key, None) for table in ("segments", "marks", "ends")]
+            gone.append(segment_path(self._directory, account.number))
+        numbers = {account.number for account in dropped}
+        for account in accounts.changed:
+            changes.append(Change("segments", f"{account.number:010}", account.row()))
+        for marks in self._marks:
+            if marks.number not in numbers:
+                changes.append(Change("marks", f"{marks.number:010}", marks.row))
+        return sorted(numbers)
+
+
+def index_key_of(queue_id: int, state: IndexState) -> str:
+    """The key of an index file's row in the catalog."""
+    return f"{queue_id:020}-{state.number:010}"

@@ -1,0 +1,247 @@
+"""Index files: where the messages are that wait in one queue, entry by entry.
+
+A checkpoint writes them, and nobody else; what is published and acked between two checkpoints
+never gets here. A file holds up to 16,384 entries of one queue in ascending sequence, in blocks:
+each checkpoint appends one, and no byte is ever written over. What becomes of the entries later
+(acked, delivered again) is kept in the catalog, as the `IndexState` of the file, and so changes
+with the checkpoint, all at once or not at all. A file whose entries are all acked is removed.
+"""
+
+from __future__ import annotations
+
+import struct
+import sys
+from array import array
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from amqpstore.errors import DamageError
+from amqpstore.filenames import index_path
+from amqpstore.files import Files
+from amqpstore.records import Gap, Kind, encode_record, scan
+from amqpstore.runs import Run, goes_on
+
+ENTRIES_A_FILE = 16_384
+
+BLOCK = struct.Struct(">QI4x")
+"""queue id, count of entries; at the start of an INDEX record's payload."""
+
+COLUMNS = "QQIQIBB"
+"""sequence, message id, size, expiry, delivery count, priority, flags: a column each, in order."""
+
+
+class Entries(NamedTuple):
+    """Entries of one queue, as columns of one length, ascending in sequence and in id.
+
+    `sizes` are in bytes, of the MESSAGE records without compression; `expires_ms` since 1970.
+    """
+
+    sequences: array[int]
+    ids: array[int]
+    sizes: array[int]
+    expires_ms: array[int]
+    delivery_counts: array[int]
+    priorities: array[int]
+    flags: array[int]
+
+    def part(self, start: int, stop: int) -> Entries:
+        """Those from place `start` to before `stop`."""
+        return Entries(*(column[start:stop] for column in self))
+
+    def extend(self, other: Entries) -> None:
+        """Add entries behind these."""
+        for column, more in zip(self, other, strict=True):
+            column.extend(more)
+
+
+class IndexState(NamedTuple):
+    """What the catalog says of an index file: everything about it that changes.
+
+    Its committed part is `end_bytes` long and has `entries` entries, from sequence `first` to
+    before `end`. Bit n of `acked` is set when entry n is (empty: none is), `acked_count` are.
+    `delivered` has the delivery counts of live entries that were delivered, by place.
+    """
+
+    number: int
+    end_bytes: int
+    entries: int
+    first: int
+    end: int
+    acked: bytes = b""
+    acked_count: int = 0
+    delivered: Mapping[int, int] = {}
+
+    @property
+    def live(self) -> int:
+        """Entries that are not acked."""
+        return self.entries - self.acked_count
+
+    def row(self) -> dict[str, Any]:
+        """As the catalog keeps it."""
+        return self._asdict() | {"delivered": dict(self.delivered)}
+
+
+def no_entries() -> Entries:
+    """To be extended."""
+    return Entries(*(array(code) for code in COLUMNS))
+
+
+def entries_of(run: Run, sizes: array[int]) -> Entries:
+    """The entries of a run that is in the log."""
+    count = run.count
+    return Entries(
+        array("Q", range(run.first_sequence, run.end)),
+        array("Q", range(run.first_id, run.first_id + count)),
+        sizes,
+        array("Q", [run.expires_ms]) * count,
+        array("I", [run.delivery_count]) * count,
+        array("B", [run.priority]) * count,
+        array("B", [0]) * count,
+    )
+
+
+def encode_block(queue_id: int, number: int, entries: Entries, seed: int) -> bytes:
+    """An INDEX record of index file `number`."""
+    columns = [BLOCK.pack(queue_id, len(entries.sequences)), *map(_to_bytes, entries)]
+    return encode_record(Kind.INDEX, entries.sequences[0], number, b"".join(columns), seed=seed)
+
+
+def decode_block(payload: bytes) -> tuple[int, Entries]:
+    """Queue id and entries. Raises: ValueError, when the lengths in it do not fit it."""
+    queue_id, count = BLOCK.unpack_from(payload)
+    offset = BLOCK.size
+    columns = []
+    for code in COLUMNS:
+        size = count * array(code).itemsize
+        columns.append(_from_bytes(code, payload[offset : offset + size], count))
+        offset += size
+    if offset != len(payload):
+        raise ValueError(f"{len(payload)} bytes hold no block of {count} entries")
+    return queue_id, Entries(*columns)
+
+
+class IndexReader:
+    """Reads the index files of the store in `directory`."""
+
+    def __init__(self, files: Files, directory: str, seed: int) -> None:
+        self._files = files
+        self._directory = directory
+        self._seed = seed
+
+    def entries(self, queue_id: int, state: IndexState) -> Entries:
+        """All entries of the committed part of an index file. Raises: DamageError, OSError."""
+        path = index_path(self._directory, queue_id, state.number)
+        file = self._files.open(path)
+        try:
+            content = file.read(0, state.end_bytes)
+        finally:
+            file.close()
+        entries = no_entries()
+        for found in scan(content, state.number, self._seed):
+            if isinstance(found, Gap):
+                raise DamageError(path, found.offset, found.reason)
+            try:
+                of_queue, block = decode_block(content[found.payload_offset : found.end])
+            except (ValueError, struct.error) as error:
+                raise DamageError(path, found.offset, str(error)) from None
+            if found.kind != Kind.INDEX or of_queue != queue_id:
+                raise DamageError(path, found.offset, f"it is no index of queue {queue_id}")
+            entries.extend(block)
+        if len(entries.sequences) != state.entries:
+            reason = f"it has {len(entries.sequences)} entries, and {state.entries} were written"
+            raise DamageError(path, len(content), reason)
+        return entries
+
+
+def live_runs(entries: Entries, state: IndexState, first: int, end: int) -> list[Run]:
+    """The live entries from sequence `first` to before `end`, as runs on disk."""
+    acked = Bits.of(state.acked, state.entries)
+    sequences, ids = entries.sequences, entries.ids
+    runs: list[Run] = []
+    start = bisect_left(sequences, first)
+    stop = bisect_left(sequences, end)
+    delivered = state.delivered
+    if start == stop:
+        return runs
+    if not delivered and not acked.count(1, start, stop) and _is_one_run(entries, start, stop):
+        run = Run(
+            sequences[start],
+            stop - start,
+            first_id=ids[start],
+            expires_ms=entries.expires_ms[start],
+            priority=entries.priorities[start],
+        )
+        return [run]
+    for place in range(start, stop):
+        if acked[place]:
+            continue
+        run = Run(
+            sequences[place],
+            1,
+            first_id=ids[place],
+            delivery_count=delivered.get(place, 0),
+            expires_ms=entries.expires_ms[place],
+            priority=entries.priorities[place],
+        )
+        if runs and goes_on(runs[-1], run):
+            runs[-1].count += 1
+        else:
+            runs.append(run)
+    return runs
+
+
+class Bits(bytearray):
+    """A flag a byte, 0 or 1, that is kept as a bit a flag."""
+
+    @classmethod
+    def of(cls, packed: bytes, count: int) -> Bits:
+        """`count` flags: bit n of `packed`, from the lowest of the first byte on, is flag n."""
+        if not packed:
+            return cls(count)
+        digits = f"{int.from_bytes(packed, 'little'):0{count}b}".encode()
+        return cls(digits[::-1].translate(_TO_FLAGS))
+
+    def packed(self) -> bytes:
+        """Empty where no flag is set."""
+        if not self.count(1):
+            return b""
+        digits = self[::-1].translate(_TO_DIGITS)
+        return int(bytes(digits), 2).to_bytes((len(self) + 7) // 8, "little")
+
+
+_TO_FLAGS = bytes.maketrans(b"01", b"\0\1")
+_TO_DIGITS = bytes.maketrans(b"\0\1", b"01")
+
+
+def _is_one_run(entries: Entries, start: int, stop: int) -> bool:
+    """Whether entries that were never delivered are one run: mostly they are."""
+    count = stop - start
+    return (
+        contiguous(entries.sequences, start, stop)
+        and contiguous(entries.ids, start, stop)
+        and entries.expires_ms[start:stop].count(entries.expires_ms[start]) == count
+        and entries.priorities[start:stop].count(entries.priorities[start]) == count
+    )
+
+
+def contiguous(numbers: Sequence[int], start: int, stop: int) -> bool:
+    """Whether ascending numbers have no gap from place `start` to before `stop`."""
+    return numbers[stop - 1] - numbers[start] == stop - 1 - start
+
+
+def _to_bytes(column: array[int]) -> bytes:
+    if sys.byteorder == "little" and column.itemsize > 1:
+        column = array(column.typecode, column)
+        column.byteswap()
+    return column.tobytes()
+
+
+def _from_bytes(code: str, content: bytes, count: int) -> array[int]:
+    column = array(code)
+    if len(content) != count * column.itemsize:
+        raise ValueError(f"a column of {count} entries has {len(content)} bytes")
+    column.frombytes(content)
+    if sys.byteorder == "little":
+        column.byteswap()
+    return column

@@ -1,0 +1,216 @@
+"""The keeper of the house: when checkpoints and compaction are due, and what follows from them.
+
+Both are done by a worker, one at a time: they share the ledger. `housekeep` begins what is due
+and takes over what is done, in the caller's thread, where queues and log live.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import NamedTuple
+
+from amqpstore.accounts import Account
+from amqpstore.catalog import Catalog
+from amqpstore.checkpoint import Checkpoint, Marks, Written
+from amqpstore.compaction import Compacted, Compaction, choose, remove_compacted
+from amqpstore.files import Files
+from amqpstore.index_writer import IndexWriter
+from amqpstore.log import Log
+from amqpstore.memory import Memory
+from amqpstore.queue import Queue
+from amqpstore.records import checksum_seed
+from amqpstore.recovery import Recovered
+from amqpstore.worker import Outcome, Worker
+
+_log = logging.getLogger(__name__)
+
+_MOST_RUNS = 4096
+"""Runs of one queue that stay in memory, as far as index files have the others."""
+
+
+class Options(NamedTuple):
+    """How a store is kept. Sizes in bytes, times in ms.
+
+    `segment_bytes`: from there on a segment gets no further batch. `memory_bytes`: of bodies that
+    are on disk as well. A checkpoint is due after `checkpoint_bytes` of log, or
+    `checkpoint_messages`, or `checkpoint_ms`. Compaction reads `compaction_bytes_s` at most.
+    """
+
+    segment_bytes: int = 16 << 20
+    memory_bytes: int = 32 << 20
+    checkpoint_bytes: int = 64 << 20
+    checkpoint_messages: int = 100_000
+    checkpoint_ms: int = 5_000
+    compaction_bytes_s: int = 64 << 20
+
+
+DEFAULTS = Options()
+
+
+class Keeper:
+    """Of one open store. `created` and `deleted` are queues' ids since the last checkpoint."""
+
+    def __init__(
+        self,
+        files: Files,
+        directory: str,
+        store_id: bytes,
+        catalog: Catalog,
+        log: Log,
+        queues: dict[int, Queue],
+        memory: Memory,
+        recovered: Recovered,
+        options: Options,
+        worker: Worker,
+    ) -> None:
+        self.created: list[int] = []
+        self.deleted = recovered.deleted
+        self._files = files
+        self._directory = directory
+        self._store_id = store_id
+        self._seed = checksum_seed(store_id)
+        self._catalog = catalog
+        self._log = log
+        self._queues = queues
+        self._memory = memory
+        self._options = options
+        self._worker = worker
+        self._ledger = recovered.ledger
+        self._writer = IndexWriter(files, directory, self._seed)
+        self._next_compacted = recovered.next_compacted
+        self._log.settled[:0] = recovered.batches
+        first = recovered.batches[0] if recovered.batches else None
+        self._marked = first.segment if first else recovered.position.segment
+        self._checkpoint_ms = 0
+        self._compaction_ms = 0
+        self._take_over: Callable[[object, int], None] | None = None
+        self._unfinished: Checkpoint | None = None
+        self._is_compaction_checked = False
+
+    def housekeep(self, now_ms: int) -> None:
+        """Take over what is done, and begin what is due."""
+        # The first checkpoint is due some time after the start, not at once.
+        self._checkpoint_ms = self._checkpoint_ms or now_ms
+        if self._take_over is not None:
+            outcome = self._worker.poll()
+            if outcome is None:
+                return
+            self._finish(outcome, now_ms)
+        if self._is_checkpoint_due(now_ms):
+            self._checkpoint_ms = now_ms
+            self._memory.share(list(self._queues.values()))
+            self._begin(self._new_checkpoint().run, self._checkpointed)
+        elif not self._is_compaction_checked and now_ms >= self._compaction_ms:
+            if accounts := self._to_compact():
+                self._begin(self._new_compaction(accounts, now_ms).run, self._compacted)
+            else:
+                self._is_compaction_checked = True
+
+    def checkpoint(self) -> None:
+        """Finish what is under way, and make a checkpoint of all that was settled, here."""
+        if self._take_over is not None:
+            outcome = self._worker.poll(wait=True)
+            if outcome is not None:
+                self._finish(outcome, self._checkpoint_ms)
+        while self._unfinished or self._log.settled or self.created or self.deleted:
+            self._checkpointed(self._new_checkpoint().run(), self._checkpoint_ms)
+
+    def close(self) -> None:
+        """Wait for what is under way, and close all files."""
+        self._worker.close()
+        self._writer.close()
+
+    def _begin(self, work: Callable[[], object], take_over: Callable[[object, int], None]) -> None:
+        self._take_over = take_over
+        self._worker.start(work)
+
+    def _finish(self, outcome: Outcome[object], now_ms: int) -> None:
+        take_over, self._take_over = self._take_over, None
+        if take_over is None:
+            return
+        try:
+            result = outcome.get()
+        except OSError as error:
+            # A full disk, mostly. Nothing was changed; the next time all of it is tried again.
+            _log.error("background work has to wait: %s", error)
+            self._is_compaction_checked = True
+        else:
+            take_over(result, now_ms)
+
+    def _is_checkpoint_due(self, now_ms: int) -> bool:
+        options = self._options
+        if now_ms - self._checkpoint_ms >= options.checkpoint_ms:
+            return bool(self._log.settled or self.deleted or self._unfinished)
+        return (
+            self._log.settled_bytes >= options.checkpoint_bytes
+            or self._log.settled_messages >= options.checkpoint_messages
+        )
+
+    def _new_checkpoint(self) -> Checkpoint:
+        if self._unfinished:
+            return self._unfinished
+        log = self._log
+        created, self.created = self.created, []
+        deleted, self.deleted = self.deleted, []
+        marks = [Marks.of(segment) for segment in log.segments if segment.number in self._to_mark()]
+        self._marked = log.position.segment
+        self._unfinished = Checkpoint(
+            self._files,
+            self._directory,
+            self._catalog,
+            self._ledger,
+            self._writer,
+            created=created,
+            batches=log.take_settled(),
+            deleted=deleted,
+            marks=marks,
+            position=log.position,
+        )
+        return self._unfinished
+
+    def _to_mark(self) -> range:
+        """Numbers of the log's segments whose tables have changed since the last checkpoint."""
+        return range(self._marked, self._log.position.segment + 1)
+
+    def _checkpointed(self, result: object, _: int) -> None:
+        if not isinstance(result, Written):
+            raise TypeError(f"{result!r} is not what a checkpoint returns")
+        self._unfinished = None
+        self._is_compaction_checked = False
+        self._log.drop(result.dropped)
+        for queue_id, states in result.states.items():
+            if queue := self._queues.get(queue_id):
+                self._memory.let_go(queue, queue.page_out(states, _MOST_RUNS))
+
+    def _to_compact(self) -> list[Account]:
+        return choose(
+            self._ledger.accounts,
+            log_segment=self._log.position.segment,
+            segment_bytes=self._options.segment_bytes,
+        )
+
+    def _new_compaction(self, accounts: list[Account], now_ms: int) -> Compaction:
+        number = self._next_compacted
+        self._next_compacted += 1
+        return Compaction(
+            self._files,
+            self._directory,
+            self._store_id,
+            self._seed,
+            self._catalog,
+            self._ledger,
+            accounts=accounts,
+            number=number,
+            now_ms=now_ms,
+        )
+
+    def _compacted(self, result: object, now_ms: int) -> None:
+        if not isinstance(result, Compacted):
+            raise TypeError(f"{result!r} is not what a compaction returns")
+        self._is_compaction_checked = False
+        self._log.replace(result.numbers, result.segment)
+        remove_compacted(self._files, self._directory, result)
+        for path, offset, size, reason in result.damage:
+            _log.error("damage in %s at %d, %d bytes: %s", path, offset, size, reason)
+        self._compaction_ms = now_ms + 1000 * result.read_bytes // self._options.compaction_bytes_s

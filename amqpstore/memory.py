@@ -1,0 +1,69 @@
+"""How many bodies stay in memory: a budget for the whole store, shared between its queues.
+
+Every message in the log can be read back, so its body need not wait in memory. The first that
+are taken from a queue are those at its head; so once a queue holds its share, what is published
+behind it is dropped from memory as soon as it is durable. The shares follow the rates at which
+the queues are emptied: where nobody takes anything, nothing is worth keeping.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from amqpstore.queue import Queue
+from amqpstore.runs import Run
+
+_LEAST_SHARE_BYTES = 64 << 10
+"""About one read of a connection."""
+
+
+class Memory:
+    """Args: budget_bytes, of bodies that are on disk as well. Those that are not come on top."""
+
+    def __init__(self, budget_bytes: int) -> None:
+        self._budget_bytes = budget_bytes
+        self._held_bytes = 0
+        self._excess: deque[tuple[Queue, Run]] = deque()
+
+    @property
+    def held_bytes(self) -> int:
+        """Of bodies that wait in queues, those in several queues counted in each."""
+        return self._held_bytes
+
+    def hold(self, queue: Queue, run: Run) -> None:
+        """A run with its messages is ready."""
+        queue.held_bytes += run.held_bytes
+        self._held_bytes += run.held_bytes
+        if run.first_id and self._is_excess(queue):
+            self._excess.append((queue, run))
+
+    def let_go(self, queue: Queue, held_bytes: int) -> None:
+        """Bodies are not ready any more: they were taken, or removed."""
+        queue.held_bytes -= held_bytes
+        self._held_bytes -= held_bytes
+
+    def settle(self, next_message_id: int) -> None:
+        """Drop what is too much and durable: ids below `next_message_id` are."""
+        excess = self._excess
+        while excess and excess[0][1].first_id + excess[0][1].count <= next_message_id:
+            queue, run = excess.popleft()
+            held_bytes = run.held_bytes
+            if run.messages is not None and self._is_excess(queue) and queue.ready.let_go(run):
+                self.let_go(queue, held_bytes)
+
+    def share(self, queues: list[Queue]) -> None:
+        """Share the budget anew, by what was taken from each queue since the last time."""
+        active = [queue for queue in queues if queue.taken_bytes or queue.share_bytes]
+        total = sum(queue.taken_bytes for queue in active)
+        for queue in active:
+            part = self._budget_bytes * queue.taken_bytes // total if total else 0
+            # Half of the way each time: a rate is not what happened in one moment.
+            queue.share_bytes = (queue.share_bytes + part) // 2
+            queue.taken_bytes = 0
+
+    def _is_excess(self, queue: Queue) -> bool:
+        if queue.lazy:
+            return True
+        if self._held_bytes <= self._budget_bytes // 2:
+            return False
+        return queue.held_bytes > max(queue.share_bytes, _LEAST_SHARE_BYTES)
