@@ -19,9 +19,9 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from amqpstore.catalog import Catalog, Change, Value
+from amqpstore.backing import Backing
+from amqpstore.catalog import Change, Value
 from amqpstore.filenames import index_path, segment_path
-from amqpstore.files import Files
 from amqpstore.index import (
     IndexState,
 )
@@ -64,9 +64,7 @@ class Checkpoint:
 
     def __init__(
         self,
-        files: Files,
-        directory: str,
-        catalog: Catalog,
+        backing: Backing,
         ledger: Ledger,
         writer: IndexWriter,
         *,
@@ -76,9 +74,9 @@ class Checkpoint:
         marks: Sequence[Marks],
         position: Position,
     ) -> None:
-        self._files = files
-        self._directory = directory
-        self._catalog = catalog
+        self._files = backing.files
+        self._directory = backing.directory
+        self._catalog = backing.catalog
         self._ledger = ledger
         self._writer = writer
         # Each is left behind once it is dealt with, so that a run that failed goes on there.

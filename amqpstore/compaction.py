@@ -16,7 +16,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from amqpstore.accounts import Account, Accounts
-from amqpstore.catalog import Catalog, Change
+from amqpstore.backing import Backing
+from amqpstore.catalog import Change
 from amqpstore.checkpoint import Marks
 from amqpstore.errors import DamageError, DurabilityError
 from amqpstore.filenames import QUARANTINE, SEGMENTS, segment_path
@@ -70,21 +71,18 @@ class Compaction:
 
     def __init__(
         self,
-        files: Files,
-        directory: str,
-        store_id: bytes,
-        seed: int,
-        catalog: Catalog,
+        backing: Backing,
         ledger: Ledger,
         *,
         accounts: Sequence[Account],
         number: int,
         now_ms: int,
     ) -> None:
+        files, directory, store_id, _ = backing
         self._files = files
         self._directory = directory
-        self._seed = seed
-        self._catalog = catalog
+        self._seed = seed = backing.seed
+        self._catalog = backing.catalog
         self._ledger = ledger
         self._accounts = accounts
         self._number = number

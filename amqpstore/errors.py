@@ -82,5 +82,25 @@ class DurabilityError(StoreError):
         self.cause = cause
 
 
+class TransactionEndedError(StoreError):
+    """The transaction was committed or rolled back before this call."""
+
+    def __init__(self) -> None:
+        super().__init__("the transaction has ended; begin a new one")
+
+
+class DiskFullError(StoreError):
+    """There is no room for further messages. Acks, purges and deletes go on, and make some."""
+
+    def __init__(self, path: str, free_bytes: int, needed_bytes: int) -> None:
+        super().__init__(
+            f"the disk of {path} has {free_bytes} bytes free, and {needed_bytes} are needed to "
+            "take further messages. Free some, or consume or purge messages."
+        )
+        self.path = path
+        self.free_bytes = free_bytes
+        self.needed_bytes = needed_bytes
+
+
 class StoreClosedError(StoreError):
     """The store was closed, or stopped by a DurabilityError, before this call."""

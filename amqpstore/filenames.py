@@ -14,6 +14,7 @@ CATALOG = "catalog"
 SEGMENTS = "segments"
 INDEX = "index"
 QUARANTINE = "quarantine"
+RESERVE = "reserve"
 
 FIRST_COMPACTED = 1 << 31
 """Numbers from here on are of segments that compaction wrote."""

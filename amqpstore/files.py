@@ -81,6 +81,15 @@ class Files(Protocol):
     def sync_directory(self, path: str) -> None:
         """Make every creation, rename and removal in `path` durable."""
 
+    def free_bytes(self, path: str) -> int:
+        """Bytes that may still be written on the disk that `path` is on."""
+
+    def allocate(self, path: str, size: int) -> None:
+        """A new file of `size` bytes whose room on the disk is taken. Not durable.
+
+        Raises: FileExistsError, OSError; there is no file then.
+        """
+
     def lock(self, path: str, holder: str) -> Lock:
         """Lock the file `path`, created where missing, and leave `holder` in it for others to read.
 
@@ -175,6 +184,20 @@ class OsFiles:
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def free_bytes(self, path: str) -> int:
+        found = os.statvfs(path)
+        return found.f_bavail * found.f_frsize
+
+    def allocate(self, path: str, size: int) -> None:
+        descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o640)
+        try:
+            os.posix_fallocate(descriptor, 0, size)
+        except OSError:
+            os.unlink(path)
+            raise
         finally:
             os.close(descriptor)
 

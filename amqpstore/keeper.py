@@ -11,16 +11,15 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from amqpstore.accounts import Account
-from amqpstore.catalog import Catalog
+from amqpstore.backing import Backing
 from amqpstore.checkpoint import Checkpoint, Marks, Written
 from amqpstore.compaction import Compacted, Compaction, choose, remove_compacted
-from amqpstore.files import Files
 from amqpstore.index_writer import IndexWriter
 from amqpstore.log import Log
 from amqpstore.memory import Memory
 from amqpstore.queue import Queue
-from amqpstore.records import checksum_seed
 from amqpstore.recovery import Recovered
+from amqpstore.space import Space
 from amqpstore.worker import Outcome, Worker
 
 _log = logging.getLogger(__name__)
@@ -35,6 +34,8 @@ class Options(NamedTuple):
     `segment_bytes`: from there on a segment gets no further batch. `memory_bytes`: of bodies that
     are on disk as well. A checkpoint is due after `checkpoint_bytes` of log, or
     `checkpoint_messages`, or `checkpoint_ms`. Compaction reads `compaction_bytes_s` at most.
+    Publishers are refused while less than `least_free_bytes` of the disk is free, and
+    `reserve_bytes` are kept for all else.
     """
 
     segment_bytes: int = 16 << 20
@@ -43,6 +44,8 @@ class Options(NamedTuple):
     checkpoint_messages: int = 100_000
     checkpoint_ms: int = 5_000
     compaction_bytes_s: int = 64 << 20
+    least_free_bytes: int = 128 << 20
+    reserve_bytes: int = 64 << 20
 
 
 DEFAULTS = Options()
@@ -53,31 +56,26 @@ class Keeper:
 
     def __init__(
         self,
-        files: Files,
-        directory: str,
-        store_id: bytes,
-        catalog: Catalog,
+        backing: Backing,
         log: Log,
         queues: dict[int, Queue],
         memory: Memory,
+        space: Space,
         recovered: Recovered,
         options: Options,
         worker: Worker,
     ) -> None:
         self.created: list[int] = []
         self.deleted = recovered.deleted
-        self._files = files
-        self._directory = directory
-        self._store_id = store_id
-        self._seed = checksum_seed(store_id)
-        self._catalog = catalog
+        self._backing = backing
         self._log = log
         self._queues = queues
         self._memory = memory
+        self._space = space
         self._options = options
         self._worker = worker
         self._ledger = recovered.ledger
-        self._writer = IndexWriter(files, directory, self._seed)
+        self._writer = IndexWriter(backing.files, backing.directory, backing.seed)
         self._next_compacted = recovered.next_compacted
         self._log.settled[:0] = recovered.batches
         first = recovered.batches[0] if recovered.batches else None
@@ -90,6 +88,7 @@ class Keeper:
 
     def housekeep(self, now_ms: int) -> None:
         """Take over what is done, and begin what is due."""
+        self._space.look()
         # The first checkpoint is due some time after the start, not at once.
         self._checkpoint_ms = self._checkpoint_ms or now_ms
         if self._take_over is not None:
@@ -100,9 +99,11 @@ class Keeper:
         if self._is_checkpoint_due(now_ms):
             self._checkpoint_ms = now_ms
             self._memory.share(list(self._queues.values()))
+            self._space.make_room()
             self._begin(self._new_checkpoint().run, self._checkpointed)
         elif not self._is_compaction_checked and now_ms >= self._compaction_ms:
             if accounts := self._to_compact():
+                self._space.make_room(sum(account.end_bytes for account in accounts))
                 self._begin(self._new_compaction(accounts, now_ms).run, self._compacted)
             else:
                 self._is_compaction_checked = True
@@ -156,9 +157,7 @@ class Keeper:
         marks = [Marks.of(segment) for segment in log.segments if segment.number in self._to_mark()]
         self._marked = log.position.segment
         self._unfinished = Checkpoint(
-            self._files,
-            self._directory,
-            self._catalog,
+            self._backing,
             self._ledger,
             self._writer,
             created=created,
@@ -194,11 +193,7 @@ class Keeper:
         number = self._next_compacted
         self._next_compacted += 1
         return Compaction(
-            self._files,
-            self._directory,
-            self._store_id,
-            self._seed,
-            self._catalog,
+            self._backing,
             self._ledger,
             accounts=accounts,
             number=number,
@@ -210,7 +205,7 @@ class Keeper:
             raise TypeError(f"{result!r} is not what a compaction returns")
         self._is_compaction_checked = False
         self._log.replace(result.numbers, result.segment)
-        remove_compacted(self._files, self._directory, result)
+        remove_compacted(self._backing.files, self._backing.directory, result)
         for path, offset, size, reason in result.damage:
             _log.error("damage in %s at %d, %d bytes: %s", path, offset, size, reason)
         self._compaction_ms = now_ms + 1000 * result.read_bytes // self._options.compaction_bytes_s

@@ -118,7 +118,7 @@ class Log:
 
     Args: segment_bytes, the size from which on a segment gets no further batch; segments, those
     that recovery found, ascending in id; next_segment, the first number never used; position,
-    where what recovery found ends.
+    where what recovery found ends; make_room, called with what is about to be written.
     """
 
     def __init__(
@@ -131,6 +131,7 @@ class Log:
         segments: list[Segment],
         next_segment: int = 1,
         position: Position = START,
+        make_room: Callable[[int], None] | None = None,
     ) -> None:
         self._files = files
         self._directory = directory
@@ -138,6 +139,7 @@ class Log:
         self._seed = checksum_seed(store_id)
         self._segment_bytes = segment_bytes
         self._segments = segments
+        self._make_room = make_room
         self._current: Segment | None = None
         self._next_segment = next_segment
         self._next_lsn = position.lsn
@@ -266,6 +268,8 @@ class Log:
         if self._failure:
             raise self._failure
         try:
+            if self._make_room:
+                self._make_room(batch.byte_count)
             if batch.starts_segment:
                 segment.create()
             file = segment.file()

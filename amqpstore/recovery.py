@@ -27,6 +27,7 @@ from dataclasses import dataclass, field
 from operator import itemgetter
 
 from amqpstore.accounts import Account, Accounts
+from amqpstore.backing import Backing
 from amqpstore.catalog import Catalog, Change
 from amqpstore.checkpoint import POSITION
 from amqpstore.errors import DamageError
@@ -38,7 +39,7 @@ from amqpstore.filenames import (
     segment_number,
     segment_path,
 )
-from amqpstore.files import File, Files
+from amqpstore.files import File
 from amqpstore.index import IndexReader, IndexState, live_runs
 from amqpstore.ledger import Ledger, QueueLedger, enqueued
 from amqpstore.log import FORMAT_VERSION, START, Position, Settled
@@ -50,7 +51,6 @@ from amqpstore.records import (
     Operation,
     OperationKind,
     Record,
-    checksum_seed,
     decode_transaction,
     record_at,
     scan,
@@ -136,31 +136,23 @@ class _Batch:
         )
 
 
-def recover(
-    files: Files, directory: str, store_id: bytes, catalog: Catalog, queues: dict[int, Queue]
-) -> Recovered:
+def recover(backing: Backing, queues: dict[int, Queue]) -> Recovered:
     """Put the messages that the store holds into `queues` (by id, still empty).
 
     Nothing is changed on disk but the last segment's `datasync`: what a crashed process had
     written may be in the page cache only, and must not be served before it is durable.
     Raises: DamageError (the catalog, or an index file that the log speaks of), OSError.
     """
-    return _Recovery(files, directory, store_id, catalog, queues).run()
+    return _Recovery(backing, queues).run()
 
 
 class _Recovery:
-    def __init__(
-        self,
-        files: Files,
-        directory: str,
-        store_id: bytes,
-        catalog: Catalog,
-        queues: dict[int, Queue],
-    ) -> None:
+    def __init__(self, backing: Backing, queues: dict[int, Queue]) -> None:
+        files, directory, store_id, catalog = backing
         self._files = files
         self._directory = directory
         self._store_id = store_id
-        self._seed = checksum_seed(store_id)
+        self._seed = backing.seed
         self._reader = IndexReader(files, directory, self._seed)
         self._queues = queues
         self._report = RecoveryReport()

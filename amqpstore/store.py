@@ -13,8 +13,10 @@ import os
 import time
 import uuid
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 
 from amqpstore import marker
+from amqpstore.backing import Backing
 from amqpstore.catalog import Catalog, Change, LmdbCatalog, OpenCatalog, Value
 from amqpstore.errors import (
     DamageError,
@@ -31,9 +33,11 @@ from amqpstore.log import Log
 from amqpstore.memory import Memory
 from amqpstore.message import Message
 from amqpstore.queue import Queue
-from amqpstore.records import Operation, OperationKind, checksum_seed
-from amqpstore.recovery import RecoveryReport, recover
+from amqpstore.records import Operation, OperationKind
+from amqpstore.recovery import Recovered, recover
 from amqpstore.runs import Run, body_bytes
+from amqpstore.space import Space
+from amqpstore.transaction import Transaction
 from amqpstore.worker import ThreadWorker, Worker
 
 _NEXT_QUEUE_ID = "next_queue_id"
@@ -45,26 +49,36 @@ class Store:
 
     def __init__(
         self,
-        directory: str,
         lock: Lock,
-        catalog: Catalog,
-        log: Log,
-        keeper: Keeper,
-        memory: Memory,
-        index: IndexReader,
+        backing: Backing,
         queues: dict[int, Queue],
-        report: RecoveryReport,
+        recovered: Recovered,
+        space: Space,
+        options: Options,
+        worker: Worker,
     ) -> None:
-        self.directory = directory
+        self.directory = backing.directory
         self.queues = queues
-        self.recovery_report = report
+        self.recovery_report = recovered.report
         self._lock = lock
-        self._catalog = catalog
-        self._log = log
-        self._keeper = keeper
-        self._memory = memory
-        self._index = index
-        self._next_queue_id = int(catalog.rows("store").get(_NEXT_QUEUE_ID, 1))
+        self._catalog = backing.catalog
+        self._space = space
+        self._memory = Memory(options.memory_bytes)
+        self._log = Log(
+            backing.files,
+            backing.directory,
+            store_id=backing.store_id,
+            segment_bytes=options.segment_bytes,
+            segments=recovered.segments,
+            next_segment=recovered.next_segment,
+            position=recovered.position,
+            make_room=space.make_room,
+        )
+        self._keeper = Keeper(
+            backing, self._log, queues, self._memory, space, recovered, options, worker
+        )
+        self._index = IndexReader(backing.files, backing.directory, backing.seed)
+        self._next_queue_id = int(self._catalog.rows("store").get(_NEXT_QUEUE_ID, 1))
         self._failure: DurabilityError | None = None
         self._is_closed = False
 
@@ -110,6 +124,13 @@ class Store:
         options: Options,
         worker: Worker,
     ) -> Store:
+        space = Space(
+            files,
+            directory,
+            least_free_bytes=options.least_free_bytes,
+            reserve_bytes=options.reserve_bytes,
+        )
+        space.make_room()
         store_id = marker.read(files, directory)
         if store_id is None:
             store_id = _make(files, directory, open_catalog)
@@ -117,11 +138,12 @@ class Store:
             # Who put the marker there may have been killed before it was durable.
             files.sync_directory(directory)
         catalog = open_catalog(os.path.join(directory, CATALOG), False)
+        backing = Backing(files, directory, store_id.bytes, catalog)
         try:
             _check_catalog(directory, catalog, store_id)
             rows = catalog.rows("queues")
             queues = {int(key): Queue(int(key), rows[key], durable=True) for key in rows}
-            recovered = recover(files, directory, store_id.bytes, catalog, queues)
+            recovered = recover(backing, queues)
             if recovered.changes:
                 catalog.commit(recovered.changes)
             for path in recovered.leftovers:
@@ -129,31 +151,7 @@ class Store:
         except BaseException:
             catalog.close()
             raise
-        log = Log(
-            files,
-            directory,
-            store_id=store_id.bytes,
-            segment_bytes=options.segment_bytes,
-            segments=recovered.segments,
-            next_segment=recovered.next_segment,
-            position=recovered.position,
-        )
-        memory = Memory(options.memory_bytes)
-        keeper = Keeper(
-            files,
-            directory,
-            store_id.bytes,
-            catalog,
-            log,
-            queues,
-            memory,
-            recovered,
-            options,
-            worker,
-        )
-        index = IndexReader(files, directory, checksum_seed(store_id.bytes))
-        report = recovered.report
-        return cls(directory, lock, catalog, log, keeper, memory, index, queues, report)
+        return cls(lock, backing, queues, recovered, space, options, worker)
 
     # Definitions: durable on return.
 
@@ -204,15 +202,17 @@ class Store:
         *,
         priority: int = 0,
         expires_ms: int = 0,
+        ready_when_durable: bool = False,
     ) -> bool:
         """Put messages, all of them persistent or none, at the end of each of the queues.
 
         One publish is in all of its durable queues or, when a crash comes first, in none.
         Returns whether they entered the log: whether a promise about them has to wait for it.
         Args: expires_ms, since 1970; 0 is never. The store keeps it, and the priority, and does
-        not act on them. Raises: StoreClosedError.
+        not act on them. With `ready_when_durable` they can be taken only then.
+        Raises: StoreClosedError, DiskFullError; nothing is done then.
         """
-        self._check_open()
+        self.check_writable(publishing=True)
         first_id = 0
         count = len(messages)
         held_bytes = body_bytes(messages)
@@ -243,10 +243,17 @@ class Store:
                 expires_ms=expires_ms,
                 priority=priority,
             )
-            queue.ready.append(run)
             queue.next_sequence += count
-            self._memory.hold(queue, run)
+            if ready_when_durable:
+                self._log.when_durable(partial(self._make_ready, queue, run))
+            else:
+                queue.ready.append(run)
+                self._memory.hold(queue, run)
         return first_id != 0
+
+    def transaction(self) -> Transaction:
+        """Begin a transaction: see `Transaction`."""
+        return Transaction(self)
 
     def take(self, queue: Queue, limit: int, *, acked: bool = False) -> Run | MessageDamagedError:
         """Take up to `limit` messages, at least one, off the head of a queue that has some.
@@ -286,9 +293,7 @@ class Store:
     def requeue(self, queue: Queue, run: Run) -> None:
         """A run that was taken goes back to its place; it says that it was delivered."""
         run.delivery_count += 1
-        if not queue.deleted:
-            queue.ready.insert(run)
-            self._memory.hold(queue, run)
+        self._make_ready(queue, run)
 
     def purge(self, queue: Queue) -> int:
         """Remove all that is ready. Returns how many messages that were."""
@@ -399,11 +404,22 @@ class Store:
     def _failed(self) -> DurabilityError | None:
         return self._failure or self._log.failure
 
+    def check_writable(self, *, publishing: bool) -> None:
+        """Raises: StoreClosedError; DiskFullError, when `publishing`."""
+        self._check_open()
+        if publishing and self._space.is_full:
+            raise self._space.error()
+
     def _check_open(self) -> None:
         if self._is_closed:
             raise StoreClosedError(f"the store in {self.directory} is closed")
         if error := self._failed:
             raise StoreClosedError(f"the store in {self.directory} has stopped: {error}")
+
+    def _make_ready(self, queue: Queue, run: Run) -> None:
+        if not queue.deleted:
+            queue.ready.insert(run)
+            self._memory.hold(queue, run)
 
     def _commit(self, changes: Sequence[Change]) -> None:
         self._check_open()

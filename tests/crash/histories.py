@@ -19,10 +19,11 @@ from tools.drill.trace import Trace
 
 DIRECTORY = "/var/store"
 OPTIONS = Options(
-    segment_bytes=4096,
+    segment_bytes=1024,
     memory_bytes=2000,
-    checkpoint_bytes=6000,
+    checkpoint_bytes=3000,
     checkpoint_ms=1 << 60,
+    reserve_bytes=0,
 )
 
 
@@ -82,6 +83,9 @@ def short_history(outside: Outside) -> None:
     outside.kill()
     outside.open()
     _last_of_all(outside)
+    _little_is_left(outside)
+    outside.close()
+    outside.open()
     outside.close()
 
 
@@ -132,6 +136,33 @@ def _last_of_all(outside: Outside) -> None:
     outside.sync()
     outside.ack("orders")
     outside.publish(["audit", "orders"], [bytes(1200), b"the last"])
+
+
+def _little_is_left(outside: Outside) -> None:
+    """Of several segments and index files, so that they are merged and removed."""
+    outside.create_queue("slow")
+    outside.set_lazy("audit", True)
+    for size in (1100, 1300, 1200):
+        outside.publish(["audit"], [bytes(size), b"fast"] * 2)
+        outside.publish(["slow"], [b"waits for long"])
+        outside.sync()
+    outside.checkpoint()
+    outside.delete_queue("orders")
+    while outside.ready_count("audit") > 1:
+        outside.take("audit", 4, acked=True)
+    outside.sync()
+    outside.checkpoint()
+    outside.housekeep(4)
+    outside.take("slow", 1)
+    outside.publish(["slow", "audit"], [b"behind what was merged"])
+    outside.sync()
+    outside.kill()
+    outside.open()
+    outside.purge("audit")
+    outside.take("slow", 1, acked=True)
+    outside.sync()
+    outside.checkpoint()
+    outside.housekeep(2)
 
 
 def random_history(seed: str, steps: int) -> Trace:

@@ -17,10 +17,13 @@ import amqpstore.log
 import amqpstore.records
 import amqpstore.recovery
 import amqpstore.store
+from amqpstore.backing import Backing
 from amqpstore.catalog import Change
 from amqpstore.errors import DurabilityError
 from amqpstore.log import Batch, Log
+from amqpstore.queue import Queue
 from amqpstore.records import Operation, OperationKind
+from amqpstore.recovery import Recovered
 from amqpstore.runs import ReadyList, Run
 from tests.crash.histories import DIRECTORY, open_store, record
 from tools.drill.explorer import Explorer
@@ -122,9 +125,9 @@ def the_adopted_tail_is_not_synced(patch: Patch) -> None:
 def after_recovery(patch: Patch, then: Callable[..., None]) -> None:
     recover = amqpstore.recovery.recover
 
-    def recover_and_then(files: Any, directory: str, *rest: Any) -> Any:
-        recovered = recover(files, directory, *rest)
-        then(recovered, files, rest[-1])
+    def recover_and_then(backing: Backing, queues: dict[int, Queue]) -> Recovered:
+        recovered = recover(backing, queues)
+        then(recovered, backing.files, queues)
         return recovered
 
     patch.setattr(amqpstore.store, "recover", recover_and_then)

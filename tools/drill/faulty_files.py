@@ -131,6 +131,13 @@ class FaultyFiles:
         self._faults.check("remove", path)
         self._files.remove(path)
 
+    def free_bytes(self, path: str) -> int:
+        return self._files.free_bytes(path)
+
+    def allocate(self, path: str, size: int) -> None:
+        self._faults.check("allocate", path)
+        self._files.allocate(path, size)
+
     def sync_directory(self, path: str) -> None:
         self._faults.check("sync_directory", path)
         self._files.sync_directory(path)
@@ -226,6 +233,12 @@ class RottenFiles:
 
     def remove(self, path: str) -> None:
         self._files.remove(path)
+
+    def free_bytes(self, path: str) -> int:
+        return self._files.free_bytes(path)
+
+    def allocate(self, path: str, size: int) -> None:
+        self._files.allocate(path, size)
 
     def sync_directory(self, path: str) -> None:
         self._files.sync_directory(path)

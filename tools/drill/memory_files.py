@@ -90,6 +90,8 @@ class MemoryFiles:
 
     def __init__(self, record: Callable[[Operation], None] | None = None) -> None:
         self.record = record
+        self.capacity_bytes: int | None = None
+        """How much all files may have together: then ENOSPC."""
         self._root = DirectoryNode(1)
         self._nodes: dict[int, Node] = {1: self._root}
 
@@ -138,6 +140,19 @@ class MemoryFiles:
         self._parent(path).change(EntryChange(_name(path), None))
         self._record(Remove(path))
 
+    def free_bytes(self, path: str) -> int:
+        self._directory(path)
+        if self.capacity_bytes is None:
+            return 1 << 60
+        return self.capacity_bytes - sum(map(len, self.contents()))
+
+    def allocate(self, path: str, size: int) -> None:
+        if size > self.free_bytes(posixpath.dirname(_normal(path))):
+            raise _error(errno.ENOSPC, path)
+        file = self.create(path)
+        file.append([bytes(size)])
+        file.close()
+
     def sync_directory(self, path: str) -> None:
         directory = self._directory(path)
         directory.durable = dict(directory.entries)
@@ -179,9 +194,12 @@ class MemoryFiles:
         return [node.content for _, node in self._walk() if isinstance(node, FileNode)]
 
     def write(self, path: str, node: FileNode, content: bytes) -> None:
-        """Append to a file that was opened as `path`."""
-        node.unsynced.append(content)
-        self._record(Append(path, node.number, content))
+        """Append to a file that was opened as `path`; what fits, and then ENOSPC."""
+        free = self.free_bytes("/")
+        node.unsynced.append(content[:free])
+        self._record(Append(path, node.number, content[:free]))
+        if len(content) > free:
+            raise _error(errno.ENOSPC, path)
 
     def sync_file(self, path: str, node: FileNode) -> None:
         """Make the bytes of a file durable that was opened as `path`."""

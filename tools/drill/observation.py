@@ -5,8 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from amqpstore import MessageDamagedError, Queue, RecoveryReport, Run, Store
+from amqpstore import MessageDamagedError, Queue, RecoveryReport, Run, Store, marker
 from amqpstore.catalog import Value
+from amqpstore.files import Files
+from amqpstore.index import IndexReader, live_runs
+from amqpstore.records import checksum_seed
 from tools.drill.trace import Payload
 
 
@@ -45,13 +48,33 @@ def observe(store: Store) -> Observation:
     queues: dict[str, ObservedQueue] = {}
     for queue in store.queues.values():
         name = queue.definition["name"] if isinstance(queue.definition, dict) else ""
+        said = queue.ready_count
         store.read_index(queue)
+        if queue.ready_count != said:
+            counted = f"{name} has {queue.ready_count} messages once its index is read"
+            faults.append(("I12", f"{counted}, and said {said} before"))
         ready = [seen for run in queue.ready for seen in _read(store, run, name, faults)]
         if name in queues:
             faults.append(("I2", f"queue {name} is there twice"))
         queues[name] = ObservedQueue(queue.id, queue.definition, tuple(ready))
         faults.extend(_recount(store, queue, name))
     return Observation(queues, store.recovery_report, tuple(faults))
+
+
+def paged_runs(store: Store, files: Files, queue: Queue) -> list[Run]:
+    """What is ready in a queue, and in index files only, read without changing the queue.
+
+    Raises: DamageError, OSError.
+    """
+    store_id = marker.read(files, store.directory)
+    if store_id is None or not queue.paged:
+        return []
+    reader = IndexReader(files, store.directory, checksum_seed(store_id.bytes))
+    runs: list[Run] = []
+    for file in queue.paged:
+        state = queue.index[file.number]
+        runs += live_runs(reader.entries(queue.id, state), state, file.first, file.end)
+    return runs
 
 
 def _read(store: Store, run: Run, name: str, faults: list[tuple[str, str]]) -> list[Seen]:

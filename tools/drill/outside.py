@@ -12,7 +12,7 @@ from itertools import chain
 from amqpstore import Envelope, Message, MessageDamagedError, Queue, Run, Store
 from amqpstore.log import Batch
 from tools.drill.memory_files import MemoryFiles
-from tools.drill.observation import observe
+from tools.drill.observation import observe, paged_runs
 from tools.drill.trace import Asked, Deed, Opened, Payload, Promised, Trace
 
 OpenStore = Callable[[MemoryFiles], Store]
@@ -136,10 +136,13 @@ class Outside:
         self._promise_later(number)
 
     def take(self, name: str, limit: int, *, acked: bool = False) -> None:
-        """Take from a queue that has something ready."""
+        """Take from a queue, if it has something ready."""
+        if not self.ready_count(name):
+            return
         run = self.store.take(self._queues[name], limit, acked=acked)
         if isinstance(run, MessageDamagedError):
-            self.damaged.append(self._names[run.message_id])
+            # Of messages whose index cannot be read no id is known.
+            self.damaged.append(self._names.get(run.message_id, f"messages of {name}"))
             return
         # Which messages these are is known only now; nothing is written before the next sync.
         names = tuple(message.envelope.routing_key for message in run.messages or ())
@@ -169,9 +172,11 @@ class Outside:
 
     def purge(self, name: str) -> None:
         """Remove what is ready in a queue."""
-        names = tuple(chain.from_iterable(map(self._names_in, self._queues[name].ready)))
+        queue = self._queues[name]
+        runs = [*queue.ready, *paged_runs(self.store, self.files, queue)]
+        names = tuple(chain.from_iterable(map(self._names_in, runs)))
         number = self._ask(Deed.PURGE, (name,), names)
-        self.store.purge(self._queues[name])
+        self.store.purge(queue)
         self._promise_later(number)
 
     # Durability: at once, or in the three steps of a committer.
@@ -192,6 +197,22 @@ class Outside:
             self.store.log.write(self._batch)
             self.store.log.settle(self._batch)
             self._batch = None
+
+    # The store's own work.
+
+    def checkpoint(self) -> None:
+        """Have a checkpoint made of all that is durable."""
+        self.finish_sync()
+        self.store.checkpoint()
+
+    def housekeep(self, times: int = 1) -> None:
+        """Have the store begin work that is due, or take over what is done, so many times."""
+        for _ in range(times):
+            self.store.housekeep()
+
+    def set_lazy(self, name: str, is_lazy: bool) -> None:
+        """Whether a queue is to keep bodies in memory that are on disk."""
+        self._queues[name].lazy = is_lazy
 
     def _names_in(self, run: Run) -> Iterator[str]:
         if run.messages is None:

@@ -10,6 +10,8 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from amqpstore import Store
+from tools.drill.accounting import misaccounted
 from tools.drill.crash_images import Image, crash_images
 from tools.drill.invariants import Fault, broken_promises, reported_damage
 from tools.drill.ledger import Ledger
@@ -26,7 +28,7 @@ _FIRST_NUMBER = 1_000_000
 class Recovered:
     """What became of an image: what is in it, and what is wrong with that, whatever was promised.
 
-    `after` is the disk once the store was open.
+    `after` is the disk once the store was open, and had made a checkpoint.
     """
 
     observation: Observation | None
@@ -69,7 +71,7 @@ class Prover:
         return known
 
     def recover(self, files: MemoryFiles) -> Recovered:
-        """Open the store on `files`, and abandon it."""
+        """Open the store on `files`, look at it, have it make a checkpoint, and abandon it."""
         self.opened += 1
         try:
             store = self._open_store(files)
@@ -77,10 +79,11 @@ class Prover:
             return Recovered(None, (("I9", f"opening failed: {error!r}"),), files)
         try:
             observation = observe(store)
+            faults = [*observation.faults, *reported_damage(observation.report)]
+            faults += _checkpoint_faults(store, files)
         finally:
             store.abandon()
-        faults = (*observation.faults, *reported_damage(observation.report))
-        return Recovered(observation, faults, files)
+        return Recovered(observation, tuple(faults), files)
 
     def _prove(self, files: MemoryFiles, rng: random.Random) -> Iterator[Fault]:
         recovered = self.recovered(files)
@@ -161,3 +164,12 @@ class Prover:
                 ledger.note(event)
         if not report.is_clean:
             yield "I10", f"a store that was closed in order is not clean: {report}"
+
+
+def _checkpoint_faults(store: Store, files: MemoryFiles) -> list[Fault]:
+    """What is wrong with a checkpoint that is made now."""
+    try:
+        store.checkpoint()
+        return misaccounted(store, files)
+    except Exception as error:  # noqa: BLE001 (whatever it is, it is the finding)
+        return [("I9", f"a checkpoint failed: {error!r}")]

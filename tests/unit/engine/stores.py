@@ -17,7 +17,7 @@ TRANSIENT = Envelope("", "orders", persistent=False)
 
 
 NO_CHECKPOINTS = Options(
-    checkpoint_bytes=1 << 60, checkpoint_messages=1 << 60, checkpoint_ms=1 << 60
+    checkpoint_bytes=1 << 60, checkpoint_messages=1 << 60, checkpoint_ms=1 << 60, reserve_bytes=0
 )
 """What is in the log is read from it at the next start: damage in it is found there."""
 
@@ -63,6 +63,13 @@ class Disk:
             options=self.options._replace(segment_bytes=self.segment_bytes),
             worker=InlineWorker(),
         )
+
+    def note_end(self) -> None:
+        """Have the end of a log that was left by `abandon` noted: what is before it was durable.
+
+        Nothing else is: the next start reads the log from its start again.
+        """
+        self.open().abandon()
 
     @property
     def seed(self) -> int:

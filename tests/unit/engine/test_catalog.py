@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import lmdb
@@ -167,6 +168,7 @@ def test_a_failing_commit_is_a_durability_error_and_changes_nothing(path: str) -
     found.commit([Change("users", "a", 1)])
     readonly = LmdbCatalog.__new__(LmdbCatalog)
     readonly._path = path
+    readonly._lock = threading.Lock()
     found.close()
     readonly._environment = lmdb.open(path, readonly=True, max_dbs=len(TABLES))
     readonly._tables = {

@@ -22,11 +22,12 @@ BATCHES = [[b"one", b"two"], [b"three"], [b"four", b"five"]]
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Disk:
-    """A store that was closed in order: one segment, its end noted."""
+    """A store of one segment, all in its log, its end noted: see `Disk.note_end`."""
     disk = Disk(str(tmp_path / "store"))
     store = disk.open()
     publish_batches(store, store.create_queue("q"), BATCHES)
-    store.close()
+    store.abandon()
+    disk.note_end()
     return disk
 
 
@@ -171,7 +172,7 @@ def test_the_acks_of_a_damaged_transaction_did_not_happen(tmp_path: Path) -> Non
     store.ack(queue, take(store, queue, 1))
     store.sync()
     publish_batches(store, queue, [[b"three"]])
-    store.close()
+    store.abandon()
     disk.flip(1, records(disk, Kind.TRANSACTION)[1].end - 1)
     store = disk.open()
     # Their deliveries were in the same record: nothing is known of them either.
@@ -294,13 +295,19 @@ def test_a_damaged_segment_header_is_reported_and_its_records_are_served(disk: D
     assert (offset, size) == (0, 60)
 
 
-def test_new_messages_are_served_beside_damage(disk: Disk) -> None:
+@pytest.mark.parametrize("checkpointed", [False, True])
+def test_new_messages_are_served_beside_damage(disk: Disk, checkpointed: bool) -> None:
     disk.flip(1, records(disk, Kind.MESSAGE)[1].end - 1)
     store = disk.open()
     publish_batches(store, queue_named(store, "q"), [[b"six"]])
-    store.close()
+    if checkpointed:
+        store.checkpoint()
+    store.abandon()
     store, found = everything(disk)
-    assert store.recovery_report.lost == [(1, 2, 2)]
+    # What the checkpoint knew is not looked at before its turn comes.
+    assert store.recovery_report.lost == ([] if checkpointed else [(1, 2, 2)])
+    queue = queue_named(store, "q")
+    assert [run.first_sequence for run in queue.quarantined] == [2]
     store.abandon()
     assert found == [b"one", b"three", b"four", b"five", b"six"]
 
@@ -315,8 +322,9 @@ def test_a_new_message_does_not_take_the_place_of_a_lost_one(disk: Disk) -> None
     assert found == [b"one", b"two", b"three", b"four"]
 
 
+@pytest.mark.parametrize("checkpointed", [False, True])
 def test_a_message_damaged_after_the_start_is_an_error_once_and_the_rest_is_served(
-    disk: Disk,
+    disk: Disk, checkpointed: bool
 ) -> None:
     record = records(disk, Kind.MESSAGE)[1]
     store = disk.open()
@@ -328,13 +336,25 @@ def test_a_message_damaged_after_the_start_is_an_error_once_and_the_rest_is_serv
     assert "the payload's checksum does not match" in taken[1].reason
     assert [run.count for run in taken if not isinstance(run, MessageDamagedError)] == [1, 3]
     assert queue.ready_count == 0
-    store.close()
-    # Nobody took it off its queue: each start names it, until it is repaired.
-    store = disk.open()
-    assert spans(queue_named(store, "q")) == [(1, 1, 1), (3, 3, 1)]
-    assert store.recovery_report.lost == [(1, 2, 2)]
-    assert len(store.recovery_report.damage) == 1
+    store.sync()
+    if checkpointed:
+        store.checkpoint()
     store.abandon()
+    # Nobody took it off its queue: each start finds it again, until it is repaired.
+    for _ in range(2):
+        store = disk.open()
+        queue = queue_named(store, "q")
+        if checkpointed:
+            store.read_index(queue)
+            assert spans(queue) == [(1, 1, 1), (2, 1, 0), (3, 3, 1)]
+            take(store, queue, 1)
+            assert isinstance(store.take(queue, 1), MessageDamagedError)
+            assert drain(store, queue) == [b"three", b"four", b"five"]
+        else:
+            assert spans(queue) == [(1, 1, 1), (3, 3, 1)]
+            assert store.recovery_report.lost == [(1, 2, 2)]
+            assert len(store.recovery_report.damage) == 1
+        store.abandon()
 
 
 def test_a_segment_that_vanishes_after_the_start_is_an_error_for_each_message(disk: Disk) -> None:
@@ -355,7 +375,9 @@ def test_damage_of_one_queue_is_not_another_queues_loss(tmp_path: Path) -> None:
     store.publish([one], messages(b"a"))
     store.publish([one, two], messages(b"b"))
     store.publish([two], messages(b"c"))
-    store.close()
+    store.sync()
+    store.abandon()
+    disk.note_end()
     disk.flip(1, records(disk, Kind.MESSAGE)[1].end - 1)
     store = disk.open()
     assert store.recovery_report.lost == [(one.id, 2, 2), (two.id, 1, 2)]
@@ -370,10 +392,11 @@ def test_a_gap_says_where_it_is() -> None:
 
 
 def three_segments(tmp_path: Path) -> Disk:
-    """A store of three segments with one message each, closed in order."""
+    """A store of three segments with one message each, all in its log, its end noted."""
     disk = Disk(str(tmp_path / "three"), segment_bytes=1)
     store = disk.open()
     batches = [[b"segment %d" % number] for number in (1, 2, 3)]
     publish_batches(store, store.create_queue("q"), batches)
-    store.close()
+    store.abandon()
+    disk.note_end()
     return disk

@@ -124,6 +124,8 @@ def test_a_hole_in_the_last_batch_is_a_torn_tail(disk: Disk, fill: bytes) -> Non
     catalog = disk.catalog.clone()
     for at in range(start, end, 7):
         hole = content[:at] + fill * min(20, end - at) + content[at + 20 :]
+        if hole == content:
+            continue  # the end of an operation is zeros anyway
         disk.write(1, hole)
         disk.catalog = catalog.clone()
         store = disk.open()
@@ -142,7 +144,7 @@ def test_a_file_that_grew_before_its_content_came_is_a_torn_tail(disk: Disk, fil
     assert (report.damage, report.torn_bytes) == ([], 1000 * len(fill))
     assert drain(store, queue_named(store, "q")) == [b"one"]
     store.abandon()
-    assert disk.catalog.rows("segments") == {"0000000001": {"end": end}}
+    assert disk.catalog.rows("ends") == {"0000000001": {"end": end}}
 
 
 def test_a_torn_tail_is_counted_with_the_messages_in_it(disk: Disk) -> None:
@@ -163,7 +165,7 @@ def test_nothing_is_written_behind_a_torn_tail(disk: Disk) -> None:
     publish_batches(store, queue_named(store, "q"), [[b"after"]])
     store.abandon()
     assert disk.read(1) == torn
-    assert disk.catalog.rows("segments") == {"0000000001": {"end": start}}
+    assert disk.catalog.rows("ends") == {"0000000001": {"end": start}}
     store = disk.open()
     assert store.recovery_report.damage == []
     assert drain(store, queue_named(store, "q")) == [b"one", b"after"]
@@ -196,7 +198,8 @@ def test_recovering_twice_is_the_same_as_once(disk: Disk, cut: int) -> None:
     assert (spans(queue), queue.next_sequence) == first
     assert store.recovery_report.torn_bytes == 0
     store.abandon()
-    assert disk.catalog.rows("segments") == catalog.rows("segments")
+    assert disk.catalog.rows("ends") == catalog.rows("ends")
+    assert len(catalog.rows("ends")) == 1
 
 
 def test_an_empty_last_segment_is_no_damage(disk: Disk) -> None:
@@ -317,6 +320,7 @@ def test_transient_messages_leave_a_durable_queue_and_its_sequences_hold(disk: D
     store.publish([queue], messages(b"two"))
     store.close()
     store = disk.open()
+    store.read_index(queue_named(store, "q"))
     assert spans(queue_named(store, "q")) == [(1, 1, 0), (3, 1, 0)]
     assert drain(store, queue_named(store, "q")) == [b"one", b"two"]
     store.abandon()

@@ -45,7 +45,8 @@ def store_directory(directory: str) -> str:
 
 def test_a_missing_directory_becomes_a_store_with_its_parents(directory: str) -> None:
     Store.open(directory).close()
-    assert sorted(os.listdir(directory)) == ["STORE", "catalog", "lock", "segments"]
+    names = ["STORE", "catalog", "index", "lock", "reserve", "segments"]
+    assert sorted(os.listdir(directory)) == names
     marker = Path(directory, "STORE").read_text("ascii")
     assert marker.startswith("amqpstore\nformat-version: 1\nstore-id: ")
 
@@ -62,7 +63,8 @@ def test_what_a_crash_while_a_store_was_made_left_becomes_a_store(
     for name in left:
         (tmp_path / name).write_text("half a mark")
     Store.open(str(tmp_path)).close()
-    assert sorted(os.listdir(tmp_path)) == ["STORE", "catalog", "lock", "segments"]
+    names = ["STORE", "catalog", "index", "lock", "reserve", "segments"]
+    assert sorted(os.listdir(tmp_path)) == names
 
 
 class SyncedDirectories(OsFiles):
@@ -260,7 +262,7 @@ def test_a_store_closed_in_order_has_its_end_noted(tmp_path: Path) -> None:
     store = disk.open()
     store.publish([store.create_queue("q")], messages(b"one"))
     store.close()
-    assert disk.catalog.rows("segments") == {"0000000001": {"end": disk.size(1)}}
+    assert disk.catalog.rows("ends") == {"0000000001": {"end": disk.size(1)}}
 
 
 def test_a_store_that_wrote_nothing_has_no_segment(directory: str) -> None:

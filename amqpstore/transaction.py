@@ -1,0 +1,105 @@
+"""A transaction: publishes to some queues and acks in others, all of them or none."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, NamedTuple
+
+from amqpstore.errors import TransactionEndedError
+from amqpstore.message import Message
+from amqpstore.queue import Queue
+from amqpstore.runs import Run
+
+if TYPE_CHECKING:
+    from amqpstore.store import Store
+
+
+class _Publish(NamedTuple):
+    queues: Sequence[Queue]
+    messages: list[Message]
+    priority: int
+    expires_ms: int
+
+
+class Transaction:
+    """Collects, and changes nothing before `commit`. Made by `Store.transaction`.
+
+    `commit` puts all of it into the log's open batch: a crash leaves all or nothing. The messages
+    are in their queues, and may be taken, once that batch is durable; the acks take effect at
+    once. As a context manager it commits, or rolls back when its block raises.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._publishes: list[_Publish] = []
+        self._acks: list[tuple[Queue, Run]] = []
+        self._has_ended = False
+
+    def publish(
+        self,
+        queues: Sequence[Queue],
+        messages: list[Message],
+        *,
+        priority: int = 0,
+        expires_ms: int = 0,
+    ) -> None:
+        """As `Store.publish`. Raises: TransactionEndedError."""
+        self._check()
+        self._publishes.append(_Publish(queues, messages, priority, expires_ms))
+
+    def ack(self, queue: Queue, run: Run) -> None:
+        """A run that was taken is done with, if the transaction commits.
+
+        Raises: TransactionEndedError.
+        """
+        self._check()
+        self._acks.append((queue, run))
+
+    def commit(self) -> None:
+        """Do it all. Promise it only once it is durable: see `Store.when_durable`.
+
+        Raises: TransactionEndedError, StoreClosedError, DiskFullError (nothing is done then).
+        """
+        self._check()
+        self._store.check_writable(publishing=bool(self._publishes))
+        self._has_ended = True
+        for publish in self._publishes:
+            self._store.publish(
+                publish.queues,
+                publish.messages,
+                priority=publish.priority,
+                expires_ms=publish.expires_ms,
+                ready_when_durable=True,
+            )
+        for queue, run in self._acks:
+            self._store.ack(queue, run)
+
+    def rollback(self) -> list[tuple[Queue, Run]]:
+        """Forget it. Returns what was to be acked: it stays with who took it.
+
+        Raises: TransactionEndedError.
+        """
+        self._check()
+        self._has_ended = True
+        return self._acks
+
+    def __enter__(self) -> Transaction:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._has_ended:
+            return
+        if kind is None:
+            self.commit()
+        else:
+            self.rollback()
+
+    def _check(self) -> None:
+        if self._has_ended:
+            raise TransactionEndedError
