@@ -34,6 +34,7 @@ TABLES = (
     "segments",
     "marks",
     "ends",
+    "dictionaries",
     "vhosts",
     "users",
     "exchanges",

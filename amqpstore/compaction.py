@@ -19,25 +19,42 @@ from amqpstore.accounts import Account, Accounts
 from amqpstore.backing import Backing
 from amqpstore.catalog import Change
 from amqpstore.checkpoint import Marks
+from amqpstore.compression import Compressor, train
 from amqpstore.errors import DamageError, DurabilityError
 from amqpstore.filenames import QUARANTINE, SEGMENTS, segment_path
 from amqpstore.files import Files
 from amqpstore.ledger import Ledger
 from amqpstore.log import FORMAT_VERSION
-from amqpstore.records import Gap, Kind, encode_record, encode_segment_header, scan
+from amqpstore.records import (
+    COMPRESSED,
+    Gap,
+    Kind,
+    Record,
+    encode_record,
+    encode_segment_header,
+    head_size,
+    logical_bytes,
+    scan,
+)
 from amqpstore.segments import Segment
 
 LEAST_SEGMENTS = 3
 GARBAGE_FRACTION = 0.5
 
+_SAMPLES = 4096
+
 
 class Compacted(NamedTuple):
-    """What a compaction did: `segment` is in the place of `numbers`."""
+    """What a compaction did: `segment` is in the place of `numbers`.
+
+    `dictionary`, if one was trained, is in the catalog under its id.
+    """
 
     numbers: list[int]
     segment: Segment
     read_bytes: int
     damage: list[tuple[str, int, int, str]]
+    dictionary: tuple[int, bytes] | None
 
 
 def choose(accounts: Accounts, *, log_segment: int, segment_bytes: int) -> list[Account]:
@@ -45,10 +62,11 @@ def choose(accounts: Accounts, *, log_segment: int, segment_bytes: int) -> list[
 
     Of all that would fit, those that free most. Args: log_segment, which the log may go on in.
     """
-    sealed = [account for account in accounts if account.number != log_segment]
+    every = list(accounts)
+    sealed = [account for account in every if account.number != log_segment]
     total = sum(account.end_bytes for account in sealed)
     garbage = sum(account.garbage_bytes for account in sealed)
-    if len(sealed) < LEAST_SEGMENTS or garbage <= GARBAGE_FRACTION * total:
+    if len(every) < LEAST_SEGMENTS or garbage <= GARBAGE_FRACTION * total:
         return []
     best: list[Account] = []
     most = 0
@@ -77,6 +95,8 @@ class Compaction:
         accounts: Sequence[Account],
         number: int,
         now_ms: int,
+        compressor: Compressor | None = None,
+        train_dictionary: bool = False,
     ) -> None:
         files, directory, store_id, _ = backing
         self._files = files
@@ -84,6 +104,9 @@ class Compaction:
         self._seed = seed = backing.seed
         self._catalog = backing.catalog
         self._ledger = ledger
+        self._compressor = compressor
+        self._train_dictionary = train_dictionary
+        self._dictionary: tuple[int, bytes] | None = None
         self._accounts = accounts
         self._number = number
         self._header = encode_segment_header(number, FORMAT_VERSION, store_id, now_ms)
@@ -115,13 +138,16 @@ class Compaction:
         key = f"{self._number:010}"
         changes.append(Change("segments", key, self._account.row()))
         changes.append(Change("marks", key, Marks.of(self._segment).row))
+        if self._dictionary:
+            number, dictionary = self._dictionary
+            changes.append(Change("dictionaries", f"{number:010}", dictionary))
         self._catalog.commit(changes)
         accounts = self._ledger.accounts
         accounts.replace(self._accounts, self._account)
         accounts.changed.discard(self._account)
         numbers = [account.number for account in self._accounts]
         read_bytes = sum(account.end_bytes for account in self._accounts)
-        return Compacted(numbers, self._segment, read_bytes, self._damage)
+        return Compacted(numbers, self._segment, read_bytes, self._damage, self._dictionary)
 
     def _write(self) -> None:
         segment = self._segment
@@ -129,6 +155,8 @@ class Compaction:
         segment.first_id = segment.end_id = self._accounts[0].first_id
         segment.file().append([self._header])
         segment.size = len(self._header)
+        if self._compressor and self._train_dictionary:
+            self._train(self._compressor)
         for account in self._accounts:
             self._copy(account)
         self._account.end_bytes = segment.size
@@ -141,14 +169,32 @@ class Compaction:
         except OSError as error:
             raise DurabilityError(path, error) from error
 
+    def _train(self, compressor: Compressor) -> None:
+        """Train a dictionary with bodies that will be compressed with it."""
+        bodies: list[bytes] = []
+        for account in self._accounts:
+            content = self._content(account)
+            for found in scan(content, account.number, self._seed):
+                if len(bodies) == _SAMPLES:
+                    break
+                if isinstance(found, Record) and found.kind == Kind.MESSAGE and not found.flags:
+                    payload = content[found.payload_offset : found.end]
+                    bodies.append(payload[head_size(payload) :])
+        if trained := train(bodies):
+            self._dictionary = trained
+            self._compressor = compressor.with_dictionary(trained[1])
+
+    def _content(self, account: Account) -> bytes:
+        file = self._files.open(segment_path(self._directory, account.number))
+        try:
+            return file.read(0, account.end_bytes)
+        finally:
+            file.close()
+
     def _copy(self, account: Account) -> None:
         """Write the live records of a segment to the new one."""
         path = segment_path(self._directory, account.number)
-        file = self._files.open(path)
-        try:
-            content = file.read(0, account.end_bytes)
-        finally:
-            file.close()
+        content = self._content(account)
         buffers: list[bytes] = []
         references = account.references
         sizes = array("I", [0]) * (account.end_id - account.first_id)
@@ -162,18 +208,27 @@ class Compaction:
             place = found.number - account.first_id
             if not 0 <= place < len(sizes) or not account.is_live(found.number):
                 continue
-            payload = content[found.payload_offset : found.end]
+            payload, flags = self._compressed(content, found)
             record = encode_record(
-                Kind.MESSAGE, found.number, self._number, payload, seed=self._seed
+                Kind.MESSAGE, found.number, self._number, payload, seed=self._seed, flags=flags
             )
             self._segment.place(found.number, self._segment.size)
             self._segment.size += len(record)
             buffers.append(record)
-            sizes[place] = len(record)
+            sizes[place] = logical_bytes(content, found)
             kept[place] = 1 if references is None else references[place]
         if buffers:
             self._segment.file().append(buffers)
         self._count_in(account, sizes, kept)
+
+    def _compressed(self, content: bytes, found: Record) -> tuple[bytes, int]:
+        """A message's payload and flags: compressed now, where it was not before."""
+        payload = content[found.payload_offset : found.end]
+        if found.flags or self._compressor is None:
+            return payload, found.flags
+        head_bytes = head_size(payload)
+        body = self._compressor.compress(payload[head_bytes:])
+        return (payload, 0) if body is None else (payload[:head_bytes] + body, COMPRESSED)
 
     def _count_in(self, account: Account, sizes: array[int], kept: array[int]) -> None:
         """Account for what was kept; ids between are nobody's."""

@@ -14,6 +14,7 @@ from amqpstore.accounts import Account
 from amqpstore.backing import Backing
 from amqpstore.checkpoint import Checkpoint, Marks, Written
 from amqpstore.compaction import Compacted, Compaction, choose, remove_compacted
+from amqpstore.compression import Compressor
 from amqpstore.index_writer import IndexWriter
 from amqpstore.log import Log
 from amqpstore.memory import Memory
@@ -34,6 +35,8 @@ class Options(NamedTuple):
     `segment_bytes`: from there on a segment gets no further batch. `memory_bytes`: of bodies that
     are on disk as well. A checkpoint is due after `checkpoint_bytes` of log, or
     `checkpoint_messages`, or `checkpoint_ms`. Compaction reads `compaction_bytes_s` at most.
+    Bodies of at least `compress_from_bytes` are compressed, by zstd, 0 is none; with
+    `train_dictionary` compaction does it with a dictionary, trained once, and small ones too.
     Publishers are refused while less than `least_free_bytes` of the disk is free, and
     `reserve_bytes` are kept for all else.
     """
@@ -44,11 +47,21 @@ class Options(NamedTuple):
     checkpoint_messages: int = 100_000
     checkpoint_ms: int = 5_000
     compaction_bytes_s: int = 64 << 20
+    compress_from_bytes: int = 0
+    compression_level: int = 3
+    train_dictionary: bool = False
     least_free_bytes: int = 128 << 20
     reserve_bytes: int = 64 << 20
 
 
 DEFAULTS = Options()
+
+
+def compressor_of(options: Options) -> Compressor | None:
+    """A compressor, for one thread; None where bodies are kept as they are."""
+    if not options.compress_from_bytes:
+        return None
+    return Compressor(options.compress_from_bytes, options.compression_level)
 
 
 class Keeper:
@@ -75,6 +88,10 @@ class Keeper:
         self._options = options
         self._worker = worker
         self._ledger = recovered.ledger
+        # Compaction's own: a compressor is for one thread.
+        self._compressor = compressor_of(options)
+        for dictionary in log.dictionaries.values():
+            self._compressor = self._compressor and self._compressor.with_dictionary(dictionary)
         self._writer = IndexWriter(backing.files, backing.directory, backing.seed)
         self._next_compacted = recovered.next_compacted
         self._log.settled[:0] = recovered.batches
@@ -198,12 +215,18 @@ class Keeper:
             accounts=accounts,
             number=number,
             now_ms=now_ms,
+            compressor=self._compressor,
+            train_dictionary=self._options.train_dictionary and not self._log.dictionaries,
         )
 
     def _compacted(self, result: object, now_ms: int) -> None:
         if not isinstance(result, Compacted):
             raise TypeError(f"{result!r} is not what a compaction returns")
         self._is_compaction_checked = False
+        if result.dictionary and self._compressor:
+            number, dictionary = result.dictionary
+            self._log.dictionaries[number] = dictionary
+            self._compressor = self._compressor.with_dictionary(dictionary)
         self._log.replace(result.numbers, result.segment)
         remove_compacted(self._backing.files, self._backing.directory, result)
         for path, offset, size, reason in result.damage:

@@ -25,12 +25,15 @@ from collections.abc import Callable, Collection, Sequence
 from operator import attrgetter
 from typing import NamedTuple
 
+from amqpstore.compression import Compressor, Decompressor
 from amqpstore.errors import DurabilityError, MessageDamagedError
 from amqpstore.filenames import SEGMENTS, segment_path
 from amqpstore.files import Files
-from amqpstore.message import Envelope, Message
+from amqpstore.message import Message
 from amqpstore.records import (
+    HEADER,
     OPERATION,
+    MessageDecoder,
     Operation,
     OperationKind,
     checksum_seed,
@@ -118,7 +121,8 @@ class Log:
 
     Args: segment_bytes, the size from which on a segment gets no further batch; segments, those
     that recovery found, ascending in id; next_segment, the first number never used; position,
-    where what recovery found ends; make_room, called with what is about to be written.
+    where what recovery found ends; make_room, called with what is
+    about to be written; compressor, of bodies; dictionaries, of zstd, by id.
     """
 
     def __init__(
@@ -132,6 +136,8 @@ class Log:
         next_segment: int = 1,
         position: Position = START,
         make_room: Callable[[int], None] | None = None,
+        compressor: Compressor | None = None,
+        dictionaries: dict[int, bytes] | None = None,
     ) -> None:
         self._files = files
         self._directory = directory
@@ -150,7 +156,9 @@ class Log:
         self.settled_bytes = 0
         self.settled_messages = 0
         self._under_way: Batch | None = None
-        self._envelopes: dict[bytes, Envelope] = {}
+        self.dictionaries = {} if dictionaries is None else dictionaries
+        self._compressor = compressor
+        self._decoder = MessageDecoder({}, Decompressor(self.dictionaries).decompress)
         self._failure: DurabilityError | None = None
 
     @property
@@ -246,14 +254,17 @@ class Log:
             batch.lengths,
             seed=self._seed,
             batch=lsn,
+            compress=self._compressor.compress if self._compressor else None,
         )
+        if self._compressor:
+            sizes = array("I", map(record_bytes, batch.messages))
+        else:
+            sizes = array("I", batch.lengths)
         operations = batch.operations()
         transaction = encode_transaction(operations, lsn, segment.number, now_ms, seed=self._seed)
         buffers.append(transaction)
         segment.size += sum(batch.lengths) + len(transaction)
-        batch.settled = Settled(
-            operations, batch.first_id, array("I", batch.lengths), segment.number, segment.size
-        )
+        batch.settled = Settled(operations, batch.first_id, sizes, segment.number, segment.size)
         return batch
 
     def write(self, batch: Batch) -> None:
@@ -303,7 +314,7 @@ class Log:
         place = bisect_right(self._segments, first_id, key=attrgetter("first_id")) - 1
         if place < 0 or first_id >= self._segments[place].end_id:
             return MessageDamagedError(first_id, "no segment has it")
-        return self._segments[place].read(first_id, count, self._envelopes)
+        return self._segments[place].read(first_id, count, self._decoder)
 
     def take_settled(self) -> list[Settled]:
         """The batches that were settled since the last call."""
@@ -346,6 +357,11 @@ class Log:
         self._segments.append(segment)
         self._current = segment
         return segment
+
+
+def record_bytes(message: Message) -> int:
+    """The size of a message's record, without compression."""
+    return HEADER.size + len(message.envelope.head) + len(message.body)
 
 
 def _joined(before: Operation, after: Operation) -> Operation | None:

@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import enum
 import struct
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from crc32c import crc32c
 
+from amqpstore.compression import body_size
 from amqpstore.message import HEAD, Envelope, Message
 
 MAGIC = b"\xc7REC"
@@ -34,6 +35,10 @@ COMMIT_TIME = struct.Struct(">Q")
 
 OPERATION = struct.Struct(">BBxxIQQQQ")
 """kind, priority, count, queue id, first sequence, first message id, detail."""
+
+
+COMPRESSED = 1
+"""The flag of a MESSAGE whose body is a zstd frame."""
 
 
 class Kind(enum.IntEnum):
@@ -80,6 +85,7 @@ class Record(NamedTuple):
     offset: int
     payload_offset: int
     end: int
+    flags: int = 0
 
 
 class Gap(NamedTuple):
@@ -96,10 +102,17 @@ def checksum_seed(store_id: bytes) -> int:
 
 
 def encode_record(
-    kind: Kind, number: int, segment: int, payload: bytes, *, seed: int, batch: int = 0
+    kind: Kind,
+    number: int,
+    segment: int,
+    payload: bytes,
+    *,
+    seed: int,
+    batch: int = 0,
+    flags: int = 0,
 ) -> bytes:
     """One record, whole. `batch` is the LSN of the batch it is in: its low 16 bits are kept."""
-    identity = _IDENTITY.pack(MAGIC, kind, 0, batch & 0xFFFF, number, segment, len(payload))
+    identity = _IDENTITY.pack(MAGIC, kind, flags, batch & 0xFFFF, number, segment, len(payload))
     header_checksum = crc32c(identity, seed)
     return b"%b%b%b" % (
         identity,
@@ -117,11 +130,12 @@ def encode_messages(
     *,
     seed: int,
     batch: int,
+    compress: Callable[[bytes], bytes | None] | None = None,
 ) -> None:
     """Append the MESSAGE records of `messages` to `buffers`, their lengths in bytes to `lengths`.
 
     Their ids are contiguous from `first_id` on. The same bytes as `encode_record` makes, without
-    copying a body: this is the hot path.
+    copying a body: this is the hot path. Args: compress, of a body; None where it is not worth it.
     """
     pack_identity = _IDENTITY.pack
     pack_checksums = _CHECKSUMS.pack
@@ -129,9 +143,13 @@ def encode_messages(
     batch &= 0xFFFF
     for message_id, message in enumerate(messages, first_id):
         body = message.body
+        flags = 0
+        if compress is not None and (compressed := compress(body)) is not None:
+            body = compressed
+            flags = COMPRESSED
         head = message.envelope.head
         size = len(head) + len(body)
-        identity = pack_identity(MAGIC, kind, 0, batch, message_id, segment, size)
+        identity = pack_identity(MAGIC, kind, flags, batch, message_id, segment, size)
         checksum = crc32c(identity, seed)
         payload_checksum = crc32c(body, crc32c(head, checksum))
         buffers.append(identity + pack_checksums(checksum, payload_checksum) + head)
@@ -158,19 +176,34 @@ def encode_segment_header(segment: int, version: int, store_id: bytes, time_ms: 
     return encode_record(Kind.SEGMENT, segment, segment, payload, seed=0)
 
 
-def decode_message(payload: bytes, envelopes: dict[bytes, Envelope]) -> Message:
-    """A message from a sound payload; equal envelopes are shared through `envelopes`.
+class MessageDecoder(NamedTuple):
+    """What decoding needs and keeps: envelopes by their encoded form, shared by all messages that
+    say the same; and how a body is decompressed, which raises ValueError where it cannot be."""
+
+    envelopes: dict[bytes, Envelope]
+    decompress: Callable[[bytes], bytes]
+
+
+def head_size(payload: bytes) -> int:
+    """Bytes in front of the body in a sound MESSAGE's payload.
 
     Raises: ValueError, when the lengths in it do not fit it.
     """
     if len(payload) < HEAD.size:
         raise ValueError("payload is shorter than its lengths")
-    exchange_size, routing_key_size, properties_size = HEAD.unpack_from(payload)
+    size: int = HEAD.size + sum(HEAD.unpack_from(payload))
+    if size > len(payload):
+        raise ValueError("lengths run past the payload's end")
+    return size
+
+
+def decode_message(payload: bytes, flags: int, decoder: MessageDecoder) -> Message:
+    """A message from a sound payload. Raises: ValueError, when it does not fit together."""
+    head_end = head_size(payload)
+    exchange_size, routing_key_size, _ = HEAD.unpack_from(payload)
     exchange_end = HEAD.size + exchange_size
     routing_key_end = exchange_end + routing_key_size
-    head_end = routing_key_end + properties_size
-    if head_end > len(payload):
-        raise ValueError("lengths run past the payload's end")
+    envelopes = decoder.envelopes
     head = payload[:head_end]
     envelope = envelopes.get(head)
     if envelope is None:
@@ -181,7 +214,21 @@ def decode_message(payload: bytes, envelopes: dict[bytes, Envelope]) -> Message:
             head[exchange_end:routing_key_end].decode(),
             head[routing_key_end:],
         )
-    return Message(envelope, payload[head_end:])
+    body = payload[head_end:]
+    return Message(envelope, decoder.decompress(body) if flags else body)
+
+
+def logical_bytes(content: bytes, record: Record) -> int:
+    """The size of a sound MESSAGE record of `content`, as it is without compression."""
+    size = record.end - record.offset
+    if record.flags:
+        payload = content[record.payload_offset : record.end]
+        try:
+            body = payload[head_size(payload) :]
+            return size - len(body) + body_size(body)
+        except ValueError:
+            return size
+    return size
 
 
 def decode_transaction(payload: bytes) -> tuple[int, list[Operation]]:
@@ -202,7 +249,7 @@ def read_messages(
     seed: int,
     first_id: int,
     count: int,
-    envelopes: dict[bytes, Envelope],
+    decoder: MessageDecoder,
 ) -> tuple[list[Message], int, str | None]:
     """Up to `count` messages of contiguous ids from `content`, which starts at a record.
 
@@ -225,7 +272,7 @@ def read_messages(
             crc32c(content[offset : offset + 24], seed) != header_checksum
             or magic != MAGIC
             or written_in != segment
-            or flags
+            or flags > COMPRESSED
         ) and kind != Kind.SEGMENT:
             return messages, offset, "no sound record starts where one should"
         payload_offset = offset + 32
@@ -238,11 +285,11 @@ def read_messages(
             payload = content[payload_offset:end]
             if crc32c(payload, header_checksum) != payload_checksum:
                 return messages, offset, "the payload's checksum does not match"
-            if envelope is not None and payload.startswith(head):
+            if envelope is not None and not flags and payload.startswith(head):
                 messages.append(Message(envelope, payload[len(head) :]))
             else:
                 try:
-                    message = decode_message(payload, envelopes)
+                    message = decode_message(payload, flags, decoder)
                 except ValueError as error:
                     return messages, offset, str(error)
                 messages.append(message)
@@ -306,9 +353,9 @@ def record_at(content: bytes, offset: int, segment: int, seed: int) -> Record | 
         return Gap(offset, end, "the payload's checksum does not match")
     if written_in != segment:
         return Gap(offset, end, f"the record was written for segment {written_in}")
-    if kind not in _KINDS or flags:
+    if kind not in _KINDS or flags > (COMPRESSED if kind == Kind.MESSAGE else 0):
         return Gap(offset, end, f"kind {kind} with flags {flags:#x} is of a newer format")
-    return Record(kind, batch, number, offset, payload_offset, end)
+    return Record(kind, batch, number, offset, payload_offset, end, flags)
 
 
 _KINDS = frozenset(int(kind) for kind in Kind)

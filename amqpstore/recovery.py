@@ -52,6 +52,7 @@ from amqpstore.records import (
     OperationKind,
     Record,
     decode_transaction,
+    logical_bytes,
     record_at,
     scan,
 )
@@ -287,7 +288,7 @@ class _Recovery:
         is_torn = is_last and end is None and batches and not batches[-1].is_whole()
         torn = batches.pop() if is_torn else None
         for batch in batches:
-            self._apply(segment, batch)
+            self._apply(segment, batch, content)
         if torn:
             self._take_back(segment, torn)
         self._out.segments.append(segment)
@@ -337,10 +338,10 @@ class _Recovery:
             self._next_message_id = max(self._next_message_id, record.number + 1)
         self._next_lsn = max(self._next_lsn, torn.lsn + 1)
 
-    def _apply(self, segment: Segment, batch: _Batch) -> None:
+    def _apply(self, segment: Segment, batch: _Batch, content: bytes) -> None:
         for gap in batch.gaps:
             self._damage(segment.path, gap)
-        sizes = self._placed(segment, batch)
+        sizes = self._placed(segment, batch, content)
         if not batch.lsn:
             self._report.orphaned += sizes
             return
@@ -386,13 +387,13 @@ class _Recovery:
                 queue.paged_in(file, live_runs(entries, state, file.first, file.end))
         apply(queue, operation)
 
-    def _placed(self, segment: Segment, batch: _Batch) -> dict[int, int]:
+    def _placed(self, segment: Segment, batch: _Batch, content: bytes) -> dict[int, int]:
         """Note where the batch's messages are. Returns the sizes of their records by id."""
         placed: dict[int, int] = {}
         for record in batch.messages:
             segment.place(record.number, record.offset)
             self._next_message_id = record.number + 1
-            placed[record.number] = record.end - record.offset
+            placed[record.number] = logical_bytes(content, record)
             if self._present and self._present[-1][1] == record.number:
                 self._present[-1] = self._present[-1][0], record.number + 1
             else:

@@ -10,8 +10,8 @@ from typing import Any
 
 from amqpstore.errors import MessageDamagedError
 from amqpstore.files import File, Files
-from amqpstore.message import Envelope, Message
-from amqpstore.records import HEADER, Gap, Kind, Record, read_messages, scan
+from amqpstore.message import Message
+from amqpstore.records import HEADER, Gap, Kind, MessageDecoder, Record, read_messages, scan
 
 MARK_BYTES = 64 << 10
 """At least so many bytes lie between two marks of a segment's table."""
@@ -90,7 +90,7 @@ class Segment:
             self.mark_offsets.append(ends[place])
 
     def read(
-        self, first_id: int, count: int, envelopes: dict[bytes, Envelope]
+        self, first_id: int, count: int, decoder: MessageDecoder
     ) -> list[Message] | MessageDamagedError:
         """Some, at least one, of `count` messages of contiguous ids: about 1 MiB, one read.
 
@@ -100,12 +100,12 @@ class Segment:
         try:
             content = self.file().read(offset, min(_READ_AHEAD_BYTES, self.size - offset))
             messages, read, reason = read_messages(
-                content, self.number, self._seed, first_id, count, envelopes
+                content, self.number, self._seed, first_id, count, decoder
             )
             if not messages and reason is None and (whole := self._record_at(offset + read)):
                 # One record, longer than what is read at once.
                 messages, read, reason = read_messages(
-                    whole, self.number, self._seed, first_id, 1, envelopes
+                    whole, self.number, self._seed, first_id, 1, decoder
                 )
         except OSError as error:
             return self._damaged(first_id, str(error))
@@ -113,7 +113,7 @@ class Segment:
             self._cursor_id = first_id + len(messages)
             self._cursor_offset = offset + read
             return messages
-        return self._read_around_damage(first_id, reason or "no record of it is there", envelopes)
+        return self._read_around_damage(first_id, reason or "no record of it is there", decoder)
 
     def _offset_before(self, message_id: int) -> int:
         """Where a record starts at or before that of a message."""
@@ -132,7 +132,7 @@ class Segment:
         return self.file().read(offset, min(HEADER.size + length, self.size - offset))
 
     def _read_around_damage(
-        self, message_id: int, reason: str, envelopes: dict[bytes, Envelope]
+        self, message_id: int, reason: str, decoder: MessageDecoder
     ) -> list[Message] | MessageDamagedError:
         """One message of a segment in which the way to it is damaged."""
         try:
@@ -144,7 +144,7 @@ class Segment:
                 if found.number == message_id:
                     rest = content[found.offset : found.end]
                     messages, _, why = read_messages(
-                        rest, self.number, self._seed, message_id, 1, envelopes
+                        rest, self.number, self._seed, message_id, 1, decoder
                     )
                     return messages or self._damaged(message_id, why or reason)
                 if found.number > message_id:

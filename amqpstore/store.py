@@ -28,7 +28,7 @@ from amqpstore.errors import (
 from amqpstore.filenames import CATALOG, INDEX, LOCK, SEGMENTS
 from amqpstore.files import Files, Lock, OsFiles
 from amqpstore.index import IndexReader, live_runs
-from amqpstore.keeper import DEFAULTS, Keeper, Options
+from amqpstore.keeper import DEFAULTS, Keeper, Options, compressor_of
 from amqpstore.log import Log
 from amqpstore.memory import Memory
 from amqpstore.message import Message
@@ -73,6 +73,8 @@ class Store:
             next_segment=recovered.next_segment,
             position=recovered.position,
             make_room=space.make_room,
+            compressor=compressor_of(options),
+            dictionaries={int(key): row for key, row in self._catalog.rows("dictionaries").items()},
         )
         self._keeper = Keeper(
             backing, self._log, queues, self._memory, space, recovered, options, worker

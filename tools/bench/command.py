@@ -6,9 +6,12 @@ import sys
 from types import FrameType
 
 from tools.bench import settings as options
-from tools.bench import workload
+from tools.bench import store, store_settings, workload
 from tools.bench.errors import BenchError, UsageError
+from tools.bench.report import Report
 from tools.bench.settings import Settings
+from tools.bench.store_report import StoreReport
+from tools.bench.store_settings import StoreSettings
 
 _FAILED, _USAGE, _INTERRUPTED = 1, 2, 130
 
@@ -20,10 +23,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     the workload does not take.
     """
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.description = "Measure an AMQP 0-9-1 broker. Workloads:\n" + "\n".join(
+    parser.description = (
+        "Measure an AMQP 0-9-1 broker, or the storage engine alone (store). "
+        "WORKLOAD --help explains the options. Workloads:\n"
+    ) + "\n".join(
         f"  {name:8}  {about}\n{_defaults(name)}" for name, about in options.ABOUT.items()
     )
-    parser.add_argument("workload", choices=options.WORKLOADS, metavar="WORKLOAD")
+    workloads = parser.add_subparsers(dest="workload", metavar="WORKLOAD", required=True)
+    common = argparse.ArgumentParser(add_help=False)
+    _add_options(common)
+    for name, about in options.ABOUT.items():
+        workloads.add_parser(name, parents=[common], help=about, description=about)
+    about = "the storage engine alone, in process and without a broker"
+    store_settings.add_arguments(workloads.add_parser("store", help=about, description=about))
+
+
+def _add_options(parser: argparse.ArgumentParser) -> None:
     run = parser.add_argument_group("every workload")
     run.add_argument("--url", default=options.DEFAULT_URL, help="broker (default %(default)s)")
     run.add_argument("--seconds", type=float, help="measured seconds after warm-up (default 10)")
@@ -74,7 +89,11 @@ def run(args: argparse.Namespace) -> int:
     """Runs one benchmark; returns the exit code: 0, 1 failed, 2 wrong usage, 130 interrupted."""
     before = signal.signal(signal.SIGTERM, _interrupt)
     try:
-        report = workload.run(Settings.of(args))
+        report: Report | StoreReport
+        if args.workload == "store":
+            report = store.run(StoreSettings.of(args))
+        else:
+            report = workload.run(Settings.of(args))
     except UsageError as error:
         sys.stderr.write(f"amqpstore bench: {error}\n")
         return _USAGE
