@@ -15,6 +15,7 @@ SEGMENTS = "segments"
 INDEX = "index"
 QUARANTINE = "quarantine"
 RESERVE = "reserve"
+TRANSIENT = "transient"
 
 FIRST_COMPACTED = 1 << 31
 """Numbers from here on are of segments that compaction wrote."""

@@ -8,20 +8,27 @@ the queues are emptied: where nobody takes anything, nothing is worth keeping.
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 
 from amqpstore.queue import Queue
 from amqpstore.runs import Run
+from amqpstore.transient import TransientLog
+
+_log = logging.getLogger(__name__)
 
 _LEAST_SHARE_BYTES = 64 << 10
 """About one read of a connection."""
 
 
 class Memory:
-    """Args: budget_bytes, of bodies that are on disk as well. Those that are not come on top."""
+    """Args: budget_bytes, of bodies in memory; those on the way to the disk come on top.
+    transient, where messages go that are not in the log."""
 
-    def __init__(self, budget_bytes: int) -> None:
+    def __init__(self, budget_bytes: int, transient: TransientLog) -> None:
         self._budget_bytes = budget_bytes
+        self._transient = transient
+        self._transient_excess: deque[tuple[Queue, Run]] = deque()
         self._held_bytes = 0
         self._excess: deque[tuple[Queue, Run]] = deque()
 
@@ -34,8 +41,8 @@ class Memory:
         """A run with its messages is ready."""
         queue.held_bytes += run.held_bytes
         self._held_bytes += run.held_bytes
-        if run.first_id and self._is_excess(queue):
-            self._excess.append((queue, run))
+        if self._is_excess(queue):
+            (self._excess if run.first_id else self._transient_excess).append((queue, run))
 
     def let_go(self, queue: Queue, held_bytes: int) -> None:
         """Bodies are not ready any more: they were taken, or removed."""
@@ -43,13 +50,30 @@ class Memory:
         self._held_bytes -= held_bytes
 
     def settle(self, next_message_id: int) -> None:
-        """Drop what is too much and durable: ids below `next_message_id` are."""
+        """Drop what is too much and durable: ids below `next_message_id` are.
+
+        What is transient is written aside; where that fails it stays.
+        """
+        while self._transient_excess:
+            self._write_aside(*self._transient_excess.popleft())
         excess = self._excess
         while excess and excess[0][1].first_id + excess[0][1].count <= next_message_id:
             queue, run = excess.popleft()
             held_bytes = run.held_bytes
             if run.messages is not None and self._is_excess(queue) and queue.ready.let_go(run):
                 self.let_go(queue, held_bytes)
+
+    def _write_aside(self, queue: Queue, run: Run) -> None:
+        if run.messages is None or not self._is_excess(queue) or not queue.ready.has(run):
+            return
+        held_bytes = run.held_bytes
+        try:
+            run.first_id = self._transient.write(run.messages)
+        except OSError as error:
+            _log.warning("transient messages stay in memory: %s", error)
+            return
+        queue.ready.let_go(run)
+        self.let_go(queue, held_bytes)
 
     def share(self, queues: list[Queue]) -> None:
         """Share the budget anew, by what was taken from each queue since the last time."""

@@ -234,18 +234,26 @@ class ReadyList(RunList[Run]):
         stop = bisect_left(runs, end, place, key=_FIRST_SEQUENCE)
         return runs[place:stop]
 
+    def has(self, run: Run) -> bool:
+        """Whether it is here still, and not taken."""
+        place = self._place_of(run)
+        return place >= self._head and self._runs[place] is run
+
     def let_go(self, run: Run) -> bool:
         """Drop the bodies of a run that is on disk, if it is here still. Returns whether it was."""
-        runs = self._runs
-        place = bisect_right(runs, run.first_sequence, self._head, key=_FIRST_SEQUENCE) - 1
-        if place < self._head or runs[place] is not run:
+        if not self.has(run):
             return False
+        runs = self._runs
+        place = self._place_of(run)
         run.messages = None
         run.held_bytes = 0
         if place > self._head and goes_on(runs[place - 1], run):
             runs[place - 1].count += run.count
             del runs[place]
         return True
+
+    def _place_of(self, run: Run) -> int:
+        return bisect_right(self._runs, run.first_sequence, self._head, key=_FIRST_SEQUENCE) - 1
 
     def append_stored(self, run: Run) -> None:
         """Add a run on disk behind all others; one that continues the last becomes part of it."""

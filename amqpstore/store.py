@@ -38,6 +38,7 @@ from amqpstore.recovery import Recovered, recover
 from amqpstore.runs import Run, body_bytes
 from amqpstore.space import Space
 from amqpstore.transaction import Transaction
+from amqpstore.transient import FIRST_TRANSIENT, TransientLog
 from amqpstore.worker import ThreadWorker, Worker
 
 _NEXT_QUEUE_ID = "next_queue_id"
@@ -63,7 +64,9 @@ class Store:
         self._lock = lock
         self._catalog = backing.catalog
         self._space = space
-        self._memory = Memory(options.memory_bytes)
+        self._transient = TransientLog(backing, options.segment_bytes)
+        self._transient.wipe()
+        self._memory = Memory(options.memory_bytes, self._transient)
         self._log = Log(
             backing.files,
             backing.directory,
@@ -188,7 +191,8 @@ class Store:
         self._commit([*row, *changes])
         queue.deleted = True
         self._memory.let_go(queue, queue.held_bytes)
-        queue.ready.clear()
+        for run in queue.ready.clear():
+            self._release_transient(run)
         queue.paged.clear()
         queue.paged_count = 0
         del self.queues[queue.id]
@@ -268,7 +272,9 @@ class Store:
             return error
         run = queue.ready.take_first(limit)
         if run.messages is None:
-            found = self._log.read(run.first_id, run.count)
+            is_transient = run.first_id >= FIRST_TRANSIENT
+            log = self._transient if is_transient else self._log
+            found = log.read(run.first_id, run.count)
             got = 1 if isinstance(found, MessageDamagedError) else len(found)
             if got < run.count:
                 rest = run
@@ -277,6 +283,8 @@ class Store:
             if isinstance(found, MessageDamagedError):
                 queue.quarantined.insert(run)
                 return found
+            if is_transient:
+                run.first_id = 0
             run.messages = found
             run.held_bytes = body_bytes(found)
         else:
@@ -303,6 +311,7 @@ class Store:
         self._memory.let_go(queue, queue.held_bytes)
         for run in queue.ready.clear():
             self._log_run(OperationKind.PURGE, queue, run)
+            self._release_transient(run)
         for file in queue.paged:
             operation = Operation(OperationKind.PURGE, file.end - file.first, queue.id, file.first)
             self._log.append_operation(operation)
@@ -392,6 +401,7 @@ class Store:
             return
         self._is_closed = True
         self._keeper.close()
+        self._transient.close()
         self._log.close()
         self._catalog.close()
         self._lock.release()
@@ -418,6 +428,10 @@ class Store:
         if error := self._failed:
             raise StoreClosedError(f"the store in {self.directory} has stopped: {error}")
 
+    def _release_transient(self, run: Run) -> None:
+        if run.first_id >= FIRST_TRANSIENT:
+            self._transient.release(run.first_id, run.count)
+
     def _make_ready(self, queue: Queue, run: Run) -> None:
         if not queue.deleted:
             queue.ready.insert(run)
@@ -437,7 +451,7 @@ class Store:
         """Log what happened to those messages of the run that are in the log."""
         if not queue.durable or queue.deleted:
             return
-        if run.first_id:
+        if 0 < run.first_id < FIRST_TRANSIENT:
             # Persistent and transient messages share no run: see `publish`.
             self._log.append_operation(
                 Operation(kind, run.count, queue.id, run.first_sequence, 0, detail)

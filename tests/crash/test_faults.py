@@ -7,6 +7,7 @@ import random
 import pytest
 
 from amqpstore import DurabilityError, MessageDamagedError, Store, StoreClosedError
+from amqpstore.filenames import FIRST_COMPACTED, index_key, segment_number
 from tests.crash.histories import open_faulty_store, open_store, outside_of, short_history
 from tools.drill.crash_images import crash_images
 from tools.drill.faulty_files import FaultKind, Faults
@@ -58,27 +59,58 @@ def was_unreadable(trace: Trace) -> bool:
     return any(isinstance(event, Opened) and event.observation.faults for event in trace.events)
 
 
+def is_put_off(call: str) -> bool:
+    """Whether a call is of background work, which is done again later when it fails."""
+    verb, path = call.split(" ")
+    name = path.rpartition("/")[2]
+    is_of_its_own = index_key(name) or (segment_number(name) or 0) >= FIRST_COMPACTED
+    return verb in ("create", "append") and bool(is_of_its_own)
+
+
+def check_what_came_of_it(
+    call: str, error: Exception | None, outside: Outside, logged: list[str]
+) -> None:
+    """A call failed in the short history, which ended with an error or went through."""
+    verb = call.partition(" ")[0]
+    if is_put_off(call):
+        assert error is None, f"{call} failed, and with it the store: {error!r}"
+        assert outside.put_off or logged, f"{call} failed, and nobody was told"
+    elif verb in ("datasync", "sync_directory", "commit") and outside.is_open:
+        assert isinstance(error, DurabilityError), f"{call} failed, and the store went on"
+    elif verb in ("open", "read"):
+        # A store lives on with that: it says which message it could not read, or puts off what it
+        # wanted to do; or it was being opened, and what could not be read was read in pieces.
+        pass
+    elif verb == "remove":
+        assert error is not None or outside.put_off or logged
+    else:
+        assert error is not None, f"{call} failed, and nothing came of it"
+    if verb not in ("open", "read"):
+        assert not was_unreadable(outside.trace), f"{call} failed, and a message is lost"
+        assert outside.damaged == [], f"{call} failed, and a message is lost"
+
+
 @pytest.mark.parametrize("kind", FaultKind)
-def test_every_call_that_fails(kind: FaultKind) -> None:
+def test_every_call_that_fails(kind: FaultKind, caplog: pytest.LogCaptureFixture) -> None:
     calls = calls_of_the_short_history()
-    assert len(calls) > 100
+    assert len(calls) > 300
+    assert sum(map(is_put_off, calls)) > 30
     prover = Prover(open_store, 2)
     for nth, call in enumerate(calls):
         if not call.startswith(AFFECTED[kind]):
             continue
+        caplog.clear()
         faults = Faults(nth, kind)
         outside = outside_of(functools.partial(open_faulty_store, faults=faults))
+        error: Exception | None = None
         try:
             short_history(outside)
-        except (OSError, DurabilityError):
-            pass
-        else:
-            # The only failure that a store lives on with: it says which message it could not read,
-            # or it was being opened, and what could not be read at once was read in pieces.
-            was_said = outside.damaged or was_unreadable(outside.trace) or call.startswith("read")
-            assert was_said, f"call {nth}, {call}, failed and nothing came of it"
+        except (OSError, DurabilityError) as raised:
+            error = raised
         assert faults.has_struck
         assert faults.calls[nth] == call
+        logged = [record.message for record in caplog.records if record.name == "amqpstore.keeper"]
+        check_what_came_of_it(call, error, outside, logged)
         outside.kill()
         # Whatever failed, the lock is free again.
         open_store(outside.files.fork()).abandon()

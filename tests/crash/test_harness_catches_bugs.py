@@ -13,13 +13,22 @@ import pytest
 
 import amqpstore.catalog
 import amqpstore.files
+import amqpstore.keeper
+import amqpstore.ledger
 import amqpstore.log
 import amqpstore.records
 import amqpstore.recovery
 import amqpstore.store
+from amqpstore.accounts import Account
 from amqpstore.backing import Backing
 from amqpstore.catalog import Change
+from amqpstore.checkpoint import Checkpoint
+from amqpstore.compaction import Compaction
 from amqpstore.errors import DurabilityError
+from amqpstore.filenames import FIRST_COMPACTED, segment_path
+from amqpstore.index import IndexState
+from amqpstore.index_writer import IndexWriter
+from amqpstore.ledger import IndexLedger, QueueLedger
 from amqpstore.log import Batch, Log
 from amqpstore.queue import Queue
 from amqpstore.records import Operation, OperationKind
@@ -54,16 +63,56 @@ def history(outside: Outside) -> None:
     outside.sync()
 
 
-def violated(invariants: set[str]) -> set[str]:
-    """Which of `invariants` the engine, as it is now, violates in the history."""
-    explorer = Explorer(open_store, "bugs", images_an_operation=30, stop_after=1_000)
-    violations = explorer.explore(record(history)).violations
+def housekept_history(outside: Outside) -> None:
+    """Two checkpoints with index files and one without, a compaction, and what it leaves."""
+    outside.open()
+    outside.create_queue("slow")
+    outside.create_queue("fast")
+    for number in range(3):
+        outside.publish(["slow"], [b"stays %d" % number])
+        outside.publish(["slow", "fast"], [b"first in two, then in one"])
+        outside.publish(["fast"], [bytes([number]) * 1000])
+        outside.sync()
+    outside.take("slow", 1)
+    outside.sync()
+    outside.checkpoint()
+    outside.requeue("slow")
+    outside.take("slow", 1)
+    outside.take("fast", 6, acked=True)
+    while outside.ready_count("fast") > 1:
+        outside.take("fast", 6, acked=True)
+    outside.ack("slow")
+    outside.take("slow", 1)
+    outside.sync()
+    outside.checkpoint()
+    outside.housekeep(2)
+    outside.kill()
+    outside.open()
+    outside.publish(["slow"], [b"behind what was merged"] * 2)
+    outside.purge("fast")
+    outside.sync()
+    outside.checkpoint()
+    outside.publish(["slow"], [b"behind the checkpoint"])
+    outside.purge("slow")
+    outside.sync()
+
+
+def violated(
+    invariants: set[str],
+    told: Callable[[Outside], None] = history,
+    images: int = 30,
+    stop_after: int = 1_000,
+) -> set[str]:
+    """Which of `invariants` the engine, as it is now, violates in a history."""
+    explorer = Explorer(open_store, "bugs", images_an_operation=images, stop_after=stop_after)
+    violations = explorer.explore(record(told)).violations
     return invariants & {violation.invariant for violation in violations}
 
 
-def test_without_a_bug_nothing_is_violated() -> None:
+@pytest.mark.parametrize("told", [history, housekept_history])
+def test_without_a_bug_nothing_is_violated(told: Callable[[Outside], None]) -> None:
     explorer = Explorer(open_store, "bugs", images_an_operation=30)
-    assert explorer.explore(record(history)).violations == []
+    assert explorer.explore(record(told)).violations == []
 
 
 def write_without(*, datasync: bool = True, sync_directory: bool = True) -> Callable[..., None]:
@@ -274,6 +323,206 @@ def the_first_message_is_read_for_all(patch: Patch) -> None:
         return found if isinstance(found, Exception) else [found[0]] * len(found)
 
     patch.setattr(Log, "read", read_first)
+
+
+# What checkpoints, index files and compaction may get wrong.
+
+
+def not_synced(path_part: str) -> Callable[[Patch], None]:
+    sync_file = MemoryFiles.sync_file
+
+    def sync_others(self: MemoryFiles, path: str, node: FileNode) -> None:
+        if path_part not in path:
+            sync_file(self, path, node)
+
+    return lambda patch: patch.setattr(MemoryFiles, "sync_file", sync_others)
+
+
+def an_index_file_is_not_synced(patch: Patch) -> None:
+    not_synced("/index/")(patch)
+
+
+def a_compacted_segment_is_not_synced(patch: Patch) -> None:
+    not_synced(f"/segments/{FIRST_COMPACTED}")(patch)
+
+
+def the_entry_of_an_index_file_is_not_synced(patch: Patch) -> None:
+    sync_directory = MemoryFiles.sync_directory
+
+    def sync_others(self: MemoryFiles, path: str) -> None:
+        if not path.endswith("/index"):
+            sync_directory(self, path)
+
+    patch.setattr(MemoryFiles, "sync_directory", sync_others)
+
+
+def the_entry_of_a_compacted_segment_is_not_synced(patch: Patch) -> None:
+    write = Compaction._write
+
+    def write_only(self: Compaction) -> None:
+        with pytest.MonkeyPatch.context() as while_writing:
+            while_writing.setattr(MemoryFiles, "sync_directory", lambda self, path: None)
+            write(self)
+
+    patch.setattr(Compaction, "_write", write_only)
+
+
+def the_catalog_is_committed_before_the_index_is_written(patch: Patch) -> None:
+    run, sync = Checkpoint.run, IndexWriter._sync
+    append = MemoryFile.append
+    held: list[Callable[[], None]] = []
+
+    def append_later(self: MemoryFile, buffers: Sequence[bytes]) -> None:
+        if "/index/" in self.path:
+            held.append(lambda: append(self, buffers))
+        else:
+            append(self, buffers)
+
+    def sync_later(self: IndexWriter, appended: Any) -> None:
+        held.append(lambda: sync(self, appended))
+
+    def run_and_write(self: Checkpoint) -> Any:
+        written = run(self)
+        for call in held:
+            call()
+        held.clear()
+        return written
+
+    patch.setattr(MemoryFile, "append", append_later)
+    patch.setattr(MemoryFile, "close", lambda self: None)
+    patch.setattr(IndexWriter, "_sync", sync_later)
+    patch.setattr(Checkpoint, "run", run_and_write)
+
+
+def segments_are_removed_before_the_swap(patch: Patch) -> None:
+    check = Compaction._check
+
+    def check_and_remove(self: Compaction) -> None:
+        check(self)
+        for account in self._accounts:
+            self._files.remove(segment_path(DIRECTORY, account.number))
+
+    patch.setattr(Compaction, "_check", check_and_remove)
+
+
+def a_segment_with_one_live_message_is_dropped(patch: Patch) -> None:
+    account_changes = Checkpoint._account_changes
+
+    def drop_more(self: Checkpoint, changes: Any, gone: Any) -> Any:
+        for account in self._ledger.accounts:
+            if account.live_count == 1:
+                account.live_count = 0
+        return account_changes(self, changes, gone)
+
+    patch.setattr(Checkpoint, "_account_changes", drop_more)
+
+
+def the_segment_of_the_position_is_compacted(patch: Patch) -> None:
+    choose = amqpstore.keeper.choose
+
+    def choose_any(accounts: Any, *, log_segment: int, segment_bytes: int) -> Any:
+        return choose(accounts, log_segment=0, segment_bytes=segment_bytes)
+
+    patch.setattr(amqpstore.keeper, "choose", choose_any)
+
+
+def a_checkpoint_skips_a_batch(patch: Patch) -> None:
+    take_settled = Log.take_settled
+    patch.setattr(Log, "take_settled", lambda self: take_settled(self)[:-1])
+
+
+def acks_are_not_in_the_catalog(patch: Patch) -> None:
+    row = IndexState.row
+
+    def row_without_acks(self: IndexState) -> dict[str, Any]:
+        return row(self._replace(acked=b"", acked_count=0))
+
+    patch.setattr(IndexState, "row", row_without_acks)
+
+
+def deliveries_are_not_in_the_catalog(patch: Patch) -> None:
+    row = IndexState.row
+    patch.setattr(IndexState, "row", lambda self: row(self._replace(delivered={})))
+
+
+def deliveries_are_added_up(patch: Patch) -> None:
+    deliver = IndexLedger.deliver
+
+    def add_up(self: IndexLedger, first: int, end: int, entries: Any, times: int) -> None:
+        self._opened()
+        assert self._delivered is not None
+        before = max(self._delivered.values(), default=0)
+        deliver(self, first, end, entries, before + times)
+
+    patch.setattr(IndexLedger, "deliver", add_up)
+
+
+def leftovers_are_left(patch: Patch) -> None:
+    after_recovery(patch, lambda recovered, files, queues: recovered.leftovers.clear())
+
+
+def each_message_counts_as_in_one_queue(patch: Patch) -> None:
+    patch.setattr(amqpstore.ledger, "references_of", lambda enqueues, first_id, count: None)
+
+
+def a_deleted_queue_releases_nothing(patch: Patch) -> None:
+    patch.setattr(QueueLedger, "release_all", lambda self, release, sizes: None)
+
+
+def garbage_is_not_counted(patch: Patch) -> None:
+    release = Account.release
+
+    def release_messages(self: Account, ids: Sequence[int], sizes: Sequence[int]) -> None:
+        before = self.live_bytes
+        release(self, ids, sizes)
+        self.live_bytes = before
+
+    patch.setattr(Account, "release", release_messages)
+
+
+def what_is_paged_is_not_purged(patch: Patch) -> None:
+    append = Log.append_operation
+
+    def purge_in_memory(self: amqpstore.store.Store, queue: Queue) -> int:
+        with pytest.MonkeyPatch.context() as while_purging:
+            paged = {file.first for file in queue.paged}
+
+            def append_others(self: Log, operation: Operation) -> None:
+                if operation.first_sequence not in paged:
+                    append(self, operation)
+
+            while_purging.setattr(Log, "append_operation", append_others)
+            return purge(self, queue)
+
+    purge = amqpstore.store.Store.purge
+    patch.setattr(amqpstore.store.Store, "purge", purge_in_memory)
+
+
+HOUSEKEEPING_BUGS: dict[Callable[[Patch], None], str] = {
+    an_index_file_is_not_synced: "I1",
+    the_entry_of_an_index_file_is_not_synced: "I1",
+    the_catalog_is_committed_before_the_index_is_written: "I1",
+    a_compacted_segment_is_not_synced: "I1",
+    the_entry_of_a_compacted_segment_is_not_synced: "I1",
+    segments_are_removed_before_the_swap: "I1",
+    a_segment_with_one_live_message_is_dropped: "I8",
+    the_segment_of_the_position_is_compacted: "I10",
+    a_checkpoint_skips_a_batch: "I1",
+    acks_are_not_in_the_catalog: "I5",
+    deliveries_are_not_in_the_catalog: "I5",
+    deliveries_are_added_up: "I5",
+    leftovers_are_left: "I8",
+    each_message_counts_as_in_one_queue: "I8",
+    garbage_is_not_counted: "I12",
+    what_is_paged_is_not_purged: "I5",
+}
+
+
+@pytest.mark.parametrize("bug", HOUSEKEEPING_BUGS, ids=lambda bug: bug.__name__)
+def test_a_bug_of_housekeeping_is_caught(bug: Callable[[Patch], None], monkeypatch: Patch) -> None:
+    bug(monkeypatch)
+    invariant = HOUSEKEEPING_BUGS[bug]
+    assert violated({invariant}, housekept_history, images=8, stop_after=12) == {invariant}
 
 
 BUGS: dict[Callable[[Patch], None], set[str]] = {

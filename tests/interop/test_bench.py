@@ -91,3 +91,17 @@ def test_latency_keeps_its_rate(broker: Broker) -> None:
     assert results["published"] == results["delivered"] == 240
     assert results["latency_ms"]["samples"] == results["confirm_ms"]["samples"] == 200
     assert results["latency_ms"]["max"] >= results["latency_ms"]["p50"] > 0
+
+
+def test_store_needs_no_broker() -> None:
+    finished = subprocess.run(
+        [sys.executable, "-m", "tools", "bench", "store", "fill", "--messages", "2000", "--json"],
+        capture_output=True,
+        text=True,
+        timeout=90,
+        check=False,
+    )
+    assert finished.returncode == 0, finished.stderr
+    report = json.loads(finished.stdout)
+    assert report["workload"] == "store fill"
+    assert report["results"]["drain"]["messages"] == 2000

@@ -9,4 +9,6 @@ A run, from the outside in: `command` reads the command line into `settings`; `w
 queues and says which workers a workload needs; `fleet` runs them as processes and samples their
 counters on the shared `board`; a worker is a `producer`, a `consumer`, a `lockstep` or a
 `connects`; they speak through `connection`, which encodes with `wire`; `report` prints.
+
+`bench store` is apart from all this: see `store`.
 """

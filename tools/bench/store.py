@@ -3,7 +3,8 @@
 From the outside in: `store_settings` reads the command line; here each workload is made of jobs;
 `store_process` runs a job in a fresh interpreter, whose memory and starting time are nobody
 else's (`store_child`); `store_jobs` has the loops, with `store_commits` to make batches durable
-and `store_watch` to look at disk, memory and background work; `store_report` prints.
+and `store_watch` to look at disk, memory and background work; `store_report` prints. Only what
+runs in that interpreter imports the engine.
 """
 
 import contextlib
@@ -14,7 +15,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 
 from tools.bench.errors import UsageError
-from tools.bench.store_jobs import Figures, Job
+from tools.bench.store_job import Figures, Job
 from tools.bench.store_process import StoreProcess
 from tools.bench.store_report import StoreReport
 from tools.bench.store_settings import StoreSettings

@@ -1,15 +1,12 @@
-"""The pieces of work that a process of `bench store` does to a store, each with its figures.
-
-Figures are JSON: names end in their unit. Durations called `X_ms` are percentiles.
-"""
+"""The pieces of work that a process of `bench store` does to a store, each with its figures."""
 
 import time
 from collections.abc import Callable
-from typing import NamedTuple
 
 from amqpstore import Envelope, Message, MessageDamagedError, Options, Queue, Store
 from tools.bench.histogram import Histogram
 from tools.bench.store_commits import Commits
+from tools.bench.store_job import Figures, Job, Tell
 from tools.bench.store_watch import (
     MemoryWatch,
     WatchedWorker,
@@ -19,28 +16,11 @@ from tools.bench.store_watch import (
     written_bytes,
 )
 
-Figures = dict[str, object]
-Tell = Callable[[int], None]
-
 _QUIET_S = 120.0
 """Given up after that: background work must have come to an end by then."""
 
 _LOOK_NS = 50_000_000
 _STAMP_BYTES = 8
-
-
-class Job(NamedTuple):
-    """What to do, to the store in `directory`; see `StoreSettings` for the numbers."""
-
-    name: str
-    directory: str
-    messages: int = 0
-    size: int = 1024
-    batch: int = 1000
-    inline: bool = False
-    queues: int = 1
-    immortal: int = 0
-    stays_open: bool = False  # whether the store is left as it is, for the process to be killed
 
 
 class _Bodies:
@@ -220,6 +200,7 @@ def churn(job: Job, tell: Tell) -> Figures:
     peak = max(peak, used_bytes(disk_bytes(job.directory)))
     quiet_s = _wait_until_quiet(store, worker)
     _check_count(staying, immortal)
+    peak = max(peak, used_bytes(disk_bytes(job.directory)))
     figures: Figures = {
         "messages": job.messages,
         "duration_s": round(duration_s, 3),

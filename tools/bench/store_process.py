@@ -10,7 +10,7 @@ from collections.abc import Callable
 from types import TracebackType
 
 from tools.bench.errors import BenchError
-from tools.bench.store_jobs import Figures, Job
+from tools.bench.store_job import Figures, Job
 
 
 class StoreProcess:

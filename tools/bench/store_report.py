@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tools.bench.store_jobs import Figures
+from tools.bench.store_job import Figures
 from tools.bench.store_settings import StoreSettings
 
 

@@ -68,7 +68,6 @@ class WatchedWorker:
         self._kept = outcome
         self._is_busy = False
         now = time.monotonic()
-        self._due = now + _PACE_S
         if not self._is_compaction:
             self.checkpoints += 1
             return
@@ -77,7 +76,7 @@ class WatchedWorker:
                 self.compactions += 1
                 self.compaction_read_bytes += result.read_bytes
                 self.compaction_s += now - self._started
-                self._due += result.read_bytes / self._compaction_bytes_s
+                self._due = now + _PACE_S + result.read_bytes / self._compaction_bytes_s
 
 
 def disk_bytes(directory: str) -> dict[str, int]:

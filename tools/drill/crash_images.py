@@ -144,8 +144,11 @@ def _with_sectors(synced: bytes, whole: bytes, kept: Sequence[int], fill: Fill) 
 
 
 def _stale_fill(files: MemoryFiles, rng: random.Random) -> Fill:
-    """Sectors of what is elsewhere on the disk, as blocks that were used before have them."""
-    pool = [content for content in files.contents() if len(content) >= SECTOR_BYTES]
+    """Sectors of what is elsewhere on the disk, as blocks that were used before have them.
+
+    Only of what was synced: no other block of the disk has a sector that was never written.
+    """
+    pool = [content for content in files.synced_contents() if len(content) >= SECTOR_BYTES]
 
     def fill(offset: int, size: int) -> bytes:
         if not pool:

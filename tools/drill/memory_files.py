@@ -193,6 +193,10 @@ class MemoryFiles:
         """What is in the files of this disk, each once."""
         return [node.content for _, node in self._walk() if isinstance(node, FileNode)]
 
+    def synced_contents(self) -> list[bytes]:
+        """What is durable of the files of this disk, each once."""
+        return [node.synced for _, node in self._walk() if isinstance(node, FileNode)]
+
     def write(self, path: str, node: FileNode, content: bytes) -> None:
         """Append to a file that was opened as `path`; what fits, and then ENOSPC."""
         free = self.free_bytes("/")

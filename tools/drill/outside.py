@@ -35,6 +35,8 @@ class Outside:
         self.next_number = first_number
         self.damaged: list[str] = []
         """Messages that the store gave up, because it could not read them."""
+        self.put_off: list[str] = []
+        """Why a checkpoint, asked for or made while closing, has to wait for a better disk."""
         # By id, so that it is known what was removed without reading it.
         self._names: dict[int, str] = {}
         self._open_store = open_store
@@ -50,6 +52,11 @@ class Outside:
         if self._store is None:
             raise RuntimeError("the store is not open")
         return self._store
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the store was opened, and neither closed nor killed."""
+        return self._store is not None
 
     @property
     def queue_names(self) -> list[str]:
@@ -77,7 +84,10 @@ class Outside:
 
     def close(self) -> None:
         """Close the store in order."""
-        self.store.close()
+        try:
+            self.store.close()
+        except OSError as error:
+            self.put_off.append(str(error))
         self._store = None
 
     def kill(self) -> None:
@@ -203,7 +213,10 @@ class Outside:
     def checkpoint(self) -> None:
         """Have a checkpoint made of all that is durable."""
         self.finish_sync()
-        self.store.checkpoint()
+        try:
+            self.store.checkpoint()
+        except OSError as error:
+            self.put_off.append(str(error))
 
     def housekeep(self, times: int = 1) -> None:
         """Have the store begin work that is due, or take over what is done, so many times."""

@@ -1,0 +1,125 @@
+"""Transient messages that must leave memory: written aside, never synced, gone with the process.
+
+They are not in the log and no crash brings them back; the directory is wiped at the next start.
+Each is read back once, right before it is taken, and then is in memory again: so a segment is
+removed as soon as all of its messages were read back or are not wanted any more.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from bisect import bisect_right
+from collections.abc import Sequence
+from operator import attrgetter
+
+from amqpstore.backing import Backing
+from amqpstore.errors import MessageDamagedError
+from amqpstore.filenames import TRANSIENT, segment_number
+from amqpstore.message import Message
+from amqpstore.records import MessageDecoder, encode_messages
+from amqpstore.segments import Segment
+
+FIRST_TRANSIENT = 1 << 63
+"""Ids from here on are of transient messages: no id in the log is as high."""
+
+_FIRST_ID = attrgetter("first_id")
+
+
+class TransientLog:
+    """Segments in `transient/`, ascending in id. Args: segment_bytes, as for `Log`."""
+
+    def __init__(self, backing: Backing, segment_bytes: int) -> None:
+        self._files = backing.files
+        self._directory = f"{backing.directory}/{TRANSIENT}"
+        self._seed = backing.seed
+        self._segment_bytes = segment_bytes
+        self._segments: list[Segment] = []
+        self._unread: dict[int, int] = {}
+        self._next_id = FIRST_TRANSIENT
+        self._next_number = 1
+        self._decoder = MessageDecoder({}, lambda body: body)
+
+    def wipe(self) -> None:
+        """Remove what an earlier process left. Raises: OSError."""
+        if self._files.exists(self._directory):
+            for name in self._files.list_directory(self._directory):
+                if segment_number(name) is not None:
+                    self._files.remove(f"{self._directory}/{name}")
+
+    def write(self, messages: Sequence[Message]) -> int:
+        """Write messages. Returns the first of their contiguous ids. Raises: OSError."""
+        segment = self._segments[-1] if self._segments else None
+        if segment is None or segment.size >= self._segment_bytes:
+            segment = self._start_segment()
+        buffers: list[bytes] = []
+        lengths: list[int] = []
+        first_id = self._next_id
+        encode_messages(
+            messages, first_id, segment.number, buffers, lengths, seed=self._seed, batch=0
+        )
+        try:
+            segment.file().append(buffers)
+        except OSError:
+            # How much of it is there is unknown: nothing is written behind it.
+            segment.size = max(segment.size, self._segment_bytes)
+            raise
+        segment.place_batch(first_id, lengths, segment.size)
+        segment.size += sum(lengths)
+        self._next_id += len(messages)
+        self._unread[segment.number] += len(messages)
+        return first_id
+
+    def read(self, first_id: int, count: int) -> list[Message] | MessageDamagedError:
+        """Some, at least one, of `count` messages of contiguous ids. Not again: see `release`."""
+        segment = self._segment_of(first_id)
+        if segment is None:
+            return MessageDamagedError(first_id, "it is not there any more")
+        count = min(count, segment.end_id - first_id)
+        found = segment.read(first_id, count, self._decoder)
+        self.release(first_id, 1 if isinstance(found, MessageDamagedError) else len(found))
+        return found
+
+    def release(self, first_id: int, count: int) -> None:
+        """Messages are in memory again, or nobody wants them."""
+        end_id = first_id + count
+        while first_id < end_id:
+            segment = self._segment_of(first_id)
+            if segment is None:
+                return
+            released = min(end_id, segment.end_id) - first_id
+            self._unread[segment.number] -= released
+            first_id += released
+            if not self._unread[segment.number]:
+                self._drop(segment)
+
+    def close(self) -> None:
+        """Close all files; they are wiped at the next start."""
+        for segment in self._segments:
+            segment.close()
+        self._segments.clear()
+
+    def _segment_of(self, message_id: int) -> Segment | None:
+        place = bisect_right(self._segments, message_id, key=_FIRST_ID) - 1
+        if place < 0 or message_id >= self._segments[place].end_id:
+            return None
+        return self._segments[place]
+
+    def _start_segment(self) -> Segment:
+        self._files.make_directory(self._directory)
+        number = self._next_number
+        self._next_number += 1
+        segment = Segment(
+            self._files, f"{self._directory}/{number:010}.segment", number, self._seed
+        )
+        segment.create()
+        segment.first_id = segment.end_id = self._next_id
+        self._segments.append(segment)
+        self._unread[number] = 0
+        return segment
+
+    def _drop(self, segment: Segment) -> None:
+        self._segments.remove(segment)
+        del self._unread[segment.number]
+        segment.close()
+        with contextlib.suppress(OSError):
+            self._files.remove(segment.path)
