@@ -1,6 +1,6 @@
 """The storage engine of a message broker: queues of messages in a directory, safe from crashes.
 
-Synchronous, without sockets or threads of its own, and usable as a library:
+Synchronous, without sockets, and usable as a library:
 
     >>> import tempfile
     >>> from amqpstore import Envelope, Message, Store
@@ -14,20 +14,37 @@ Synchronous, without sockets or threads of its own, and usable as a library:
     ...     store.sync()  # both messages are in both queues, on disk
     ...     run = store.take(orders, limit=1)
     ...     print([message.body for message in run.messages])
-    ...     store.ack(orders, run)
+    ...     with store.transaction() as transaction:  # all of it or nothing, whatever happens
+    ...         transaction.ack(orders, run)
+    ...         transaction.publish([audit], [Message(envelope, b"one is done")])
+    ...     store.sync()
     [b'one']
     >>> with Store.open(directory) as store:
-    ...     {queue.definition["name"]: queue.ready_count for queue in store.queues.values()}
-    {'orders': 1, 'audit': 2}
+    ...     queues = {queue.definition["name"]: queue for queue in store.queues.values()}
+    ...     print({name: queue.ready_count for name, queue in queues.items()})
+    ...     removed = store.purge(queues["audit"])
+    ...     store.delete_queue(queues["orders"])
+    {'orders': 1, 'audit': 3}
 
-The rooms, from the disk upwards: `files` (the one door to the operating system) and `filenames`;
-`records` (framing and checksums) of `message`s; `segments` (one file of records) and `log` (all of
-them, and how a batch becomes durable); `runs` and `queue` (what is in memory); `catalog` (LMDB);
-`marker` and `recovery` (opening); `store` (the face of all this). FORMAT.md has every byte on disk.
+The rooms, from the disk upwards:
+
+- `files`, the one door to the operating system, and `filenames`; `catalog` (LMDB), which looks at
+  its pages with `lmdb_pages` first; `backing`, both of them and which store it is;
+- `records` (framing and checksums) of `message`s, with `compression`; `segments`, one file of
+  records; `log`, all of them, and how a batch becomes durable;
+- `runs` and `queue`, what waits in memory; `memory`, how much of it may; `transient`, where
+  messages go that are not in the log; `transaction`;
+- `ledger`, what the log says: of queues, with `index` and `index_writer`, and of segments, with
+  `accounts`; `checkpoint` and `compaction`, which keep it on disk; `keeper`, when they are due, and
+  `worker`, who does them; `space`, the reserve for a full disk;
+- `marker` and `recovery`, opening; `store`, the face of all this.
+
+FORMAT.md has every byte on disk.
 """
 
 from amqpstore.errors import (
     DamageError,
+    DiskFullError,
     DurabilityError,
     FormatVersionError,
     MessageDamagedError,
@@ -35,6 +52,7 @@ from amqpstore.errors import (
     StoreClosedError,
     StoreError,
     StoreLockedError,
+    TransactionEndedError,
 )
 from amqpstore.keeper import Options
 from amqpstore.message import Envelope, Message
@@ -42,9 +60,11 @@ from amqpstore.queue import Queue
 from amqpstore.recovery import RecoveryReport
 from amqpstore.runs import Run
 from amqpstore.store import Store
+from amqpstore.transaction import Transaction
 
 __all__ = [
     "DamageError",
+    "DiskFullError",
     "DurabilityError",
     "Envelope",
     "FormatVersionError",
@@ -59,4 +79,6 @@ __all__ = [
     "StoreClosedError",
     "StoreError",
     "StoreLockedError",
+    "Transaction",
+    "TransactionEndedError",
 ]

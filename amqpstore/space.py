@@ -28,6 +28,7 @@ class Space:
         self, files: Files, directory: str, *, least_free_bytes: int, reserve_bytes: int
     ) -> None:
         self.is_full = False
+        self.is_low = False
         self._files = files
         self._directory = directory
         self._path = os.path.join(directory, RESERVE)
@@ -41,6 +42,7 @@ class Space:
         # Some more than it was refused at: no going to and fro at the edge.
         least = self._least_free_bytes * (5 if self.is_full else 4) // 4
         self.is_full = free < least
+        self.is_low = self.is_full or free < 2 * self._least_free_bytes
         if (
             not self._has_reserve
             and self._reserve_bytes

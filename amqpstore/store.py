@@ -416,6 +416,11 @@ class Store:
     def _failed(self) -> DurabilityError | None:
         return self._failure or self._log.failure
 
+    @property
+    def is_disk_low(self) -> bool:
+        """Whether publishers should wait: soon they will be refused, with DiskFullError."""
+        return self._space.is_low
+
     def check_writable(self, *, publishing: bool) -> None:
         """Raises: StoreClosedError; DiskFullError, when `publishing`."""
         self._check_open()

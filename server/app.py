@@ -42,7 +42,7 @@ def serve(config: Config, on_ready: Callable[[list[tuple[str, int]], str], None]
     # it wait for that moment as long as thirty syncs take.
     sys.setswitchinterval(0.0005)
     addresses = [host_and_port(address) for address in config.listen]
-    store = Store.open(config.data, options=Options(segment_bytes=config.segment_bytes))
+    store = Store.open(config.data, options=_options(config))
     try:
         _log_recovery(store)
         trio.run(_run, config, store, addresses, on_ready)
@@ -54,6 +54,15 @@ def serve(config: Config, on_ready: Callable[[list[tuple[str, int]], str], None]
         raise
     store.close()
     _log.info("stopped")
+
+
+def _options(config: Config) -> Options:
+    return Options(
+        segment_bytes=config.segment_bytes,
+        memory_bytes=config.memory_bytes,
+        least_free_bytes=config.least_free_bytes,
+        compress_from_bytes=config.compress_from_bytes,
+    )
 
 
 def _log_recovery(store: Store) -> None:

@@ -6,6 +6,7 @@ Sealing and settling happen on trio's thread, where the store lives; the thread 
 
 from __future__ import annotations
 
+import logging
 import queue
 import threading
 import time
@@ -18,6 +19,11 @@ from amqpstore.log import Batch
 
 MAX_PENDING_BYTES = 64 << 20
 """What may wait for the disk before publishers have to."""
+
+
+_DISK_LOOK_S = 0.5
+
+_log = logging.getLogger(__name__)
 
 
 class Committer:
@@ -58,6 +64,19 @@ class Committer:
         """Return once `has_room`, or when the disk failed."""
         while not self.has_room and not self._failure:
             await self._progress.wait()
+
+    @property
+    def is_disk_low(self) -> bool:
+        """Whether publishers have to wait for room on the disk: see `Store.is_disk_low`."""
+        return self._store.is_disk_low
+
+    async def wait_for_disk(self) -> None:
+        """Return once the disk has room again, or when it failed."""
+        _log.warning("publishers are blocked: the disk is nearly full")
+        while self.is_disk_low and not self._failure:
+            # Whoever deletes what is on it tells nobody.
+            await trio.sleep(_DISK_LOOK_S)
+        _log.info("publishers are not blocked any more")
 
     async def watch(self) -> None:
         """Run until the disk fails. Raises: DurabilityError."""

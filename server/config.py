@@ -15,13 +15,19 @@ class ConfigError(Exception):
 class Config(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """All that can be configured. Sizes in bytes, times in seconds.
 
-    `listen` are HOST:PORT pairs, an IPv6 address in brackets; port 0 lets the system choose.
+    `memory_bytes` of bodies may wait in memory; publishers are blocked while less than twice
+    `least_free_bytes` of the disk is free; bodies of at least `compress_from_bytes` are
+    compressed, 0 is none. `listen` are HOST:PORT pairs, an IPv6 address in brackets; port 0
+    lets the system choose.
     """
 
     data: str = "data"
     listen: list[str] = msgspec.field(default_factory=lambda: ["127.0.0.1:5672"])
     log_level: Annotated[str, msgspec.Meta(pattern="^(debug|info|warning|error)$")] = "info"
     segment_bytes: Annotated[int, msgspec.Meta(ge=1 << 16, le=1 << 30)] = 16 << 20
+    memory_bytes: Annotated[int, msgspec.Meta(ge=1 << 20)] = 256 << 20
+    least_free_bytes: Annotated[int, msgspec.Meta(ge=0)] = 128 << 20
+    compress_from_bytes: Annotated[int, msgspec.Meta(ge=0)] = 0
     max_message_bytes: Annotated[int, msgspec.Meta(ge=0, le=1 << 30)] = 128 << 20
     frame_max: Annotated[int, msgspec.Meta(ge=8192, le=1 << 24)] = 131_072
     channel_max: Annotated[int, msgspec.Meta(ge=1, le=65_535)] = 2047

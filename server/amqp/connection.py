@@ -88,6 +88,9 @@ class Connection:
         self.login: Login | None = None
         self.frame_max = _HANDSHAKE_FRAME_BYTES
         self.client_hears_cancels = False
+        self.has_published = False
+        self.is_paused = False
+        """Nothing is read from it for now, so that it is not to be missed."""
         self._broker = broker
         self._limits = limits
         self._version = version
@@ -174,6 +177,8 @@ class Connection:
             self._finish()
         if self._state is not State.OPEN:
             return
+        if self.is_paused:
+            self._heartbeat.received(now)
         if self._heartbeat.is_peer_gone(now):
             _log.warning("missed heartbeats from client", extra={"peer": self.peer})
             self._finish()
@@ -214,6 +219,7 @@ class Connection:
                 break
         for channel in published:
             channel.settle()
+            self.has_published = True
 
     def _event(self, event: Event, published: set[AmqpChannel], now: float) -> None:
         """Handle one event of the receiver."""

@@ -11,6 +11,7 @@ _REPLIES: dict[type[broker.BrokerError], type[amqp.AmqpError]] = {
     broker.ResourceLockedError: amqp.ResourceLocked,
     broker.PreconditionFailedError: amqp.PreconditionFailed,
     broker.NotAllowedError: amqp.NotAllowed,
+    broker.ResourceExhaustedError: amqp.ResourceError,
     broker.UnknownTypeError: amqp.CommandInvalid,
 }
 

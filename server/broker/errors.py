@@ -27,5 +27,9 @@ class NotAllowedError(BrokerError):
     """The request can never be granted, whatever exists."""
 
 
+class ResourceExhaustedError(BrokerError):
+    """There is no room for what the client sent."""
+
+
 class UnknownTypeError(BrokerError):
     """There is no exchange type of that name."""

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any
 import msgpack
 
 import amqpstore
-from amqpstore import Message, Store
+from amqpstore import DiskFullError, Message, Store
 from amqpstore.catalog import Change
 from server.broker.errors import (
     AccessRefusedError,
     NotFoundError,
     PreconditionFailedError,
+    ResourceExhaustedError,
     UnknownTypeError,
 )
 from server.broker.exchanges import EXCHANGE_TYPES
@@ -98,9 +99,15 @@ class VirtualHost:
         return list(dict.fromkeys(exchange.route(routing_key)))
 
     def publish(self, queues: Sequence[Queue], messages: list[Message]) -> bool:
-        """Put messages in queues. Returns whether they are in the log (see `Store.publish`)."""
+        """Put messages in queues. Returns whether they are in the log (see `Store.publish`).
+
+        Raises: ResourceExhaustedError, when the disk is full.
+        """
         self._touched.update(queues)
-        return self.store.publish([queue.stored for queue in queues], messages)
+        try:
+            return self.store.publish([queue.stored for queue in queues], messages)
+        except DiskFullError as error:
+            raise ResourceExhaustedError(str(error)) from None
 
     # Exchanges.
 

@@ -81,7 +81,6 @@ def housekept_history(outside: Outside) -> None:
     outside.take("fast", 6, acked=True)
     while outside.ready_count("fast") > 1:
         outside.take("fast", 6, acked=True)
-    outside.ack("slow")
     outside.take("slow", 1)
     outside.sync()
     outside.checkpoint()
@@ -435,7 +434,7 @@ def acks_are_not_in_the_catalog(patch: Patch) -> None:
     row = IndexState.row
 
     def row_without_acks(self: IndexState) -> dict[str, Any]:
-        return row(self._replace(acked=b"", acked_count=0))
+        return row(self._replace(acked=b""))
 
     patch.setattr(IndexState, "row", row_without_acks)
 
@@ -507,7 +506,7 @@ HOUSEKEEPING_BUGS: dict[Callable[[Patch], None], str] = {
     segments_are_removed_before_the_swap: "I1",
     a_segment_with_one_live_message_is_dropped: "I8",
     the_segment_of_the_position_is_compacted: "I10",
-    a_checkpoint_skips_a_batch: "I1",
+    a_checkpoint_skips_a_batch: "I12",
     acks_are_not_in_the_catalog: "I5",
     deliveries_are_not_in_the_catalog: "I5",
     deliveries_are_added_up: "I5",

@@ -103,7 +103,7 @@ class Subject:
         for place, size in enumerate(sizes):
             self.plain.sizes[self.next_id + place] = size
             self.plain.segments[self.next_id + place] = segment
-        operations = sorted(operations)
+        operations = sorted(operations, key=lambda one: (one.kind, one.queue_id))
         for operation in operations:
             self.plain.apply(operation)
         self.batches.append(Settled(operations, self.next_id, array("I", sizes), segment, end))
@@ -225,7 +225,7 @@ def draw_batch(data: st.DataObject, subject: Subject) -> None:
 ACTIONS = st.sampled_from(["batch"] * 6 + ["checkpoint"] * 2 + ["restart", "create", "delete"])
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.lists(ACTIONS, min_size=1, max_size=25), st.data())
 def test_with_checkpoints_anywhere_what_is_live_is_what_a_plain_dict_says(
     actions: list[str], data: st.DataObject
