@@ -15,22 +15,27 @@ it returns is then handed to the queues and to the log.
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from amqpstore.backing import Backing
 from amqpstore.catalog import Change, Value
+from amqpstore.errors import DurabilityError
 from amqpstore.filenames import index_path, segment_path
 from amqpstore.index import (
     IndexState,
 )
+from amqpstore.index_merge import IndexMerger, Merged
 from amqpstore.index_writer import IndexWriter
 from amqpstore.ledger import IndexLedger, Ledger, QueueLedger
 from amqpstore.log import Position, Settled
 from amqpstore.segments import Segment
 
 POSITION = "position"
+
+_log = logging.getLogger(__name__)
 
 
 class Marks(NamedTuple):
@@ -53,10 +58,14 @@ class Marks(NamedTuple):
 
 
 class Written(NamedTuple):
-    """What a checkpoint did: index states of queues by id, and segments that are gone."""
+    """What a checkpoint did: index states of queues by id, and segments that are gone.
+
+    `merged` index files have no row any more; they are to be removed once no queue reads them.
+    """
 
     states: dict[int, list[IndexState]]
     dropped: list[int]
+    merged: list[Merged]
 
 
 class Checkpoint:
@@ -79,6 +88,7 @@ class Checkpoint:
         self._catalog = backing.catalog
         self._ledger = ledger
         self._writer = writer
+        self._merger = IndexMerger(backing.files, backing.directory, backing.seed)
         # Each is left behind once it is dealt with, so that a run that failed goes on there.
         self._created = list(created)
         self._batches = deque(batches)
@@ -105,6 +115,10 @@ class Checkpoint:
         changes, gone = list(self._changes), list(self._gone)
         touched = sorted(ledger.touched, key=lambda queue: queue.id)
         self._writer.write(touched, ledger)
+        merged = [one for queue in touched for one in self._merge(queue)]
+        for one in merged:
+            keys = [index_key_of(one.queue_id, state) for state in one.old]
+            changes += [Change("index", key, None) for key in keys]
         for queue in touched:
             changes += self._queue_changes(queue, gone)
         dropped = self._account_changes(changes, gone)
@@ -117,7 +131,17 @@ class Checkpoint:
             with contextlib.suppress(FileNotFoundError):
                 self._files.remove(path)
         states = {queue.id: [file.state for file in queue.files] for queue in touched}
-        return Written(states, dropped)
+        return Written(states, dropped, merged)
+
+    def _merge(self, queue: QueueLedger) -> list[Merged]:
+        try:
+            return self._merger.merge(queue, self._writer.appends_to(queue.id))
+        except DurabilityError:
+            raise
+        except OSError as error:
+            # A full disk, mostly: there is more to gain elsewhere.
+            _log.warning("index files of queue %d stay apart: %s", queue.id, error)
+            return []
 
     def _queue_changes(self, queue: QueueLedger, gone: list[str]) -> Iterator[Change]:
         changes: list[Change] = []

@@ -86,6 +86,11 @@ class IndexWriter:
         while len(self._open) > _OPEN_FILES:
             self._open.popitem(last=False)[1].file.close()
 
+    def appends_to(self, queue_id: int) -> IndexLedger | None:
+        """The queue's file that the next entries go to, where there is one."""
+        found = self._open.get(queue_id)
+        return found.of if found else None
+
     def forget(self, queue_id: int, of: IndexLedger) -> None:
         """Close an index file, where it is open: nothing is appended to it any more."""
         found = self._open.get(queue_id)

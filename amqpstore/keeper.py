@@ -6,6 +6,7 @@ and takes over what is done, in the caller's thread, where queues and log live.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Callable
 from typing import NamedTuple
@@ -15,6 +16,7 @@ from amqpstore.backing import Backing
 from amqpstore.checkpoint import Checkpoint, Marks, Written
 from amqpstore.compaction import Compacted, Compaction, choose, remove_compacted
 from amqpstore.compression import Compressor
+from amqpstore.filenames import index_path
 from amqpstore.index_writer import IndexWriter
 from amqpstore.log import Log
 from amqpstore.memory import Memory
@@ -195,6 +197,13 @@ class Keeper:
         self._unfinished = None
         self._is_compaction_checked = False
         self._log.drop(result.dropped)
+        for merged in result.merged:
+            if queue := self._queues.get(merged.queue_id):
+                queue.merged(merged)
+            for state in merged.old:
+                path = index_path(self._backing.directory, merged.queue_id, state.number)
+                with contextlib.suppress(FileNotFoundError):
+                    self._backing.files.remove(path)
         for queue_id, states in result.states.items():
             if queue := self._queues.get(queue_id):
                 self._memory.let_go(queue, queue.page_out(states, _MOST_RUNS))

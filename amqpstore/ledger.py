@@ -35,6 +35,7 @@ class IndexLedger:
     def __init__(self, state: IndexState) -> None:
         self.state = state
         self.entries: Entries | None = None
+        self.is_damaged = False
         self._acked: Bits | None = None
         self._delivered: dict[int, int] | None = None
 
@@ -85,6 +86,30 @@ class IndexLedger:
                     self._delivered[place + offset] = times
         if self.entries is not None:
             self.entries.extend(entries)
+
+    @property
+    def live(self) -> int:
+        """Entries that are not acked."""
+        if self._acked is None:
+            return self.state.live
+        return self._acked.count(0)
+
+    def live_entries(self, entries: Entries) -> Entries:
+        """Those that are not acked, with the delivery counts that they have by now."""
+        acked = self._opened()
+        assert self._delivered is not None  # it is opened
+        found = no_entries()
+        start = 0
+        while (start := acked.find(0, start)) != -1:
+            stop = acked.find(1, start)
+            stop = len(acked) if stop == -1 else stop
+            part = entries.part(start, stop)
+            for place, times in self._delivered.items():
+                if start <= place < stop:
+                    part.delivery_counts[place - start] = times
+            found.extend(part)
+            start = stop
+        return found
 
     @property
     def is_changed(self) -> bool:
@@ -158,6 +183,13 @@ class QueueLedger:
             for file in self._files_with(first, first + operation.message_count):
                 self._entries(file)
 
+    def live_entries(self, files: Iterable[IndexLedger]) -> Entries:
+        """What is live in index files, ascending as they are. Raises: OSError."""
+        found = no_entries()
+        for file in files:
+            found.extend(file.live_entries(self._entries(file)))
+        return found
+
     def release_all(self, release: Callable[[Entries], None], sizes: Sizes) -> None:
         """The queue was deleted."""
         for file in self.files:
@@ -185,6 +217,7 @@ class QueueLedger:
             except DamageError:
                 # What it has stays live, and so on disk: it is named when its turn comes.
                 file.entries = no_entries()
+                file.is_damaged = True
         return file.entries
 
 

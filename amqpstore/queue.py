@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from amqpstore.index import IndexState
+from amqpstore.index_merge import Merged
 from amqpstore.runs import ReadyList, Run, RunList
 
 
@@ -100,6 +101,14 @@ class Queue:
         self.paged.remove(file)
         self.paged_count -= file.live
         self.ready.insert_all(runs)
+
+    def merged(self, merged: Merged) -> None:
+        """Runs of some index files are in another one from now on."""
+        numbers = {state.number for state in merged.old}
+        self.paged = [
+            file._replace(number=merged.new) if file.number in numbers else file
+            for file in self.paged
+        ]
 
     def page_out(self, states: Sequence[IndexState], most_runs: int) -> int:
         """Leave runs to the index files that have them, where there are many.

@@ -125,7 +125,12 @@ class Outside:
     # Messages.
 
     def publish(
-        self, queues: Sequence[str], bodies: Sequence[bytes], *, persistent: bool = True
+        self,
+        queues: Sequence[str],
+        bodies: Sequence[bytes],
+        *,
+        persistent: bool = True,
+        priority: int = 0,
     ) -> None:
         number = self.next_number
         payloads = tuple(
@@ -137,7 +142,7 @@ class Outside:
             Message(Envelope(exchange, key, properties, persistent=persistent), body)
             for exchange, key, properties, body in payloads
         ]
-        self.store.publish([self._queues[name] for name in queues], messages)
+        self.store.publish([self._queues[name] for name in queues], messages, priority=priority)
         for name in queues:
             if first_id := self._queues[name].ready.last.first_id:
                 self._names.update(

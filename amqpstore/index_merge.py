@@ -1,0 +1,103 @@
+"""Index files that are mostly acked, or mostly empty, become one: compaction, of the index.
+
+Without it one message that is never acked would keep a file of 16,384 entries, and a queue that
+gets a message a day would have a file for each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from amqpstore.errors import DurabilityError
+from amqpstore.filenames import INDEX, index_path
+from amqpstore.files import File, Files
+from amqpstore.index import ENTRIES_A_FILE, Entries, IndexState, encode_block
+from amqpstore.ledger import IndexLedger, QueueLedger
+
+_LEAST_DEAD = 4096
+"""Acked entries that are worth the writing of the others, if they are more than those."""
+
+_MOST_FILES = 16
+"""So many neighbours that fit in one file are too many."""
+
+
+class Merged(NamedTuple):
+    """Files of a queue, `old`, whose live entries are in file `new` now."""
+
+    queue_id: int
+    old: list[IndexState]
+    new: int
+
+
+class IndexMerger:
+    """Merges index files of queues: durable on return, and not in the catalog yet."""
+
+    def __init__(self, files: Files, directory: str, seed: int) -> None:
+        self._files = files
+        self._directory = directory
+        self._seed = seed
+
+    def merge(self, queue: QueueLedger, kept: IndexLedger | None) -> list[Merged]:
+        """Merge what is worth it. Args: kept, a file that is appended to, and so left alone.
+
+        Raises: OSError (nothing is changed then), DurabilityError.
+        """
+        merged = []
+        for group in list(_groups(queue, kept)):
+            entries = queue.live_entries(group)
+            # What cannot be read is in nobody else's way, and stays as it is.
+            if not any(file.is_damaged for file in group):
+                merged.append(self._merge(queue, group, entries))
+        return merged
+
+    def _merge(self, queue: QueueLedger, group: Sequence[IndexLedger], entries: Entries) -> Merged:
+        number = queue.next_number
+        queue.next_number += 1
+        path = index_path(self._directory, queue.id, number)
+        file = self._files.create(path)
+        try:
+            block = encode_block(queue.id, number, entries, self._seed)
+            file.append([block])
+            self._sync(file)
+        finally:
+            file.close()
+        new = IndexLedger(IndexState(number, 0, 0, 0, 0))
+        new.append(entries, len(block))
+        place = queue.files.index(group[0])
+        old = [one.close() for one in group]
+        queue.files[place : place + len(group)] = [new]
+        return Merged(queue.id, old, number)
+
+    def _sync(self, file: File) -> None:
+        path = file.path
+        try:
+            file.datasync()
+            path = f"{self._directory}/{INDEX}"
+            self._files.sync_directory(path)
+        except OSError as error:
+            raise DurabilityError(path, error) from error
+
+
+def _groups(queue: QueueLedger, kept: IndexLedger | None) -> Iterator[list[IndexLedger]]:
+    """Neighbours whose live entries fit in one file, where merging them is worth it."""
+    group: list[IndexLedger] = []
+    live = 0
+    for file in [*queue.files, None]:
+        if file is not None and file is not kept and not file.is_damaged:
+            if live + file.live <= ENTRIES_A_FILE:
+                group.append(file)
+                live += file.live
+                continue
+            following = [file]
+        else:
+            following = []
+        if _is_worth_it(group, live):
+            yield group
+        group = following
+        live = sum(one.live for one in group)
+
+
+def _is_worth_it(group: Sequence[IndexLedger], live: int) -> bool:
+    dead = sum(file.state.entries for file in group) - live
+    return live > 0 and ((dead >= _LEAST_DEAD and dead > live) or len(group) >= _MOST_FILES)

@@ -1,0 +1,207 @@
+"""Memory: bodies beyond the budget are dropped once they are durable, and read back when taken."""
+
+from pathlib import Path
+
+import pytest
+
+from amqpstore import Queue, Store
+from tests.unit.engine.stores import TRANSIENT, Disk, bodies, drain, messages, take
+
+BODY = b"x" * 1000
+LEAST_SHARE = 64 << 10
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Disk:
+    disk = Disk(str(tmp_path / "store"))
+    disk.options = disk.options._replace(memory_bytes=400_000)
+    return disk
+
+
+def publish(store: Store, queue: Queue, count: int, body: bytes = BODY) -> None:
+    for _ in range(count):
+        store.publish([queue], messages(body))
+    store.sync()
+
+
+def in_memory(queue: Queue) -> int:
+    """Bytes of bodies in the queue's runs."""
+    return sum(len(one.body) for run in queue.ready for one in run.messages or [])
+
+
+def check(store: Store) -> None:
+    """What is counted is what is there."""
+    assert [queue.held_bytes for queue in store.queues.values()] == [
+        in_memory(queue) for queue in store.queues.values()
+    ]
+    assert store._memory.held_bytes == sum(queue.held_bytes for queue in store.queues.values())
+
+
+def test_bodies_within_the_budget_stay(disk: Disk) -> None:
+    store = disk.open()
+    queue = store.create_queue("q")
+    publish(store, queue, 150)
+    assert in_memory(queue) == 150_000
+    check(store)
+    store.abandon()
+
+
+def test_bodies_beyond_the_budget_are_dropped_and_read_back_in_order(disk: Disk) -> None:
+    store = disk.open()
+    queue = store.create_queue("q")
+    written = [b"%d" % number * 300 for number in range(1000)]
+    for body in written:
+        store.publish([queue], messages(body))
+        store.sync()
+    # Half of the budget is for everybody, and a queue has its least share in any case.
+    assert in_memory(queue) <= 200_000 + LEAST_SHARE
+    assert queue.ready.first.messages is not None
+    assert queue.ready.last.messages is None
+    check(store)
+    assert drain(store, queue) == written
+    check(store)
+    store.abandon()
+
+
+def test_a_body_stays_until_it_is_durable(disk: Disk) -> None:
+    store = disk.open()
+    queue = store.create_queue("q")
+    for _ in range(1000):
+        store.publish([queue], messages(BODY))
+    store.housekeep()
+    assert in_memory(queue) == 1_000_000
+    store.sync()
+    assert in_memory(queue) <= 200_000 + LEAST_SHARE
+    check(store)
+    store.abandon()
+
+
+def test_what_was_dropped_is_one_run_again(disk: Disk) -> None:
+    store = disk.open()
+    queue = store.create_queue("q")
+    publish(store, queue, 2000)
+    assert len(queue.ready) < 300
+    assert queue.ready_count == 2000
+    store.abandon()
+
+
+def test_a_lazy_queue_keeps_no_body(disk: Disk) -> None:
+    store = disk.open()
+    queue, other = store.create_queue("q"), store.create_queue("other")
+    queue.lazy = True
+    publish(store, queue, 10)
+    publish(store, other, 10)
+    assert (in_memory(queue), in_memory(other)) == (0, 10_000)
+    assert len(queue.ready) == 1
+    check(store)
+    assert drain(store, queue) == [BODY] * 10
+    store.abandon()
+
+
+def test_a_lazy_queue_keeps_no_transient_body_either(disk: Disk) -> None:
+    store = disk.open()
+    queue = store.create_queue("q")
+    queue.lazy = True
+    for number in range(10):
+        store.publish([queue], messages(b"%d" % number, envelope=TRANSIENT))
+    store.sync()
+    store.housekeep()
+    assert in_memory(queue) == 0
+    check(store)
+    assert drain(store, queue) == [b"%d" % number for number in range(10)]
+    store.abandon()
+
+
+def test_a_requeued_body_of_a_lazy_queue_is_dropped_again(disk: Disk) -> None:
+    store = disk.open()
+    queue = store.create_queue("q")
+    queue.lazy = True
+    publish(store, queue, 3)
+    store.requeue(queue, take(store, queue, 1))
+    assert in_memory(queue) == 1000
+    store.housekeep()
+    assert in_memory(queue) == 0
+    run = take(store, queue, 1)
+    assert (run.delivery_count, bodies(run)) == (1, [BODY])
+    check(store)
+    store.abandon()
+
+
+def test_a_queue_that_is_lazy_from_now_on_keeps_no_further_body(disk: Disk) -> None:
+    store = disk.open()
+    queue = store.create_queue("q")
+    publish(store, queue, 5)
+    queue.lazy = True
+    publish(store, queue, 5)
+    assert in_memory(queue) <= 5000
+    queue.lazy = False
+    publish(store, queue, 5)
+    assert queue.ready.last.messages is not None
+    check(store)
+    assert drain(store, queue) == [BODY] * 15
+    store.abandon()
+
+
+@pytest.mark.xfail(strict=True, reason="what was held before the switch is never looked at again")
+def test_a_queue_that_becomes_lazy_drops_the_bodies_that_it_has(disk: Disk) -> None:
+    store = disk.open()
+    queue = store.create_queue("q")
+    publish(store, queue, 5)
+    queue.lazy = True
+    store.housekeep()
+    publish(store, queue, 1)
+    assert in_memory(queue) == 0
+    store.abandon()
+
+
+def test_the_shares_follow_the_rates(disk: Disk) -> None:
+    store = disk.open()
+    fast, slow, idle = (store.create_queue(name) for name in ("fast", "slow", "idle"))
+    for _ in range(12):
+        fast.taken_bytes, slow.taken_bytes = 300_000, 100_000
+        store._memory.share(list(store.queues.values()))
+    assert idle.share_bytes == 0
+    assert sum(queue.share_bytes for queue in (fast, slow)) <= 400_000
+    assert fast.share_bytes == pytest.approx(300_000, rel=0.01)
+    assert slow.share_bytes == pytest.approx(100_000, rel=0.01)
+    for _ in range(30):
+        store._memory.share(list(store.queues.values()))
+    assert (fast.share_bytes, slow.share_bytes) == (0, 0)
+    store.abandon()
+
+
+def test_a_queue_that_is_emptied_keeps_more_than_one_that_is_not(disk: Disk) -> None:
+    store = disk.open()
+    fast, idle = store.create_queue("fast"), store.create_queue("idle")
+    publish(store, fast, 300)
+    assert drain(store, fast) == [BODY] * 300
+    for _ in range(8):
+        fast.taken_bytes = 1
+        store._memory.share(list(store.queues.values()))
+    for _ in range(40):
+        publish(store, idle, 20)
+        publish(store, fast, 10)
+    assert in_memory(idle) <= 200_000
+    assert in_memory(fast) >= 350_000
+    check(store)
+    store.abandon()
+
+
+@pytest.mark.parametrize("how", ["take", "purge", "delete"])
+def test_nothing_is_held_when_everything_is_gone(disk: Disk, how: str) -> None:
+    store = disk.open()
+    one, two = store.create_queue("one"), store.create_queue("two")
+    for number in range(600):
+        store.publish([one, two], messages(BODY, b"%d" % number))
+        store.sync()
+    for queue in (one, two):
+        if how == "take":
+            drain(store, queue)
+        elif how == "purge":
+            assert store.purge(queue) == 1200
+        else:
+            store.delete_queue(queue)
+    assert store._memory.held_bytes == 0
+    store.housekeep()
+    assert store._memory.held_bytes == 0
+    store.abandon()
