@@ -144,7 +144,7 @@ class MemoryFiles:
         self._directory(path)
         if self.capacity_bytes is None:
             return 1 << 60
-        return self.capacity_bytes - sum(map(len, self.contents()))
+        return self.capacity_bytes - _visible_bytes(self._root)
 
     def allocate(self, path: str, size: int) -> None:
         if size > self.free_bytes(posixpath.dirname(_normal(path))):
@@ -397,6 +397,14 @@ class MemoryFiles:
     def _record(self, operation: Operation) -> None:
         if self.record is not None:
             self.record(operation)
+
+
+def _visible_bytes(directory: DirectoryNode) -> int:
+    """What the files below a directory have together, as a process sees it."""
+    return sum(
+        _visible_bytes(node) if isinstance(node, DirectoryNode) else len(node.content)
+        for node in directory.entries.values()
+    )
 
 
 def _normal(path: str) -> str:

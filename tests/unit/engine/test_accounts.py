@@ -129,9 +129,7 @@ def test_a_segment_without_messages_is_all_garbage() -> None:
     assert account.garbage_bytes == 132
 
 
-@given(
-    st.lists(st.tuples(st.integers(0, 9), st.integers(1, 10)), max_size=6), st.integers(10, 20)
-)
+@given(st.lists(st.tuples(st.integers(0, 9), st.integers(1, 10)), max_size=6), st.integers(10, 20))
 def test_references_are_how_often_each_message_was_enqueued(
     spans: list[tuple[int, int]], first_id: int
 ) -> None:

@@ -59,11 +59,9 @@ columns = st.lists(
 
 
 @given(columns, st.integers(1, 2**64 - 1))
-def test_a_block_is_read_back_as_it_was_written(
-    rows: list[tuple[int, ...]], queue_id: int
-) -> None:
+def test_a_block_is_read_back_as_it_was_written(rows: list[tuple[int, ...]], queue_id: int) -> None:
     written = Entries(
-        *(array(code, column) for code, column in zip("QQIQIBB", zip(*rows, strict=True)))
+        *map(array, "QQIQIBB", zip(*rows, strict=True)),
     )
     block = encode_block(queue_id, NUMBER, written, SEED)
     assert decode_block(payload_of(block)) == (queue_id, written)

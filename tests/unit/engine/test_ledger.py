@@ -139,9 +139,7 @@ class Subject:
         assert not states
         known = {queue.id for queue in queues}
         # A queue that nothing happened to has a row of the store's only.
-        queues += [
-            QueueLedger(one, 1, (), self.reader) for one in self.plain.queues.keys() - known
-        ]
+        queues += [QueueLedger(one, 1, (), self.reader) for one in self.plain.queues.keys() - known]
         accounts = [Account.of_row(row) for row in catalog.rows("segments").values()]
         self.ledger = Ledger(Accounts(accounts), queues, self.reader)
         self.writer = IndexWriter(self.backing.files, self.backing.directory, self.backing.seed)

@@ -1,19 +1,18 @@
 """One record: what is written is read back, and nothing else is a record."""
 
-import struct
-
 import pytest
-from crc32c import crc32c
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from amqpstore import Envelope, Message, StoreError
 from amqpstore.message import encode_head
 from amqpstore.records import (
+    COMPRESSED,
     HEADER,
     MAGIC,
     Gap,
     Kind,
+    MessageDecoder,
     Operation,
     OperationKind,
     Record,
@@ -45,6 +44,11 @@ operations = st.builds(
 )
 
 
+def decoder(envelopes: dict[bytes, Envelope]) -> MessageDecoder:
+    """Of bodies that are not compressed."""
+    return MessageDecoder(envelopes, lambda body: body)
+
+
 def test_a_record_is_found_where_it_was_written() -> None:
     content = b"before" + RECORD + b"behind"
     found = record_at(content, 6, SEGMENT, SEED)
@@ -67,7 +71,7 @@ def test_a_message_is_read_back_as_it_was_written(
     assert content == encode_record(Kind.MESSAGE, 9, SEGMENT, payload, seed=SEED, batch=2)
     found = record_at(content, 0, SEGMENT, SEED)
     assert isinstance(found, Record)
-    read = decode_message(content[found.payload_offset : found.end], {})
+    read = decode_message(content[found.payload_offset : found.end], 0, decoder({}))
     assert (found.number, read.body) == (9, body)
     assert read.envelope.exchange == exchange
     assert read.envelope.routing_key == routing_key
@@ -89,8 +93,8 @@ def test_a_transaction_is_read_back_as_it_was_written(
 def test_messages_that_say_the_same_share_an_envelope() -> None:
     payload = encode_head("ex", "key", b"")
     envelopes: dict[bytes, Envelope] = {}
-    one = decode_message(payload + b"one", envelopes)
-    two = decode_message(payload + b"two", envelopes)
+    one = decode_message(payload + b"one", 0, decoder(envelopes))
+    two = decode_message(payload + b"two", 0, decoder(envelopes))
     assert one.envelope is two.envelope
 
 
@@ -134,13 +138,29 @@ def test_a_kind_that_is_not_known_is_refused(kind: int) -> None:
     assert found == Gap(0, len(content), f"kind {kind} with flags 0x0 is of a newer format")
 
 
-def test_flags_that_are_not_zero_are_refused() -> None:
-    identity = struct.pack(">4sBBHQII", MAGIC, Kind.MESSAGE, 1, 0, 1, SEGMENT, 0)
-    checksum = crc32c(identity, SEED)
-    content = identity + struct.pack(">II", checksum, checksum)
+@pytest.mark.parametrize(
+    ("kind", "flags"),
+    [
+        (Kind.MESSAGE, 2),
+        (Kind.MESSAGE, 0x81),
+        (Kind.SEGMENT, 1),
+        (Kind.TRANSACTION, 1),
+        (Kind.INDEX, 1),
+    ],
+)
+def test_flags_that_are_not_known_are_refused(kind: Kind, flags: int) -> None:
+    seed = 0 if kind == Kind.SEGMENT else SEED
+    content = encode_record(kind, 1, SEGMENT, b"", seed=seed, flags=flags)
     found = record_at(content, 0, SEGMENT, SEED)
-    assert isinstance(found, Gap)
-    assert "newer format" in found.reason
+    reason = f"kind {kind} with flags {flags:#x} is of a newer format"
+    assert found == Gap(0, len(content), reason)
+
+
+def test_the_flag_of_a_compressed_body_is_part_of_the_record() -> None:
+    content = encode_record(Kind.MESSAGE, 1, SEGMENT, b"", seed=SEED, flags=COMPRESSED)
+    found = record_at(content, 0, SEGMENT, SEED)
+    assert isinstance(found, Record)
+    assert found.flags == COMPRESSED
 
 
 @given(st.integers(0, 4096))
@@ -167,12 +187,12 @@ def test_the_length_of_a_damaged_header_is_not_trusted() -> None:
 @pytest.mark.parametrize("size", range(len(encode_head("ex", "key", b"properties"))))
 def test_a_message_whose_lengths_do_not_fit_is_refused(size: int) -> None:
     with pytest.raises(ValueError):
-        decode_message(encode_head("ex", "key", b"properties")[:size], {})
+        decode_message(encode_head("ex", "key", b"properties")[:size], 0, decoder({}))
 
 
 def test_a_routing_key_that_is_not_utf_8_is_refused() -> None:
     with pytest.raises(ValueError):
-        decode_message(b"\x00\x01\x00\x00\x00\x00\xff", {})
+        decode_message(b"\x00\x01\x00\x00\x00\x00\xff", 0, decoder({}))
 
 
 @pytest.mark.parametrize("size", [0, 7, 9, 39, 41])

@@ -1,0 +1,189 @@
+"""Checkpoints, index files and compaction: what the histories have of them, and single crashes."""
+
+import functools
+from collections import Counter
+
+import msgpack
+import pytest
+
+from amqpstore import Queue
+from amqpstore.filenames import FIRST_COMPACTED, index_key, segment_number
+from tests.crash.histories import (
+    DIRECTORY,
+    open_faulty_store,
+    open_store,
+    outside_of,
+    random_history,
+    record,
+    short_history,
+)
+from tools.drill.explorer import Explorer
+from tools.drill.faulty_files import Faults
+from tools.drill.memory_files import MemoryFiles
+from tools.drill.operations import Append, Commit, Create, Operation, Remove
+from tools.drill.outside import Outside
+from tools.drill.prover import Prover
+from tools.drill.trace import Trace
+
+INDEX = f"{DIRECTORY}/index"
+SEGMENTS = f"{DIRECTORY}/segments"
+
+
+def kind_of(path: str) -> str:
+    name = path.rpartition("/")[2]
+    if index_key(name):
+        return "index file"
+    if number := segment_number(name):
+        return "segment" if number < FIRST_COMPACTED else "merged segment"
+    return "other file"
+
+
+def contained(trace: Trace) -> Counter[str]:
+    """How often a history has what."""
+    found: Counter[str] = Counter()
+    written: set[str] = set()
+    positions: set[str] = set()
+    for event in trace.events:
+        if isinstance(event, Commit):
+            tables = msgpack.unpackb(event.content, strict_map_key=False)
+            positions.add(tables["store"].get(b"position", b""))
+        elif isinstance(event, Create):
+            found[f"{kind_of(event.path)} created"] += 1
+        elif isinstance(event, Append):
+            if event.path in written:
+                found[f"{kind_of(event.path)} appended to"] += 1
+            written.add(event.path)
+        elif isinstance(event, Remove):
+            found[f"{kind_of(event.path)} removed"] += 1
+    found["checkpoint"] = len(positions) - 1
+    return found
+
+
+@pytest.fixture
+def paging(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """Counts index files that queues were left to, and read again from."""
+    counts: Counter[str] = Counter()
+    page_out, paged_in = Queue.page_out, Queue.paged_in
+
+    def counted_out(self: Queue, *args: object) -> int:
+        before = len(self.paged)
+        freed = page_out(self, *args)  # type: ignore[arg-type]
+        counts["out"] += len(self.paged) - before
+        return freed
+
+    def counted_in(self: Queue, *args: object) -> None:
+        counts["in"] += 1
+        paged_in(self, *args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Queue, "page_out", counted_out)
+    monkeypatch.setattr(Queue, "paged_in", counted_in)
+    return counts
+
+
+EVERYTHING = {
+    "checkpoint": 5,
+    "index file created": 5,
+    "index file appended to": 2,
+    "index file removed": 3,
+    "segment created": 5,
+    "segment removed": 3,
+    "merged segment created": 1,
+}
+
+
+def test_the_short_history_has_everything(paging: Counter[str]) -> None:
+    found = contained(record(short_history))
+    assert {what for what, least in EVERYTHING.items() if found[what] < least} == set()
+    assert paging["out"] >= 3
+    assert paging["in"] >= 3
+
+
+def test_random_histories_have_everything_among_them(paging: Counter[str]) -> None:
+    histories = [contained(random_history(f"random {seed}", 60)) for seed in range(40)]
+    having = Counter(what for found in histories for what in found)
+    for what in EVERYTHING:
+        assert having[what] >= 25, what
+    assert having["merged segment removed"] >= 10
+    assert paging["out"] > 40
+    assert paging["in"] > 40
+
+
+def fast_and_slow(outside: Outside) -> None:
+    """Three segments of which only a small message each is live, and a checkpoint that says so."""
+    outside.open()
+    outside.create_queue("slow")
+    outside.create_queue("fast")
+    for number in range(3):
+        outside.publish(["slow"], [b"stays %d" % number])
+        outside.publish(["fast"], [bytes(1000)])
+        outside.begin_sync()
+        outside.finish_sync()
+
+
+def test_the_segment_that_recovery_starts_in_is_not_merged() -> None:
+    """It has messages behind the checkpoint, of which the accounts know nothing yet."""
+
+    def history(outside: Outside) -> None:
+        fast_and_slow(outside)
+        for _ in range(3):
+            outside.take("fast", 1, acked=True)
+        outside.begin_sync()
+        outside.finish_sync()
+        outside.checkpoint()
+        outside.publish(["slow"], [b"behind the checkpoint" * 50])
+        outside.begin_sync()
+        outside.finish_sync()
+        outside.publish(["slow"], [b"in the next segment"])
+        outside.begin_sync()
+        outside.finish_sync()
+        outside.housekeep(2)
+        outside.kill()
+        outside.open()
+
+    result = Explorer(open_store, "position", images_an_operation=4).explore(record(history))
+    assert [str(violation) for violation in result.violations] == []
+
+
+@pytest.mark.parametrize("kind", ["index file", "merged segment"])
+def test_what_a_crash_left_without_a_row_is_removed(kind: str) -> None:
+    """The power is cut before each commit, and all that was written survives."""
+    trace = record(short_history)
+    prover = Prover(open_store, 2)
+    disk = trace.base.fork()
+    leftovers = 0
+    for event in trace.events:
+        if isinstance(event, Commit):
+            names = {name for path in (INDEX, SEGMENTS) for name in listed(disk, path)}
+            after = disk.fork()
+            recovered = prover.recover(after)
+            assert recovered.faults == ()
+            gone = names - {name for path in (INDEX, SEGMENTS) for name in listed(after, path)}
+            leftovers += sum(kind_of(name) == kind for name in gone)
+        if isinstance(event, Operation):
+            disk.redo(event)
+    assert leftovers > 0
+
+
+def listed(disk: MemoryFiles, path: str) -> list[str]:
+    return disk.list_directory(path) if disk.exists(path) else []
+
+
+def test_a_merged_segment_that_cannot_be_removed_does_not_stop_the_store() -> None:
+    """The swap is done: what is left has no row, and the next start removes it."""
+    faults = Faults(-1, of="remove")
+    outside = outside_of(functools.partial(open_faulty_store, faults=faults))
+    fast_and_slow(outside)
+    for _ in range(3):
+        outside.take("fast", 1, acked=True)
+    outside.begin_sync()
+    outside.finish_sync()
+    outside.checkpoint()
+    outside.housekeep()
+    faults.nth = len(faults.calls)
+    outside.housekeep()
+    assert faults.has_struck
+    outside.close()
+    outside.open()
+    assert outside.ready_count("slow") == 3
+    outside.close()
+    assert Prover(open_store, 2).recover(outside.files).faults == ()
