@@ -12,13 +12,12 @@ from __future__ import annotations
 
 import sys
 from array import array
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from operator import attrgetter
 from typing import Any
 
-from amqpstore.index import contiguous
 from amqpstore.records import Operation
 
 _FIRST_ID = attrgetter("first_id")
@@ -27,8 +26,9 @@ _FIRST_ID = attrgetter("first_id")
 class Account:
     """Of segment `number`: messages and bytes in all, and those that are live.
 
-    `references` has, for the ids from `first_id` on, how many queues hold each; None says one
-    each. `end_bytes` is the size of what the checkpoint has seen of the file.
+    `references` has how many queues hold each, None says one each: of the ids from `first_id` on,
+    or, where compaction has left gaps between them, of those in `ids`, ascending. `end_bytes` is
+    the size of what the checkpoint has seen of the file.
     """
 
     __slots__ = (
@@ -36,6 +36,7 @@ class Account:
         "end_bytes",
         "end_id",
         "first_id",
+        "ids",
         "live_bytes",
         "live_count",
         "number",
@@ -52,6 +53,7 @@ class Account:
         self.total_bytes = 0
         self.live_count = 0
         self.live_bytes = 0
+        self.ids: array[int] | None = None
         self.references: array[int] | None = None
 
     @property
@@ -84,51 +86,70 @@ class Account:
                 size for size, number in zip(sizes, references, strict=True) if number
             )
 
+    def restrict(self, ids: array[int], references: array[int], live_bytes: int) -> None:
+        """Make it the account of these messages, all live, which compaction kept."""
+        self.ids = ids
+        self.references = references
+        self.first_id, self.end_id = ids[0], ids[-1] + 1
+        self.count = self.live_count = len(ids)
+        self.total_bytes = self.live_bytes = live_bytes
+
     def release(self, ids: Sequence[int], sizes: Sequence[int]) -> None:
         """A queue holds these messages no more. Ids ascend."""
         references = self.references
         count = len(ids)
         if references is None:
-            if count == self.count:
-                self.live_count = self.live_bytes = 0
-                self.references = array("I", [0]) * (self.end_id - self.first_id)
-                return
             references = self.references = array("I", [1]) * (self.end_id - self.first_id)
-        if contiguous(ids, 0, count):
-            start = ids[0] - self.first_id
-            if references[start : start + count].count(1) == count:
-                references[start : start + count] = array("I", [0]) * count
-                self.live_count -= count
-                self.live_bytes -= sum(sizes)
-                return
-        first_id = self.first_id
+        start = self._place(ids[0])
+        stop = self._place(ids[-1]) + 1
+        if stop - start == count and references[start:stop].count(1) == count:
+            references[start:stop] = array("I", [0]) * count
+            self.live_count -= count
+            self.live_bytes -= sum(sizes)
+            return
         for message_id, size in zip(ids, sizes, strict=True):
-            place = message_id - first_id
+            place = self._place(message_id)
             references[place] -= 1
             if not references[place]:
                 self.live_count -= 1
                 self.live_bytes -= size
 
-    def is_live(self, message_id: int) -> bool:
-        """Whether a queue holds the message, which is in this segment."""
-        return self.references is None or self.references[message_id - self.first_id] > 0
+    def live(self) -> Iterator[tuple[int, int]]:
+        """Id and references of each live message, ascending."""
+        ids = range(self.first_id, self.end_id) if self.ids is None else self.ids
+        if self.references is None:
+            return ((message_id, 1) for message_id in ids)
+        pairs = zip(ids, self.references, strict=True)
+        return ((message_id, number) for message_id, number in pairs if number)
+
+    def _place(self, message_id: int) -> int:
+        if self.ids is None:
+            return message_id - self.first_id
+        return bisect_left(self.ids, message_id)
 
     def row(self) -> dict[str, Any]:
         """As the catalog keeps it."""
-        references = b"" if self.references is None else _packed(self.references)
-        row = {name: getattr(self, name) for name in self.__slots__ if name != "references"}
-        return row | {"references": references}
+        row = {name: getattr(self, name) for name in self.__slots__ if name not in _COLUMNS}
+        return row | {
+            "ids": b"" if self.ids is None else _packed(self.ids),
+            "references": b"" if self.references is None else _packed(self.references),
+        }
 
     @classmethod
     def of_row(cls, row: dict[str, Any]) -> Account:
         """As it was when `row` was made."""
         account = cls(row["number"], row["first_id"])
         for name in cls.__slots__:
-            if name != "references":
+            if name not in _COLUMNS:
                 setattr(account, name, row[name])
+        if row["ids"]:
+            account.ids = _unpacked(row["ids"], "Q")
         if row["references"]:
-            account.references = _unpacked(row["references"])
+            account.references = _unpacked(row["references"], "I")
         return account
+
+
+_COLUMNS = ("ids", "references")
 
 
 class Accounts:
@@ -204,19 +225,19 @@ def references_of(enqueues: Sequence[Operation], first_id: int, count: int) -> a
     return array("I", list(accumulate(changes))[:count])
 
 
-def _packed(references: array[int]) -> bytes:
+def _packed(numbers: array[int]) -> bytes:
     """A letter that says how many bytes a number has, and the numbers, big-endian."""
-    largest = max(references, default=0)
-    code = "B" if largest < 256 else "H" if largest < 65536 else "I"
-    column = array(code, references)
+    largest = max(numbers, default=0)
+    code = next(code for code in "BHIQ" if largest < 1 << 8 * array(code).itemsize)
+    column = array(code, numbers)
     if sys.byteorder == "little":
         column.byteswap()
     return code.encode() + column.tobytes()
 
 
-def _unpacked(packed: bytes) -> array[int]:
+def _unpacked(packed: bytes, code: str) -> array[int]:
     column = array(packed[:1].decode())
     column.frombytes(packed[1:])
     if sys.byteorder == "little":
         column.byteswap()
-    return array("I", column)
+    return array(code, column)

@@ -35,6 +35,7 @@ TABLES = (
     "marks",
     "ends",
     "dictionaries",
+    "quarantine",
     "vhosts",
     "users",
     "exchanges",

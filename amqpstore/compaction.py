@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import contextlib
 from array import array
-from collections.abc import Sequence
+from bisect import bisect_right
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from amqpstore.accounts import Account, Accounts
@@ -42,6 +43,7 @@ LEAST_SEGMENTS = 3
 GARBAGE_FRACTION = 0.5
 
 _SAMPLES = 4096
+_PIECE_BYTES = 1 << 20
 
 
 class Compacted(NamedTuple):
@@ -52,7 +54,7 @@ class Compacted(NamedTuple):
 
     numbers: list[int]
     segment: Segment
-    read_bytes: int
+    moved_bytes: int
     damage: list[tuple[str, int, int, str]]
     dictionary: tuple[int, bytes] | None
 
@@ -68,20 +70,19 @@ def choose(accounts: Accounts, *, log_segment: int, segment_bytes: int) -> list[
     garbage = sum(account.garbage_bytes for account in sealed)
     if len(every) < LEAST_SEGMENTS or garbage <= GARBAGE_FRACTION * total:
         return []
-    best: list[Account] = []
-    most = 0
-    for start in range(len(sealed)):
-        live = freed = 0
-        for stop in range(start, len(sealed)):
-            account = sealed[stop]
-            live += account.end_bytes - account.garbage_bytes
-            if stop > start and live > segment_bytes:
-                break
-            freed += account.garbage_bytes
-            if freed > most and (stop > start or 2 * account.garbage_bytes > account.end_bytes):
-                most = freed
-                best = sealed[start : stop + 1]
-    return best
+    best = most = start = live = freed = 0
+    end = 0
+    for stop, account in enumerate(sealed, 1):
+        live += account.end_bytes - account.garbage_bytes
+        freed += account.garbage_bytes
+        while live > segment_bytes and start < stop - 1:
+            live -= sealed[start].end_bytes - sealed[start].garbage_bytes
+            freed -= sealed[start].garbage_bytes
+            start += 1
+        is_worth_it = stop - start > 1 or 2 * account.garbage_bytes > account.end_bytes
+        if freed > most and is_worth_it:
+            best, end, most = start, stop, freed
+    return sealed[best:end]
 
 
 class Compaction:
@@ -93,6 +94,7 @@ class Compaction:
         ledger: Ledger,
         *,
         accounts: Sequence[Account],
+        sources: Sequence[Segment],
         number: int,
         now_ms: int,
         compressor: Compressor | None = None,
@@ -113,16 +115,22 @@ class Compaction:
         self._segment = Segment(files, segment_path(directory, number), number, seed)
         self._account = Account(number, accounts[0].first_id)
         self._damage: list[tuple[str, int, int, str]] = []
+        self._sources = {segment.number: segment for segment in sources}
+        self._ids = array("Q")
+        self._references = array("I")
+        self._live_bytes = 0
+        self._copied = 0
+        self._read_bytes = 0
 
     def run(self) -> Compacted:
-        """Make it. Raises: OSError, DurabilityError, DamageError (what was written is not there).
+        """Make it. Raises: OSError, DamageError (what was written is not there), DurabilityError.
 
         The old files stay: `Compacted.numbers` are to be taken out of use, and then removed.
         """
         try:
             self._write()
             self._check()
-        except OSError:
+        except (OSError, DamageError):
             with contextlib.suppress(OSError):
                 self._files.remove(self._segment.path)
             raise
@@ -138,6 +146,10 @@ class Compaction:
         key = f"{self._number:010}"
         changes.append(Change("segments", key, self._account.row()))
         changes.append(Change("marks", key, Marks.of(self._segment).row))
+        for account in self._accounts:
+            path = segment_path(self._directory, account.number)
+            if found := [list(rest) for damaged, *rest in self._damage if damaged == path]:
+                changes.append(Change("quarantine", f"{account.number:010}", found))
         if self._dictionary:
             number, dictionary = self._dictionary
             changes.append(Change("dictionaries", f"{number:010}", dictionary))
@@ -146,8 +158,8 @@ class Compaction:
         accounts.replace(self._accounts, self._account)
         accounts.changed.discard(self._account)
         numbers = [account.number for account in self._accounts]
-        read_bytes = sum(account.end_bytes for account in self._accounts)
-        return Compacted(numbers, self._segment, read_bytes, self._damage, self._dictionary)
+        moved_bytes = self._read_bytes + self._segment.size
+        return Compacted(numbers, self._segment, moved_bytes, self._damage, self._dictionary)
 
     def _write(self) -> None:
         segment = self._segment
@@ -159,8 +171,10 @@ class Compaction:
             self._train(self._compressor)
         for account in self._accounts:
             self._copy(account)
-        self._account.end_bytes = segment.size
-        self._account.end_id = segment.end_id = max(self._accounts[-1].end_id, segment.end_id)
+        account = self._account
+        account.restrict(self._ids, self._references, self._live_bytes)
+        account.end_bytes = segment.size
+        segment.first_id, segment.end_id = account.first_id, account.end_id
         path = segment.path
         try:
             segment.file().datasync()
@@ -173,53 +187,61 @@ class Compaction:
         """Train a dictionary with bodies that will be compressed with it."""
         bodies: list[bytes] = []
         for account in self._accounts:
-            content = self._content(account)
-            for found in scan(content, account.number, self._seed):
-                if len(bodies) == _SAMPLES:
-                    break
-                if isinstance(found, Record) and found.kind == Kind.MESSAGE and not found.flags:
+            live = dict(account.live())
+            for content, found in self._records(account, live, []):
+                if len(bodies) < _SAMPLES and not found.flags:
                     payload = content[found.payload_offset : found.end]
                     bodies.append(payload[head_size(payload) :])
         if trained := train(bodies):
             self._dictionary = trained
             self._compressor = compressor.with_dictionary(trained[1])
 
-    def _content(self, account: Account) -> bytes:
-        file = self._files.open(segment_path(self._directory, account.number))
-        try:
-            return file.read(0, account.end_bytes)
-        finally:
-            file.close()
-
     def _copy(self, account: Account) -> None:
-        """Write the live records of a segment to the new one."""
-        path = segment_path(self._directory, account.number)
-        content = self._content(account)
+        """Write the live records of a segment to the new one.
+
+        A message whose record is damaged stays in the account: its queue still holds it.
+        """
+        live = dict(account.live())
         buffers: list[bytes] = []
-        references = account.references
-        sizes = array("I", [0]) * (account.end_id - account.first_id)
-        kept = array("I", [0]) * len(sizes)
-        for found in scan(content, account.number, self._seed):
-            if isinstance(found, Gap):
-                self._damage.append((path, found.offset, found.end - found.offset, found.reason))
-                continue
-            if found.kind != Kind.MESSAGE:
-                continue
-            place = found.number - account.first_id
-            if not 0 <= place < len(sizes) or not account.is_live(found.number):
-                continue
+        waiting_bytes = 0
+        for content, found in self._records(account, live, self._damage):
             payload, flags = self._compressed(content, found)
             record = encode_record(
                 Kind.MESSAGE, found.number, self._number, payload, seed=self._seed, flags=flags
             )
+            buffers.append(record)
+            waiting_bytes += len(record)
             self._segment.place(found.number, self._segment.size)
             self._segment.size += len(record)
-            buffers.append(record)
-            sizes[place] = logical_bytes(content, found)
-            kept[place] = 1 if references is None else references[place]
+            self._copied += 1
+            self._live_bytes += logical_bytes(content, found)
+            if waiting_bytes >= _PIECE_BYTES:
+                self._segment.file().append(buffers)
+                buffers.clear()
+                waiting_bytes = 0
         if buffers:
             self._segment.file().append(buffers)
-        self._count_in(account, sizes, kept)
+        self._ids.extend(live)
+        self._references.extend(live.values())
+
+    def _records(
+        self, account: Account, live: Mapping[int, int], damage: list[tuple[str, int, int, str]]
+    ) -> Iterator[tuple[bytes, Record]]:
+        """The sound MESSAGE records of live messages, each in the content that it is in."""
+        path = segment_path(self._directory, account.number)
+        file = self._files.open(path)
+        try:
+            for start, end in _pieces(self._sources[account.number], account.end_bytes, live):
+                content = file.read(start, end - start)
+                self._read_bytes += len(content)
+                for found in scan(content, account.number, self._seed):
+                    if isinstance(found, Gap):
+                        size = found.end - found.offset
+                        damage.append((path, start + found.offset, size, found.reason))
+                    elif found.kind == Kind.MESSAGE and found.number in live:
+                        yield content, found
+        finally:
+            file.close()
 
     def _compressed(self, content: bytes, found: Record) -> tuple[bytes, int]:
         """A message's payload and flags: compressed now, where it was not before."""
@@ -230,14 +252,6 @@ class Compaction:
         body = self._compressor.compress(payload[head_bytes:])
         return (payload, 0) if body is None else (payload[:head_bytes] + body, COMPRESSED)
 
-    def _count_in(self, account: Account, sizes: array[int], kept: array[int]) -> None:
-        """Account for what was kept; ids between are nobody's."""
-        if sizes:
-            before = self._account.count
-            self._account.add(account.first_id, sizes, kept)
-            # Only what is there counts, not the ids between.
-            self._account.count = before + len(kept) - kept.count(0)
-
     def _check(self) -> None:
         """Read back what was written, and see that it is all there. Raises: DamageError."""
         segment = self._segment
@@ -247,9 +261,33 @@ class Compaction:
             if isinstance(record, Gap):
                 raise DamageError(segment.path, record.offset, f"after compaction: {record.reason}")
             found += record.kind == Kind.MESSAGE
-        if found != self._account.count:
-            reason = f"{found} messages are there after compaction, of {self._account.count}"
+        if found != self._copied:
+            reason = f"{found} messages are there after compaction, of {self._copied}"
             raise DamageError(segment.path, 0, reason)
+
+
+def _pieces(segment: Segment, end_bytes: int, live: Collection[int]) -> Iterator[tuple[int, int]]:
+    """Where in a segment live messages are: from mark to mark, neighbours as one up to 1 MiB."""
+    ends = [*segment.mark_offsets[1:], end_bytes]
+    needed = sorted({bisect_right(segment.mark_ids, one) - 1 for one in live})
+    start = end = 0
+    for mark in needed:
+        if mark < 0:
+            continue
+        if segment.mark_offsets[mark] != end or end - start >= _PIECE_BYTES:
+            if end > start:
+                yield start, end
+            start = segment.mark_offsets[mark]
+        end = ends[mark]
+    if end > start:
+        yield start, end
+
+
+def quarantine(files: Files, directory: str, number: int) -> None:
+    """Move a segment to `quarantine/`, out of everybody's way. Raises: OSError."""
+    to = f"{directory}/{QUARANTINE}"
+    files.make_directory(to)
+    files.rename(segment_path(directory, number), f"{to}/{number:010}.segment")
 
 
 def remove_compacted(files: Files, directory: str, compacted: Compacted) -> None:
@@ -258,9 +296,7 @@ def remove_compacted(files: Files, directory: str, compacted: Compacted) -> None
     for number in compacted.numbers:
         path = segment_path(directory, number)
         if path in damaged:
-            quarantine = f"{directory}/{QUARANTINE}"
-            files.make_directory(quarantine)
-            files.rename(path, f"{quarantine}/{number:010}.segment")
+            quarantine(files, directory, number)
         else:
             with contextlib.suppress(FileNotFoundError):
                 files.remove(path)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 from amqpstore.accounts import Account
@@ -16,12 +17,15 @@ from amqpstore.backing import Backing
 from amqpstore.checkpoint import Checkpoint, Marks, Written
 from amqpstore.compaction import Compacted, Compaction, choose, remove_compacted
 from amqpstore.compression import Compressor
+from amqpstore.errors import DamageError
 from amqpstore.filenames import index_path
+from amqpstore.index_merge import Merged
 from amqpstore.index_writer import IndexWriter
 from amqpstore.log import Log
 from amqpstore.memory import Memory
 from amqpstore.queue import Queue
 from amqpstore.recovery import Recovered
+from amqpstore.segments import Segment
 from amqpstore.space import Space
 from amqpstore.worker import Outcome, Worker
 
@@ -35,10 +39,13 @@ class Options(NamedTuple):
     """How a store is kept. Sizes in bytes, times in ms.
 
     `segment_bytes`: from there on a segment gets no further batch. `memory_bytes`: of bodies that
-    are on disk as well. A checkpoint is due after `checkpoint_bytes` of log, or
-    `checkpoint_messages`, or `checkpoint_ms`. Compaction reads `compaction_bytes_s` at most.
+    are on disk as well. A checkpoint is due after `checkpoint_bytes` of log, or when so much was
+    done to `checkpoint_messages`, those in several queues counted in each, or `checkpoint_ms`.
+    Compaction reads and writes `compaction_bytes_s` at most.
+
     Bodies of at least `compress_from_bytes` are compressed, by zstd, 0 is none; with
     `train_dictionary` compaction does it with a dictionary, trained once, and small ones too.
+
     Publishers are refused while less than `least_free_bytes` of the disk is free, and
     `reserve_bytes` are kept for all else.
     """
@@ -46,7 +53,7 @@ class Options(NamedTuple):
     segment_bytes: int = 16 << 20
     memory_bytes: int = 32 << 20
     checkpoint_bytes: int = 64 << 20
-    checkpoint_messages: int = 100_000
+    checkpoint_messages: int = 65_536
     checkpoint_ms: int = 5_000
     compaction_bytes_s: int = 64 << 20
     compress_from_bytes: int = 0
@@ -99,10 +106,13 @@ class Keeper:
         self._log.settled[:0] = recovered.batches
         first = recovered.batches[0] if recovered.batches else None
         self._marked = first.segment if first else recovered.position.segment
+        self._known_segment = recovered.start.segment
         self._checkpoint_ms = 0
         self._compaction_ms = 0
         self._take_over: Callable[[object, int], None] | None = None
         self._unfinished: Checkpoint | None = None
+        self._detached: list[Segment] = []
+        self._removals: list[Callable[[], None]] = []
         self._is_compaction_checked = False
 
     def housekeep(self, now_ms: int) -> None:
@@ -126,6 +136,8 @@ class Keeper:
                 self._begin(self._new_compaction(accounts, now_ms).run, self._compacted)
             else:
                 self._is_compaction_checked = True
+        elif self._detached or self._removals:
+            self._begin(lambda: None, self._cleaned_up)
 
     def checkpoint(self) -> None:
         """Finish what is under way, and make a checkpoint of all that was settled, here."""
@@ -135,15 +147,47 @@ class Keeper:
                 self._finish(outcome, self._checkpoint_ms)
         while self._unfinished or self._log.settled or self.created or self.deleted:
             self._checkpointed(self._new_checkpoint().run(), self._checkpoint_ms)
+        self._clean_up()()
 
     def close(self) -> None:
         """Wait for what is under way, and close all files."""
         self._worker.close()
         self._writer.close()
+        for segment in self._detached:
+            segment.close()
 
     def _begin(self, work: Callable[[], object], take_over: Callable[[object, int], None]) -> None:
+        """Have the worker clean up, and then do this."""
         self._take_over = take_over
-        self._worker.start(work)
+        clean_up = self._clean_up()
+
+        def clean_up_and_work() -> object:
+            clean_up()
+            return work()
+
+        self._worker.start(clean_up_and_work)
+
+    def _clean_up(self) -> Callable[[], None]:
+        """What closes and removes the files that nobody uses any more: that can take a while."""
+        detached, self._detached = self._detached, []
+        removals, self._removals = self._removals, []
+
+        def clean_up() -> None:
+            for segment in detached:
+                segment.close()
+            for remove in removals:
+                remove()
+
+        return clean_up
+
+    def _cleaned_up(self, result: object, now_ms: int) -> None:
+        """Nothing follows from that."""
+
+    def _remove_merged(self, merged: Merged) -> None:
+        files, directory, *_ = self._backing
+        for state in merged.old:
+            with contextlib.suppress(FileNotFoundError):
+                files.remove(index_path(directory, merged.queue_id, state.number))
 
     def _finish(self, outcome: Outcome[object], now_ms: int) -> None:
         take_over, self._take_over = self._take_over, None
@@ -151,7 +195,7 @@ class Keeper:
             return
         try:
             result = outcome.get()
-        except OSError as error:
+        except (OSError, DamageError) as error:
             # A full disk, mostly. Nothing was changed; the next time all of it is tried again.
             _log.error("background work has to wait: %s", error)
             self._is_compaction_checked = True
@@ -195,15 +239,13 @@ class Keeper:
         if not isinstance(result, Written):
             raise TypeError(f"{result!r} is not what a checkpoint returns")
         self._unfinished = None
+        self._known_segment = self._marked
         self._is_compaction_checked = False
-        self._log.drop(result.dropped)
+        self._detached += self._log.drop(result.dropped)
         for merged in result.merged:
             if queue := self._queues.get(merged.queue_id):
                 queue.merged(merged)
-            for state in merged.old:
-                path = index_path(self._backing.directory, merged.queue_id, state.number)
-                with contextlib.suppress(FileNotFoundError):
-                    self._backing.files.remove(path)
+            self._removals.append(partial(self._remove_merged, merged))
         for queue_id, states in result.states.items():
             if queue := self._queues.get(queue_id):
                 self._memory.let_go(queue, queue.page_out(states, _MOST_RUNS))
@@ -211,17 +253,20 @@ class Keeper:
     def _to_compact(self) -> list[Account]:
         return choose(
             self._ledger.accounts,
-            log_segment=self._log.position.segment,
+            # The ledger knows it as far as the last checkpoint went, and that is perhaps a part.
+            log_segment=self._known_segment,
             segment_bytes=self._options.segment_bytes,
         )
 
     def _new_compaction(self, accounts: list[Account], now_ms: int) -> Compaction:
+        numbers = {account.number for account in accounts}
         number = self._next_compacted
         self._next_compacted += 1
         return Compaction(
             self._backing,
             self._ledger,
             accounts=accounts,
+            sources=[segment for segment in self._log.segments if segment.number in numbers],
             number=number,
             now_ms=now_ms,
             compressor=self._compressor,
@@ -236,8 +281,9 @@ class Keeper:
             number, dictionary = result.dictionary
             self._log.dictionaries[number] = dictionary
             self._compressor = self._compressor.with_dictionary(dictionary)
-        self._log.replace(result.numbers, result.segment)
-        remove_compacted(self._backing.files, self._backing.directory, result)
+        self._detached += self._log.replace(result.numbers, result.segment)
+        files, directory, *_ = self._backing
+        self._removals.append(partial(remove_compacted, files, directory, result))
         for path, offset, size, reason in result.damage:
             _log.error("damage in %s at %d, %d bytes: %s", path, offset, size, reason)
-        self._compaction_ms = now_ms + 1000 * result.read_bytes // self._options.compaction_bytes_s
+        self._compaction_ms = now_ms + 1000 * result.moved_bytes // self._options.compaction_bytes_s

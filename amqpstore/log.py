@@ -304,7 +304,7 @@ class Log:
         )
         self.settled.append(batch.settled)
         self.settled_bytes += batch.settled.end_bytes - batch.first_offset
-        self.settled_messages += len(batch.messages)
+        self.settled_messages += sum(one.message_count for one in batch.settled.operations)
         self._under_way = None
         for callback in batch.waiters:
             callback()
@@ -327,18 +327,18 @@ class Log:
         """All segments, ascending in id. The log's own: not to be changed."""
         return self._segments
 
-    def drop(self, numbers: Collection[int]) -> None:
-        """Forget segments in which nothing is live."""
-        for segment in self._segments:
-            if segment.number in numbers:
-                segment.close()
+    def drop(self, numbers: Collection[int]) -> list[Segment]:
+        """Forget segments in which nothing is live. Returns them: they are to be closed."""
+        dropped = [one for one in self._segments if one.number in numbers]
         self._segments = [one for one in self._segments if one.number not in numbers]
+        return dropped
 
-    def replace(self, numbers: Collection[int], segment: Segment) -> None:
-        """Put one segment in the place of neighbours that hold the same messages."""
+    def replace(self, numbers: Collection[int], segment: Segment) -> list[Segment]:
+        """Put one in the place of neighbours that hold the same messages. Returns them."""
         place = next(i for i, one in enumerate(self._segments) if one.number in numbers)
-        self.drop(numbers)
+        replaced = self.drop(numbers)
         self._segments.insert(place, segment)
+        return replaced
 
     def close(self) -> None:
         """Close every file."""

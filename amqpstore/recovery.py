@@ -93,8 +93,10 @@ class RecoveryReport:
 class Recovered:
     """What the store goes on with.
 
-    `batches` are those behind the last checkpoint; `changes` is what the catalog must say, and
-    `leftovers` are files that a crash left and that must be gone, before the log goes on.
+    The last checkpoint was at `start`, the log ends at `position`, and `batches` are those between;
+    `changes` is what the catalog must say, and
+    `leftovers` are files that a crash left and that must be gone, before the log goes on;
+    `quarantined` are numbers of segments that it kept from being moved away.
     """
 
     report: RecoveryReport
@@ -104,8 +106,10 @@ class Recovered:
     deleted: list[int] = field(default_factory=list)
     changes: list[Change] = field(default_factory=list)
     leftovers: list[str] = field(default_factory=list)
+    quarantined: list[int] = field(default_factory=list)
     next_segment: int = 1
     next_compacted: int = FIRST_COMPACTED
+    start: Position = START
     position: Position = START
 
 
@@ -158,6 +162,7 @@ class _Recovery:
         self._queues = queues
         self._report = RecoveryReport()
         self._rows = catalog.rows("segments")
+        self._quarantine = {int(key) for key in catalog.rows("quarantine")}
         self._marks = catalog.rows("marks")
         self._ends = {int(key): row["end"] for key, row in catalog.rows("ends").items()}
         if row := catalog.rows("store").get(POSITION):
@@ -186,6 +191,7 @@ class _Recovery:
                 last.file().datasync()
                 self._files.sync_directory(f"{self._directory}/{SEGMENTS}")
                 out.changes.append(Change("ends", f"{last.number:010}", {"end": last.size}))
+        out.start = self._start
         out.position = position
         out.segments.sort(key=lambda segment: (segment.first_id, segment.number))
         self._drop_lost()
@@ -225,10 +231,16 @@ class _Recovery:
         rows = {int(key) for key in self._rows}
         start = self._start.segment
         self._log_numbers = [one for one in numbers if max(start, 1) <= one < FIRST_COMPACTED]
-        self._out.leftovers = [
-            segment_path(self._directory, number)
+        left = [
+            number
             for number in numbers
             if number not in rows and not max(start, 1) <= number < FIRST_COMPACTED
+        ]
+        self._out.quarantined = [number for number in left if number in self._quarantine]
+        self._out.leftovers = [
+            segment_path(self._directory, number)
+            for number in left
+            if number not in self._quarantine
         ]
         last = max([start, *self._log_numbers, *self._ends])
         expected = {*range(max(start, 1), last + 1), *rows} if last else rows

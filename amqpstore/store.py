@@ -18,6 +18,7 @@ from functools import partial
 from amqpstore import marker
 from amqpstore.backing import Backing
 from amqpstore.catalog import Catalog, Change, LmdbCatalog, OpenCatalog, Value
+from amqpstore.compaction import quarantine
 from amqpstore.errors import (
     DamageError,
     DurabilityError,
@@ -153,6 +154,8 @@ class Store:
                 catalog.commit(recovered.changes)
             for path in recovered.leftovers:
                 files.remove(path)
+            for number in recovered.quarantined:
+                quarantine(files, directory, number)
         except BaseException:
             catalog.close()
             raise

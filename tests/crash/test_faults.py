@@ -8,7 +8,13 @@ import pytest
 
 from amqpstore import DurabilityError, MessageDamagedError, Store, StoreClosedError
 from amqpstore.filenames import FIRST_COMPACTED, index_key, segment_number
-from tests.crash.histories import open_faulty_store, open_store, outside_of, short_history
+from tests.crash.histories import (
+    START_IS_MERGED,
+    open_faulty_store,
+    open_store,
+    outside_of,
+    short_history,
+)
 from tools.drill.crash_images import crash_images
 from tools.drill.faulty_files import FaultKind, Faults
 from tools.drill.invariants import Fault, broken_promises, touched_files
@@ -90,6 +96,7 @@ def check_what_came_of_it(
         assert outside.damaged == [], f"{call} failed, and a message is lost"
 
 
+@pytest.mark.xfail(strict=True, reason=START_IS_MERGED)
 @pytest.mark.parametrize("kind", FaultKind)
 def test_every_call_that_fails(kind: FaultKind, caplog: pytest.LogCaptureFixture) -> None:
     calls = calls_of_the_short_history()

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 import amqpstore.catalog
+import amqpstore.compaction
 import amqpstore.files
 import amqpstore.keeper
 import amqpstore.ledger
@@ -102,11 +103,17 @@ def housekept_history(outside: Outside) -> None:
 def violated(
     invariants: set[str],
     told: Callable[[Outside], None] = history,
-    images: int = 30,
+    images: int = 15,
     stop_after: int = 1_000,
 ) -> set[str]:
     """Which of `invariants` the engine, as it is now, violates in a history."""
-    explorer = Explorer(open_store, "bugs", images_an_operation=images, stop_after=stop_after)
+    explorer = Explorer(
+        open_store,
+        "bugs",
+        images_an_operation=images,
+        images_in_recovery=3,
+        stop_after=stop_after,
+    )
     outside = outside_of(open_store)
     # Some bugs end the history itself; what is wanted is that they are seen before that.
     with contextlib.suppress(OverflowError):
@@ -117,7 +124,7 @@ def violated(
 
 @pytest.mark.parametrize("told", [history, housekept_history])
 def test_without_a_bug_nothing_is_violated(told: Callable[[Outside], None]) -> None:
-    explorer = Explorer(open_store, "bugs", images_an_operation=30)
+    explorer = Explorer(open_store, "bugs", images_an_operation=15)
     assert explorer.explore(record(told)).violations == []
 
 
@@ -424,7 +431,7 @@ def a_segment_with_one_live_message_is_dropped(patch: Patch) -> None:
 
 
 def the_segment_of_the_position_is_compacted(patch: Patch) -> None:
-    choose = amqpstore.keeper.choose
+    choose = amqpstore.compaction.choose
 
     def choose_any(accounts: Any, *, log_segment: int, segment_bytes: int) -> Any:
         return choose(accounts, log_segment=0, segment_bytes=segment_bytes)
@@ -528,7 +535,7 @@ HOUSEKEEPING_BUGS: dict[Callable[[Patch], None], str] = {
 def test_a_bug_of_housekeeping_is_caught(bug: Callable[[Patch], None], monkeypatch: Patch) -> None:
     bug(monkeypatch)
     invariant = HOUSEKEEPING_BUGS[bug]
-    assert violated({invariant}, housekept_history, images=8, stop_after=12) == {invariant}
+    assert violated({invariant}, housekept_history, images=6, stop_after=12) == {invariant}
 
 
 BUGS: dict[Callable[[Patch], None], set[str]] = {

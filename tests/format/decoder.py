@@ -1,4 +1,4 @@
-"""A reader of segments, written from amqpstore/FORMAT.md alone.
+"""A reader of segments and index files, written from amqpstore/FORMAT.md alone.
 
 It shares no code with the engine, not even the checksum, so that the two can only agree where
 both agree with the document.
@@ -28,13 +28,14 @@ class SegmentHeader(NamedTuple):
 
 
 class StoredMessage(NamedTuple):
-    """A MESSAGE record."""
+    """A MESSAGE record. Of a compressed body, the zstd frame."""
 
     id: int
     exchange: str
     routing_key: str
     properties: bytes
     body: bytes
+    is_compressed: bool = False
 
 
 class StoredOperation(NamedTuple):
@@ -45,6 +46,8 @@ class StoredOperation(NamedTuple):
     queue_id: int
     first_sequence: int
     first_id: int
+    detail: int = 0
+    priority: int = 0
 
 
 class StoredTransaction(NamedTuple):
@@ -55,7 +58,26 @@ class StoredTransaction(NamedTuple):
     operations: list[StoredOperation]
 
 
-Decoded = SegmentHeader | StoredMessage | StoredTransaction
+class StoredEntry(NamedTuple):
+    """One entry of an INDEX record."""
+
+    sequence: int
+    id: int
+    size: int
+    expires_ms: int
+    delivery_count: int
+    priority: int
+    flags: int
+
+
+class StoredBlock(NamedTuple):
+    """An INDEX record."""
+
+    queue_id: int
+    entries: list[StoredEntry]
+
+
+Decoded = SegmentHeader | StoredMessage | StoredTransaction | StoredBlock
 
 _OPERATION_KINDS = {1: "ENQUEUE", 2: "ACK", 3: "DELIVERED", 4: "PURGE"}
 
@@ -71,6 +93,26 @@ def decode_segment(content: bytes, segment: int) -> list[Decoded]:
             store_id = record.store_id
         decoded.append(record)
     return decoded
+
+
+def decode_index(content: bytes, number: int, store_id: bytes) -> list[StoredBlock]:
+    """What an index file without damage holds. Raises: ValueError at the first unsound byte."""
+    blocks: list[StoredBlock] = []
+    position = 0
+    while position < len(content):
+        record, position = decode_record(content, position, number, store_id)
+        if not isinstance(record, StoredBlock):
+            raise ValueError(f"no INDEX record before {position}")  # noqa: TRY004 (content)
+        blocks.append(record)
+    return blocks
+
+
+def decode_references(packed: bytes) -> list[int] | None:
+    """How many queues hold each id of a segment; None where it is one each."""
+    if not packed:
+        return None
+    size = {b"B": 1, b"H": 2, b"I": 4}[packed[:1]]
+    return [_integer(packed[at : at + size]) for at in range(1, len(packed), size)]
 
 
 def decode_record(
@@ -89,7 +131,7 @@ def decode_record(
         raise ValueError(f"payload checksum at {position}")
     if _integer(header[16:20]) != segment:
         raise ValueError(f"record of segment {_integer(header[16:20])} at {position}")
-    if header[5] != 0:
+    if header[5] > (header[4] == 2):
         raise ValueError(f"flags at {position}")
     number = _integer(header[8:16])
     if header[4] == 3 and _integer(header[6:8]) != number % 65536:
@@ -98,9 +140,11 @@ def decode_record(
         case 1:
             return _segment(number, payload), end
         case 2:
-            return _message(number, payload), end
+            return _message(number, payload, header[5] == 1), end
         case 3:
             return _transaction(number, payload), end
+        case 4:
+            return _block(number, payload), end
     raise ValueError(f"kind {header[4]} at {position}")
 
 
@@ -110,7 +154,7 @@ def _segment(number: int, payload: bytes) -> SegmentHeader:
     return SegmentHeader(number, _integer(payload[:4]), payload[4:20], _integer(payload[20:]))
 
 
-def _message(number: int, payload: bytes) -> StoredMessage:
+def _message(number: int, payload: bytes, is_compressed: bool) -> StoredMessage:
     exchange_end = 6 + payload[0]
     routing_key_end = exchange_end + payload[1]
     properties_end = routing_key_end + _integer(payload[2:6])
@@ -122,18 +166,19 @@ def _message(number: int, payload: bytes) -> StoredMessage:
         payload[exchange_end:routing_key_end].decode(),
         payload[routing_key_end:properties_end],
         payload[properties_end:],
+        is_compressed,
     )
 
 
 def _transaction(number: int, payload: bytes) -> StoredTransaction:
-    if len(payload) < 8 or len(payload) % 32 != 8:
+    if len(payload) < 8 or len(payload) % 40 != 8:
         raise ValueError("size of a TRANSACTION payload")
-    operations = [_operation(payload[at : at + 32]) for at in range(8, len(payload), 32)]
+    operations = [_operation(payload[at : at + 40]) for at in range(8, len(payload), 40)]
     return StoredTransaction(number, _integer(payload[:8]), operations)
 
 
 def _operation(content: bytes) -> StoredOperation:
-    if content[1:4] != bytes(3) or content[0] not in _OPERATION_KINDS:
+    if content[2:4] != bytes(2) or content[0] not in _OPERATION_KINDS:
         raise ValueError("an operation's first bytes")
     return StoredOperation(
         _OPERATION_KINDS[content[0]],
@@ -141,7 +186,25 @@ def _operation(content: bytes) -> StoredOperation:
         _integer(content[8:16]),
         _integer(content[16:24]),
         _integer(content[24:32]),
+        _integer(content[32:40]),
+        content[1],
     )
+
+
+def _block(number: int, payload: bytes) -> StoredBlock:
+    count = _integer(payload[8:12])
+    if len(payload) != 16 + 34 * count or payload[12:16] != bytes(4):
+        raise ValueError("size of an INDEX payload")
+    columns = []
+    start = 16
+    for size in (8, 8, 4, 8, 4, 1, 1):
+        end = start + size * count
+        columns.append([_integer(payload[at : at + size]) for at in range(start, end, size)])
+        start = end
+    entries = [StoredEntry(*row) for row in zip(*columns, strict=True)]
+    if not entries or entries[0].sequence != number:
+        raise ValueError("the number of an INDEX record")
+    return StoredBlock(_integer(payload[:8]), entries)
 
 
 def _integer(content: bytes) -> int:

@@ -1,4 +1,4 @@
-"""FORMAT.md as a test reads it: its tables by heading, and the bytes of its example."""
+"""FORMAT.md as a test reads it: its tables by heading, and the bytes of its examples."""
 
 import os
 import re
@@ -51,12 +51,14 @@ def code(cell: str) -> str:
     return found[1]
 
 
-def example(document: str) -> bytes:
-    """The bytes of the hex example. Fails where the offsets in it are not those of its bytes."""
-    block = re.search(r"```hex\n(.*?)```", document, re.DOTALL)
-    assert block, "no hex example"
+def examples(document: str) -> list[bytes]:
+    """The bytes of the hex examples. Fails where the offsets in one are not those of its bytes."""
+    return [_example(block) for block in re.findall(r"```hex\n(.*?)```", document, re.DOTALL)]
+
+
+def _example(block: str) -> bytes:
     content = b""
-    for line in block[1].splitlines():
+    for line in block.splitlines():
         if line.strip() and not line.strip().startswith("record"):
             found = _HEX_LINE.fullmatch(line)
             assert found, line

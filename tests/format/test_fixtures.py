@@ -4,13 +4,15 @@ import json
 import os
 import shutil
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
+import zstandard
 
-from amqpstore import Store
-from amqpstore.filenames import segment_path
+from amqpstore import Message, Store
+from amqpstore.catalog import LmdbCatalog
 from fixtures import make_v1
 from fixtures.contents import contents
 from tests.format import decoder
@@ -19,6 +21,9 @@ FIXTURES = Path(make_v1.__file__).parent
 V1 = FIXTURES / "v1"
 STORES = ("golden", "torn", "damaged")
 PAIRS = [(name, name) for name in STORES]
+
+Queue = dict[int, decoder.StoredEntry]
+"""Entries by sequence."""
 
 
 @pytest.fixture
@@ -61,62 +66,152 @@ def test_opening_a_store_twice_finds_the_same_messages(copy: str, name: str) -> 
 
 
 @pytest.mark.parametrize("copy", STORES, indirect=True)
-def test_opening_a_store_changes_no_segment(copy: str) -> None:
-    before = {path.name: path.read_bytes() for path in Path(copy, "segments").iterdir()}
+def test_opening_a_store_changes_no_segment_and_no_index_file(copy: str) -> None:
+    before = files_in(copy)
     Store.open(copy).abandon()
-    assert {path.name: path.read_bytes() for path in Path(copy, "segments").iterdir()} == before
+    assert files_in(copy) == before
 
 
-def test_the_independent_decoder_reads_the_same_messages_from_the_golden_store() -> None:
+@pytest.mark.skipif(sys.byteorder != "little", reason="the catalogs are of little-endian machines")
+@pytest.mark.parametrize(
+    ("copy", "name"), [("golden", "golden"), ("torn", "torn")], indirect=["copy"]
+)
+def test_a_store_of_version_1_goes_on(copy: str, name: str) -> None:
+    with Store.open(copy, options=make_v1.OPTIONS) as store:
+        for queue in store.queues.values():
+            store.publish([queue], [Message(make_v1.PLAIN, b"new")])
+    found = contents(copy)
+    assert found["report"]["damage"] == []
+    for queue_name, queue in expected(name)["queues"].items():
+        *before, new = found["queues"][queue_name]["messages"]
+        assert before == queue["messages"]
+        assert new["body"] == b"new".hex()
+
+
+@pytest.mark.skipif(sys.byteorder != "little", reason="the catalogs are of little-endian machines")
+@pytest.mark.parametrize("copy", ["golden"], indirect=True)
+def test_the_independent_decoder_reads_the_same_messages_from_the_golden_store(copy: str) -> None:
+    tables = read_catalog(copy)
+    position = tables["store"]["position"]
     stored: dict[int, decoder.StoredMessage] = {}
-    queues: dict[int, dict[int, int]] = {}
-    delivered: dict[tuple[int, int], int] = {}
-    for number in range(1, 5):
-        content = Path(segment_path(str(V1 / "golden" / "store"), number)).read_bytes()
-        for record in decoder.decode_segment(content, number):
+    queues = indexed(copy, tables)
+    for path in sorted(Path(copy, "segments").iterdir()):
+        number = int(path.stem)
+        header, *records = decoder.decode_segment(path.read_bytes(), number)
+        assert isinstance(header, decoder.SegmentHeader)
+        for record in records:
             if isinstance(record, decoder.StoredMessage):
                 stored[record.id] = record
-            elif isinstance(record, decoder.StoredTransaction):
+            elif isinstance(record, decoder.StoredTransaction) and record.lsn >= position["lsn"]:
                 for operation in record.operations:
-                    _apply(queues.setdefault(operation.queue_id, {}), delivered, operation)
+                    apply(queues[operation.queue_id], operation)
+    zstd = Zstd(tables["dictionaries"])
     for queue in expected("golden")["queues"].values():
         assert queue["messages"] == [
             {
                 "sequence": sequence,
-                "id": message_id,
-                "delivery_count": delivered.get((queue["id"], sequence), 0),
-                "exchange": stored[message_id].exchange,
-                "routing_key": stored[message_id].routing_key,
-                "properties": stored[message_id].properties.hex(),
-                "body": stored[message_id].body.hex(),
+                "id": entry.id,
+                "delivery_count": entry.delivery_count,
+                "priority": entry.priority,
+                "expires_ms": entry.expires_ms,
+                "exchange": stored[entry.id].exchange,
+                "routing_key": stored[entry.id].routing_key,
+                "properties": stored[entry.id].properties.hex(),
+                "body": zstd.body(stored[entry.id]).hex(),
             }
-            for sequence, message_id in queues.get(queue["id"], {}).items()
+            for sequence, entry in sorted(queues[queue["id"]].items())
         ]
+    assert zstd.used == {0, *map(int, tables["dictionaries"])}
 
 
-def test_the_generator_still_writes_the_same_segments(tmp_path: Path) -> None:
+@pytest.mark.skipif(sys.byteorder != "little", reason="the catalogs are of little-endian machines")
+@pytest.mark.parametrize("copy", ["golden"], indirect=True)
+def test_what_is_live_is_what_the_queues_of_the_golden_checkpoint_hold(copy: str) -> None:
+    tables = read_catalog(copy)
+    held = Counter(entry.id for queue in indexed(copy, tables).values() for entry in queue.values())
+    found: dict[int, int] = {}
+    for row in tables["segments"].values():
+        references = decoder.decode_references(row["references"])
+        ids = range(row["first_id"], row["end_id"])
+        here = dict(zip(ids, references or [1] * len(ids), strict=True))
+        assert row["live_count"] == sum(count > 0 for count in here.values())
+        found |= here
+    assert {message_id: count for message_id, count in found.items() if count} == held
+
+
+def test_the_generator_still_writes_the_same_files(tmp_path: Path) -> None:
     # As long as version 1 is the one that is written; a later version drops this test.
     made = tmp_path / "v1"
     make_v1.make(str(made))
     for name in STORES:
-        for path in sorted((V1 / name / "store" / "segments").iterdir()):
-            assert (made / name / "store" / "segments" / path.name).read_bytes() == (
-                path.read_bytes()
-            ), path
+        assert files_in(str(made / name / "store")) == files_in(str(V1 / name / "store"))
         assert sorted(os.listdir(made / name)) == sorted(os.listdir(V1 / name))
+        written = json.loads((made / name / "expected.json").read_text("utf-8"))
+        assert written == expected(name)
 
 
-def _apply(
-    queue: dict[int, int],
-    delivered: dict[tuple[int, int], int],
-    operation: decoder.StoredOperation,
-) -> None:
+def files_in(store: str) -> dict[str, bytes]:
+    """The content of all segments and index files."""
+    return {
+        str(path.relative_to(store)): path.read_bytes()
+        for folder in ("segments", "index")
+        for path in sorted(Path(store, folder).glob("*"))
+    }
+
+
+def read_catalog(store: str) -> dict[str, dict[str, Any]]:
+    """The store's own tables of its catalog."""
+    catalog = LmdbCatalog(os.path.join(store, "catalog"), False)
+    tables = ("store", "queues", "index", "segments", "dictionaries")
+    found = {table: catalog.rows(table) for table in tables}
+    catalog.close()
+    return found
+
+
+def indexed(store: str, tables: dict[str, dict[str, Any]]) -> dict[int, Queue]:
+    """The live entries of each queue, by sequence, as the index files have them."""
+    queues: dict[int, Queue] = {int(key): {} for key in tables["queues"]}
+    for key, row in tables["index"].items():
+        content = Path(store, "index", f"{key}.index").read_bytes()[: row["end_bytes"]]
+        blocks = decoder.decode_index(content, row["number"], tables["store"]["store_id"])
+        entries = [entry for block in blocks for entry in block.entries]
+        assert {block.queue_id for block in blocks} == {int(key[:20])}
+        assert len(entries) == row["entries"]
+        assert (entries[0].sequence, entries[-1].sequence + 1) == (row["first"], row["end"])
+        acked = int.from_bytes(row["acked"], "little")
+        assert acked.bit_count() == row["acked_count"]
+        for place, entry in enumerate(entries):
+            if not acked >> place & 1:
+                delivered = row["delivered"].get(place, 0)
+                queues[int(key[:20])][entry.sequence] = entry._replace(delivery_count=delivered)
+    return queues
+
+
+def apply(queue: Queue, operation: decoder.StoredOperation) -> None:
     for place in range(operation.message_count):
         sequence = operation.first_sequence + place
         if operation.kind == "ENQUEUE":
-            queue[sequence] = operation.first_id + place
+            queue[sequence] = decoder.StoredEntry(
+                sequence, operation.first_id + place, 0, operation.detail, 0, operation.priority, 0
+            )
         elif operation.kind == "DELIVERED":
-            key = operation.queue_id, sequence
-            delivered[key] = delivered.get(key, 0) + 1
+            queue[sequence] = queue[sequence]._replace(delivery_count=operation.detail)
         else:
             queue.pop(sequence, None)
+
+
+class Zstd:
+    """Bodies, and the dictionaries they were compressed with."""
+
+    def __init__(self, dictionaries: dict[str, bytes]) -> None:
+        self._dictionaries = {int(key): row for key, row in dictionaries.items()}
+        self.used: set[int] = set()
+
+    def body(self, message: decoder.StoredMessage) -> bytes:
+        if not message.is_compressed:
+            return message.body
+        number = zstandard.get_frame_parameters(message.body).dict_id
+        self.used.add(number)
+        trained = self._dictionaries[number] if number else b""
+        dictionary = zstandard.ZstdCompressionDict(trained) if trained else None
+        return zstandard.ZstdDecompressor(dict_data=dictionary).decompress(message.body)

@@ -1,17 +1,23 @@
 """FORMAT.md, the engine and the independent decoder say the same; a changed document does not."""
 
 import ast
+import functools
 import os
 import re
 import struct
+import tempfile
 import uuid
+from array import array
 from collections.abc import Callable, Mapping
+from pathlib import Path
 
 import pytest
 
-from amqpstore import Envelope, Message, Store, filenames, marker
+from amqpstore import Envelope, Message, Options, Queue, Run, Store, filenames, marker
 from amqpstore.catalog import TABLES, Change, LmdbCatalog
+from amqpstore.checkpoint import POSITION
 from amqpstore.files import OsFiles
+from amqpstore.index import BLOCK, COLUMNS, ENTRIES_A_FILE, encode_block, entries_of
 from amqpstore.log import FORMAT_VERSION
 from amqpstore.message import HEAD
 from amqpstore.records import (
@@ -28,11 +34,13 @@ from amqpstore.records import (
     encode_segment_header,
     encode_transaction,
 )
+from amqpstore.worker import InlineWorker
 from tests.format import decoder, document
 
 STORE_ID = uuid.UUID("00112233445566778899aabbccddeeff")
 CREATED_MS = 1_700_000_000_000
 SEALED_MS = CREATED_MS + 250
+EXPIRES_MS = CREATED_MS + 60_000
 ENVELOPE = Envelope("logs", "eu", bytes.fromhex("100002"))
 
 # What the parts of the example hold, by the names that the tables give to the fields.
@@ -60,42 +68,63 @@ MESSAGE_FIELDS = {
 TRANSACTION_FIELDS = {"time_ms": SEALED_MS}
 OPERATION_FIELDS = {
     "kind": OperationKind.ENQUEUE,
+    "priority": 4,
     "-": 0,
     "message_count": 2,
     "queue_id": 7,
     "first_sequence": 5,
     "first_id": 11,
+    "detail": EXPIRES_MS,
+}
+INDEX_FIELDS = {
+    "queue_id": 7,
+    "count": 2,
+    "-": 0,
+    "sequences": bytes.fromhex("0000000000000005 0000000000000006"),
+    "ids": bytes.fromhex("000000000000000b 000000000000000c"),
+    "sizes": bytes.fromhex("00000032 00000033"),
+    "expires_ms": 2 * EXPIRES_MS.to_bytes(8, "big"),
+    "delivery_counts": bytes(8),
+    "priorities": b"\4\4",
+    "flags": bytes(2),
 }
 
 
-def encoded_example() -> bytes:
-    """The example's segment, as the engine writes it."""
+def encoded_examples() -> list[bytes]:
+    """The examples' segment and index file, as the engine writes them."""
     buffers = [encode_segment_header(3, FORMAT_VERSION, STORE_ID.bytes, CREATED_MS)]
     messages = [Message(ENVELOPE, b"one"), Message(ENVELOPE, b"four")]
     seed = checksum_seed(STORE_ID.bytes)
     encode_messages(messages, 11, 3, buffers, [], seed=seed, batch=9)
-    enqueue = Operation(OperationKind.ENQUEUE, 2, 7, 5, 11)
+    enqueue = Operation(OperationKind.ENQUEUE, 2, 7, 5, 11, EXPIRES_MS, 4)
     buffers.append(encode_transaction([enqueue], 9, 3, SEALED_MS, seed=seed))
-    return b"".join(buffers)
+    run = Run(5, 2, first_id=11, expires_ms=EXPIRES_MS, priority=4)
+    block = encode_block(7, 1, entries_of(run, array("I", [50, 51])), seed)
+    return [b"".join(buffers), block]
 
 
 def struct_spans(layout: struct.Struct) -> list[tuple[int, int]]:
     """Offset and size of each field of a struct; padding counts as a field."""
     spans = []
     offset = 0
-    for count, letter in re.findall(r"([0-9]*)([a-zA-Z])", layout.format):
-        size = struct.calcsize(f">{count}{letter}")
+    for field in re.findall(r"x+|[0-9]*[a-zA-Z]", layout.format):
+        size = struct.calcsize(f">{field}")
         spans.append((offset, size))
         offset += size
     return spans
 
 
 def evaluate(expression: str, sizes: dict[str, int]) -> int:
-    """A size or an offset as the tables write it: sums and differences of numbers and letters."""
-    terms = re.findall(r"([+-]?)([0-9a-z]+)", expression)
+    """A size or an offset as the tables write it: sums and differences of numbers, letters, and
+    letters that many times."""
+    terms = re.findall(r"([+-]?)([0-9]*)([a-z]?)", expression)
     assert "".join(map("".join, terms)) == expression, expression
-    values = [(int(term) if term.isdecimal() else sizes[term], sign) for sign, term in terms]
-    return sum(-value if sign == "-" else value for value, sign in values)
+    total = 0
+    for sign, factor, letter in terms:
+        if factor or letter:
+            value = int(factor or 1) * (sizes[letter] if letter else 1)
+            total += -value if sign == "-" else value
+    return total
 
 
 def check_layout(
@@ -111,7 +140,7 @@ def check_layout(
     `sizes` are the letters in the table; rows that use them come after those of the struct.
     """
     rows = [row.cells for row in document.table(text, heading)]
-    variable = {"e": 0, "k": 0, "p": 0, "n": len(content), **(sizes or {})}
+    variable = {"e": 0, "k": 0, "p": 0, "c": 0, "n": len(content), **(sizes or {})}
     spans = [(evaluate(row["offset"], variable), evaluate(row["size"], variable)) for row in rows]
     fixed = struct_spans(layout)
     assert spans[: len(fixed)] == fixed, heading
@@ -133,7 +162,7 @@ def check_layout(
 
 
 def check_layouts(text: str) -> None:
-    content = document.example(text)
+    content, index = document.examples(text)
     check_layout(text, "Record header", HEADER, content[0x6E:0x8E], HEADER_FIELDS)
     check_layout(text, "SEGMENT payload", SEGMENT_PAYLOAD, content[0x20:0x3C], SEGMENT_FIELDS)
     sizes = {"e": 4, "k": 2, "p": 3}
@@ -141,6 +170,11 @@ def check_layouts(text: str) -> None:
     transaction = content[0xC1:]
     check_layout(text, "TRANSACTION payload", COMMIT_TIME, transaction, TRANSACTION_FIELDS)
     check_layout(text, "Operation", OPERATION, content[0xC9:], OPERATION_FIELDS)
+    payload = index[HEADER.size :]
+    check_layout(text, "INDEX payload", BLOCK, payload, INDEX_FIELDS, {"c": 2})
+    columns = [row.cells["size"] for row in document.table(text, "INDEX payload")[3:]]
+    widths = [array(code).itemsize for code in COLUMNS]
+    assert columns == [f"{width}c" if width > 1 else "c" for width in widths]
     magic = document.table(text, "Record header")[0].cells["meaning"]
     assert bytes.fromhex(document.code(magic)) == MAGIC
     version = document.table(text, "SEGMENT payload")[0].cells["meaning"]
@@ -165,30 +199,85 @@ def check_files(text: str) -> None:
         f"{filenames.CATALOG}/data.mdb",
         f"{filenames.CATALOG}/lock.mdb",
         f"{filenames.SEGMENTS}/%010d.segment",
+        f"{filenames.INDEX}/%020d-%010d.index",
+        f"{filenames.QUARANTINE}/%010d.segment",
+        f"{filenames.TRANSIENT}/%010d.segment",
+        filenames.RESERVE,
     ]
     assert listed == known
-    assert filenames.segment_path("", 12) == listed[-1] % 12
+    assert filenames.segment_path("", 12) == listed[5] % 12
+    assert filenames.index_path("", 7, 12) == listed[6] % (7, 12)
+    assert f"compacted ones from {filenames.FIRST_COMPACTED} (2^31)" in text
+    assert f"A file has up to {ENTRIES_A_FILE} entries." in text
 
 
 def check_catalog_tables(text: str) -> None:
     rows = [row.cells for row in document.table(text, "Catalog tables")]
     assert list(dict.fromkeys(document.code(row["table"]) for row in rows)) == list(TABLES)
-    keys = [document.code(row["key"]) for row in rows if row["key"].startswith("`")]
-    assert keys == ["store_id", "next_queue_id", "%020d", "%010d"]
+    keys = [
+        (document.code(row["table"]), document.code(row["key"]))
+        for row in rows
+        if row["key"].startswith("`")
+    ]
+    assert keys == [
+        ("store", "store_id"),
+        ("store", "next_queue_id"),
+        ("store", POSITION),
+        ("queues", "%020d"),
+        ("heads", "%020d"),
+        ("index", "%020d-%010d"),
+        ("segments", "%010d"),
+        ("marks", "%010d"),
+        ("ends", "%010d"),
+        ("dictionaries", "%010d"),
+    ]
     types = [document.code(row["value"]) for row in rows]
-    assert types == ["bin", "int", "any", "map", "any", "any", "any", "any"]
-    assert document.code(rows[3]["value"].split(":", 1)[1].strip()) == "end"
+    assert types == ["bin", "int", "map", "any", *["map"] * 5, "bin", *["any"] * 4]
+
+
+def check_catalog_maps(text: str) -> None:
+    rows = [row.cells for row in document.table(text, "Catalog maps")]
+    listed = [tuple(document.code(row[name]) for name in ("table", "key", "type")) for row in rows]
+    written = [
+        (table, key, TYPES[type(value)])
+        for table, found in written_maps().items()
+        for key, value in found.items()
+    ]
+    assert [table for table, *_ in listed] == [table for table, *_ in written]
+    assert sorted(listed) == sorted(written)
+
+
+TYPES = {int: "int", bytes: "bin", dict: "map", list: "list"}
+
+
+@functools.cache
+def written_maps() -> dict[str, dict[str, object]]:
+    """A row of each table whose values are maps, as a store wrote it."""
+    with tempfile.TemporaryDirectory() as scratch:
+        directory = written_store(scratch)
+        catalog = LmdbCatalog(os.path.join(directory, filenames.CATALOG), False)
+        tables = ("heads", "index", "segments", "marks", "ends")
+        found = {table: next(iter(catalog.rows(table).values())) for table in tables}
+        position = catalog.rows("store")[POSITION]
+        catalog.close()
+    return {"store": position} | found
 
 
 def check_example(text: str) -> None:
-    content = document.example(text)
-    assert content == encoded_example()
+    content, index = document.examples(text)
+    assert [content, index] == encoded_examples()
+    enqueue = decoder.StoredOperation("ENQUEUE", 2, 7, 5, 11, EXPIRES_MS, 4)
     assert decoder.decode_segment(content, 3) == [
         decoder.SegmentHeader(3, FORMAT_VERSION, STORE_ID.bytes, CREATED_MS),
         decoder.StoredMessage(11, "logs", "eu", ENVELOPE.properties, b"one"),
         decoder.StoredMessage(12, "logs", "eu", ENVELOPE.properties, b"four"),
-        decoder.StoredTransaction(9, SEALED_MS, [decoder.StoredOperation("ENQUEUE", 2, 7, 5, 11)]),
+        decoder.StoredTransaction(9, SEALED_MS, [enqueue]),
     ]
+    entries = [
+        decoder.StoredEntry(5, 11, 50, EXPIRES_MS, 0, 4, 0),
+        decoder.StoredEntry(6, 12, 51, EXPIRES_MS, 0, 4, 0),
+    ]
+    assert decoder.decode_index(index, 1, STORE_ID.bytes) == [decoder.StoredBlock(7, entries)]
 
 
 CHECKS: list[Callable[[str], None]] = [
@@ -196,6 +285,7 @@ CHECKS: list[Callable[[str], None]] = [
     check_kinds,
     check_files,
     check_catalog_tables,
+    check_catalog_maps,
     check_example,
 ]
 
@@ -225,10 +315,12 @@ CHECKED_CELLS = {
     "MESSAGE payload": ["offset", "size", "field"],
     "TRANSACTION payload": ["offset", "size", "field"],
     "Operation": ["offset", "size", "field"],
+    "INDEX payload": ["offset", "size", "field"],
     "Record kinds": ["kind", "name"],
     "Operation kinds": ["kind", "name"],
     "The data directory": ["name"],
     "Catalog tables": ["table", "value"],
+    "Catalog maps": ["table", "key", "type"],
 }
 
 
@@ -276,21 +368,23 @@ def test_an_altered_cell_is_noticed(heading: str, column: str) -> None:
 
 
 def test_a_catalog_key_that_is_altered_is_noticed() -> None:
-    for key in ("`store_id`", "`next_queue_id`", "`%020d`", "`%010d`"):
-        cell = f"` | {key}"
-        assert document.text().count(cell) == 1
-        assert is_refused(document.text().replace(cell, "` | `x`"))
+    for row in document.table(document.text(), "Catalog tables"):
+        if row.cells["key"].startswith("`"):
+            lines = document.text().splitlines()
+            lines[row.line] = lines[row.line].replace("` | `", "` | `x", 1)
+            assert is_refused("\n".join(lines)), row
 
 
 def test_each_altered_byte_of_the_example_is_noticed() -> None:
     text = document.text()
     start = text.index("```hex")
+    everything = b"".join(document.examples(text))
     places = [
         start + line.start() + found.start()
         for line in re.finditer(r"(?m)^[0-9a-f]{4}  .*?\|", text[start:])
         for found in re.finditer(r"(?<= )[0-9a-f]{2}(?= )", line[0])
     ]
-    assert len(places) == len(document.example(text))
+    assert len(places) == len(everything)
     for place in places:
         digit = int(text[place], 16) ^ 1
         altered = f"{text[:place]}{digit:x}{text[place + 1 :]}"
@@ -300,10 +394,10 @@ def test_each_altered_byte_of_the_example_is_noticed() -> None:
 
 def test_an_altered_offset_of_the_example_is_noticed() -> None:
     with pytest.raises(AssertionError):
-        document.example(document.text().replace("\n006b  ", "\n006c  "))
+        document.examples(document.text().replace("\n006b  ", "\n006c  "))
 
 
-def test_the_example_marker_is_what_the_engine_writes(tmp_path: object) -> None:
+def test_the_example_marker_is_what_the_engine_writes(tmp_path: Path) -> None:
     directory = str(tmp_path)
     marker.write(OsFiles(), directory, STORE_ID)
     with open(os.path.join(directory, filenames.MARKER), encoding="ascii") as file:
@@ -311,44 +405,51 @@ def test_the_example_marker_is_what_the_engine_writes(tmp_path: object) -> None:
     assert os.listdir(directory) == [filenames.MARKER]
 
 
-def test_a_store_holds_only_files_that_the_document_names(tmp_path: object) -> None:
-    directory = _written_store(tmp_path)
+def test_a_store_holds_only_files_that_the_document_names(tmp_path: Path) -> None:
+    directory = written_store(str(tmp_path))
     found = {
-        os.path.relpath(os.path.join(parent, name), directory)
+        re.sub("[0-9]+", "0", os.path.relpath(os.path.join(parent, name), directory))
         for parent, _, names in os.walk(directory)
         for name in names
     }
     listed = [row.cells["name"] for row in document.table(document.text(), "The data directory")]
-    names = {document.code(name) for name in listed} - {filenames.NEW_MARKER}
-    names.remove("segments/%010d.segment")
-    assert found == names | {"segments/0000000001.segment"}
+    names = {re.sub("%0[0-9]+d", "0", document.code(name)) for name in listed}
+    made_later = {filenames.NEW_MARKER, "quarantine/0.segment", "transient/0.segment"}
+    assert found == names - made_later
 
 
 def test_the_catalogs_rows_have_the_keys_and_values_that_the_document_names(
-    tmp_path: object,
+    tmp_path: Path,
 ) -> None:
-    directory = _written_store(tmp_path)
+    directory = written_store(str(tmp_path))
     types = {"bin": bytes, "int": int, "map": dict, "any": object}
     catalog = LmdbCatalog(os.path.join(directory, filenames.CATALOG), False)
-    expected: dict[str, dict[str, str]] = {}
     for row in document.table(document.text(), "Catalog tables"):
-        if row.cells["key"].startswith("`"):
-            key = document.code(row.cells["key"])
-            key = key % 1 if "%" in key else key
-            value = document.code(row.cells["value"])
-            expected.setdefault(document.code(row.cells["table"]), {})[key] = value
-    for name, rows in expected.items():
-        found = catalog.rows(name)
-        assert found.keys() == rows.keys()
-        for key, kind in rows.items():
-            assert isinstance(found[key], types[kind])
-    size = os.path.getsize(filenames.segment_path(directory, 1))
-    assert catalog.rows("segments") == {"0000000001": {"end": size}}
+        rows = catalog.rows(document.code(row.cells["table"]))
+        kind = types[document.code(row.cells["value"])]
+        if not row.cells["key"].startswith("`"):
+            continue
+        key = document.code(row.cells["key"])
+        pattern = re.sub(r"%0([0-9]+)d", r"[0-9]{\1}", key)
+        of_key = [value for name, value in rows.items() if re.fullmatch(pattern, name)]
+        assert of_key, row
+        assert all(isinstance(value, kind) for value in of_key)
+        if "%" in key:
+            assert len(of_key) == len(rows)
+    assert catalog.rows("store").keys() == {"store_id", "next_queue_id", POSITION}
+    size = os.path.getsize(filenames.segment_path(directory, 6))
+    assert catalog.rows("ends") == {"0000000006": {"end": size}}
     catalog.close()
 
 
-def test_the_independent_decoder_reads_what_a_store_wrote(tmp_path: object) -> None:
-    directory = _written_store(tmp_path)
+def test_the_independent_decoder_reads_what_a_store_wrote(tmp_path: Path) -> None:
+    directory = os.path.join(str(tmp_path), "store")
+    with Store.open(directory, worker=InlineWorker()) as store:
+        queue = store.create_queue({"name": "orders"})
+        store.publish([queue], [Message(ENVELOPE, body) for body in (b"one", b"two", b"three")])
+        store.ack(queue, take(store, queue))
+        take(store, queue)
+        assert store.purge(queue) == 1
     with open(filenames.segment_path(directory, 1), "rb") as file:
         header, *batch = decoder.decode_segment(file.read(), 1)
     assert isinstance(header, decoder.SegmentHeader)
@@ -364,9 +465,35 @@ def test_the_independent_decoder_reads_what_a_store_wrote(tmp_path: object) -> N
     assert transaction.operations == [
         decoder.StoredOperation("ENQUEUE", 3, 1, 1, 1),
         decoder.StoredOperation("ACK", 1, 1, 1, 0),
-        decoder.StoredOperation("DELIVERED", 1, 1, 1, 0),
-        decoder.StoredOperation("PURGE", 2, 1, 2, 0),
+        decoder.StoredOperation("DELIVERED", 2, 1, 1, 0, 1),
+        decoder.StoredOperation("PURGE", 1, 1, 3, 0),
     ]
+    path = filenames.index_path(directory, 1, 1)
+    with open(path, "rb") as file:
+        ((queue_id, entries),) = decoder.decode_index(file.read(), 1, header.store_id)
+    assert queue_id == 1
+    assert entries == [decoder.StoredEntry(2, 2, 50, 0, 1, 0, 0)]
+
+
+def test_the_independent_decoder_reads_what_compaction_wrote(tmp_path: Path) -> None:
+    directory = written_store(str(tmp_path))
+    with open(filenames.segment_path(directory, filenames.FIRST_COMPACTED), "rb") as file:
+        header, *stored = decoder.decode_segment(file.read(), filenames.FIRST_COMPACTED)
+    assert isinstance(header, decoder.SegmentHeader)
+    assert header.number == filenames.FIRST_COMPACTED
+    messages = [one for one in stored if isinstance(one, decoder.StoredMessage)]
+    assert stored == messages
+    assert messages
+    assert all(one.is_compressed for one in messages)
+    assert all(one.exchange == "logs" for one in messages)
+    catalog = LmdbCatalog(os.path.join(directory, filenames.CATALOG), False)
+    row = catalog.rows("segments")[str(filenames.FIRST_COMPACTED)]
+    catalog.close()
+    references = decoder.decode_references(row["references"])
+    assert references is not None
+    live = [row["first_id"] + place for place, held in enumerate(references) if held]
+    assert live == [one.id for one in messages]
+    assert (row["count"], row["live_count"]) == (len(live), len(live))
 
 
 def test_the_checksum_of_the_digits_is_the_one_in_the_document() -> None:
@@ -382,14 +509,35 @@ def test_the_decoder_imports_nothing_of_the_engine() -> None:
     assert not [node for node in ast.walk(tree) if isinstance(node, ast.Import)]
 
 
-def _written_store(tmp_path: object) -> str:
-    directory = os.path.join(str(tmp_path), "store")
-    with Store.open(directory) as store:
+def take(store: Store, queue: Queue) -> Run:
+    run = store.take(queue, 1)
+    assert isinstance(run, Run)
+    return run
+
+
+def written_store(scratch: str) -> str:
+    """A store of everything that is documented: closed in order, with a compacted segment."""
+    directory = os.path.join(scratch, "store")
+    options = Options(
+        segment_bytes=1, compress_from_bytes=1 << 20, train_dictionary=True, reserve_bytes=4096
+    )
+    with Store.open(directory, options=options, worker=InlineWorker()) as store:
         queue = store.create_queue({"name": "orders"})
         store.define([Change("vhosts", "/", {})])
-        store.publish([queue], [Message(ENVELOPE, body) for body in (b"one", b"two", b"three")])
-        run = store.take(queue, 1)
-        assert not isinstance(run, Exception)
-        store.ack(queue, run)
-        assert store.purge(queue) == 2
+        for batch in range(5):
+            bodies = [
+                b'{"order": %d, "customer": "customer number %d", "state": "new"}'
+                % (number, number)
+                for number in range(100 * batch, 100 * batch + 100)
+            ]
+            store.publish([queue], [Message(ENVELOPE, body) for body in bodies])
+            store.sync()
+        for _ in range(500):
+            run = take(store, queue)
+            if run.first_sequence % 5:
+                store.ack(queue, run)
+        store.sync()
+        store.checkpoint()
+        store.housekeep()
+        store.housekeep()
     return directory

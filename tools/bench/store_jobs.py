@@ -84,6 +84,7 @@ def fill(job: Job, tell: Tell) -> Figures:
         "turn_ms": turn.summary_ms(),
         "waited_for_disk_s": round(commits.waited_ns / 1e9, 3),
         **memory.figures(),
+        "background_failures": worker.failures,
         "checkpoints": worker.checkpoints,
     }
     if not job.stays_open:
@@ -214,6 +215,7 @@ def churn(job: Job, tell: Tell) -> Figures:
         "live_bytes": immortal * job.size,
         "until_quiet_s": round(quiet_s, 3),
         **_disk_figures(job.directory),
+        "background_failures": worker.failures,
         "checkpoints": worker.checkpoints,
         "compactions": worker.compactions,
         "compaction_read_bytes": worker.compaction_read_bytes,

@@ -19,6 +19,7 @@ class WatchedWorker:
     """
 
     def __init__(self, compaction_bytes_s: int) -> None:
+        self.failures = 0
         self.checkpoints = 0
         self.compactions = 0
         self.compaction_read_bytes = 0
@@ -68,15 +69,17 @@ class WatchedWorker:
         self._kept = outcome
         self._is_busy = False
         now = time.monotonic()
-        if not self._is_compaction:
-            self.checkpoints += 1
+        self.checkpoints += not self._is_compaction
+        try:
+            result = outcome.get()
+        except Exception:  # noqa: BLE001 (raised again where the store takes it over)
+            self.failures += 1
             return
-        with contextlib.suppress(Exception):  # raised where the store takes it over
-            if isinstance(result := outcome.get(), Compacted):
-                self.compactions += 1
-                self.compaction_read_bytes += result.read_bytes
-                self.compaction_s += now - self._started
-                self._due = now + _PACE_S + result.read_bytes / self._compaction_bytes_s
+        if isinstance(result, Compacted):
+            self.compactions += 1
+            self.compaction_read_bytes += result.read_bytes
+            self.compaction_s += now - self._started
+            self._due = now + _PACE_S + result.read_bytes / self._compaction_bytes_s
 
 
 def disk_bytes(directory: str) -> dict[str, int]:

@@ -9,6 +9,7 @@ the disk that is left when a given part of it survived.
 from __future__ import annotations
 
 import errno
+import functools
 import hashlib
 import os
 import posixpath
@@ -339,7 +340,8 @@ class MemoryFiles:
                     **{change.name: change.node for change in node.changes if change.node},
                     **node.entries,
                 }
-                waiting.extend((posixpath.join(path, name), named[name]) for name in named)
+                prefix = path.rstrip("/")
+                waiting.extend((f"{prefix}/{name}", named[name]) for name in named)
 
     # Paths and nodes.
 
@@ -407,6 +409,7 @@ def _visible_bytes(directory: DirectoryNode) -> int:
     )
 
 
+@functools.lru_cache(maxsize=10_000)
 def _normal(path: str) -> str:
     return posixpath.normpath(posixpath.join("/", path))
 

@@ -81,6 +81,7 @@ def test_churn_keeps_the_immortal_and_nothing_else(job: Job, immortal: int) -> N
     churned = do(job._replace(name="churn", messages=10_000, immortal=immortal))
     assert churned["live_bytes"] == immortal * 100
     assert churned["disk_peak_bytes"] >= churned["disk_bytes"] > 0
+    assert churned["background_failures"] == 0
     assert churned["publish_ms"]["samples"] == 10
     with Store.open(job.directory) as store:
         counts = {queue.id: queue.ready_count for queue in store.queues.values()}
