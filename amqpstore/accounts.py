@@ -109,6 +109,8 @@ class Account:
             return
         for message_id, size in zip(ids, sizes, strict=True):
             place = self._place(message_id)
+            if self.ids is not None and self.ids[place : place + 1] != array("Q", [message_id]):
+                continue  # It is not here, whatever a damaged index says.
             references[place] -= 1
             if not references[place]:
                 self.live_count -= 1

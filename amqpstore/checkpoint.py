@@ -17,7 +17,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import NamedTuple
 
 from amqpstore.backing import Backing
@@ -31,6 +31,7 @@ from amqpstore.index_merge import IndexMerger, Merged
 from amqpstore.index_writer import IndexWriter
 from amqpstore.ledger import IndexLedger, Ledger, QueueLedger
 from amqpstore.log import Position, Settled
+from amqpstore.quarantine import quarantine
 from amqpstore.segments import Segment
 
 POSITION = "position"
@@ -81,6 +82,7 @@ class Checkpoint:
         batches: Sequence[Settled],
         deleted: Sequence[int],
         marks: Sequence[Marks],
+        damaged: Collection[int],
         position: Position,
     ) -> None:
         self._files = backing.files
@@ -96,6 +98,7 @@ class Checkpoint:
         self._changes: list[Change] = []
         self._gone: list[str] = []
         self._marks = marks
+        self._damaged = damaged
         self._position = position
 
     def run(self) -> Written:
@@ -130,6 +133,9 @@ class Checkpoint:
         for path in gone:
             with contextlib.suppress(FileNotFoundError):
                 self._files.remove(path)
+        for number in dropped:
+            if number in self._damaged:
+                quarantine(self._files, self._directory, number)
         states = {queue.id: [file.state for file in queue.files] for queue in touched}
         return Written(states, dropped, merged)
 
@@ -176,7 +182,8 @@ class Checkpoint:
             accounts.replace([account], None)
             key = f"{account.number:010}"
             changes += [Change(table, key, None) for table in ("segments", "marks", "ends")]
-            gone.append(segment_path(self._directory, account.number))
+            if account.number not in self._damaged:
+                gone.append(segment_path(self._directory, account.number))
         numbers = {account.number for account in dropped}
         for account in accounts.changed:
             changes.append(Change("segments", f"{account.number:010}", account.row()))

@@ -22,10 +22,11 @@ from amqpstore.catalog import Change
 from amqpstore.checkpoint import Marks
 from amqpstore.compression import Compressor, train
 from amqpstore.errors import DamageError, DurabilityError
-from amqpstore.filenames import QUARANTINE, SEGMENTS, segment_path
+from amqpstore.filenames import SEGMENTS, segment_path
 from amqpstore.files import Files
 from amqpstore.ledger import Ledger
 from amqpstore.log import FORMAT_VERSION
+from amqpstore.quarantine import quarantine
 from amqpstore.records import (
     COMPRESSED,
     Gap,
@@ -59,10 +60,13 @@ class Compacted(NamedTuple):
     dictionary: tuple[int, bytes] | None
 
 
-def choose(accounts: Accounts, *, log_segment: int, segment_bytes: int) -> list[Account]:
+def choose(
+    accounts: Accounts, *, log_segment: int, segment_bytes: int, avoided: Collection[int] = ()
+) -> list[Account]:
     """Neighbours whose live records fit in one segment, where compaction is due; else none.
 
-    Of all that would fit, those that free most. Args: log_segment, which the log may go on in.
+    Of all that would fit, those that free most. Args: log_segment, which the log may go on in; avoided, numbers
+    of segments that are left alone.
     """
     every = list(accounts)
     sealed = [account for account in every if account.number != log_segment]
@@ -73,6 +77,9 @@ def choose(accounts: Accounts, *, log_segment: int, segment_bytes: int) -> list[
     best = most = start = live = freed = 0
     end = 0
     for stop, account in enumerate(sealed, 1):
+        if account.number in avoided:
+            start, live, freed = stop, 0, 0
+            continue
         live += account.end_bytes - account.garbage_bytes
         freed += account.garbage_bytes
         while live > segment_bytes and start < stop - 1:
@@ -281,13 +288,6 @@ def _pieces(segment: Segment, end_bytes: int, live: Collection[int]) -> Iterator
         end = ends[mark]
     if end > start:
         yield start, end
-
-
-def quarantine(files: Files, directory: str, number: int) -> None:
-    """Move a segment to `quarantine/`, out of everybody's way. Raises: OSError."""
-    to = f"{directory}/{QUARANTINE}"
-    files.make_directory(to)
-    files.rename(segment_path(directory, number), f"{to}/{number:010}.segment")
 
 
 def remove_compacted(files: Files, directory: str, compacted: Compacted) -> None:

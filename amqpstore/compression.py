@@ -93,3 +93,16 @@ def train(bodies: Sequence[bytes]) -> tuple[int, bytes] | None:
     except zstandard.ZstdError:
         return None  # They have nothing in common.
     return trained.dict_id(), trained.as_bytes()
+
+
+def compress_columns(columns: bytes) -> bytes:
+    """A zstd frame of an index block's columns: most of them hardly change from row to row."""
+    return zstandard.ZstdCompressor(level=1, write_checksum=False).compress(columns)
+
+
+def decompress_columns(frame: bytes) -> bytes:
+    """The columns. Raises: ValueError, when it is no such frame."""
+    try:
+        return zstandard.ZstdDecompressor().decompress(frame)
+    except zstandard.ZstdError as error:
+        raise ValueError(f"no compressed columns: {error}") from None

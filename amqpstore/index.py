@@ -9,13 +9,17 @@ with the checkpoint, all at once or not at all. A file whose entries are all ack
 
 from __future__ import annotations
 
+import errno
 import struct
 import sys
 from array import array
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
+from itertools import accumulate
+from operator import sub
 from typing import Any, NamedTuple
 
+from amqpstore.compression import compress_columns, decompress_columns
 from amqpstore.errors import DamageError
 from amqpstore.filenames import index_path
 from amqpstore.files import Files
@@ -28,7 +32,9 @@ BLOCK = struct.Struct(">QI4x")
 """queue id, count of entries; at the start of an INDEX record's payload."""
 
 COLUMNS = "QQIQIBB"
-"""sequence, message id, size, expiry, delivery count, priority, flags: a column each, in order."""
+"""sequence, message id, size, expiry, delivery count, priority, flags: a column each, in order.
+
+Of sequences and ids the differences are kept: mostly they are all one, and then take no room."""
 
 
 class Entries(NamedTuple):
@@ -103,22 +109,26 @@ def entries_of(run: Run, sizes: array[int]) -> Entries:
 
 def encode_block(queue_id: int, number: int, entries: Entries, seed: int) -> bytes:
     """An INDEX record of index file `number`."""
-    columns = [BLOCK.pack(queue_id, len(entries.sequences)), *map(_to_bytes, entries)]
-    return encode_record(Kind.INDEX, entries.sequences[0], number, b"".join(columns), seed=seed)
+    sequences, ids, *others = entries
+    columns = b"".join(map(_to_bytes, [_differences(sequences), _differences(ids), *others]))
+    payload = BLOCK.pack(queue_id, len(sequences)) + compress_columns(columns)
+    return encode_record(Kind.INDEX, sequences[0], number, payload, seed=seed)
 
 
 def decode_block(payload: bytes) -> tuple[int, Entries]:
     """Queue id and entries. Raises: ValueError, when the lengths in it do not fit it."""
     queue_id, count = BLOCK.unpack_from(payload)
-    offset = BLOCK.size
+    content = decompress_columns(payload[BLOCK.size :])
+    offset = 0
     columns = []
     for code in COLUMNS:
         size = count * array(code).itemsize
-        columns.append(_from_bytes(code, payload[offset : offset + size], count))
+        columns.append(_from_bytes(code, content[offset : offset + size], count))
         offset += size
-    if offset != len(payload):
-        raise ValueError(f"{len(payload)} bytes hold no block of {count} entries")
-    return queue_id, Entries(*columns)
+    if offset != len(content):
+        raise ValueError(f"{len(content)} bytes hold no columns of {count} entries")
+    sequences, ids, *others = columns
+    return queue_id, Entries(_sums(sequences), _sums(ids), *others)
 
 
 class IndexReader:
@@ -132,11 +142,16 @@ class IndexReader:
     def entries(self, queue_id: int, state: IndexState) -> Entries:
         """All entries of the committed part of an index file. Raises: DamageError, OSError."""
         path = index_path(self._directory, queue_id, state.number)
-        file = self._files.open(path)
         try:
-            content = file.read(0, state.end_bytes)
-        finally:
-            file.close()
+            file = self._files.open(path)
+            try:
+                content = file.read(0, state.end_bytes)
+            finally:
+                file.close()
+        except OSError as error:
+            if error.errno not in (errno.ENOENT, errno.EIO):
+                raise
+            raise DamageError(path, 0, str(error)) from error
         entries = no_entries()
         for found in scan(content, state.number, self._seed):
             if isinstance(found, Gap):
@@ -228,6 +243,15 @@ def _is_one_run(entries: Entries, start: int, stop: int) -> bool:
 def contiguous(numbers: Sequence[int], start: int, stop: int) -> bool:
     """Whether ascending numbers have no gap from place `start` to before `stop`."""
     return numbers[stop - 1] - numbers[start] == stop - 1 - start
+
+
+def _differences(column: array[int]) -> array[int]:
+    """The first of ascending numbers, and then how much more each following one is."""
+    return array("Q", [column[0], *map(sub, column[1:], column)])
+
+
+def _sums(column: array[int]) -> array[int]:
+    return array("Q", accumulate(column))
 
 
 def _to_bytes(column: array[int]) -> bytes:

@@ -7,6 +7,7 @@ and takes over what is done, in the caller's thread, where queues and log live.
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 from collections.abc import Callable
 from functools import partial
@@ -107,12 +108,16 @@ class Keeper:
         first = recovered.batches[0] if recovered.batches else None
         self._marked = first.segment if first else recovered.position.segment
         self._known_segment = recovered.start.segment
+        self._damaged = recovered.to_quarantine
+        # Not to be compacted, as that has failed, by the numbers of the segments.
+        self._avoided: set[int] = set()
         self._checkpoint_ms = 0
         self._compaction_ms = 0
         self._take_over: Callable[[object, int], None] | None = None
         self._unfinished: Checkpoint | None = None
         self._detached: list[Segment] = []
         self._removals: list[Callable[[], None]] = []
+        self._compacting: set[int] = set()
         self._is_compaction_checked = False
 
     def housekeep(self, now_ms: int) -> None:
@@ -196,9 +201,11 @@ class Keeper:
         try:
             result = outcome.get()
         except (OSError, DamageError) as error:
-            # A full disk, mostly. Nothing was changed; the next time all of it is tried again.
+            # Nothing was changed. On a full disk all of it is tried again the next time.
             _log.error("background work has to wait: %s", error)
             self._is_compaction_checked = True
+            if not (isinstance(error, OSError) and error.errno == errno.ENOSPC):
+                self._avoided |= self._compacting
         else:
             take_over(result, now_ms)
 
@@ -227,6 +234,7 @@ class Keeper:
             batches=log.take_settled(),
             deleted=deleted,
             marks=marks,
+            damaged=self._damaged,
             position=log.position,
         )
         return self._unfinished
@@ -255,11 +263,12 @@ class Keeper:
             self._ledger.accounts,
             # The ledger knows it as far as the last checkpoint went, and that is perhaps a part.
             log_segment=self._known_segment,
+            avoided=self._avoided,
             segment_bytes=self._options.segment_bytes,
         )
 
     def _new_compaction(self, accounts: list[Account], now_ms: int) -> Compaction:
-        numbers = {account.number for account in accounts}
+        self._compacting = numbers = {account.number for account in accounts}
         number = self._next_compacted
         self._next_compacted += 1
         return Compaction(

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left, bisect_right
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 
 from amqpstore.accounts import Accounts, references_of
@@ -27,6 +28,9 @@ from amqpstore.index import (
 from amqpstore.log import Settled
 from amqpstore.records import Operation, OperationKind
 from amqpstore.runs import ReadyList, Run
+
+_MOST_READ = 16
+"""Index files of one queue whose entries are in memory at a time, about 1 MiB each."""
 
 
 class IndexLedger:
@@ -146,10 +150,11 @@ class QueueLedger:
     ) -> None:
         self.id = queue_id
         self.next_sequence = next_sequence
-        self.files = [IndexLedger(state) for state in sorted(states)]
+        self.files = [IndexLedger(state) for state in sorted(states, key=lambda state: state.first)]
         self.next_number = max((file.state.number for file in self.files), default=0) + 1
         self.fresh = ReadyList()
         self._reader = reader
+        self._read: deque[IndexLedger] = deque()
 
     def apply(self, operation: Operation, release: Callable[[Entries], None], sizes: Sizes) -> None:
         """Do what an operation of this queue says; what left the queue is released."""
@@ -214,6 +219,9 @@ class QueueLedger:
         if file.entries is None:
             try:
                 file.entries = self._reader.entries(self.id, file.state)
+                self._read.append(file)
+                if len(self._read) > _MOST_READ:
+                    self._read.popleft().entries = None
             except DamageError:
                 # What it has stays live, and so on disk: it is named when its turn comes.
                 file.entries = no_entries()

@@ -44,6 +44,12 @@ class Memory:
         if self._is_excess(queue):
             (self._excess if run.first_id else self._transient_excess).append((queue, run))
 
+    def reconsider(self, queue: Queue) -> None:
+        """The queue has become lazy, or holds too much: look at all that is ready again."""
+        for run in queue.ready:
+            if run.messages is not None and self._is_excess(queue):
+                (self._excess if run.first_id else self._transient_excess).append((queue, run))
+
     def let_go(self, queue: Queue, held_bytes: int) -> None:
         """Bodies are not ready any more: they were taken, or removed."""
         queue.held_bytes -= held_bytes
@@ -90,4 +96,5 @@ class Memory:
             return True
         if self._held_bytes <= self._budget_bytes // 2:
             return False
-        return queue.held_bytes > max(queue.share_bytes, _LEAST_SHARE_BYTES)
+        least = _LEAST_SHARE_BYTES if self._held_bytes <= self._budget_bytes else 0
+        return queue.held_bytes > max(queue.share_bytes, least)

@@ -15,6 +15,7 @@ from typing import NamedTuple
 from amqpstore.index import IndexState
 from amqpstore.index_merge import Merged
 from amqpstore.runs import ReadyList, Run, RunList
+from amqpstore.transient import FIRST_TRANSIENT
 
 
 class PagedFile(NamedTuple):
@@ -122,20 +123,24 @@ class Queue:
         for state in reversed(states[1:]):
             if len(self.ready) <= most_runs:
                 break
-            if state.delivered or state.end > self.next_sequence:
+            # A part of it may be paged out already.
+            parts = [file for file in self.paged if file.number == state.number]
+            first = max((file.end for file in parts), default=state.first)
+            live = state.live - sum(file.live for file in parts)
+            if not live or state.delivered or state.end > self.next_sequence:
                 continue
-            runs = self.ready.between(state.first, state.end)
+            runs = self.ready.between(first, state.end)
             if (
                 not runs
-                or runs[0].first_sequence < state.first
+                or runs[0].first_sequence < first
                 or runs[-1].end > state.end
-                or sum(run.count for run in runs) != state.live
-                or any(run.delivery_count or not run.first_id for run in runs)
+                or sum(run.count for run in runs) != live
+                or any(run.delivery_count or not 0 < run.first_id < FIRST_TRANSIENT for run in runs)
             ):
                 continue  # Somebody holds some of them, or the index is behind.
             freed += sum(run.held_bytes for run in runs)
-            self.ready.remove(state.first, state.end - state.first)
-            self.paged.append(PagedFile(state.number, state.first, state.end, state.live))
-            self.paged_count += state.live
+            self.ready.remove(first, state.end - first)
+            self.paged.append(PagedFile(state.number, first, state.end, live))
+            self.paged_count += live
         self.paged.sort(key=lambda file: file.first)
         return freed

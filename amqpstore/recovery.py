@@ -96,7 +96,8 @@ class Recovered:
     The last checkpoint was at `start`, the log ends at `position`, and `batches` are those between;
     `changes` is what the catalog must say, and
     `leftovers` are files that a crash left and that must be gone, before the log goes on;
-    `quarantined` are numbers of segments that it kept from being moved away.
+    `quarantined` are numbers of segments that it kept from being moved away, and `to_quarantine`
+    of those that are to be moved and not removed once nothing in them is live.
     """
 
     report: RecoveryReport
@@ -107,6 +108,7 @@ class Recovered:
     changes: list[Change] = field(default_factory=list)
     leftovers: list[str] = field(default_factory=list)
     quarantined: list[int] = field(default_factory=list)
+    to_quarantine: set[int] = field(default_factory=set)
     next_segment: int = 1
     next_compacted: int = FIRST_COMPACTED
     start: Position = START
@@ -191,6 +193,7 @@ class _Recovery:
                 last.file().datasync()
                 self._files.sync_directory(f"{self._directory}/{SEGMENTS}")
                 out.changes.append(Change("ends", f"{last.number:010}", {"end": last.size}))
+        out.changes += self._to_quarantine()
         out.start = self._start
         out.position = position
         out.segments.sort(key=lambda segment: (segment.first_id, segment.number))
@@ -431,6 +434,20 @@ class _Recovery:
     def _is_present(self, message_id: int) -> bool:
         place = bisect_right(self._present, message_id, key=itemgetter(0)) - 1
         return place >= 0 and message_id < self._present[place][1]
+
+    def _to_quarantine(self) -> list[Change]:
+        """Rows of the log's segments in which something is damaged: they are not to be removed."""
+        found: dict[int, list[list[object]]] = {}
+        by_path = {segment.path: segment.number for segment in self._out.segments}
+        for path, *rest in self._report.damage:
+            if path in by_path:
+                found.setdefault(by_path[path], []).append(rest)
+        self._out.to_quarantine = {*found, *self._quarantine}
+        return [
+            Change("quarantine", f"{number:010}", damage)
+            for number, damage in found.items()
+            if number not in self._quarantine
+        ]
 
     def _damage(self, path: str, gap: Gap) -> None:
         self._report.damage.append((path, gap.offset, gap.end - gap.offset, gap.reason))

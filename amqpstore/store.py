@@ -9,6 +9,7 @@ batches itself: `seal`, `write`, `settle` (see `log`), and `housekeep` now and t
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 import uuid
@@ -18,7 +19,6 @@ from functools import partial
 from amqpstore import marker
 from amqpstore.backing import Backing
 from amqpstore.catalog import Catalog, Change, LmdbCatalog, OpenCatalog, Value
-from amqpstore.compaction import quarantine
 from amqpstore.errors import (
     DamageError,
     DurabilityError,
@@ -33,6 +33,7 @@ from amqpstore.keeper import DEFAULTS, Keeper, Options, compressor_of
 from amqpstore.log import Log
 from amqpstore.memory import Memory
 from amqpstore.message import Message
+from amqpstore.quarantine import quarantine
 from amqpstore.queue import Queue
 from amqpstore.records import Operation, OperationKind
 from amqpstore.recovery import Recovered, recover
@@ -41,6 +42,8 @@ from amqpstore.space import Space
 from amqpstore.transaction import Transaction
 from amqpstore.transient import FIRST_TRANSIENT, TransientLog
 from amqpstore.worker import ThreadWorker, Worker
+
+_log = logging.getLogger(__name__)
 
 _NEXT_QUEUE_ID = "next_queue_id"
 _STORE_ID = "store_id"
@@ -201,6 +204,11 @@ class Store:
         del self.queues[queue.id]
         if queue.durable:
             self._keeper.deleted.append(queue.id)
+
+    def set_lazy(self, queue: Queue, *, lazy: bool) -> None:
+        """Whether a queue keeps no body in memory that is on disk; at any time."""
+        queue.lazy = lazy
+        self._memory.reconsider(queue)
 
     # Messages: in memory at once, durable with the open batch.
 
@@ -391,7 +399,11 @@ class Store:
         try:
             if not self._is_closed and not self._failed:
                 self.sync()
-                self.checkpoint()
+                try:
+                    self.checkpoint()
+                except OSError as error:
+                    # The next start reads a little more of the log.
+                    _log.warning("closed without a checkpoint: %s", error)
                 if (segment := self._log.current) is not None:
                     row = {"end": segment.size}
                     self._commit([Change("ends", f"{segment.number:010}", row)])

@@ -27,9 +27,6 @@ OPTIONS = Options(
 )
 
 
-START_IS_MERGED = "compaction takes the segment that recovery starts in, with what is behind it"
-
-
 def open_store(files: MemoryFiles, seen_as: Files | None = None) -> Store:
     """The store of these tests on a simulated disk, which it may see as something else."""
     return Store.open(

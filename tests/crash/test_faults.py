@@ -9,7 +9,6 @@ import pytest
 from amqpstore import DurabilityError, MessageDamagedError, Store, StoreClosedError
 from amqpstore.filenames import FIRST_COMPACTED, index_key, segment_number
 from tests.crash.histories import (
-    START_IS_MERGED,
     open_faulty_store,
     open_store,
     outside_of,
@@ -96,7 +95,6 @@ def check_what_came_of_it(
         assert outside.damaged == [], f"{call} failed, and a message is lost"
 
 
-@pytest.mark.xfail(strict=True, reason=START_IS_MERGED)
 @pytest.mark.parametrize("kind", FaultKind)
 def test_every_call_that_fails(kind: FaultKind, caplog: pytest.LogCaptureFixture) -> None:
     calls = calls_of_the_short_history()

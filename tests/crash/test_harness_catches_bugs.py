@@ -86,7 +86,7 @@ def housekept_history(outside: Outside) -> None:
     outside.take("slow", 1)
     outside.sync()
     outside.checkpoint()
-    outside.housekeep(2)
+    outside.housekeep(4)
     outside.kill()
     outside.open()
     for number in range(5):
@@ -124,7 +124,7 @@ def violated(
 
 @pytest.mark.parametrize("told", [history, housekept_history])
 def test_without_a_bug_nothing_is_violated(told: Callable[[Outside], None]) -> None:
-    explorer = Explorer(open_store, "bugs", images_an_operation=15)
+    explorer = Explorer(open_store, "bugs", images_an_operation=8, images_in_recovery=3)
     assert explorer.explore(record(told)).violations == []
 
 

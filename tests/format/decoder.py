@@ -107,11 +107,9 @@ def decode_index(content: bytes, number: int, store_id: bytes) -> list[StoredBlo
     return blocks
 
 
-def decode_references(packed: bytes) -> list[int] | None:
-    """How many queues hold each id of a segment; None where it is one each."""
-    if not packed:
-        return None
-    size = {b"B": 1, b"H": 2, b"I": 4}[packed[:1]]
+def decode_column(packed: bytes) -> list[int]:
+    """`ids` or `references` of a row in `segments`; none where it is empty."""
+    size = {b"": 1, b"B": 1, b"H": 2, b"I": 4, b"Q": 8}[packed[:1]]
     return [_integer(packed[at : at + size]) for at in range(1, len(packed), size)]
 
 

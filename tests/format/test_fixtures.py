@@ -131,9 +131,9 @@ def test_what_is_live_is_what_the_queues_of_the_golden_checkpoint_hold(copy: str
     held = Counter(entry.id for queue in indexed(copy, tables).values() for entry in queue.values())
     found: dict[int, int] = {}
     for row in tables["segments"].values():
-        references = decoder.decode_references(row["references"])
-        ids = range(row["first_id"], row["end_id"])
-        here = dict(zip(ids, references or [1] * len(ids), strict=True))
+        ids = decoder.decode_column(row["ids"]) or range(row["first_id"], row["end_id"])
+        references = decoder.decode_column(row["references"]) or [1] * len(ids)
+        here = dict(zip(ids, references, strict=True))
         assert row["live_count"] == sum(count > 0 for count in here.values())
         found |= here
     assert {message_id: count for message_id, count in found.items() if count} == held
@@ -194,10 +194,12 @@ def apply(queue: Queue, operation: decoder.StoredOperation) -> None:
             queue[sequence] = decoder.StoredEntry(
                 sequence, operation.first_id + place, 0, operation.detail, 0, operation.priority, 0
             )
+        elif sequence not in queue:
+            continue  # acked in the same batch, mostly
         elif operation.kind == "DELIVERED":
             queue[sequence] = queue[sequence]._replace(delivery_count=operation.detail)
         else:
-            queue.pop(sequence, None)
+            del queue[sequence]
 
 
 class Zstd:

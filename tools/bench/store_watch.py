@@ -77,9 +77,9 @@ class WatchedWorker:
             return
         if isinstance(result, Compacted):
             self.compactions += 1
-            self.compaction_read_bytes += result.read_bytes
+            self.compaction_read_bytes += result.moved_bytes
             self.compaction_s += now - self._started
-            self._due = now + _PACE_S + result.read_bytes / self._compaction_bytes_s
+            self._due = now + _PACE_S + result.moved_bytes / self._compaction_bytes_s
 
 
 def disk_bytes(directory: str) -> dict[str, int]:

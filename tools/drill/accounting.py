@@ -69,13 +69,7 @@ def _segment_faults(store: Store, files: Files) -> Iterator[Fault]:
     for row in store.definitions("segments").values():
         account = Account.of_row(row)
         sizes = _sizes(store, files, account)
-        live: Counter[int] = Counter()
-        for message_id in range(account.first_id, account.end_id):
-            if account.references is None:
-                live[message_id] = 1 if account.live_count else 0
-            else:
-                live[message_id] = account.references[message_id - account.first_id]
-        live = +live
+        live = Counter(dict(account.live()))
         name = f"segment {account.number}"
         if missing := sorted(live.keys() - sizes.keys()):
             yield "I8", f"{name} does not have the records of {missing}, which are live"

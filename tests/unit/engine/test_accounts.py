@@ -31,8 +31,9 @@ def check(account: Account, plain: Plain) -> None:
     assert account.count == len(ids)
     assert account.total_bytes == sum(plain.sizes[one] for one in ids)
     assert (account.live_count, account.live_bytes) == plain.live(account.first_id, account.end_id)
-    for one in ids:
-        assert account.is_live(one) == (plain.references[one] > 0)
+    assert dict(account.live()) == {
+        one: plain.references[one] for one in ids if plain.references[one]
+    }
 
 
 def add(account: Account, plain: Plain, first: int, sizes: list[int], held: list[int]) -> None:
