@@ -65,8 +65,8 @@ def choose(
 ) -> list[Account]:
     """Neighbours whose live records fit in one segment, where compaction is due; else none.
 
-    Of all that would fit, those that free most. Args: log_segment, which the log may go on in; avoided, numbers
-    of segments that are left alone.
+    Of all that would fit, those that free most. Args: log_segment, which the log may go on in;
+    avoided, numbers of segments that are left alone.
     """
     every = list(accounts)
     sealed = [account for account in every if account.number != log_segment]

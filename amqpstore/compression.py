@@ -57,7 +57,7 @@ class Decompressor:
         """The body. Raises: ValueError, when it is none, or its dictionary is not there."""
         try:
             number = zstandard.get_frame_parameters(compressed).dict_id
-            return self._of(number).decompress(compressed)
+            return self._of(number).decompress(compressed, allow_extra_data=False)
         except zstandard.ZstdError as error:
             raise ValueError(f"the body cannot be decompressed: {error}") from None
 
@@ -103,6 +103,6 @@ def compress_columns(columns: bytes) -> bytes:
 def decompress_columns(frame: bytes) -> bytes:
     """The columns. Raises: ValueError, when it is no such frame."""
     try:
-        return zstandard.ZstdDecompressor().decompress(frame)
+        return zstandard.ZstdDecompressor().decompress(frame, allow_extra_data=False)
     except zstandard.ZstdError as error:
         raise ValueError(f"no compressed columns: {error}") from None

@@ -135,7 +135,12 @@ class Keeper:
             self._memory.share(list(self._queues.values()))
             self._space.make_room()
             self._begin(self._new_checkpoint().run, self._checkpointed)
-        elif not self._is_compaction_checked and now_ms >= self._compaction_ms:
+        elif (
+            # A checkpoint that failed has left the ledger ahead of the catalog.
+            not self._unfinished
+            and not self._is_compaction_checked
+            and now_ms >= self._compaction_ms
+        ):
             if accounts := self._to_compact():
                 self._space.make_room(sum(account.end_bytes for account in accounts))
                 self._begin(self._new_compaction(accounts, now_ms).run, self._compacted)

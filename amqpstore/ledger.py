@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left, bisect_right
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 
 from amqpstore.accounts import Accounts, references_of
@@ -154,7 +153,7 @@ class QueueLedger:
         self.next_number = max((file.state.number for file in self.files), default=0) + 1
         self.fresh = ReadyList()
         self._reader = reader
-        self._read: deque[IndexLedger] = deque()
+        self._read: list[IndexLedger] = []
 
     def apply(self, operation: Operation, release: Callable[[Entries], None], sizes: Sizes) -> None:
         """Do what an operation of this queue says; what left the queue is released."""
@@ -177,6 +176,13 @@ class QueueLedger:
         if sum(run.count for run in removed) < operation.message_count:
             for file in self._files_with(first, end):
                 release(file.ack(first, end, self._entries(file)))
+
+    def forget_read(self) -> None:
+        """Let go of entries that were read, where they are many."""
+        if len(self._read) > _MOST_READ:
+            for file in self._read:
+                file.entries = None
+            self._read.clear()
 
     def read_for(self, operation: Operation) -> None:
         """Read the index files that an operation changes, so that it cannot fail any more.
@@ -220,8 +226,6 @@ class QueueLedger:
             try:
                 file.entries = self._reader.entries(self.id, file.state)
                 self._read.append(file)
-                if len(self._read) > _MOST_READ:
-                    self._read.popleft().entries = None
             except DamageError:
                 # What it has stays live, and so on disk: it is named when its turn comes.
                 file.entries = no_entries()
@@ -279,6 +283,8 @@ class Ledger:
     def apply(self, batch: Settled) -> None:
         """Do what a batch says. Raises: OSError (an index file cannot be read; nothing is done)."""
         known = [operation for operation in batch.operations if operation.queue_id in self.queues]
+        for queue in {self.queues[operation.queue_id] for operation in known}:
+            queue.forget_read()
         for operation in known:
             self.queues[operation.queue_id].read_for(operation)
         account = self.accounts.open(batch.segment, batch.first_id)

@@ -187,3 +187,30 @@ def test_a_merged_segment_that_cannot_be_removed_does_not_stop_the_store() -> No
     assert outside.ready_count("slow") == 3
     outside.close()
     assert Prover(open_store, 2).recover(outside.files).faults == ()
+
+
+@pytest.mark.xfail(strict=True, reason="compaction while a checkpoint is to be tried again")
+def test_nothing_is_merged_while_a_checkpoint_is_put_off() -> None:
+    """The ledger is then ahead of the catalog, and what is garbage to it is not yet to recovery."""
+    faults = Faults(-1, of="create")
+    outside = outside_of(functools.partial(open_faulty_store, faults=faults))
+    fast_and_slow(outside)
+    outside.checkpoint()
+    outside.kill()
+    # An index file of another process is not appended to.
+    outside.open()
+    for _ in range(3):
+        outside.take("fast", 1, acked=True)
+    outside.publish(["slow"], [b"new"])
+    outside.begin_sync()
+    outside.finish_sync()
+    faults.nth = len(faults.calls)
+    outside.checkpoint()
+    assert outside.put_off
+    outside.housekeep(4)
+    outside.kill()
+    assert Prover(open_store, 2).recover(outside.files.fork()).faults == ()
+    outside.open()
+    outside.purge("slow")
+    outside.sync()
+    outside.checkpoint()

@@ -2,8 +2,6 @@
 
 from pathlib import Path
 
-import pytest
-
 from amqpstore import Envelope, Message, MessageDamagedError, Options, Queue, Store
 from amqpstore.worker import InlineWorker
 
@@ -22,10 +20,6 @@ def settle(store: Store, staying: Queue, passing: Queue, count: int) -> None:
     store.log.settle(batch)
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="compaction replaces the segment that the last checkpoint ends in the middle of",
-)
 def test_compaction_leaves_the_segment_that_the_checkpoint_has_seen_in_part(
     tmp_path: Path,
 ) -> None:

@@ -512,11 +512,8 @@ def test_an_index_file_that_cannot_be_read_costs_its_own_messages_only(
 
 @pytest.mark.parametrize("missing", [False, True])
 def test_a_start_gets_by_without_an_index_file_that_the_log_speaks_of(
-    disk: Disk, missing: bool, request: pytest.FixtureRequest
+    disk: Disk, missing: bool
 ) -> None:
-    if missing:
-        reason = "IndexReader.entries raises FileNotFoundError, and so does Store.open"
-        request.applymarker(pytest.mark.xfail(strict=True, reason=reason))
     store = disk.open()
     queue = store.create_queue("q")
     publish_batches(store, queue, [[b"1", b"2"]])

@@ -292,9 +292,6 @@ def test_a_damaged_segment_goes_to_quarantine_after_a_crash_as_well(disk: Disk) 
     store.abandon()
 
 
-@pytest.mark.xfail(
-    strict=True, reason="a segment of which nothing could be read has no row, and is removed"
-)
 def test_a_segment_that_recovery_could_not_read_is_never_removed(disk: Disk) -> None:
     store = disk.open()
     queue = store.create_queue("q")

@@ -69,7 +69,6 @@ def test_a_file_that_is_mostly_acked_is_written_anew(disk: Disk) -> None:
     store.abandon()
 
 
-@pytest.mark.xfail(strict=True, reason="after a start the ledger has merged files out of place")
 def test_files_of_a_few_entries_become_one(disk: Disk) -> None:
     for number in range(20):
         store = disk.open()
@@ -101,7 +100,6 @@ def test_the_queues_own_reader_finds_what_was_merged_while_it_was_paged_out(disk
     store.abandon()
 
 
-@pytest.mark.xfail(strict=True, reason="after a start the ledger has merged files out of place")
 def test_what_is_acked_after_a_merge_and_a_restart_stays_acked(disk: Disk) -> None:
     store, queue = two_files(disk)
     acked(store, queue, 10_000)
@@ -117,7 +115,6 @@ def test_what_is_acked_after_a_merge_and_a_restart_stays_acked(disk: Disk) -> No
     store.abandon()
 
 
-@pytest.mark.xfail(strict=True, reason="after a start the ledger has merged files out of place")
 def test_an_ack_behind_a_merged_file_is_found_after_a_restart(disk: Disk) -> None:
     store, queue = two_files(disk)
     acked(store, queue, 10_000)

@@ -119,6 +119,7 @@ class Subject:
             batches=self.batches,
             deleted=self.deleted,
             marks=(),
+            damaged=(),
             position=self.position,
         )
         work.run()

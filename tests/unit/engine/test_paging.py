@@ -173,9 +173,6 @@ def test_reading_the_index_brings_all_runs_into_memory(disk: Disk) -> None:
     store.abandon()
 
 
-@pytest.mark.xfail(
-    strict=True, reason="a file that was paged out in part is not paged out any further"
-)
 def test_what_many_checkpoints_add_to_a_file_is_paged_out_as_well(disk: Disk) -> None:
     store = disk.open()
     queues = [store.create_queue("one"), store.create_queue("two")]
@@ -187,7 +184,6 @@ def test_what_many_checkpoints_add_to_a_file_is_paged_out_as_well(disk: Disk) ->
     store.abandon()
 
 
-@pytest.mark.xfail(strict=True, reason="page_out takes what was written aside for persistent")
 def test_transient_messages_that_were_written_aside_are_not_paged_out(disk: Disk) -> None:
     store = disk.open()
     one, two = store.create_queue("one"), store.create_queue("two")
