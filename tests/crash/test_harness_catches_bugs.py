@@ -433,8 +433,8 @@ def a_segment_with_one_live_message_is_dropped(patch: Patch) -> None:
 def the_segment_of_the_position_is_compacted(patch: Patch) -> None:
     choose = amqpstore.compaction.choose
 
-    def choose_any(accounts: Any, *, log_segment: int, segment_bytes: int) -> Any:
-        return choose(accounts, log_segment=0, segment_bytes=segment_bytes)
+    def choose_any(accounts: Any, *, log_segment: int, **rest: Any) -> Any:
+        return choose(accounts, log_segment=0, **rest)
 
     patch.setattr(amqpstore.keeper, "choose", choose_any)
 

@@ -189,7 +189,6 @@ def test_a_merged_segment_that_cannot_be_removed_does_not_stop_the_store() -> No
     assert Prover(open_store, 2).recover(outside.files).faults == ()
 
 
-@pytest.mark.xfail(strict=True, reason="compaction while a checkpoint is to be tried again")
 def test_nothing_is_merged_while_a_checkpoint_is_put_off() -> None:
     """The ledger is then ahead of the catalog, and what is garbage to it is not yet to recovery."""
     faults = Faults(-1, of="create")

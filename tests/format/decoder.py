@@ -4,7 +4,10 @@ It shares no code with the engine, not even the checksum, so that the two can on
 both agree with the document.
 """
 
+from itertools import accumulate
 from typing import NamedTuple
+
+import zstandard
 
 
 def crc32c(content: bytes) -> int:
@@ -191,14 +194,17 @@ def _operation(content: bytes) -> StoredOperation:
 
 def _block(number: int, payload: bytes) -> StoredBlock:
     count = _integer(payload[8:12])
-    if len(payload) != 16 + 34 * count or payload[12:16] != bytes(4):
+    content = zstandard.ZstdDecompressor().decompress(payload[16:])
+    if len(content) != 34 * count or payload[12:16] != bytes(4):
         raise ValueError("size of an INDEX payload")
     columns = []
-    start = 16
+    start = 0
     for size in (8, 8, 4, 8, 4, 1, 1):
         end = start + size * count
-        columns.append([_integer(payload[at : at + size]) for at in range(start, end, size)])
+        columns.append([_integer(content[at : at + size]) for at in range(start, end, size)])
         start = end
+    for column in columns[:2]:
+        column[:] = accumulate(column)
     entries = [StoredEntry(*row) for row in zip(*columns, strict=True)]
     if not entries or entries[0].sequence != number:
         raise ValueError("the number of an INDEX record")

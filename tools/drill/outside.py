@@ -37,8 +37,9 @@ class Outside:
         """Messages that the store gave up, because it could not read them."""
         self.put_off: list[str] = []
         """Why a checkpoint, asked for or made while closing, has to wait for a better disk."""
-        # By id, so that it is known what was removed without reading it.
+        # By id, and by queue and sequence, so that it is known what was removed without reading it.
         self._names: dict[int, str] = {}
+        self._names_in_queues: dict[tuple[str, int], str] = {}
         self._open_store = open_store
         self._store: Store | None = None
         self._queues: dict[str, Queue] = {}
@@ -143,11 +144,13 @@ class Outside:
             for exchange, key, properties, body in payloads
         ]
         self.store.publish([self._queues[name] for name in queues], messages, priority=priority)
+        keys = [payload.routing_key for payload in payloads]
         for name in queues:
+            end = self._queues[name].next_sequence
+            for sequence, key in enumerate(keys, end - len(keys)):
+                self._names_in_queues[name, sequence] = key
             if first_id := self._queues[name].ready.last.first_id:
-                self._names.update(
-                    enumerate((payload.routing_key for payload in payloads), first_id)
-                )
+                self._names.update(enumerate(keys, first_id))
         self._promise_later(number)
 
     def take(self, name: str, limit: int, *, acked: bool = False) -> None:
@@ -189,7 +192,7 @@ class Outside:
         """Remove what is ready in a queue."""
         queue = self._queues[name]
         runs = [*queue.ready, *paged_runs(self.store, self.files, queue)]
-        names = tuple(chain.from_iterable(map(self._names_in, runs)))
+        names = tuple(chain.from_iterable(self._names_in(name, run) for run in runs))
         number = self._ask(Deed.PURGE, (name,), names)
         self.store.purge(queue)
         self._promise_later(number)
@@ -232,11 +235,9 @@ class Outside:
         """Whether a queue is to keep bodies in memory that are on disk."""
         self._queues[name].lazy = is_lazy
 
-    def _names_in(self, run: Run) -> Iterator[str]:
-        if run.messages is None:
-            yield from (self._names[run.first_id + place] for place in range(run.count))
-        else:
-            yield from (message.envelope.routing_key for message in run.messages)
+    def _names_in(self, name: str, run: Run) -> Iterator[str]:
+        for sequence in range(run.first_sequence, run.end):
+            yield self._names_in_queues[name, sequence]
 
     def _ask(
         self,
