@@ -13,7 +13,7 @@ from amqpstore.errors import DurabilityError
 from amqpstore.filenames import INDEX, index_path
 from amqpstore.files import File, Files
 from amqpstore.index import ENTRIES_A_FILE, Entries, IndexState, encode_block
-from amqpstore.ledger import IndexLedger, QueueLedger
+from amqpstore.ledger import Block, IndexLedger, QueueLedger
 
 _LEAST_DEAD = 4096
 """Acked entries that are worth the writing of the others, if they are more than those."""
@@ -63,7 +63,7 @@ class IndexMerger:
         finally:
             file.close()
         new = IndexLedger(IndexState(number, 0, 0, 0, 0))
-        new.append(entries, len(block))
+        new.append(Block.of(entries, len(block)))
         place = queue.files.index(group[0])
         old = [one.close() for one in group]
         queue.files[place : place + len(group)] = [new]

@@ -17,7 +17,7 @@ from amqpstore.index import (
     entries_of,
     no_entries,
 )
-from amqpstore.ledger import IndexLedger, Ledger, QueueLedger
+from amqpstore.ledger import Block, IndexLedger, Ledger, QueueLedger
 
 _OPEN_FILES = 64
 """Index files that are kept open to be appended to by the next checkpoint."""
@@ -33,7 +33,7 @@ class _Appended:
         self.is_new = True
         self.count = 0
         self.end_bytes = 0
-        self._parts: list[tuple[Entries, int]] = []
+        self._blocks: list[Block] = []
 
     def append(self, entries: Entries, seed: int) -> int:
         """Write as many entries as there is room for. Returns how many. Raises: OSError."""
@@ -42,7 +42,7 @@ class _Appended:
         self.file.append([block])
         self.count += len(part.ids)
         self.end_bytes += len(block)
-        self._parts.append((part, self.end_bytes))
+        self._blocks.append(Block.of(part, self.end_bytes))
         return len(part.ids)
 
     def count_in(self) -> None:
@@ -50,9 +50,9 @@ class _Appended:
         if self.is_new:
             self.queue.files.append(self.of)
             self.is_new = False
-        for entries, end_bytes in self._parts:
-            self.of.append(entries, end_bytes)
-        self._parts.clear()
+        for block in self._blocks:
+            self.of.append(block)
+        self._blocks.clear()
 
 
 class IndexWriter:

@@ -13,6 +13,7 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple
 
 from amqpstore.accounts import Accounts, references_of
 from amqpstore.errors import DamageError
@@ -30,6 +31,26 @@ from amqpstore.runs import ReadyList, Run
 
 _MOST_READ = 16
 """Index files of one queue whose entries are in memory at a time, about 1 MiB each."""
+
+
+class Block(NamedTuple):
+    """What is to be known of entries that were written: how many, their first sequence and the one
+    after the last, delivery counts above 0 by place, and where the block ends in its file."""
+
+    count: int
+    first: int
+    end: int
+    delivered: dict[int, int]
+    end_bytes: int
+
+    @classmethod
+    def of(cls, entries: Entries, end_bytes: int) -> Block:
+        counts = entries.delivery_counts
+        delivered = {}
+        if counts.count(0) != len(counts):
+            delivered = {place: times for place, times in enumerate(counts) if times}
+        sequences = entries.sequences
+        return cls(len(sequences), sequences[0], sequences[-1] + 1, delivered, end_bytes)
 
 
 class IndexLedger:
@@ -71,24 +92,22 @@ class IndexLedger:
             if not acked[place]:
                 self._delivered[place] = max(self._delivered.get(place, 0), times)
 
-    def append(self, entries: Entries, end_bytes: int) -> None:
-        """Entries were written behind those that are there."""
+    def append(self, block: Block) -> None:
+        """A block was written behind those that are there."""
         acked = self._opened()
         assert self._delivered is not None  # it is opened
         place = self.state.entries
         self.state = self.state._replace(
-            end_bytes=end_bytes,
-            entries=place + len(entries.sequences),
-            first=self.state.first if place else entries.sequences[0],
-            end=entries.sequences[-1] + 1,
+            end_bytes=block.end_bytes,
+            entries=place + block.count,
+            first=self.state.first if place else block.first,
+            end=block.end,
         )
-        acked.extend(bytes(len(entries.sequences)))
-        if entries.delivery_counts.count(0) != len(entries.delivery_counts):
-            for offset, times in enumerate(entries.delivery_counts):
-                if times:
-                    self._delivered[place + offset] = times
-        if self.entries is not None:
-            self.entries.extend(entries)
+        acked.extend(bytes(block.count))
+        for offset, times in block.delivered.items():
+            self._delivered[place + offset] = times
+        # They are read again where they are needed.
+        self.entries = None
 
     @property
     def live(self) -> int:
