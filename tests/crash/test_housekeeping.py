@@ -213,3 +213,44 @@ def test_nothing_is_merged_while_a_checkpoint_is_put_off() -> None:
     outside.purge("slow")
     outside.sync()
     outside.checkpoint()
+
+
+@pytest.mark.parametrize("call", ["open", "read"])
+@pytest.mark.xfail(strict=True, reason="a failed read of a deleted queue's index counts as damage")
+def test_a_deleted_queue_lets_go_of_its_messages_once_its_index_can_be_read(call: str) -> None:
+    faults = Faults(-1, of=call)
+    outside = outside_of(functools.partial(open_faulty_store, faults=faults))
+    outside.open()
+    outside.create_queue("orders")
+    outside.create_queue("audit")
+    outside.publish(["orders", "audit"], [b"in both"])
+    outside.sync()
+    outside.checkpoint()
+    outside.delete_queue("orders")
+    faults.nth = len(faults.calls)
+    outside.checkpoint()
+    assert faults.has_struck
+    outside.checkpoint()
+    outside.kill()
+    assert Prover(open_store, 2).recover(outside.files).faults == ()
+
+
+@pytest.mark.parametrize("call", ["open", "read"])
+@pytest.mark.xfail(strict=True, reason="acks are dropped where a read of an index fails once")
+def test_acks_hold_when_a_checkpoint_cannot_read_an_index_at_first(call: str) -> None:
+    faults = Faults(-1, of=call)
+    outside = outside_of(functools.partial(open_faulty_store, faults=faults))
+    outside.open()
+    outside.create_queue("orders")
+    outside.publish(["orders"], [b"acked", b"kept"])
+    outside.sync()
+    outside.checkpoint()
+    outside.take("orders", 1, acked=True)
+    outside.begin_sync()
+    outside.finish_sync()
+    faults.nth = len(faults.calls)
+    outside.checkpoint()
+    assert faults.has_struck
+    outside.kill()
+    outside.open()
+    assert outside.ready_count("orders") == 1
