@@ -14,7 +14,6 @@ it returns is then handed to the queues and to the log.
 
 from __future__ import annotations
 
-import contextlib
 import logging
 from collections import deque
 from collections.abc import Collection, Iterator, Sequence
@@ -31,7 +30,7 @@ from amqpstore.index_merge import IndexMerger, Merged
 from amqpstore.index_writer import IndexWriter
 from amqpstore.ledger import IndexLedger, Ledger, QueueLedger
 from amqpstore.log import Position, Settled
-from amqpstore.quarantine import quarantine
+from amqpstore.removal import attempt, quarantine
 from amqpstore.segments import Segment
 
 POSITION = "position"
@@ -62,11 +61,13 @@ class Written(NamedTuple):
     """What a checkpoint did: index states of queues by id, and segments that are gone.
 
     `merged` index files have no row any more; they are to be removed once no queue reads them.
+    `not_deleted` queues have an index file that cannot be read, and are to be tried again.
     """
 
     states: dict[int, list[IndexState]]
     dropped: list[int]
     merged: list[Merged]
+    not_deleted: list[int]
 
 
 class Checkpoint:
@@ -95,6 +96,7 @@ class Checkpoint:
         self._created = list(created)
         self._batches = deque(batches)
         self._deleted = list(deleted)
+        self._not_deleted: list[int] = []
         self._changes: list[Change] = []
         self._gone: list[str] = []
         self._marks = marks
@@ -109,11 +111,15 @@ class Checkpoint:
         while self._batches:
             ledger.apply(self._batches[0])
             self._batches.popleft()
+        ledger.catch_up()
         while self._deleted:
-            if queue := ledger.delete(self._deleted[-1]):
+            queue_id = self._deleted[-1]
+            if queue := ledger.delete(queue_id):
                 self._changes.append(Change("heads", f"{queue.id:020}", None))
                 for file in queue.files:
                     self._remove(queue, file, self._changes, self._gone)
+            elif queue_id in ledger.queues:
+                self._not_deleted.append(queue_id)
             self._deleted.pop()
         changes, gone = list(self._changes), list(self._gone)
         touched = sorted(ledger.touched, key=lambda queue: queue.id)
@@ -131,13 +137,12 @@ class Checkpoint:
         ledger.sizes.clear()
         ledger.accounts.changed.clear()
         for path in gone:
-            with contextlib.suppress(FileNotFoundError):
-                self._files.remove(path)
+            attempt(self._files.remove, path)
         for number in dropped:
             if number in self._damaged:
-                quarantine(self._files, self._directory, number)
+                attempt(quarantine, self._files, self._directory, number)
         states = {queue.id: [file.state for file in queue.files] for queue in touched}
-        return Written(states, dropped, merged)
+        return Written(states, dropped, merged, self._not_deleted)
 
     def _merge(self, queue: QueueLedger) -> list[Merged]:
         try:

@@ -26,7 +26,6 @@ from amqpstore.filenames import SEGMENTS, segment_path
 from amqpstore.files import Files
 from amqpstore.ledger import Ledger
 from amqpstore.log import FORMAT_VERSION
-from amqpstore.quarantine import quarantine
 from amqpstore.records import (
     COMPRESSED,
     Gap,
@@ -38,6 +37,7 @@ from amqpstore.records import (
     logical_bytes,
     scan,
 )
+from amqpstore.removal import attempt, quarantine
 from amqpstore.segments import Segment
 
 LEAST_SEGMENTS = 3
@@ -296,7 +296,6 @@ def remove_compacted(files: Files, directory: str, compacted: Compacted) -> None
     for number in compacted.numbers:
         path = segment_path(directory, number)
         if path in damaged:
-            quarantine(files, directory, number)
+            attempt(quarantine, files, directory, number)
         else:
-            with contextlib.suppress(FileNotFoundError):
-                files.remove(path)
+            attempt(files.remove, path)

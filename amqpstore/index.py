@@ -66,7 +66,8 @@ class IndexState(NamedTuple):
 
     Its committed part is `end_bytes` long and has `entries` entries, from sequence `first` to
     before `end`. Bit n of `acked` is set when entry n is (empty: none is), `acked_count` are.
-    `delivered` has the delivery counts of live entries that were delivered, by place.
+    `delivered` has the delivery counts of live entries that were delivered, by place. `postponed`
+    are ranges, from a sequence to before another, that were acked while the file could not be read.
     """
 
     number: int
@@ -77,6 +78,7 @@ class IndexState(NamedTuple):
     acked: bytes = b""
     acked_count: int = 0
     delivered: Mapping[int, int] = {}
+    postponed: Sequence[tuple[int, int]] = ()
 
     @property
     def live(self) -> int:
@@ -85,7 +87,10 @@ class IndexState(NamedTuple):
 
     def row(self) -> dict[str, Any]:
         """As the catalog keeps it."""
-        return self._asdict() | {"delivered": dict(self.delivered)}
+        return self._asdict() | {
+            "delivered": dict(self.delivered),
+            "postponed": [list(one) for one in self.postponed],
+        }
 
 
 def no_entries() -> Entries:
@@ -176,6 +181,10 @@ def live_runs(entries: Entries, state: IndexState, first: int, end: int) -> list
     runs: list[Run] = []
     start = bisect_left(sequences, first)
     stop = bisect_left(sequences, end)
+    for postponed_first, postponed_end in state.postponed:
+        from_place = bisect_left(sequences, postponed_first)
+        to_place = bisect_left(sequences, postponed_end)
+        acked[from_place:to_place] = b"\1" * (to_place - from_place)
     delivered = state.delivered
     if start == stop:
         return runs

@@ -47,7 +47,7 @@ class IndexMerger:
         for group in list(_groups(queue, kept)):
             entries = queue.live_entries(group)
             # What cannot be read is in nobody else's way, and stays as it is.
-            if not any(file.is_damaged for file in group):
+            if entries is not None:
                 merged.append(self._merge(queue, group, entries))
         return merged
 
@@ -84,7 +84,7 @@ def _groups(queue: QueueLedger, kept: IndexLedger | None) -> Iterator[list[Index
     group: list[IndexLedger] = []
     live = 0
     for file in [*queue.files, None]:
-        if file is not None and file is not kept and not file.is_damaged:
+        if file is not None and file is not kept and not file.is_behind:
             if live + file.live <= ENTRIES_A_FILE:
                 group.append(file)
                 live += file.live

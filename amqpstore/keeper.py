@@ -6,7 +6,6 @@ and takes over what is done, in the caller's thread, where queues and log live.
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import logging
 from collections.abc import Callable
@@ -26,6 +25,7 @@ from amqpstore.log import Log
 from amqpstore.memory import Memory
 from amqpstore.queue import Queue
 from amqpstore.recovery import Recovered
+from amqpstore.removal import attempt
 from amqpstore.segments import Segment
 from amqpstore.space import Space
 from amqpstore.worker import Outcome, Worker
@@ -155,7 +155,9 @@ class Keeper:
             outcome = self._worker.poll(wait=True)
             if outcome is not None:
                 self._finish(outcome, self._checkpoint_ms)
-        while self._unfinished or self._log.settled or self.created or self.deleted:
+        if self._unfinished:
+            self._checkpointed(self._unfinished.run(), self._checkpoint_ms)
+        if self._log.settled or self.created or self.deleted:
             self._checkpointed(self._new_checkpoint().run(), self._checkpoint_ms)
         self._clean_up()()
 
@@ -196,8 +198,7 @@ class Keeper:
     def _remove_merged(self, merged: Merged) -> None:
         files, directory, *_ = self._backing
         for state in merged.old:
-            with contextlib.suppress(FileNotFoundError):
-                files.remove(index_path(directory, merged.queue_id, state.number))
+            attempt(files.remove, index_path(directory, merged.queue_id, state.number))
 
     def _finish(self, outcome: Outcome[object], now_ms: int) -> None:
         take_over, self._take_over = self._take_over, None
@@ -252,6 +253,7 @@ class Keeper:
         if not isinstance(result, Written):
             raise TypeError(f"{result!r} is not what a checkpoint returns")
         self._unfinished = None
+        self.deleted += result.not_deleted
         self._known_segment = self._marked
         self._is_compaction_checked = False
         self._detached += self._log.drop(result.dropped)

@@ -10,6 +10,7 @@ came since the last checkpoint and go to an index file with the next, if they li
 
 from __future__ import annotations
 
+import logging
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator
@@ -29,6 +30,8 @@ from amqpstore.log import Settled
 from amqpstore.records import Operation, OperationKind
 from amqpstore.runs import ReadyList, Run
 
+_log = logging.getLogger(__name__)
+
 _MOST_READ = 16
 """Index files of one queue whose entries are in memory at a time, about 1 MiB each."""
 
@@ -37,7 +40,7 @@ class Block(NamedTuple):
     """What is to be known of entries that were written: how many, their first sequence and the one
     after the last, delivery counts above 0 by place, and where the block ends in its file."""
 
-    count: int
+    entries: int
     first: int
     end: int
     delivered: dict[int, int]
@@ -59,9 +62,27 @@ class IndexLedger:
     def __init__(self, state: IndexState) -> None:
         self.state = state
         self.entries: Entries | None = None
-        self.is_damaged = False
         self._acked: Bits | None = None
         self._delivered: dict[int, int] | None = None
+        self._postponed = [(first, end) for first, end in state.postponed]
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether something was acked while it could not be read."""
+        return bool(self._postponed)
+
+    def postpone(self, first: int, end: int) -> None:
+        """Keep in mind that entries from sequence `first` to before `end` are acked."""
+        self._opened()
+        self._postponed.append((first, end))
+
+    def catch_up(self, entries: Entries) -> Entries:
+        """Do what was postponed. Returns the entries that are acked by it."""
+        found = no_entries()
+        for first, end in self._postponed:
+            found.extend(self.ack(first, end, entries))
+        self._postponed.clear()
+        return found
 
     def ack(self, first: int, end: int, entries: Entries) -> Entries:
         """Mark the live entries from sequence `first` to before `end` acked, and return them."""
@@ -99,11 +120,11 @@ class IndexLedger:
         place = self.state.entries
         self.state = self.state._replace(
             end_bytes=block.end_bytes,
-            entries=place + block.count,
+            entries=place + block.entries,
             first=self.state.first if place else block.first,
             end=block.end,
         )
-        acked.extend(bytes(block.count))
+        acked.extend(bytes(block.entries))
         for offset, times in block.delivered.items():
             self._delivered[place + offset] = times
         # They are read again where they are needed.
@@ -145,6 +166,7 @@ class IndexLedger:
                 acked=self._acked.packed(),
                 acked_count=self._acked.count(1),
                 delivered=self._delivered,
+                postponed=tuple(self._postponed),
             )
         self._acked = self._delivered = self.entries = None
         return self.state
@@ -188,13 +210,28 @@ class QueueLedger:
                 run.delivery_count = max(run.delivery_count, operation.detail)
                 self.fresh.insert(run)
             for file in self._files_with(first, end):
-                file.deliver(first, end, self._entries(file), operation.detail)
+                if entries := self._entries(file):
+                    file.deliver(first, end, entries, operation.detail)
             return
         for run in removed:
             release(entries_of(run, sizes.of(run)))
         if sum(run.count for run in removed) < operation.message_count:
             for file in self._files_with(first, end):
-                release(file.ack(first, end, self._entries(file)))
+                if entries := self._entries(file):
+                    release(file.ack(first, end, entries))
+                else:
+                    file.postpone(first, end)
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether something was acked while its index file could not be read."""
+        return any(file.is_behind for file in self.files)
+
+    def catch_up(self, release: Callable[[Entries], None]) -> None:
+        """Do what was postponed, as far as it can be done now. Raises: OSError."""
+        for file in self.files:
+            if file.is_behind and (entries := self._entries(file)):
+                release(file.catch_up(entries))
 
     def forget_read(self) -> None:
         """Let go of entries that were read, where they are many."""
@@ -213,22 +250,34 @@ class QueueLedger:
             for file in self._files_with(first, first + operation.message_count):
                 self._entries(file)
 
-    def live_entries(self, files: Iterable[IndexLedger]) -> Entries:
-        """What is live in index files, ascending as they are. Raises: OSError."""
+    def live_entries(self, files: Iterable[IndexLedger]) -> Entries | None:
+        """What is live in index files, ascending as they are; None where one cannot be read.
+
+        Raises: OSError.
+        """
         found = no_entries()
         for file in files:
-            found.extend(file.live_entries(self._entries(file)))
+            entries = self._entries(file)
+            if entries is None:
+                return None
+            found.extend(file.live_entries(entries))
         return found
 
-    def release_all(self, release: Callable[[Entries], None], sizes: Sizes) -> None:
-        """The queue was deleted."""
-        for file in self.files:
-            self._entries(file)
+    def release_all(self, release: Callable[[Entries], None], sizes: Sizes) -> bool:
+        """The queue was deleted. Returns whether all could be released; if not, nothing was.
+
+        Raises: OSError.
+        """
+        read = [(file, self._entries(file)) for file in self.files]
+        if any(entries is None for _, entries in read):
+            return False
         for run in self.fresh.clear():
             release(entries_of(run, sizes.of(run)))
-        for file in self.files:
-            if file.state.live:
-                release(file.ack(0, 2**64, self._entries(file)))
+        for file, entries in read:
+            if entries is not None:
+                release(file.catch_up(entries))
+                release(file.ack(0, 2**64, entries))
+        return True
 
     def _files_with(self, first: int, end: int) -> Iterator[IndexLedger]:
         """The index files that have entries in a range of sequences."""
@@ -240,15 +289,19 @@ class QueueLedger:
             if file.state.end > first:
                 yield file
 
-    def _entries(self, file: IndexLedger) -> Entries:
+    def _entries(self, file: IndexLedger) -> Entries | None:
+        """The entries of an index file; None where it is damaged or cannot be read now.
+
+        Raises: OSError, where that is not for want of the file.
+        """
         if file.entries is None:
             try:
                 file.entries = self._reader.entries(self.id, file.state)
-                self._read.append(file)
-            except DamageError:
+            except DamageError as error:
                 # What it has stays live, and so on disk: it is named when its turn comes.
-                file.entries = no_entries()
-                file.is_damaged = True
+                _log.error("%s", error)
+                return None
+            self._read.append(file)
         return file.entries
 
 
@@ -318,13 +371,24 @@ class Ledger:
             queue.apply(operation, self._release, self.sizes)
             self.touched.add(queue)
 
+    def catch_up(self) -> None:
+        """Do what was postponed, as far as it can be done now. Raises: OSError."""
+        for queue in self.queues.values():
+            if queue.is_behind:
+                queue.catch_up(self._release)
+                self.touched.add(queue)
+
     def delete(self, queue_id: int) -> QueueLedger | None:
-        """Release all that a deleted queue holds. Returns its ledger, where there is one."""
+        """Release all that a deleted queue holds. Returns its ledger, which is gone from here.
+
+        None where there is none, or where it has to stay: an index file cannot be read.
+        Raises: OSError.
+        """
         queue = self.queues.get(queue_id)
-        if queue:
-            queue.release_all(self._release, self.sizes)
-            del self.queues[queue_id]
-            self.touched.discard(queue)
+        if queue is None or not queue.release_all(self._release, self.sizes):
+            return None
+        del self.queues[queue_id]
+        self.touched.discard(queue)
         return queue
 
     def _release(self, entries: Entries) -> None:

@@ -33,10 +33,10 @@ from amqpstore.keeper import DEFAULTS, Keeper, Options, compressor_of
 from amqpstore.log import Log
 from amqpstore.memory import Memory
 from amqpstore.message import Message
-from amqpstore.quarantine import quarantine
 from amqpstore.queue import Queue
 from amqpstore.records import Operation, OperationKind
 from amqpstore.recovery import Recovered, recover
+from amqpstore.removal import quarantine
 from amqpstore.runs import Run, body_bytes
 from amqpstore.space import Space
 from amqpstore.transaction import Transaction
@@ -383,7 +383,10 @@ class Store:
             raise
 
     def checkpoint(self) -> None:
-        """Make a checkpoint of all that is durable, now. Raises: DurabilityError."""
+        """Make a checkpoint of all that is durable, now.
+
+        Raises: DurabilityError; OSError, where it could not be made and can be tried again.
+        """
         self._check_open()
         try:
             self._keeper.checkpoint()

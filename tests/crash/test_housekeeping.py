@@ -216,7 +216,6 @@ def test_nothing_is_merged_while_a_checkpoint_is_put_off() -> None:
 
 
 @pytest.mark.parametrize("call", ["open", "read"])
-@pytest.mark.xfail(strict=True, reason="a failed read of a deleted queue's index counts as damage")
 def test_a_deleted_queue_lets_go_of_its_messages_once_its_index_can_be_read(call: str) -> None:
     faults = Faults(-1, of=call)
     outside = outside_of(functools.partial(open_faulty_store, faults=faults))
@@ -236,7 +235,6 @@ def test_a_deleted_queue_lets_go_of_its_messages_once_its_index_can_be_read(call
 
 
 @pytest.mark.parametrize("call", ["open", "read"])
-@pytest.mark.xfail(strict=True, reason="acks are dropped where a read of an index fails once")
 def test_acks_hold_when_a_checkpoint_cannot_read_an_index_at_first(call: str) -> None:
     faults = Faults(-1, of=call)
     outside = outside_of(functools.partial(open_faulty_store, faults=faults))

@@ -1,0 +1,32 @@
+"""Removal: what becomes of files that have no row in the catalog any more.
+
+A segment that is damaged is never removed, it goes to `quarantine/`: what is damaged may be all
+that is left of a message.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from amqpstore.filenames import QUARANTINE, segment_path
+from amqpstore.files import Files
+
+_log = logging.getLogger(__name__)
+
+
+def attempt(removal: Callable[..., None], *arguments: object) -> None:
+    """Remove something. Where that fails it stays, and the next start does it."""
+    try:
+        removal(*arguments)
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        _log.warning("a file is left to the next start: %s", error)
+
+
+def quarantine(files: Files, directory: str, number: int) -> None:
+    """Move a segment to `quarantine/`, out of everybody's way. Raises: OSError."""
+    to = f"{directory}/{QUARANTINE}"
+    files.make_directory(to)
+    files.rename(segment_path(directory, number), f"{to}/{number:010}.segment")
