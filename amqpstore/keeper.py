@@ -130,7 +130,9 @@ class Keeper:
             if outcome is None:
                 return
             self._finish(outcome, now_ms)
-        if self._is_checkpoint_due(now_ms):
+        if self._detached or self._removals:
+            self._begin(self._clean_up(), self._cleaned_up)
+        elif self._is_checkpoint_due(now_ms):
             self._checkpoint_ms = now_ms
             self._memory.share(list(self._queues.values()))
             self._space.make_room()
@@ -146,8 +148,6 @@ class Keeper:
                 self._begin(self._new_compaction(accounts, now_ms).run, self._compacted)
             else:
                 self._is_compaction_checked = True
-        elif self._detached or self._removals:
-            self._begin(lambda: None, self._cleaned_up)
 
     def checkpoint(self) -> None:
         """Finish what is under way, and make a checkpoint of all that was settled, here."""
@@ -169,15 +169,8 @@ class Keeper:
             segment.close()
 
     def _begin(self, work: Callable[[], object], take_over: Callable[[object, int], None]) -> None:
-        """Have the worker clean up, and then do this."""
         self._take_over = take_over
-        clean_up = self._clean_up()
-
-        def clean_up_and_work() -> object:
-            clean_up()
-            return work()
-
-        self._worker.start(clean_up_and_work)
+        self._worker.start(work)
 
     def _clean_up(self) -> Callable[[], None]:
         """What closes and removes the files that nobody uses any more: that can take a while."""
