@@ -25,7 +25,7 @@ class Config(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     listen: list[str] = msgspec.field(default_factory=lambda: ["127.0.0.1:5672"])
     log_level: Annotated[str, msgspec.Meta(pattern="^(debug|info|warning|error)$")] = "info"
     segment_bytes: Annotated[int, msgspec.Meta(ge=1 << 16, le=1 << 30)] = 16 << 20
-    memory_bytes: Annotated[int, msgspec.Meta(ge=1 << 20)] = 256 << 20
+    memory_bytes: Annotated[int, msgspec.Meta(ge=1 << 20)] = 64 << 20
     least_free_bytes: Annotated[int, msgspec.Meta(ge=0)] = 128 << 20
     compress_from_bytes: Annotated[int, msgspec.Meta(ge=0)] = 0
     max_message_bytes: Annotated[int, msgspec.Meta(ge=0, le=1 << 30)] = 128 << 20
