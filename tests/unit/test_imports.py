@@ -143,7 +143,9 @@ def is_forbidden(module: str, imported: str) -> bool:
         return among("server", "tools", "trio", "socket", "asyncio")
     if is_within(module, "tools"):
         if is_within(module, "tools.bench"):
-            return among("server") or (among("amqpstore") and not of_store_bench(module))
+            return among("server") or (
+                among("amqpstore") and not is_within(module, "tools.bench.store")
+            )
         return among("server") and module != "tools.serve"
     if among("tools", "asyncio"):
         return True
@@ -155,11 +157,6 @@ def is_forbidden(module: str, imported: str) -> bool:
     if is_within(module, "server.broker"):
         return among("socket", "time", "random", "server.protocol", "server.amqp")
     return False
-
-
-def of_store_bench(module: str) -> bool:
-    """Whether it is of the benchmark of the engine alone; the others know no engine."""
-    return module.startswith("tools.bench.store")
 
 
 def is_within(module: str, package: str) -> bool:

@@ -6,12 +6,14 @@ import sys
 from types import FrameType
 
 from tools.bench import settings as options
-from tools.bench import store, store_settings, workload
+from tools.bench import workload
 from tools.bench.errors import BenchError, UsageError
 from tools.bench.report import Report
 from tools.bench.settings import Settings
-from tools.bench.store_report import StoreReport
-from tools.bench.store_settings import StoreSettings
+from tools.bench.store import run as store_run
+from tools.bench.store import settings as store_settings
+from tools.bench.store.report import StoreReport
+from tools.bench.store.settings import StoreSettings
 
 _FAILED, _USAGE, _INTERRUPTED = 1, 2, 130
 
@@ -91,7 +93,7 @@ def run(args: argparse.Namespace) -> int:
     try:
         report: Report | StoreReport
         if args.workload == "store":
-            report = store.run(StoreSettings.of(args))
+            report = store_run.run(StoreSettings.of(args))
         else:
             report = workload.run(Settings.of(args))
     except UsageError as error:

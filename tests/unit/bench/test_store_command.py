@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from tools.bench import command
-from tools.bench.store_report import StoreReport
-from tools.bench.store_settings import WORKLOADS, StoreSettings
+from tools.bench.store.report import StoreReport
+from tools.bench.store.settings import WORKLOADS, StoreSettings
 
 
 def parsed(*arguments: str) -> argparse.Namespace:

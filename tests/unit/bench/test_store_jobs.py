@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from amqpstore import Envelope, Message, Options, Queue, Run, Store
-from tools.bench.store_commits import Commits
-from tools.bench.store_job import Job
-from tools.bench.store_jobs import JOBS
-from tools.bench.store_watch import WatchedWorker, disk_bytes, used_bytes
+from tools.bench.store.commits import Commits
+from tools.bench.store.job import Job
+from tools.bench.store.jobs import JOBS
+from tools.bench.store.watch import WatchedWorker, disk_bytes, used_bytes
 
 
 def do(job: Job, tell: Callable[[int], None] = lambda _: None) -> Any:

@@ -8,17 +8,18 @@ from typing import Any
 
 import pytest
 
-from tools.bench import command, store
+from tools.bench import command
 from tools.bench.errors import BenchError
-from tools.bench.store_job import Job
-from tools.bench.store_process import StoreProcess
-from tools.bench.store_settings import StoreSettings
+from tools.bench.store import run as store_run
+from tools.bench.store.job import Job
+from tools.bench.store.process import StoreProcess
+from tools.bench.store.settings import StoreSettings
 
 
 def run(*arguments: str) -> dict[str, Any]:
     parser = argparse.ArgumentParser(prog="bench")
     command.add_arguments(parser)
-    return store.run(StoreSettings.of(parser.parse_args(["store", *arguments]))).sections
+    return store_run.run(StoreSettings.of(parser.parse_args(["store", *arguments]))).sections
 
 
 def test_fill_and_drain(tmp_path: Path) -> None:

@@ -5,9 +5,9 @@ from collections.abc import Callable
 
 from amqpstore import Envelope, Message, MessageDamagedError, Options, Queue, Store
 from tools.bench.histogram import Histogram
-from tools.bench.store_commits import Commits
-from tools.bench.store_job import Figures, Job, Tell
-from tools.bench.store_watch import (
+from tools.bench.store.commits import Commits
+from tools.bench.store.job import Figures, Job, Tell
+from tools.bench.store.watch import (
     MemoryWatch,
     WatchedWorker,
     disk_bytes,

@@ -8,8 +8,8 @@ import json
 import sys
 import time
 
-from tools.bench.store_job import Figures, Job
-from tools.bench.store_jobs import JOBS
+from tools.bench.store.job import Figures, Job
+from tools.bench.store.jobs import JOBS
 
 _TELL_S = 0.2
 

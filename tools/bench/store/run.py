@@ -1,11 +1,4 @@
-"""The engine's own benchmark: `amqpstore bench store WORKLOAD`, in process and without sockets.
-
-From the outside in: `store_settings` reads the command line; here each workload is made of jobs;
-`store_process` runs a job in a fresh interpreter, whose memory and starting time are nobody
-else's (`store_child`); `store_jobs` has the loops, with `store_commits` to make batches durable
-and `store_watch` to look at disk, memory and background work; `store_report` prints. Only what
-runs in that interpreter imports the engine.
-"""
+"""The workloads: each is made of jobs, run one after the other, and put into a report."""
 
 import contextlib
 import os
@@ -15,10 +8,10 @@ import tempfile
 from collections.abc import Callable, Iterator
 
 from tools.bench.errors import UsageError
-from tools.bench.store_job import Figures, Job
-from tools.bench.store_process import StoreProcess
-from tools.bench.store_report import StoreReport
-from tools.bench.store_settings import StoreSettings
+from tools.bench.store.job import Figures, Job
+from tools.bench.store.process import StoreProcess
+from tools.bench.store.report import StoreReport
+from tools.bench.store.settings import StoreSettings
 
 
 def run(settings: StoreSettings) -> StoreReport:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from types import TracebackType
 
 from tools.bench.errors import BenchError
-from tools.bench.store_job import Figures, Job
+from tools.bench.store.job import Figures, Job
 
 
 class StoreProcess:
@@ -25,7 +25,7 @@ class StoreProcess:
         self._started = time.monotonic()
         self._is_given_up = False
         self._process = subprocess.Popen(  # noqa: S603 (our own interpreter)
-            [sys.executable, "-m", "tools.bench.store_child", json.dumps(job._asdict())],
+            [sys.executable, "-m", "tools.bench.store.child", json.dumps(job._asdict())],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

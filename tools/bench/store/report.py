@@ -4,8 +4,8 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tools.bench.store_job import Figures
-from tools.bench.store_settings import StoreSettings
+from tools.bench.store.job import Figures
+from tools.bench.store.settings import StoreSettings
 
 
 @dataclass(frozen=True)
