@@ -78,6 +78,7 @@ def _log_recovery(store: Store) -> None:
         "torn_bytes": report.torn_bytes,
         "rolled_back": report.rolled_back,
         "lost": len(report.lost),
+        "orphaned": len(report.orphaned),
     }
     _log.log(logging.INFO if report.is_clean else logging.WARNING, "store opened", extra=extra)
 
