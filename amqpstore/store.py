@@ -146,6 +146,10 @@ class Store:
         else:
             # Who put the marker there may have been killed before it was durable.
             files.sync_directory(directory)
+            # A copy may come without the directories that were empty.
+            for name in (SEGMENTS, INDEX):
+                if not files.exists(os.path.join(directory, name)):
+                    files.make_directory(os.path.join(directory, name))
         catalog = open_catalog(os.path.join(directory, CATALOG), False)
         backing = Backing(files, directory, store_id.bytes, catalog)
         try:
