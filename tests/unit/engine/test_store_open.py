@@ -279,3 +279,13 @@ def files_in(directory: str) -> dict[str, bytes]:
         for path in sorted(Path(directory).rglob("*"))
         if path.is_file() and path.name != "lock"
     }
+
+
+def test_a_store_copied_without_its_empty_directories_opens(directory: str) -> None:
+    with Store.open(directory) as store:
+        store.create_queue("q")
+    for name in ("segments", "index"):
+        os.rmdir(os.path.join(directory, name))
+    with Store.open(directory) as store:
+        assert len(store.queues) == 1
+        assert store.recovery_report.is_clean
