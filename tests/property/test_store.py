@@ -17,8 +17,20 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 import amqpstore.index_writer
 import amqpstore.keeper
-from amqpstore import Envelope, Message, Options, Queue, Run, Store
+from amqpstore import (
+    Envelope,
+    Message,
+    MessageDamagedError,
+    Options,
+    Queue,
+    Run,
+    Store,
+    marker,
+)
 from amqpstore.filenames import segment_path
+from amqpstore.files import OsFiles
+from amqpstore.records import Gap, Kind, checksum_seed, scan
+from amqpstore.transient import FIRST_TRANSIENT
 from amqpstore.worker import InlineWorker
 
 PERSISTENT = Envelope("", "key", b"\x10\x00\x02")
@@ -54,12 +66,13 @@ class Model:
     queue: Queue
     ready: list[Stored] = field(default_factory=list)
     taken: list[tuple[Run, list[Stored]]] = field(default_factory=list)
+    quarantined: list[Stored] = field(default_factory=list)
 
     def logged(self) -> list[Stored]:
         """What the log keeps of it: everything persistent that is not done with, in order."""
         held = [stored for _, run in self.taken for stored in run]
         return sorted(
-            (stored for stored in [*self.ready, *held] if stored.persistent),
+            (one for one in [*self.ready, *held, *self.quarantined] if one.persistent),
             key=lambda stored: stored.sequence,
         )
 
@@ -220,14 +233,82 @@ class StoreAgainstPlainLists(RuleBasedStateMachine):
             self.store.housekeep()
 
     @precondition(lambda self: self.models)
+    @rule(place=places)
+    def leave_few(self, place: int) -> None:
+        """Fill some segments and index files, and ack most of what is in them: both are merged."""
+        model = self._model(place)
+        at = list(self.models.values()).index(model)
+        for _ in range(8):
+            self.publish([at], [90, 90, 90], persistent=True)
+            self.sync()
+        self.store.checkpoint()
+        left = []
+        while model.ready:
+            run = self.store.take(model.queue, 1)
+            assert isinstance(run, Run)
+            stored = model.ready.pop(0)
+            if stored.sequence % 5:
+                self.store.ack(model.queue, run)
+            else:
+                again = stored.deliveries + 1
+                left.append((run, replace(stored, deliveries=again, requeues=stored.requeues + 1)))
+        for run, stored in left:
+            self.store.requeue(model.queue, run)
+            model.ready.append(stored)
+        self.sync()
+        self.checkpoint(times=3)
+
+    @precondition(lambda self: self.models)
     @rule(place=places, lazy=st.booleans())
     def set_lazy(self, place: int, lazy: bool) -> None:
-        self._model(place).queue.lazy = lazy
+        self.store.set_lazy(self._model(place).queue, lazy=lazy)
 
     @precondition(lambda self: self.models)
     @rule(place=places)
     def read_index(self, place: int) -> None:
         self.store.read_index(self._model(place).queue)
+
+    # Damage, which costs the message that it is in and no other.
+
+    def _on_disk(self) -> list[Model]:
+        """Queues whose next message is in its segment only."""
+        found = []
+        for model in self.models.values():
+            self.store.read_index(model.queue)
+            if model.ready and model.queue.ready.first.messages is None:
+                found.append(model)
+        return [one for one in found if one.queue.ready.first.first_id < FIRST_TRANSIENT]
+
+    @rule(place=places, bit=st.integers(0, 7))
+    def read_while_damaged(self, place: int, bit: int) -> None:
+        """A message cannot be read: it is named, put in quarantine, and there after a restart."""
+        models = self._on_disk()
+        if not models:
+            return
+        model = models[place % len(models)]
+        message_id = model.queue.ready.first.first_id
+        path, offset = self._place_of(message_id)
+        _flip(path, offset, bit)
+        found = self.store.take(model.queue, 1)
+        _flip(path, offset, bit)
+        assert isinstance(found, MessageDamagedError)
+        assert found.message_id == message_id
+        model.quarantined.append(model.ready.pop(0))
+
+    def _place_of(self, message_id: int) -> tuple[str, int]:
+        """The file that a message is in, and the last byte of its record."""
+        store_id = marker.read(OsFiles(), self.directory)
+        assert store_id is not None
+        seed = checksum_seed(store_id.bytes)
+        for segment in self.store.log.segments:
+            with open(segment.path, "rb") as file:
+                content = file.read()
+            for record in scan(content, segment.number, seed):
+                if isinstance(record, Gap) or record.kind != Kind.MESSAGE:
+                    continue
+                if record.number == message_id:
+                    return segment.path, record.end - 1
+        raise AssertionError(f"message {message_id} is in no segment")
 
     # Going down and coming up: one rule, as the others are what makes it hard.
 
@@ -307,6 +388,14 @@ class StoreAgainstPlainLists(RuleBasedStateMachine):
             else:
                 assert found == kept
             assert model.queue.ready_count == len(model.ready)
+
+
+def _flip(path: str, offset: int, bit: int) -> None:
+    with open(path, "r+b") as file:
+        file.seek(offset)
+        flipped = file.read(1)[0] ^ 1 << bit
+        file.seek(offset)
+        file.write(bytes([flipped]))
 
 
 @pytest.fixture(autouse=True)
