@@ -1,0 +1,129 @@
+"""A message is moved from queue to queue, and the power is cut at every operation of it.
+
+A transaction that acks a message in one queue and publishes it to another is what dead-lettering
+is made of: after any crash the message is in exactly one of them (I4, I7), and once the move was
+promised, in the second (I5).
+"""
+
+from __future__ import annotations
+
+import functools
+import random
+from collections.abc import Iterator
+
+import pytest
+
+from amqpstore import Envelope, Message, MessageDamagedError, Options, Queue, Run, Store
+from amqpstore.transaction import Transaction
+from amqpstore.worker import InlineWorker
+from tests.crash.histories import DIRECTORY
+from tools.drill.crash_images import crash_images
+from tools.drill.memory_catalog import MemoryCatalog
+from tools.drill.memory_files import MemoryFiles
+from tools.drill.operations import Operation
+
+ENVELOPE = Envelope("", "q", b"\x10\x00\x02")
+OPTIONS = Options(
+    segment_bytes=2500,
+    memory_bytes=300,
+    checkpoint_bytes=1500,
+    checkpoint_ms=1 << 60,
+    compaction_bytes_s=1 << 40,
+    reserve_bytes=0,
+)
+MOVES = 6
+COPIES = "copies"
+
+Events = list[Operation | int]
+"""What was done to the disk, and between that the number of a move that was promised."""
+
+
+def open_store(files: MemoryFiles, options: Options) -> Store:
+    return Store.open(
+        DIRECTORY,
+        files=files,
+        open_catalog=functools.partial(MemoryCatalog, files),
+        options=options,
+        worker=InlineWorker(),
+    )
+
+
+def body(number: int) -> bytes:
+    return b"%d " % number + b"the same " * 40
+
+
+def history(options: Options) -> tuple[MemoryFiles, Events]:
+    """Fill a queue, and move its messages one by one. Returns the disk before the moves."""
+    files = MemoryFiles()
+    files.make_directory(DIRECTORY.rpartition("/")[0])
+    store = open_store(files, options)
+    source, target, copies = (store.create_queue(name) for name in ("source", "target", COPIES))
+    store.publish([source], [Message(ENVELOPE, body(number)) for number in range(MOVES)])
+    store.sync()
+    store.checkpoint()
+    base = files.fork()
+    events: Events = []
+    files.record = events.append
+    for number in range(MOVES):
+        run = store.take(source, 1)
+        assert isinstance(run, Run)
+        with store.transaction() as transaction:
+            transaction.publish([target, copies], [Message(ENVELOPE, body(number))])
+            transaction.ack(source, run)
+        store.sync()
+        events.append(number)
+    store.abandon()
+    return base, events
+
+
+def numbers(store: Store, queue: Queue) -> list[int]:
+    found: list[int] = []
+    while queue.ready_count:
+        run = store.take(queue, 100)
+        assert not isinstance(run, MessageDamagedError), run
+        found += [int(message.body.split()[0]) for message in run.messages or ()]
+    return found
+
+
+def violations(options: Options) -> Iterator[str]:
+    """What is wrong with any of the disks that a crash may leave."""
+    disk, events = history(options)
+    promised = 0
+    rng = random.Random("moves")
+    for event in events:
+        if isinstance(event, int):
+            promised = event + 1
+            continue
+        disk.redo(event)
+        for image in crash_images(disk, rng, 12):
+            store = open_store(image.files, options)
+            queues = {queue.definition: queue for queue in store.queues.values()}
+            found = {str(name): numbers(store, queue) for name, queue in queues.items()}
+            store.abandon()
+            moved = len(found["target"])
+            if found["target"] != list(range(moved)) or found[COPIES] != found["target"]:
+                yield f"I4 at {event} ({image.description}): {found}"
+            elif found["source"] != list(range(moved, MOVES)):
+                yield f"I7 at {event} ({image.description}): {found}"
+            elif moved < promised:
+                yield f"I5 at {event} ({image.description}): {moved} of {promised} are moved"
+
+
+@pytest.mark.parametrize(
+    "options", [OPTIONS, OPTIONS._replace(compress_from_bytes=50)], ids=["plain", "compressed"]
+)
+def test_a_message_that_is_moved_is_in_exactly_one_queue(options: Options) -> None:
+    assert list(violations(options)) == []
+
+
+def test_a_move_in_two_batches_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    def commit(self: Transaction) -> None:
+        for publish in self._publishes:
+            self._store.publish(publish.queues, publish.messages)
+        self._store.sync()
+        for queue, run in self._acks:
+            self._store.ack(queue, run)
+        self._has_ended = True
+
+    monkeypatch.setattr(Transaction, "commit", commit)
+    assert any(found.startswith("I7") for found in violations(OPTIONS))
