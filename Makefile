@@ -2,13 +2,18 @@
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
+NODEJS := tests/interop/nodejs
+# Without npm the tests that need Node.js are skipped, and say so.
+ifneq ($(shell command -v npm 2>/dev/null),)
+NODE_READY := $(NODEJS)/node_modules/.ready
+endif
 
 .PHONY: serve test prove lint format types lock clean
 
 serve: $(READY)
 	$(BIN)/amqpstore serve --data ./data
 
-test: $(READY)
+test: $(READY) $(NODE_READY)
 	$(BIN)/python -bb -X dev -m pytest -n 2 -m "not long"
 
 prove: $(READY)  ## the long proofs: minutes, not seconds
@@ -33,6 +38,11 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-build-isolation -e '.[dev]'
 	touch $@
 
+# Pinned by package-lock.json.
+$(NODEJS)/node_modules/.ready: $(NODEJS)/package.json $(NODEJS)/package-lock.json
+	cd $(NODEJS) && npm ci --loglevel=error
+	touch $@
+
 lock:  ## pin the newest releases that pyproject.toml allows
 	rm -rf .venv && $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --upgrade setuptools
@@ -41,4 +51,4 @@ lock:  ## pin the newest releases that pyproject.toml allows
 	touch $(READY)
 
 clean:
-	rm -rf .venv build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv $(NODEJS)/node_modules build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

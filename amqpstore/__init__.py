@@ -56,7 +56,7 @@ from amqpstore.errors import (
 )
 from amqpstore.keeper import Options
 from amqpstore.message import Envelope, Message
-from amqpstore.queue import Queue
+from amqpstore.queue import Placement, Queue
 from amqpstore.recovery import RecoveryReport
 from amqpstore.runs import Run
 from amqpstore.store import Store
@@ -72,6 +72,7 @@ __all__ = [
     "MessageDamagedError",
     "NotAStoreError",
     "Options",
+    "Placement",
     "Queue",
     "RecoveryReport",
     "Run",

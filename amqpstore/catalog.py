@@ -40,6 +40,8 @@ TABLES = (
     "users",
     "exchanges",
     "bindings",
+    "permissions",
+    "policies",
 )
 
 _MAX_KEY_BYTES = 511

@@ -68,6 +68,7 @@ class IndexState(NamedTuple):
     before `end`. Bit n of `acked` is set when entry n is (empty: none is), `acked_count` are.
     `delivered` has the delivery counts of live entries that were delivered, by place. `postponed`
     are ranges, from a sequence to before another, that were acked while the file could not be read.
+    No live entry expires before `expires_ms`, or ever where that is 0.
     """
 
     number: int
@@ -79,6 +80,7 @@ class IndexState(NamedTuple):
     acked_count: int = 0
     delivered: Mapping[int, int] = {}
     postponed: Sequence[tuple[int, int]] = ()
+    expires_ms: int = 0
 
     @property
     def live(self) -> int:

@@ -14,10 +14,12 @@ import logging
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator
+from operator import mul, not_
 from typing import NamedTuple
 
 from amqpstore.accounts import Accounts, references_of
 from amqpstore.errors import DamageError
+from amqpstore.expiry import earliest
 from amqpstore.index import (
     Bits,
     Entries,
@@ -38,13 +40,15 @@ _MOST_READ = 16
 
 class Block(NamedTuple):
     """What is to be known of entries that were written: how many, their first sequence and the one
-    after the last, delivery counts above 0 by place, and where the block ends in its file."""
+    after the last, delivery counts above 0 by place, where the block ends in its file, and when
+    the first of them expires."""
 
     entries: int
     first: int
     end: int
     delivered: dict[int, int]
     end_bytes: int
+    expires_ms: int
 
     @classmethod
     def of(cls, entries: Entries, end_bytes: int) -> Block:
@@ -53,7 +57,10 @@ class Block(NamedTuple):
         if counts.count(0) != len(counts):
             delivered = {place: times for place, times in enumerate(counts) if times}
         sequences = entries.sequences
-        return cls(len(sequences), sequences[0], sequences[-1] + 1, delivered, end_bytes)
+        expires_ms = earliest(entries.expires_ms)
+        return cls(
+            len(sequences), sequences[0], sequences[-1] + 1, delivered, end_bytes, expires_ms
+        )
 
 
 class IndexLedger:
@@ -123,6 +130,7 @@ class IndexLedger:
             entries=place + block.entries,
             first=self.state.first if place else block.first,
             end=block.end,
+            expires_ms=earliest((self.state.expires_ms, block.expires_ms)),
         )
         acked.extend(bytes(block.entries))
         for offset, times in block.delivered.items():
@@ -162,11 +170,16 @@ class IndexLedger:
     def close(self) -> IndexState:
         """Pack what was changed; the state is then up to date."""
         if self._acked is not None and self._delivered is not None:
+            expires_ms = self.state.expires_ms
+            if expires_ms and self.entries is not None:
+                # Otherwise it stays too early: it is read once in vain.
+                expires_ms = earliest(map(mul, self.entries.expires_ms, map(not_, self._acked)))
             self.state = self.state._replace(
                 acked=self._acked.packed(),
                 acked_count=self._acked.count(1),
                 delivered=self._delivered,
                 postponed=tuple(self._postponed),
+                expires_ms=expires_ms,
             )
         self._acked = self._delivered = self.entries = None
         return self.state

@@ -312,6 +312,9 @@ class Log:
     def read(self, first_id: int, count: int) -> list[Message] | MessageDamagedError:
         """Some, at least one, of `count` durable messages of contiguous ids: see `Segment.read`."""
         place = bisect_right(self._segments, first_id, key=attrgetter("first_id")) - 1
+        while place >= 0 and self._segments[place].is_empty:
+            # Those around one that was torn may have been merged: it is in the middle of theirs.
+            place -= 1
         if place < 0 or first_id >= self._segments[place].end_id:
             return MessageDamagedError(first_id, "no segment has it")
         return self._segments[place].read(first_id, count, self._decoder)

@@ -9,9 +9,12 @@ only that an index file has it (`paged`). Bodies leave memory first.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from operator import attrgetter
 from typing import NamedTuple
 
+from amqpstore.expiry import ExpiryHeap, earliest
 from amqpstore.index import IndexState
 from amqpstore.index_merge import Merged
 from amqpstore.runs import ReadyList, Run, RunList
@@ -20,12 +23,25 @@ from amqpstore.transient import FIRST_TRANSIENT
 
 class PagedFile(NamedTuple):
     """Runs that are in index file `number` only: `live` messages, all that are live in it from
-    sequence `first` to before `end`."""
+    sequence `first` to before `end`. None of them expires before `expires_ms`, or ever where 0."""
 
     number: int
     first: int
     end: int
     live: int
+    expires_ms: int
+
+
+class Placement(NamedTuple):
+    """The end of a queue, as the place of messages that are published.
+
+    They expire at `expires_ms` since 1970, or never where 0. With `most`, only the first so many
+    of them go there.
+    """
+
+    queue: Queue
+    expires_ms: int = 0
+    most: int | None = None
 
 
 class Queue:
@@ -42,6 +58,7 @@ class Queue:
         "definition",
         "deleted",
         "durable",
+        "expiry",
         "held_bytes",
         "id",
         "index",
@@ -69,6 +86,7 @@ class Queue:
         self.index: dict[int, IndexState] = {}
         self.quarantined: RunList[Run] = RunList()
         self.unreadable_count = 0
+        self.expiry = ExpiryHeap()
         # Of bodies: those in memory, those that may be, and those that were taken lately.
         self.held_bytes = 0
         self.share_bytes = 0
@@ -91,7 +109,7 @@ class Queue:
         """Start with nothing but what is in index files."""
         self.index = {state.number: state for state in states}
         self.paged = [
-            PagedFile(state.number, state.first, state.end, state.live)
+            PagedFile(state.number, state.first, state.end, state.live, state.expires_ms)
             for state in sorted(states, key=lambda state: state.first)
             if state.live
         ]
@@ -102,6 +120,37 @@ class Queue:
         self.paged.remove(file)
         self.paged_count -= file.live
         self.ready.insert_all(runs)
+        self.watch(runs)
+
+    def paged_before(self, first_sequence: int) -> PagedFile | None:
+        """The index file that may have the first ready message from a sequence on; None where
+        that is in memory, or nowhere."""
+        place = bisect_right(self.paged, first_sequence, key=attrgetter("end"))
+        if place == len(self.paged):
+            return None
+        file = self.paged[place]
+        run = self.ready.at_or_after(first_sequence)
+        if run and run.first_sequence <= max(file.first, first_sequence):
+            return None
+        return file
+
+    def watch(self, spans: Iterable[Run | PagedFile]) -> None:
+        """Runs are ready, or files are paged: note when they expire."""
+        for span in spans:
+            self.expiry.add(span)
+        self.expiry.trim(self.ready, self.paged)
+
+    def first_to_expire(self) -> Run | PagedFile | None:
+        """What is ready and expires first; an index file, where that is in one only."""
+        self.expiry.trim(self.ready, self.paged)
+        return self.expiry.first(self.ready, self.paged)
+
+    def clear(self) -> list[Run]:
+        """Nothing is ready any more. Returns the runs that were in memory."""
+        self.paged.clear()
+        self.paged_count = 0
+        self.expiry.clear()
+        return self.ready.clear()
 
     def merged(self, merged: Merged) -> None:
         """Runs of some index files are in another one from now on."""
@@ -119,6 +168,7 @@ class Queue:
         """
         self.index = {state.number: state for state in states}
         freed = 0
+        paged_out = []
         # The first file's messages are next to be taken.
         for state in reversed(states[1:]):
             if len(self.ready) <= most_runs:
@@ -135,12 +185,23 @@ class Queue:
                 or runs[0].first_sequence < first
                 or runs[-1].end > state.end
                 or sum(run.count for run in runs) != live
-                or any(run.delivery_count or not 0 < run.first_id < FIRST_TRANSIENT for run in runs)
+                or any(map(_is_more_than_its_entry, runs))
             ):
                 continue  # Somebody holds some of them, or the index is behind.
             freed += sum(run.held_bytes for run in runs)
             self.ready.remove(first, state.end - first)
-            self.paged.append(PagedFile(state.number, first, state.end, live))
+            expires_ms = earliest(run.expires_ms for run in runs)
+            file = PagedFile(state.number, first, state.end, live, expires_ms)
+            self.paged.append(file)
             self.paged_count += live
-        self.paged.sort(key=lambda file: file.first)
+            paged_out.append(file)
+        self.paged.sort(key=attrgetter("first"))
+        self.watch(paged_out)
         return freed
+
+
+def _is_more_than_its_entry(run: Run) -> bool:
+    """Whether an index file, as the last checkpoint left it, does not say all about a run."""
+    return bool(
+        run.delivery_count or run.returned_by is not None or not 0 < run.first_id < FIRST_TRANSIENT
+    )

@@ -199,6 +199,8 @@ class _Recovery:
         out.segments.sort(key=lambda segment: (segment.first_id, segment.number))
         self._drop_lost()
         for queue in self._queues.values():
+            queue.expiry.clear()
+            queue.watch([*queue.ready, *queue.paged])
             self._report.kept[queue.id] = queue.ready_count
             delivered = sum(run.count for run in queue.ready if run.delivery_count)
             paged = [queue.index[file.number] for file in queue.paged]

@@ -36,6 +36,9 @@ SpanT = TypeVar("SpanT", bound=Span)
 _GONE: Any = None
 """In the place of a run that was dropped from the front of a list."""
 
+_MOST_DROPPED = 64
+"""So many of them do no harm in any list."""
+
 
 class Run:
     """`count` messages of one queue, from `first_sequence` on, delivered `delivery_count` times.
@@ -43,6 +46,7 @@ class Run:
     All of one `priority`, and they expire together: `expires_ms` since 1970, or never where 0.
     Those that are in the log have contiguous ids from `first_id` on; 0 says that none is.
     `messages` holds them when they are in memory, `held_bytes` of bodies; otherwise it is None.
+    `returned_by` is who gave the run back last: its owner's, and lost when the process ends.
     """
 
     __slots__ = (
@@ -54,6 +58,7 @@ class Run:
         "held_bytes",
         "messages",
         "priority",
+        "returned_by",
     )
 
     def __init__(
@@ -67,6 +72,7 @@ class Run:
         delivery_count: int = 0,
         expires_ms: int = 0,
         priority: int = 0,
+        returned_by: object | None = None,
     ) -> None:
         self.first_sequence = first_sequence
         self.count = count
@@ -76,6 +82,7 @@ class Run:
         self.delivery_count = delivery_count
         self.expires_ms = expires_ms
         self.priority = priority
+        self.returned_by = returned_by
 
     @property
     def end(self) -> int:
@@ -92,6 +99,7 @@ class Run:
             delivery_count=self.delivery_count,
             expires_ms=self.expires_ms,
             priority=self.priority,
+            returned_by=self.returned_by,
         )
         self.first_sequence += count
         self.count -= count
@@ -161,9 +169,14 @@ class RunList(Generic[SpanT]):
     def take_first(self, limit: int) -> SpanT:
         """Remove and return up to `limit` messages, all from the first run."""
         runs = self._runs
-        run = runs[self._head]
+        head = self._head
+        run = runs[head]
         if run.count > limit:
             run = run.split(limit)
+        elif head < _MOST_DROPPED:
+            # As `_drop_first` does it, without the call: there is one for each delivery.
+            runs[head] = _GONE
+            self._head = head + 1
         else:
             self._drop_first()
         self.count -= run.count
@@ -206,7 +219,7 @@ class RunList(Generic[SpanT]):
         # nothing may be kept alive by it.
         self._runs[self._head] = _GONE
         self._head += 1
-        if self._head >= 64 and self._head * 2 >= len(self._runs):
+        if self._head > _MOST_DROPPED and self._head * 2 >= len(self._runs):
             del self._runs[: self._head]
             self._head = 0
 
@@ -217,13 +230,32 @@ class ReadyList(RunList[Run]):
     __slots__ = ()
 
     def insert_all(self, runs: Sequence[Run]) -> None:
-        """Put runs in their place: ascending, and no other run lies between or overlaps them."""
-        if runs:
-            place = bisect_right(
-                self._runs, runs[0].first_sequence, self._head, key=_FIRST_SEQUENCE
-            )
-            self._runs[place:place] = runs
-            self.count += sum(run.count for run in runs)
+        """Put runs in their place: ascending, and no other run overlaps them."""
+        if not runs:
+            return
+        place = bisect_right(self._runs, runs[0].first_sequence, self._head, key=_FIRST_SEQUENCE)
+        if place < len(self._runs) and self._runs[place].first_sequence < runs[-1].end:
+            # What is not in the log, and so in no index, may lie between them.
+            for run in runs:
+                self.insert(run)
+            return
+        self._runs[place:place] = runs
+        self.count += sum(run.count for run in runs)
+
+    def at(self, sequence: int) -> Run | None:
+        """The run that a sequence is in."""
+        place = bisect_right(self._runs, sequence, self._head, key=_FIRST_SEQUENCE) - 1
+        if place < self._head or self._runs[place].end <= sequence:
+            return None
+        return self._runs[place]
+
+    def at_or_after(self, sequence: int) -> Run | None:
+        """The first run that has a sequence, or a later one."""
+        runs = self._runs
+        place = bisect_right(runs, sequence, self._head, key=_FIRST_SEQUENCE) - 1
+        if place < self._head or runs[place].end <= sequence:
+            place += 1
+        return runs[place] if place < len(runs) else None
 
     def between(self, first: int, end: int) -> list[Run]:
         """The runs that lie from sequence `first` to before `end`, in part or whole."""
@@ -281,4 +313,5 @@ def goes_on(before: Run, after: Run) -> bool:
         and before.delivery_count == after.delivery_count
         and before.expires_ms == after.expires_ms
         and before.priority == after.priority
+        and before.returned_by is after.returned_by
     )

@@ -66,6 +66,11 @@ class Segment:
         self.mark_ids = array("Q", row["ids"])
         self.mark_offsets = array("Q", row["offsets"])
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether it holds no message."""
+        return self.first_id == self.end_id
+
     def place(self, message_id: int, offset: int) -> None:
         """Note where a message's record starts. Ids and offsets ascend."""
         if not self.mark_offsets or offset >= self.mark_offsets[-1] + MARK_BYTES:

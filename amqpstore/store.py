@@ -33,7 +33,7 @@ from amqpstore.keeper import DEFAULTS, Keeper, Options, compressor_of
 from amqpstore.log import Log
 from amqpstore.memory import Memory
 from amqpstore.message import Message
-from amqpstore.queue import Queue
+from amqpstore.queue import PagedFile, Placement, Queue
 from amqpstore.records import Operation, OperationKind
 from amqpstore.recovery import Recovered, recover
 from amqpstore.removal import quarantine
@@ -47,6 +47,9 @@ _log = logging.getLogger(__name__)
 
 _NEXT_QUEUE_ID = "next_queue_id"
 _STORE_ID = "store_id"
+
+_MOST_PEEKED = 64
+"""Messages that are read back with the one at the head."""
 
 
 class Store:
@@ -195,19 +198,22 @@ class Store:
             self._keeper.created.append(queue.id)
         return queue
 
-    def delete_queue(self, queue: Queue, *, changes: Sequence[Change] = ()) -> None:
-        """Delete a queue with its messages; `changes` go with it. Raises: DurabilityError."""
-        row = [Change("queues", _queue_key(queue), None)] if queue.durable else []
-        self._commit([*row, *changes])
-        queue.deleted = True
-        self._memory.let_go(queue, queue.held_bytes)
-        for run in queue.ready.clear():
-            self._release_transient(run)
-        queue.paged.clear()
-        queue.paged_count = 0
-        del self.queues[queue.id]
-        if queue.durable:
-            self._keeper.deleted.append(queue.id)
+    def delete_queue(self, queue: Queue, *others: Queue, changes: Sequence[Change] = ()) -> None:
+        """Delete queues with their messages, all at once; `changes` go with them.
+
+        Raises: DurabilityError.
+        """
+        queues = (queue, *others)
+        rows = [Change("queues", _queue_key(one), None) for one in queues if one.durable]
+        self._commit([*rows, *changes])
+        for one in queues:
+            one.deleted = True
+            self._memory.let_go(one, one.held_bytes)
+            for run in one.clear():
+                self._release_transient(run)
+            del self.queues[one.id]
+            if one.durable:
+                self._keeper.deleted.append(one.id)
 
     def set_lazy(self, queue: Queue, *, lazy: bool) -> None:
         """Whether a queue keeps no body in memory that is on disk; at any time."""
@@ -227,22 +233,48 @@ class Store:
     ) -> bool:
         """Put messages, all of them persistent or none, at the end of each of the queues.
 
+        See `place`, which this is for the case that all queues are treated alike.
+        """
+        placements = [Placement(queue, expires_ms) for queue in queues]
+        return self.place(
+            placements, messages, priority=priority, ready_when_durable=ready_when_durable
+        )
+
+    def place(
+        self,
+        placements: Sequence[Placement],
+        messages: list[Message],
+        *,
+        priority: int = 0,
+        ready_when_durable: bool = False,
+    ) -> bool:
+        """Put messages, all of them persistent or none, in queues.
+
         One publish is in all of its durable queues or, when a crash comes first, in none.
         Returns whether they entered the log: whether a promise about them has to wait for it.
-        Args: expires_ms, since 1970; 0 is never. The store keeps it, and the priority, and does
-        not act on them. With `ready_when_durable` they can be taken only then.
+        Args: priority, which the store keeps and does not act on. With `ready_when_durable` they
+        can be taken only then.
         Raises: StoreClosedError, DiskFullError; nothing is done then.
         """
         self.check_writable(publishing=True)
         first_id = 0
-        count = len(messages)
-        held_bytes = body_bytes(messages)
         persistent = messages[0].envelope.persistent
-        for queue in queues:
+        whole = len(messages)
+        whole_bytes = body_bytes(messages)
+        for queue, expires_ms, most in placements:
+            count, placed, held_bytes = whole, messages, whole_bytes
+            if most is not None and most < whole:
+                count, placed = most, messages[:most]
+                held_bytes = body_bytes(placed)
+            if not count:
+                continue
             logged_id = 0
             if persistent and queue.durable:
                 if not first_id:
-                    first_id = self._log.append_messages(messages, held_bytes)
+                    logged = messages if most is None else _logged(placements, messages)
+                    first_id = self._log.append_messages(
+                        logged, whole_bytes if logged is messages else body_bytes(logged)
+                    )
                 logged_id = first_id
                 self._log.append_operation(
                     Operation(
@@ -259,7 +291,7 @@ class Store:
                 queue.next_sequence,
                 count,
                 first_id=logged_id,
-                messages=messages,
+                messages=placed,
                 held_bytes=held_bytes,
                 expires_ms=expires_ms,
                 priority=priority,
@@ -270,50 +302,124 @@ class Store:
             else:
                 queue.ready.append(run)
                 self._memory.hold(queue, run)
+                if expires_ms:
+                    queue.watch((run,))
         return first_id != 0
 
     def transaction(self) -> Transaction:
         """Begin a transaction: see `Transaction`."""
         return Transaction(self)
 
-    def take(self, queue: Queue, limit: int, *, acked: bool = False) -> Run | MessageDamagedError:
-        """Take up to `limit` messages, at least one, off the head of a queue that has some.
+    def take(
+        self, queue: Queue, limit: int, *, acked: bool = False, first_sequence: int = 0
+    ) -> Run | MessageDamagedError | None:
+        """Take up to `limit` messages off the head of a queue; None where nothing is ready.
 
-        With `acked` they are done with at once. A run holds what came together, and of what is
-        on disk about 1 MiB. A message that cannot be read is returned as the error that says
-        why, once, and is in quarantine from then on: the next start tries it again.
+        With `first_sequence`, the first that have it or a later one. With `acked` they are done
+        with at once. A run holds what came together, and of what is on disk about 1 MiB. A message
+        that cannot be read is returned as the error that says why, once, and is in quarantine
+        from then on: the next start tries it again.
         """
-        if queue.is_head_paged and (error := self._page_in(queue)):
-            return error
-        run = queue.ready.take_first(limit)
-        if run.messages is None:
-            is_transient = run.first_id >= FIRST_TRANSIENT
-            log = self._transient if is_transient else self._log
-            found = log.read(run.first_id, run.count)
-            got = 1 if isinstance(found, MessageDamagedError) else len(found)
-            if got < run.count:
-                rest = run
-                run = rest.split(got)
-                queue.ready.insert(rest)
-            if isinstance(found, MessageDamagedError):
-                queue.quarantined.insert(run)
-                return found
-            if is_transient:
-                run.first_id = 0
-            run.messages = found
-            run.held_bytes = body_bytes(found)
-        else:
-            self._memory.let_go(queue, run.held_bytes)
-        queue.taken_bytes += run.held_bytes
+        run = self._remove(queue, limit, first_sequence)
+        if not isinstance(run, Run):
+            return run
         if acked:
             self._log_run(OperationKind.ACK, queue, run)
         else:
             self._log_run(OperationKind.DELIVERED, queue, run, run.delivery_count + 1)
         return run
 
+    def redeliver(self, queue: Queue, run: Run) -> None:
+        """A run that was taken is delivered once more, to whoever has it."""
+        run.delivery_count += 1
+        self._log_run(OperationKind.DELIVERED, queue, run, run.delivery_count + 1)
+
+    def peek(self, queue: Queue) -> Message | None:
+        """The message at the head of a queue, which stays there.
+
+        None where nothing is ready, or where it cannot be read: `take` then says so.
+        """
+        if queue.is_head_paged:
+            file = queue.paged[0]
+            try:
+                runs = self._runs_of(queue, file)
+            except (DamageError, OSError):
+                return None
+            queue.paged_in(file, runs)
+        if not queue.ready.count:
+            return None
+        run = queue.ready.first
+        if run.messages is None:
+            # Some of those behind it come with it, as they are likely to be next.
+            found = self._read_back(run, 0, min(run.count, _MOST_PEEKED))
+            if isinstance(found, MessageDamagedError):
+                return None
+            run = self._cut(queue, run, 0, len(found))
+            self._bring_back(run, found)
+            self._make_ready(queue, run)
+        return run.messages[0] if run.messages else None
+
+    def withdraw(self, queue: Queue, limit: int) -> Run | MessageDamagedError | None:
+        """As `take`, but nobody is handed the run: it does not count as delivered.
+
+        It is then acked, by itself or in a transaction, or put back. After a crash before that
+        it is ready.
+        """
+        return self._remove(queue, limit, 0)
+
+    def withdraw_expired(
+        self, queue: Queue, now_ms: int, *, bodies: bool
+    ) -> Run | MessageDamagedError | None:
+        """As `withdraw`: a run that expires by `now_ms`, the earliest; None where none does.
+
+        Args: now_ms, since 1970; bodies, whether it needs its messages: otherwise they are not
+        read, and it has them only where they are in memory.
+        """
+        while (found := queue.first_to_expire()) and found.expires_ms <= now_ms:
+            if isinstance(found, PagedFile):
+                if error := self._page_in(queue, found):
+                    return error
+            elif found.messages is None and bodies:
+                return self._remove_stored(queue, found, 0, found.count)
+            else:
+                run = self._cut(queue, found, 0, found.count)
+                self._memory.let_go(queue, run.held_bytes)
+                return run
+        return None
+
+    def next_expiry(self, queue: Queue) -> int:
+        """When, ms since 1970, the first of what is ready expires; 0 where nothing ever does.
+
+        Nothing expires before that. It may be too early: then `withdraw_expired` finds nothing,
+        and it is later from then on.
+        """
+        found = queue.first_to_expire()
+        return found.expires_ms if found else 0
+
+    def put_back(self, queue: Queue, run: Run) -> None:
+        """A run that was withdrawn is ready again, in its place."""
+        self._make_ready(queue, run)
+
+    def ready_bytes(self, queue: Queue) -> int:
+        """Bytes in the bodies of what is ready, as far as it can be read.
+
+        What is on disk only is read for it, about 1 MiB at a time, and not kept.
+        """
+        total = sum(self._count_bytes(run) for run in queue.ready)
+        for file in queue.paged:
+            try:
+                runs = self._runs_of(queue, file)
+            except (DamageError, OSError) as error:
+                _log.warning("%d messages are left out: %s", file.live, error)
+                continue
+            total += sum(map(self._count_bytes, runs))
+        return total
+
     def ack(self, queue: Queue, run: Run) -> None:
-        """A run that was taken is done with."""
+        """A run that was taken, or withdrawn, is done with."""
         self._log_run(OperationKind.ACK, queue, run)
+        if run.messages is None:
+            self._release_transient(run)
 
     def requeue(self, queue: Queue, run: Run) -> None:
         """A run that was taken goes back to its place; it says that it was delivered."""
@@ -324,33 +430,119 @@ class Store:
         """Remove all that is ready. Returns how many messages that were."""
         count = queue.ready_count
         self._memory.let_go(queue, queue.held_bytes)
-        for run in queue.ready.clear():
-            self._log_run(OperationKind.PURGE, queue, run)
-            self._release_transient(run)
         for file in queue.paged:
             operation = Operation(OperationKind.PURGE, file.end - file.first, queue.id, file.first)
             self._log.append_operation(operation)
-        queue.paged.clear()
-        queue.paged_count = 0
+        for run in queue.clear():
+            self._log_run(OperationKind.PURGE, queue, run)
+            self._release_transient(run)
         return count
 
     def read_index(self, queue: Queue) -> None:
         """Read all that is ready, but the bodies, into memory: to look at `queue.ready`."""
         while queue.paged:
-            self._page_in(queue)
+            self._page_in(queue, queue.paged[0])
 
-    def _page_in(self, queue: Queue) -> MessageDamagedError | None:
-        """Read the index file that the queue's head is in."""
-        file = queue.paged[0]
+    def _remove(
+        self, queue: Queue, limit: int, first_sequence: int
+    ) -> Run | MessageDamagedError | None:
+        """Remove up to `limit` messages from what is ready, from a sequence on; with bodies."""
+        ready = queue.ready
+        if first_sequence:
+            while file := queue.paged_before(first_sequence):
+                if error := self._page_in(queue, file):
+                    return error
+            run = ready.at_or_after(first_sequence)
+            if run is None:
+                return None
+            skipped = max(first_sequence - run.first_sequence, 0)
+            if run.messages is None:
+                return self._remove_stored(queue, run, skipped, limit)
+            run = self._cut(queue, run, skipped, min(limit, run.count - skipped))
+        else:
+            # This is the hot path: nothing is asked that is known.
+            paged = queue.paged
+            if paged and queue.is_head_paged and (error := self._page_in(queue, paged[0])):
+                return error
+            if not ready.count:
+                return None
+            run = ready.first
+            if run.messages is None:
+                return self._remove_stored(queue, run, 0, limit)
+            run = ready.take_first(limit)
+            if run.expires_ms:
+                queue.watch(())
+        self._memory.let_go(queue, run.held_bytes)
+        queue.taken_bytes += run.held_bytes
+        return run
+
+    def _remove_stored(
+        self, queue: Queue, run: Run, skipped: int, limit: int
+    ) -> Run | MessageDamagedError:
+        """Remove messages of a run that is on disk, behind the first `skipped`; with bodies."""
+        found = self._read_back(run, skipped, min(limit, run.count - skipped))
+        if isinstance(found, MessageDamagedError):
+            run = self._cut(queue, run, skipped, 1)
+            self._release_transient(run)
+            queue.quarantined.insert(run)
+            return found
+        run = self._cut(queue, run, skipped, len(found))
+        self._bring_back(run, found)
+        queue.taken_bytes += run.held_bytes
+        return run
+
+    def _read_back(self, run: Run, skipped: int, count: int) -> list[Message] | MessageDamagedError:
+        """Some, at least one, of the messages of a run that is on disk."""
+        first_id = run.first_id + skipped
+        log = self._transient if first_id >= FIRST_TRANSIENT else self._log
+        return log.read(first_id, count)
+
+    def _cut(self, queue: Queue, run: Run, skipped: int, count: int) -> Run:
+        """Remove part of a run that is ready: `count` messages behind the first `skipped`."""
+        (part,) = queue.ready.remove(run.first_sequence + skipped, count)
+        if part.expires_ms:
+            before = queue.ready.at(part.first_sequence - 1) if skipped else None
+            # Of what is left, only the end is watched already.
+            queue.watch((before,) if before else ())
+        return part
+
+    def _bring_back(self, run: Run, messages: list[Message]) -> None:
+        """The messages of a run were read: it has them in memory."""
+        if run.first_id >= FIRST_TRANSIENT:
+            self._release_transient(run)
+            run.first_id = 0
+        run.messages = messages
+        run.held_bytes = body_bytes(messages)
+
+    def _count_bytes(self, run: Run) -> int:
+        """Bytes in the bodies of a run that is ready."""
+        if run.messages is not None:
+            return run.held_bytes
+        total = counted = 0
+        while counted < run.count:
+            found = self._read_back(run, counted, run.count - counted)
+            if isinstance(found, MessageDamagedError):
+                counted += 1
+            else:
+                counted += len(found)
+                total += body_bytes(found)
+        return total
+
+    def _runs_of(self, queue: Queue, file: PagedFile) -> list[Run]:
+        """What is ready and in an index file only. Raises: DamageError, OSError."""
         state = queue.index[file.number]
+        entries = self._index.entries(queue.id, state)
+        return live_runs(entries, state, file.first, file.end)
+
+    def _page_in(self, queue: Queue, file: PagedFile) -> MessageDamagedError | None:
+        """Have what is in an index file only in memory."""
         try:
-            entries = self._index.entries(queue.id, state)
+            runs = self._runs_of(queue, file)
         except (DamageError, OSError) as error:
             # Nothing is known of them but their number. The next start tries it again.
             queue.paged_in(file, [])
             queue.unreadable_count += file.live
             return MessageDamagedError(0, f"{file.live} messages of its queue: {error}")
-        runs = live_runs(entries, state, file.first, file.end)
         queue.paged_in(file, runs)
         if not runs:
             reason = f"{file.live} messages were acked while {file.number} could not be read"
@@ -464,9 +656,15 @@ class Store:
             self._transient.release(run.first_id, run.count)
 
     def _make_ready(self, queue: Queue, run: Run) -> None:
-        if not queue.deleted:
-            queue.ready.insert(run)
+        if queue.deleted:
+            if run.messages is None:
+                self._release_transient(run)
+            return
+        queue.ready.insert(run)
+        if run.messages is not None:
             self._memory.hold(queue, run)
+        if run.expires_ms:
+            queue.watch((run,))
 
     def _commit(self, changes: Sequence[Change]) -> None:
         self._check_open()
@@ -522,6 +720,17 @@ def _check_catalog(directory: str, catalog: Catalog, store_id: uuid.UUID) -> Non
         raise DamageError(path, 0, "the catalog is empty")
     if written != store_id.bytes:
         raise DamageError(path, 0, f"the catalog is of another store ({written.hex()})")
+
+
+def _logged(placements: Sequence[Placement], messages: list[Message]) -> list[Message]:
+    """The messages that go to any durable queue. The log is to hold no others."""
+    count = 0
+    for queue, _, most in placements:
+        if queue.durable:
+            if most is None:
+                return messages
+            count = max(count, most)
+    return messages[:count]
 
 
 def _queue_key(queue: Queue) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from amqpstore.errors import TransactionEndedError
 from amqpstore.message import Message
-from amqpstore.queue import Queue
+from amqpstore.queue import Placement, Queue
 from amqpstore.runs import Run
 
 if TYPE_CHECKING:
@@ -16,10 +16,9 @@ if TYPE_CHECKING:
 
 
 class _Publish(NamedTuple):
-    queues: Sequence[Queue]
+    placements: Sequence[Placement]
     messages: list[Message]
     priority: int
-    expires_ms: int
 
 
 class Transaction:
@@ -45,8 +44,15 @@ class Transaction:
         expires_ms: int = 0,
     ) -> None:
         """As `Store.publish`. Raises: TransactionEndedError."""
+        placements = [Placement(queue, expires_ms) for queue in queues]
+        self.place(placements, messages, priority=priority)
+
+    def place(
+        self, placements: Sequence[Placement], messages: list[Message], *, priority: int = 0
+    ) -> None:
+        """As `Store.place`. Raises: TransactionEndedError."""
         self._check()
-        self._publishes.append(_Publish(queues, messages, priority, expires_ms))
+        self._publishes.append(_Publish(placements, messages, priority))
 
     def ack(self, queue: Queue, run: Run) -> None:
         """A run that was taken is done with, if the transaction commits.
@@ -65,11 +71,10 @@ class Transaction:
         self._store.check_writable(publishing=bool(self._publishes))
         self._has_ended = True
         for publish in self._publishes:
-            self._store.publish(
-                publish.queues,
+            self._store.place(
+                publish.placements,
                 publish.messages,
                 priority=publish.priority,
-                expires_ms=publish.expires_ms,
                 ready_when_durable=True,
             )
         for queue, run in self._acks:

@@ -1,8 +1,8 @@
 """Transient messages that must leave memory: written aside, never synced, gone with the process.
 
 They are not in the log and no crash brings them back; the directory is wiped at the next start.
-Each is read back once, right before it is taken, and then is in memory again: so a segment is
-removed as soon as all of its messages were read back or are not wanted any more.
+Each is read back right before it is taken, and then is in memory again: so a segment is removed as
+soon as all of its messages were read back or are not wanted any more.
 """
 
 from __future__ import annotations
@@ -70,17 +70,15 @@ class TransientLog:
         return first_id
 
     def read(self, first_id: int, count: int) -> list[Message] | MessageDamagedError:
-        """Some, at least one, of `count` messages of contiguous ids. Not again: see `release`."""
+        """Some, at least one, of `count` messages of contiguous ids, until they are released."""
         segment = self._segment_of(first_id)
         if segment is None:
             return MessageDamagedError(first_id, "it is not there any more")
         count = min(count, segment.end_id - first_id)
-        found = segment.read(first_id, count, self._decoder)
-        self.release(first_id, 1 if isinstance(found, MessageDamagedError) else len(found))
-        return found
+        return segment.read(first_id, count, self._decoder)
 
     def release(self, first_id: int, count: int) -> None:
-        """Messages are in memory again, or nobody wants them."""
+        """Messages are in memory again, or nobody wants them: each is released once."""
         end_id = first_id + count
         while first_id < end_id:
             segment = self._segment_of(first_id)

@@ -8,6 +8,7 @@ import secrets
 import signal
 import socket
 import sys
+import time
 from collections.abc import AsyncIterator, Callable
 from functools import partial
 from importlib.metadata import version
@@ -17,6 +18,8 @@ import trio
 from amqpstore import DurabilityError, Options, Store
 from server.amqp.connection import Limits
 from server.broker.broker import Broker
+from server.broker.core import Core
+from server.broker.exchanges import EXCHANGE_TYPES, plugged_in
 from server.committer import Committer
 from server.config import Config, ConfigError, host_and_port
 from server.connection import SocketConnection
@@ -30,6 +33,7 @@ _LAZY_COMMIT_S = 0.05
 """How long acks without company may wait for their fdatasync."""
 _GOODBYE_S = 3.0
 _BACKLOG = 1024
+_LONG_S = 3600.0
 
 
 def serve(config: Config, on_ready: Callable[[list[tuple[str, int]], str], None]) -> None:
@@ -121,8 +125,17 @@ class _App:
             heartbeat_s=config.heartbeat_s,
             max_message_bytes=config.max_message_bytes,
         )
-        self._broker = Broker(store, partial(secrets.token_urlsafe, 16))
+        core = Core(
+            store,
+            clock=_now_ms,
+            random=secrets.SystemRandom().random,
+            make_name=partial(secrets.token_urlsafe, 16),
+            exchange_types={**EXCHANGE_TYPES, **plugged_in()},
+            name_rule=config.names,
+        )
+        self._timers = core.timers
         self._users = Users(store)
+        self._broker = Broker(core)
         self._turn = Turn(self._broker)
         self._committer = Committer(store, self._turn.wake)
         self._connections: set[SocketConnection] = set()
@@ -138,6 +151,7 @@ class _App:
             service.start_soon(self._committer.watch)
             service.start_soon(self._tick)
             service.start_soon(self._commit_lazily)
+            service.start_soon(self._run_timers)
             async with trio.open_nursery() as clients:
                 async with trio.open_nursery() as doors:
                     for listener in listeners:
@@ -205,6 +219,21 @@ class _App:
             await trio.sleep(_LAZY_COMMIT_S)
             self._committer.commit()
 
+    async def _run_timers(self) -> None:
+        """Have what is due done on time: expiry, most of all."""
+        sooner = trio.Event()
+        self._timers.on_sooner = lambda: sooner.set()
+        while True:
+            next_ms = self._timers.next_ms
+            wait_s = max(next_ms - _now_ms(), 0) / 1000 if next_ms else _LONG_S
+            with trio.move_on_after(min(wait_s, _LONG_S)):
+                await sooner.wait()
+            sooner = trio.Event()
+            if self._timers.run(_now_ms()):
+                self._turn.wake()
+                # Whatever is due at once again has to leave the others a turn.
+                await trio.lowlevel.checkpoint()
+
     async def _say_goodbye(self, clients: trio.CancelScope) -> None:
         """Close every connection, with some seconds for the clients to answer."""
         now = trio.current_time()
@@ -230,3 +259,7 @@ async def _listen(addresses: list[tuple[str, int]]) -> list[socket.socket]:
             plain.setblocking(False)
             listeners.append(plain)
     return listeners
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

@@ -18,7 +18,9 @@ class Config(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     `memory_bytes` of bodies may wait in memory; publishers are blocked while less than twice
     `least_free_bytes` of the disk is free; bodies of at least `compress_from_bytes` are
     compressed, 0 is none. `listen` are HOST:PORT pairs, an IPv6 address in brackets; port 0
-    lets the system choose.
+    lets the system choose. `names` says what queues and exchanges may be called: "lenient" as in
+    RabbitMQ, "strict" as in AMQP 0-9-1, or "0-10". `definitions` is a file as RabbitMQ exports it,
+    read at start and on SIGHUP.
     """
 
     data: str = "data"
@@ -31,6 +33,8 @@ class Config(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     max_message_bytes: Annotated[int, msgspec.Meta(ge=0, le=1 << 30)] = 128 << 20
     frame_max: Annotated[int, msgspec.Meta(ge=8192, le=1 << 24)] = 131_072
     channel_max: Annotated[int, msgspec.Meta(ge=1, le=65_535)] = 2047
+    names: Annotated[str, msgspec.Meta(pattern="^(lenient|strict|0-10)$")] = "lenient"
+    definitions: str = ""
     heartbeat_s: Annotated[int, msgspec.Meta(ge=0, le=65_535)] = 60
 
 

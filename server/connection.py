@@ -105,9 +105,9 @@ class SocketConnection:
             if not self._committer.has_room:
                 await self._committer.wait_for_room()
             if amqp.has_published and self._committer.is_disk_low:
-                amqp.is_paused = True
+                amqp.pause("low on disk")
                 await self._committer.wait_for_disk()
-                amqp.is_paused = False
+                amqp.resume()
             if len(read) == size:
                 size = min(size * 2, _LARGEST_READ_BYTES)
                 await trio.lowlevel.checkpoint()

@@ -10,6 +10,9 @@ import argon2
 
 from amqpstore import Store
 from amqpstore.catalog import Change
+from server.broker.broker import DEFAULT_VHOST
+from server.broker.permissions import ALL
+from server.broker.rows import name_key
 
 DEFAULT_USER = "guest"
 DEFAULT_PASSWORD = b"guest"
@@ -29,7 +32,12 @@ class Users:
         self._hashes = {name: row["hash"] for name, row in store.definitions("users").items()}
         if not self._hashes:
             hashed = self._hasher.hash(DEFAULT_PASSWORD)
-            store.define([Change("users", DEFAULT_USER, {"hash": hashed})])
+            store.define(
+                [
+                    Change("users", DEFAULT_USER, {"hash": hashed}),
+                    Change("permissions", name_key(DEFAULT_USER, DEFAULT_VHOST), ALL),
+                ]
+            )
             self._hashes = {DEFAULT_USER: hashed}
         # Checked against where there is no such user, so that the time taken does not tell.
         self._nobody = self._hasher.hash(os.urandom(16))

@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Self
 
 REPOSITORY = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -44,11 +44,19 @@ class BrokerProcess:
     """One data directory and, between start and kill or terminate, the process serving it.
 
     The log of every run is appended to one file, `log_path`. The port differs from run to run.
+    `environment` are variables that the next run gets besides those of the tests.
     """
 
-    def __init__(self, data_directory: str, log_path: str, arguments: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        data_directory: str,
+        log_path: str,
+        arguments: Sequence[str] = (),
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
         self.data_directory = data_directory
         self.log_path = log_path
+        self.environment = dict(environment or {})
         self.ready_line = ""
         self._arguments = tuple(arguments)
         self._process: subprocess.Popen[bytes] | None = None
@@ -71,6 +79,7 @@ class BrokerProcess:
             self._process = subprocess.Popen(
                 serve_command(self.data_directory, self._arguments),
                 cwd=REPOSITORY,
+                env={**os.environ, **self.environment},
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=log,

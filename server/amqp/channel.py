@@ -9,17 +9,33 @@ from amqpstore import Message, Run
 from server.amqp.arguments import plain
 from server.amqp.deliveries import add_content, add_deliveries
 from server.broker.channel import Channel
-from server.broker.consumer import Consumer
+from server.broker.consumer import Consumer, ConsumerOptions
+from server.broker.exchanges.base import Exchange
+from server.broker.held import REPLY_TO
+from server.broker.outlet import Returned
+from server.broker.publishing import Flags
 from server.broker.queue import Queue
 from server.protocol import methods
-from server.protocol.errors import CommandInvalid, NotFound, NotImplementedByServer
+from server.protocol.errors import (
+    AccessRefused,
+    CommandInvalid,
+    NotFound,
+    NotImplementedByServer,
+    PreconditionFailed,
+)
 from server.protocol.frames import method_frame
 from server.protocol.receiver import Acks, Publishes
+from server.protocol.spec import ReplyCode
 
 if TYPE_CHECKING:
     from server.amqp.connection import Connection
 
-NO_ROUTE = 312
+_RETURNS = {
+    Returned.NO_ROUTE: ReplyCode.NO_ROUTE,
+    Returned.NO_CONSUMERS: ReplyCode.NO_CONSUMERS,
+}
+
+_MOST_PRIORITY = 1 << 31
 
 
 class AmqpChannel:
@@ -50,12 +66,14 @@ class AmqpChannel:
     def publish(self, publishes: Publishes) -> None:
         """Publish a run of messages. Raises: AmqpError, BrokerError."""
         publish = publishes.publish
-        if publish.immediate:
-            raise NotImplementedByServer("immediate=true")
-        for messages in self._connection.envelopes.messages(publishes):
-            self._broker.publish(
-                publish.exchange, publish.routing_key, messages, mandatory=publish.mandatory
-            )
+        access = self._connection.access
+        access.check("write", "exchange", publish.exchange)
+        flags = Flags(publish.mandatory, publish.immediate)
+        broker = self._broker
+        for label, messages in self._connection.labels.messages(publishes, broker.reply_to):
+            if access.has_topics:
+                self._check_topic("write", publish.exchange, publish.routing_key)
+            broker.publish(label, messages, flags)
 
     def ack(self, acks: Acks) -> None:
         """Ack tags that were named one by one. Raises: BrokerError."""
@@ -84,12 +102,13 @@ class AmqpChannel:
         limit = self._connection.frame_max
         add_deliveries(self._outbox, self.number, bytes([len(tag)]) + tag, first_tag, run, limit)
 
-    def returned(self, messages: Sequence[Message]) -> None:
+    def returned(self, messages: Sequence[Message], reason: Returned) -> None:
+        code = _RETURNS[reason]
         for message in messages:
             envelope = message.envelope
             method = methods.BasicReturn(
-                reply_code=NO_ROUTE,
-                reply_text="NO_ROUTE",
+                reply_code=code,
+                reply_text=code.name,
                 exchange=envelope.exchange,
                 routing_key=envelope.routing_key,
             )
@@ -100,6 +119,14 @@ class AmqpChannel:
     def confirm(self, tag: int, *, multiple: bool) -> None:
         if not self.is_closing:
             self._send(methods.BasicAck(delivery_tag=tag, multiple=multiple))
+
+    def refuse(self, tag: int) -> None:
+        if not self.is_closing:
+            self._send(methods.BasicNack(delivery_tag=tag, multiple=False, requeue=False))
+
+    def committed(self) -> None:
+        if not self.is_closing:
+            self._send(methods.TxCommitOk())
 
     def consumer_cancelled(self, consumer_tag: str) -> None:
         if self._connection.client_hears_cancels:
@@ -121,58 +148,126 @@ class AmqpChannel:
         queue.check_owner(self._connection)
         return queue
 
+    def _check_topic(self, permission: str, exchange: str, routing_key: str) -> None:
+        found = self._broker.vhost.exchanges.get(exchange)
+        if found is not None and found.type == "topic":
+            self._connection.access.check_topic(permission, exchange, routing_key)
+
     def on_channel_flow(self, method: methods.ChannelFlow) -> None:
-        if not method.active:
-            raise NotImplementedByServer("active=false")
-        self._send(methods.ChannelFlowOk(active=True))
+        self._broker.pause(paused=not method.active)
+        self._send(methods.ChannelFlowOk(active=method.active))
 
     def on_exchange_declare(self, method: methods.ExchangeDeclare) -> None:
         vhost = self._broker.vhost
+        access = self._connection.access
         if method.passive:
+            access.check_any("exchange", method.exchange)
             if method.exchange:
                 vhost.exchange(method.exchange)
         else:
+            access.check("configure", "exchange", method.exchange)
+            arguments = plain(method.arguments)
+            if alternate := arguments.get("alternate-exchange"):
+                access.check("read", "exchange", method.exchange)
+                access.check("write", "exchange", str(alternate))
             vhost.declare_exchange(
                 method.exchange,
                 method.type,
                 durable=method.durable,
                 auto_delete=method.auto_delete,
                 internal=method.internal,
-                arguments=plain(method.arguments),
+                arguments=arguments,
             )
         if not method.no_wait:
             self._send(methods.ExchangeDeclareOk())
 
     def on_exchange_delete(self, method: methods.ExchangeDelete) -> None:
+        self._connection.access.check("configure", "exchange", method.exchange)
         self._broker.vhost.delete_exchange(method.exchange, if_unused=method.if_unused)
         if not method.no_wait:
             self._send(methods.ExchangeDeleteOk())
 
+    def on_exchange_bind(self, method: methods.ExchangeBind) -> None:
+        destination = self._bound_exchange(method)
+        if destination is None:
+            raise NotFound(f"no exchange '{method.destination}'")
+        self._broker.vhost.bind(
+            destination, method.source, method.routing_key, plain(method.arguments)
+        )
+        if not method.no_wait:
+            self._send(methods.ExchangeBindOk())
+
+    def on_exchange_unbind(self, method: methods.ExchangeUnbind) -> None:
+        destination = self._bound_exchange(method)
+        if destination is not None and method.source in self._broker.vhost.exchanges:
+            self._broker.vhost.unbind(
+                destination, method.source, method.routing_key, plain(method.arguments)
+            )
+        if not method.no_wait:
+            self._send(methods.ExchangeUnbindOk())
+
+    def _bound_exchange(
+        self, method: methods.ExchangeBind | methods.ExchangeUnbind
+    ) -> Exchange | None:
+        """The destination of an exchange-to-exchange binding, where it exists."""
+        access = self._connection.access
+        access.check("write", "exchange", method.destination)
+        access.check("read", "exchange", method.source)
+        self._check_topic("read", method.source, method.routing_key)
+        if not method.destination or not method.source:
+            raise AccessRefused("operation not permitted on the default exchange")
+        return self._broker.vhost.exchanges.get(method.destination)
+
     def on_queue_declare(self, method: methods.QueueDeclare) -> None:
+        access = self._connection.access
+        vhost = self._broker.vhost
+        if method.queue.startswith(REPLY_TO):
+            self._declare_reply_queue(method)
+            return
         if method.passive:
             queue = self._queue(method.queue)
+            access.check_any("queue", queue.name)
+            queue.used()
         else:
-            queue = self._broker.vhost.declare_queue(
+            access.check("configure", "queue", method.queue)
+            arguments = plain(method.arguments)
+            if dead_letter_exchange := arguments.get("x-dead-letter-exchange"):
+                access.check("read", "queue", method.queue)
+                access.check("write", "exchange", str(dead_letter_exchange))
+            queue = vhost.declare_queue(
                 method.queue,
                 durable=method.durable,
                 exclusive=method.exclusive,
                 auto_delete=method.auto_delete,
-                arguments=plain(method.arguments),
+                arguments=arguments,
                 connection=self._connection,
             )
         self._last_queue = queue.name
         if not method.no_wait:
-            self._send(
-                methods.QueueDeclareOk(
-                    queue=queue.name,
-                    message_count=queue.ready_count,
-                    consumer_count=len(queue.consumers),
-                )
+            self._send_declared(queue.name, queue.ready_count, len(queue.consumers))
+
+    def _declare_reply_queue(self, method: methods.QueueDeclare) -> None:
+        """A server asks whether a client still waits for its direct reply, or a client for any."""
+        queue = self._broker.vhost.queues.get(method.queue)
+        if queue is None and method.queue != REPLY_TO:
+            raise NotFound(f"no queue '{method.queue}'")
+        if not method.passive:
+            raise AccessRefused(f"queue name '{method.queue}' contains reserved prefix 'amq.*'")
+        self._last_queue = method.queue
+        if not method.no_wait:
+            self._send_declared(method.queue, 0, len(queue.consumers) if queue else 0)
+
+    def _send_declared(self, name: str, message_count: int, consumer_count: int) -> None:
+        self._send(
+            methods.QueueDeclareOk(
+                queue=name, message_count=message_count, consumer_count=consumer_count
             )
+        )
 
     def on_queue_bind(self, method: methods.QueueBind) -> None:
         queue = self._queue(method.queue)
         routing_key = self._binding_key(method.queue, method.routing_key)
+        self._check_binding(queue, method.exchange, routing_key)
         self._broker.vhost.bind(queue, method.exchange, routing_key, plain(method.arguments))
         if not method.no_wait:
             self._send(methods.QueueBindOk())
@@ -180,20 +275,28 @@ class AmqpChannel:
     def on_queue_unbind(self, method: methods.QueueUnbind) -> None:
         vhost = self._broker.vhost
         name = method.queue or self._last_queue
-        if name in vhost.queues:
+        if not name:
+            raise NotFound("no previously declared queue")
+        if name in vhost.queues and (not method.exchange or method.exchange in vhost.exchanges):
             queue = self._queue(name)
             routing_key = self._binding_key(method.queue, method.routing_key)
+            self._check_binding(queue, method.exchange, routing_key)
             vhost.unbind(queue, method.exchange, routing_key, plain(method.arguments))
-        elif not name:
-            raise NotFound("no previously declared queue")
         self._send(methods.QueueUnbindOk())
+
+    def _check_binding(self, queue: Queue, exchange: str, routing_key: str) -> None:
+        self._connection.access.check("write", "queue", queue.name)
+        self._connection.access.check("read", "exchange", exchange)
+        self._check_topic("read", exchange, routing_key)
 
     def _binding_key(self, queue: str, routing_key: str) -> str:
         """With neither queue nor key named, the key is the last declared queue's name."""
         return self._last_queue if not queue and not routing_key else routing_key
 
     def on_queue_purge(self, method: methods.QueuePurge) -> None:
-        count = self._queue(method.queue).purge()
+        queue = self._queue(method.queue)
+        self._connection.access.check("read", "queue", queue.name)
+        count = queue.purge()
         if not method.no_wait:
             self._send(methods.QueuePurgeOk(message_count=count))
 
@@ -203,6 +306,7 @@ class AmqpChannel:
         count = 0
         if not name:
             raise NotFound("no previously declared queue")
+        self._connection.access.check("configure", "queue", name)
         if name in vhost.queues:
             count = vhost.delete_queue(
                 self._queue(name), if_unused=method.if_unused, if_empty=method.if_empty
@@ -211,25 +315,36 @@ class AmqpChannel:
             self._send(methods.QueueDeleteOk(message_count=count))
 
     def on_basic_qos(self, method: methods.BasicQos) -> None:
-        if method.prefetch_size:
-            raise NotImplementedByServer(f"prefetch_size!=0 ({method.prefetch_size})")
+        broker = self._broker
         if method.global_:
-            self._broker.prefetch = method.prefetch_count
-            self._broker.resume()
+            broker.window.messages = method.prefetch_count
+            broker.window.size = method.prefetch_size
+            broker.resume()
         else:
-            self._broker.consumer_prefetch = method.prefetch_count
+            broker.consumer_window = method.prefetch_count, method.prefetch_size
         self._send(methods.BasicQosOk())
 
     def on_basic_consume(self, method: methods.BasicConsume) -> None:
-        queue = self._queue(method.queue)
         tag = method.consumer_tag
         while not tag or (not method.consumer_tag and tag in self._broker.consumers):
             self._consumer_tags += 1
             tag = f"amq.ctag-{self.number}-{self._consumer_tags}"
+        options = ConsumerOptions(method.no_ack, method.exclusive, _priority(method))
         # Deliveries leave at the end of the turn: consume-ok goes out in front of them.
-        self._broker.consume(queue, tag, no_ack=method.no_ack, exclusive=method.exclusive)
+        if method.queue == REPLY_TO:
+            self._broker.consume_replies(tag, options)
+        else:
+            queue = self._readable_queue(method.queue)
+            self._broker.consume(queue, tag, options)
         if not method.no_wait:
             self._send(methods.BasicConsumeOk(consumer_tag=tag))
+
+    def _readable_queue(self, name: str) -> Queue:
+        """As `_queue`, of which the client may have the messages."""
+        queue = self._queue(name)
+        self._connection.access.check("read", "queue", queue.name)
+        self._broker.vhost.check_usable(queue)
+        return queue
 
     def on_basic_cancel(self, method: methods.BasicCancel) -> None:
         self._broker.cancel(method.consumer_tag)
@@ -240,7 +355,7 @@ class AmqpChannel:
         """Some clients answer the server's basic.cancel, though it asks for no answer."""
 
     def on_basic_get(self, method: methods.BasicGet) -> None:
-        queue = self._queue(method.queue)
+        queue = self._readable_queue(method.queue)
         got = self._broker.get(queue, no_ack=method.no_ack)
         if got is None:
             self._send(methods.BasicGetEmpty())
@@ -273,24 +388,43 @@ class AmqpChannel:
             self._broker.reject(method.delivery_tag, requeue=method.requeue)
 
     def on_basic_recover(self, method: methods.BasicRecover) -> None:
-        self._recover(requeue=method.requeue)
+        # What is delivered again leaves at once, so the answer goes out in front of it.
         self._send(methods.BasicRecoverOk())
+        self._broker.recover(requeue=method.requeue)
 
     def on_basic_recover_async(self, method: methods.BasicRecoverAsync) -> None:
-        self._recover(requeue=method.requeue)
-
-    def _recover(self, *, requeue: bool) -> None:
-        if not requeue:
-            raise NotImplementedByServer("requeue=false")
-        self._broker.recover()
+        self._broker.recover(requeue=method.requeue)
 
     def on_confirm_select(self, method: methods.ConfirmSelect) -> None:
-        self._broker.confirms = True
+        self._broker.select_confirms()
         if not method.no_wait:
             self._send(methods.ConfirmSelectOk())
 
-    def refuse(self, method: methods.Method) -> None:
+    def on_tx_select(self, _method: methods.TxSelect) -> None:
+        self._broker.select_transactions()
+        self._send(methods.TxSelectOk())
+
+    def on_tx_commit(self, _method: methods.TxCommit) -> None:
+        self._broker.commit()
+
+    def on_tx_rollback(self, _method: methods.TxRollback) -> None:
+        self._broker.rollback()
+        self._send(methods.TxRollbackOk())
+
+    def misplaced(self, method: methods.Method) -> None:
         raise CommandInvalid(f"{method.name} is for the server to send")
+
+
+def _priority(method: methods.BasicConsume) -> int:
+    """The consumer's priority. Raises: PreconditionFailed."""
+    priority = method.arguments.get("x-priority", 0)
+    if (
+        isinstance(priority, bool)
+        or not isinstance(priority, int)
+        or abs(priority) >= _MOST_PRIORITY
+    ):
+        raise PreconditionFailed(f"invalid arg 'x-priority' for a consumer: {priority!r}")
+    return priority
 
 
 _Handler = Callable[[AmqpChannel, Any], None]
@@ -299,6 +433,8 @@ _FROM_CLIENT: dict[type[methods.Method], _Handler] = {
     methods.ChannelFlow: AmqpChannel.on_channel_flow,
     methods.ExchangeDeclare: AmqpChannel.on_exchange_declare,
     methods.ExchangeDelete: AmqpChannel.on_exchange_delete,
+    methods.ExchangeBind: AmqpChannel.on_exchange_bind,
+    methods.ExchangeUnbind: AmqpChannel.on_exchange_unbind,
     methods.QueueDeclare: AmqpChannel.on_queue_declare,
     methods.QueueBind: AmqpChannel.on_queue_bind,
     methods.QueueUnbind: AmqpChannel.on_queue_unbind,
@@ -315,6 +451,9 @@ _FROM_CLIENT: dict[type[methods.Method], _Handler] = {
     methods.BasicRecover: AmqpChannel.on_basic_recover,
     methods.BasicRecoverAsync: AmqpChannel.on_basic_recover_async,
     methods.ConfirmSelect: AmqpChannel.on_confirm_select,
+    methods.TxSelect: AmqpChannel.on_tx_select,
+    methods.TxCommit: AmqpChannel.on_tx_commit,
+    methods.TxRollback: AmqpChannel.on_tx_rollback,
 }
 
 _FROM_SERVER: tuple[type[methods.Method], ...] = (
@@ -344,6 +483,6 @@ _FROM_SERVER: tuple[type[methods.Method], ...] = (
 
 HANDLERS: dict[type[methods.Method], _Handler] = {
     **_FROM_CLIENT,
-    **dict.fromkeys(_FROM_SERVER, AmqpChannel.refuse),
+    **dict.fromkeys(_FROM_SERVER, AmqpChannel.misplaced),
 }
 """What is done for each method on an open channel; any other is answered with 540."""

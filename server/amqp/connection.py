@@ -15,11 +15,13 @@ from typing import Any
 
 from server.amqp.channel import AmqpChannel
 from server.amqp.heartbeat import Heartbeat
+from server.amqp.login import MECHANISMS, Login, login_of
 from server.amqp.outbox import Outbox
-from server.amqp.publishing import Envelopes
+from server.amqp.publishing import Labels
 from server.amqp.refusals import refusal
 from server.broker.broker import Broker
-from server.broker.errors import BrokerError, NotFoundError
+from server.broker.errors import BrokerError
+from server.broker.permissions import Access
 from server.broker.vhost import VirtualHost
 from server.protocol import methods
 from server.protocol.errors import (
@@ -31,7 +33,6 @@ from server.protocol.errors import (
     ConnectionForced,
     FatalFramingError,
     NotAllowed,
-    NotImplementedByServer,
 )
 from server.protocol.frames import HEARTBEAT_FRAME, method_frame
 from server.protocol.receiver import Acks, Event, Failed, Publishes, Received, Receiver
@@ -45,7 +46,6 @@ _HANDSHAKE_FRAME_BYTES = 8192
 
 _HANDSHAKE_S = 10.0
 _CLOSE_S = 10.0
-_MECHANISM = "PLAIN"
 
 
 @dataclass(frozen=True)
@@ -56,14 +56,6 @@ class Limits:
     frame_max: int = 131_072
     heartbeat_s: int = 60
     max_message_bytes: int = 128 << 20
-
-
-@dataclass(frozen=True)
-class Login:
-    """Who a client says it is. Somebody has to check it, and to call `Connection.logged_in`."""
-
-    user: str
-    password: bytes
 
 
 class Connection:
@@ -88,6 +80,7 @@ class Connection:
         self.login: Login | None = None
         self.frame_max = _HANDSHAKE_FRAME_BYTES
         self.client_hears_cancels = False
+        self._client_hears_blocks = False
         self.has_published = False
         self.is_paused = False
         """Nothing is read from it for now, so that it is not to be missed."""
@@ -100,7 +93,10 @@ class Connection:
         self._channel_max = limits.channel_max
         self._channels: dict[int, AmqpChannel] = {}
         self._vhost: VirtualHost | None = None
-        self._envelopes: Envelopes | None = None
+        self._access: Access | None = None
+        self._labels: Labels | None = None
+        self._user = ""
+        self._mechanism = ""
         self._client_properties: dict[str, Any] = {}
         self._postponed: list[Event] = []
         self._deadline: float | None = now + _HANDSHAKE_S
@@ -118,10 +114,16 @@ class Connection:
         return self._vhost
 
     @property
-    def envelopes(self) -> Envelopes:
-        """The envelopes of its publishes. Only on an open connection."""
-        assert self._envelopes is not None
-        return self._envelopes
+    def access(self) -> Access:
+        """What the user may do. Only on an open connection."""
+        assert self._access is not None
+        return self._access
+
+    @property
+    def labels(self) -> Labels:
+        """The labels of its publishes. Only on an open connection."""
+        assert self._labels is not None
+        return self._labels
 
     # What the socket's side calls.
 
@@ -142,10 +144,16 @@ class Connection:
     def logged_in(self, *, granted: bool, now: float) -> None:
         """Go on with the handshake: the login was checked."""
         login, self.login = self.login, None
-        if login is None or self._state is not State.AUTHENTICATING:
+        if login is None:
+            return
+        if self._state is State.OPEN:
+            self._secret_checked(granted=granted, now=now)
+            return
+        if self._state is not State.AUTHENTICATING:
             return
         if granted:
-            self._envelopes = Envelopes(login.user)
+            self._user = login.user
+            self._labels = Labels(login.user)
             self._state = State.TUNING
             self._send(
                 methods.ConnectionTune(
@@ -154,8 +162,7 @@ class Connection:
                     heartbeat=self._limits.heartbeat_s,
                 )
             )
-            postponed, self._postponed = self._postponed, []
-            self._events(postponed, now)
+            self._go_on(now)
             return
         _log.warning("login refused", extra={"peer": self.peer, "user": login.user})
         capabilities = self._client_properties.get("capabilities")
@@ -163,11 +170,40 @@ class Connection:
             # An extension of RabbitMQ's: a client that knows it gets a reason, not just a closed
             # socket, and nothing more is said than that.
             error = AccessRefused(
-                "Login was refused using authentication mechanism PLAIN. For details see the "
-                "broker logfile."
+                f"Login was refused using authentication mechanism {self._mechanism}. For details "
+                "see the broker logfile."
             )
             self._send_close(error)
         self._finish()
+
+    def _secret_checked(self, *, granted: bool, now: float) -> None:
+        """The secret of connection.update-secret was checked."""
+        if granted:
+            self._send(methods.ConnectionUpdateSecretOk())
+        else:
+            refused = NotAllowed("New secret was refused by one of the backends")
+            refused.class_id = methods.ConnectionUpdateSecret.class_id
+            refused.method_id = methods.ConnectionUpdateSecret.method_id
+            self._log_error("connection error", refused, 0)
+            self._close(refused, now)
+        self._go_on(now)
+
+    def _go_on(self, now: float) -> None:
+        """Handle what came while a login was being checked."""
+        postponed, self._postponed = self._postponed, []
+        self._events(postponed, now)
+
+    def pause(self, reason: str) -> None:
+        """Nothing is read from the client for now: it is told, where it wants to be."""
+        self.is_paused = True
+        if self._client_hears_blocks and self._state is State.OPEN:
+            self._send(methods.ConnectionBlocked(reason=reason))
+
+    def resume(self) -> None:
+        """The client is read from again."""
+        self.is_paused = False
+        if self._client_hears_blocks and self._state is State.OPEN:
+            self._send(methods.ConnectionUnblocked())
 
     def tick(self, now: float) -> None:
         """Have heartbeats sent and missed ones noticed: call it about once a second."""
@@ -360,11 +396,15 @@ class Connection:
                         "publisher_confirms": True,
                         "basic.nack": True,
                         "consumer_cancel_notify": True,
+                        "connection.blocked": True,
+                        "exchange_exchange_bindings": True,
+                        "consumer_priorities": True,
                         "per_consumer_qos": True,
+                        "direct_reply_to": True,
                         "authentication_failure_close": True,
                     },
                 },
-                mechanisms=_MECHANISM.encode(),
+                mechanisms=" ".join(MECHANISMS).encode(),
                 locales=b"en_US",
             )
         )
@@ -379,8 +419,6 @@ class Connection:
         if following is None:
             if state is State.CLOSING:
                 return
-            if isinstance(method, methods.ConnectionUpdateSecret) and state is State.OPEN:
-                raise NotImplementedByServer(f"{method.name} is not supported")
             raise CommandInvalid(f"{method.name} on a connection that is {state.value}")
         self._state = following
         if isinstance(method, methods.ConnectionStartOk):
@@ -389,6 +427,8 @@ class Connection:
             self._tune_ok(method, now)
         elif isinstance(method, methods.ConnectionOpen):
             self._open(method, now)
+        elif isinstance(method, methods.ConnectionUpdateSecret):
+            self.login = Login(self._user, method.new_secret)
         elif isinstance(method, methods.ConnectionClose):
             self._send(methods.ConnectionCloseOk())
             self._finish()
@@ -400,14 +440,13 @@ class Connection:
         capabilities = method.client_properties.get("capabilities")
         if isinstance(capabilities, dict):
             self.client_hears_cancels = bool(capabilities.get("consumer_cancel_notify"))
-        # PLAIN (RFC 4616): authorization identity, user and password, set apart by NUL.
-        parts = method.response.split(b"\0")
-        if method.mechanism != _MECHANISM or len(parts) != 3:
+            self._client_hears_blocks = bool(capabilities.get("connection.blocked"))
+        self._mechanism = method.mechanism
+        self.login = login_of(method.mechanism, method.response)
+        if self.login is None:
             extra = {"peer": self.peer, "mechanism": method.mechanism}
-            _log.warning("not a PLAIN login", extra=extra)
+            _log.warning("not a login of a mechanism that was offered", extra=extra)
             self._finish()
-        else:
-            self.login = Login(parts[1].decode("utf-8", "replace"), parts[2])
 
     def _tune_ok(self, method: methods.ConnectionTuneOk, now: float) -> None:
         limits = self._limits
@@ -426,13 +465,14 @@ class Connection:
 
     def _open(self, method: methods.ConnectionOpen, now: float) -> None:
         try:
-            self._vhost = self._broker.vhost(method.virtual_host)
-        except NotFoundError as error:
+            self._access = self._broker.access(self._user, method.virtual_host)
+        except BrokerError as error:
             refused = NotAllowed(str(error))
             refused.class_id, refused.method_id = method.class_id, method.method_id
             self._log_error("connection error", refused, 0)
             self._close(refused, now)
             return
+        self._vhost = self._broker.vhost(method.virtual_host)
         self._deadline = None
         self._send(methods.ConnectionOpenOk())
 

@@ -6,6 +6,7 @@ import struct
 
 from amqpstore import Envelope, Message, Run
 from server.amqp.outbox import Outbox
+from server.broker.label import visible
 from server.protocol.frames import body_frames, header_frame, method_frame
 from server.protocol.methods import BasicDeliver
 from server.protocol.spec import FRAME_BODY, FRAME_END, FRAME_HEADER, FRAME_METHOD
@@ -20,7 +21,7 @@ _TAG = struct.Struct(">Q")
 
 def content_header(message: Message) -> bytes:
     """The payload of a message's content header frame."""
-    return _CONTENT.pack(_BASIC, 0, len(message.body)) + message.envelope.properties
+    return _CONTENT.pack(_BASIC, 0, len(message.body)) + visible(message.envelope.properties)
 
 
 def add_content(outbox: Outbox, channel: int, method: bytes, message: Message, limit: int) -> None:

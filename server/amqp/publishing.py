@@ -4,71 +4,80 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from amqpstore import Envelope, Message
-from server.protocol.content import decode_properties
+from amqpstore import Message
+from server.broker.held import REPLY_TO
+from server.broker.label import Label, label
+from server.protocol.content import decode_properties, edit_properties
 from server.protocol.errors import PreconditionFailed
 from server.protocol.receiver import Publishes
 
-PERSISTENT = 2
-"""The delivery-mode of a message that must survive a restart; any other is transient."""
-
-_CACHED_ENVELOPES = 1024
+_CACHED_LABELS = 1024
 
 
-class Envelopes:
-    """The envelopes of one connection's publishes, by exchange, routing key and properties.
+class Labels:
+    """The labels of one connection's publishes, by exchange, routing key and properties.
 
     Args: user, who is logged in: the only user-id that a message may claim.
     """
 
     def __init__(self, user: str) -> None:
         self._user = user
-        self._envelopes: dict[tuple[str, str, bytes], Envelope] = {}
+        self._labels: dict[tuple[str, str, bytes, str], Label] = {}
 
-    def messages(self, publishes: Publishes) -> Iterator[list[Message]]:
-        """The messages, in order, in groups of which all are persistent or none is.
+    def messages(
+        self, publishes: Publishes, reply_to: str
+    ) -> Iterator[tuple[Label, list[Message]]]:
+        """The messages, in order, in groups whose labels are alike, with the label of the first.
 
-        Raises: PreconditionFailed, at the first that claims something it may not; the groups
-        before it have been given out.
+        Args: reply_to, the address of the channel's direct replies; empty where it has none.
+        Raises: PreconditionFailed, PreconditionFailedError, at the first message that claims
+        something it may not; the groups before it have been given out.
         """
         exchange = publishes.publish.exchange
         routing_key = publishes.publish.routing_key
         group: list[Message] = []
         header = None
-        envelope: Envelope | None = None
+        first: Label | None = None
+        current: Label | None = None
         for next_header, body in zip(publishes.headers, publishes.bodies, strict=True):
             if next_header is not header:
                 header = next_header
-                properties = header.properties
-                known = self._envelopes.get((exchange, routing_key, properties))
-                try:
-                    found = known or self._new(exchange, routing_key, properties)
-                except PreconditionFailed:
-                    if group:
-                        yield group
-                    raise
-                if envelope is not None and found.persistent != envelope.persistent:
-                    yield group
+                key = exchange, routing_key, header.properties, reply_to
+                found = self._labels.get(key)
+                if found is None:
+                    try:
+                        found = self._new(*key)
+                    except Exception:
+                        if first is not None:
+                            yield first, group
+                        raise
+                if first is None:
+                    first = found
+                elif found.alike != first.alike:
+                    yield first, group
                     group = []
-                envelope = found
-            assert envelope is not None  # set by the first header
-            group.append(Message(envelope, body))
-        yield group
+                    first = found
+                current = found
+            assert current is not None  # set by the first header
+            group.append(Message(current, body))
+        assert first is not None  # there is no event without a message
+        yield first, group
 
-    def _new(self, exchange: str, routing_key: str, raw: bytes) -> Envelope:
-        """Raises: PreconditionFailed (a wrong expiration or user-id), MalformedError."""
+    def _new(self, exchange: str, routing_key: str, raw: bytes, reply_to: str) -> Label:
+        """Raises: PreconditionFailed (a wrong user-id or reply-to), PreconditionFailedError."""
         properties = decode_properties(raw)
-        expiration = properties.expiration
-        if expiration is not None and not (expiration.isascii() and expiration.isdigit()):
-            raise PreconditionFailed(f"invalid expiration '{expiration}': not a number of ms")
         if properties.user_id is not None and properties.user_id != self._user:
             raise PreconditionFailed(
                 f"user_id property set to '{properties.user_id}' but authenticated user was "
                 f"'{self._user}'"
             )
-        persistent = properties.delivery_mode == PERSISTENT
-        envelope = Envelope(exchange, routing_key, raw, persistent=persistent)
-        if len(self._envelopes) >= _CACHED_ENVELOPES:
-            self._envelopes.clear()
-        self._envelopes[exchange, routing_key, raw] = envelope
-        return envelope
+        kept = raw
+        if properties.reply_to == REPLY_TO:
+            if not reply_to:
+                raise PreconditionFailed("fast reply consumer does not exist")
+            kept = edit_properties(raw, reply_to=reply_to)
+        made = label(exchange, routing_key, kept, properties)
+        if len(self._labels) >= _CACHED_LABELS:
+            self._labels.clear()
+        self._labels[exchange, routing_key, raw, reply_to] = made
+        return made

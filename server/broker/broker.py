@@ -2,41 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from typing import Any
 
-from amqpstore import Store
 from amqpstore.catalog import Change
-from server.broker.errors import NotFoundError
-from server.broker.queue import Queue
+from server.broker.core import Core
+from server.broker.errors import NotAllowedError, NotFoundError
+from server.broker.permissions import Access
+from server.broker.policy import Policy
+from server.broker.rows import name_key
 from server.broker.vhost import VirtualHost
 
 DEFAULT_VHOST = "/"
 
 
 class Broker:
-    """All virtual hosts on top of one store.
+    """All virtual hosts on top of one store."""
 
-    Args: make_name, a random string that no other call returned, for server-named queues.
-    """
-
-    def __init__(self, store: Store, make_name: Callable[[], str]) -> None:
-        self.store = store
+    def __init__(self, core: Core) -> None:
+        self.core = core
         self.vhosts: dict[str, VirtualHost] = {}
-        self._touched: set[Queue] = set()
+        store = core.store
         names = store.definitions("vhosts")
         if not names:
             store.define([Change("vhosts", DEFAULT_VHOST, {})])
             names = {DEFAULT_VHOST: {}}
         for name in names:
-            self.vhosts[name] = VirtualHost(name, store, make_name, self._touched)
+            self.vhosts[name] = VirtualHost(name, core)
+        for row in store.definitions("policies").values():
+            self.vhosts[row["vhost"]].restore_policy(row)
+        self._restore_queues()
         for row in store.definitions("exchanges").values():
             self.vhosts[row["vhost"]].restore_exchange(row)
-        for stored in list(store.queues.values()):
-            definition = stored.definition
-            assert isinstance(definition, dict)  # as VirtualHost.declare_queue made it
-            self.vhosts[definition["vhost"]].add_queue(stored, durable=True)
         for row in store.definitions("bindings").values():
             self.vhosts[row["vhost"]].restore_binding(row)
+        # Only now there is a place for whatever a limit drops.
+        for vhost in self.vhosts.values():
+            vhost.apply_policies()
+        self._permissions = store.definitions("permissions")
 
     def vhost(self, name: str) -> VirtualHost:
         """Raises: NotFoundError."""
@@ -45,14 +47,55 @@ class Broker:
             raise NotFoundError(f"vhost '{name}' not found")
         return vhost
 
+    def access(self, user: str, vhost: str) -> Access:
+        """What a user may do in a virtual host. Raises: NotFoundError, NotAllowedError."""
+        self.vhost(vhost)
+        row = self._permissions.get(name_key(user, vhost))
+        if row is None:
+            raise NotAllowedError(f"access to vhost '{vhost}' refused for user '{user}'")
+        return Access(user, vhost, row)
+
     @property
     def has_work(self) -> bool:
         """Whether a queue has something to hand out, or somebody to hand it to, since `pump`."""
-        return bool(self._touched)
+        return bool(self.core.touched)
 
     def pump(self) -> None:
         """Have every queue that something happened to hand out what it can."""
-        touched = list(self._touched)
-        self._touched.clear()
+        touched = list(self.core.touched)
+        self.core.touched.clear()
         for queue in touched:
             queue.pump()
+
+    # What an operator defines; durable on return.
+
+    def define_vhost(self, name: str) -> None:
+        """Create a virtual host, where there is none of that name."""
+        if name not in self.vhosts:
+            self.core.store.define([Change("vhosts", name, {})])
+            self.vhosts[name] = VirtualHost(name, self.core)
+
+    def define_permissions(self, user: str, vhost: str, row: dict[str, Any]) -> None:
+        """Say what a user may do: see `Access`. It holds for connections opened from now on."""
+        self.vhost(vhost)
+        key = name_key(user, vhost)
+        self.core.store.define([Change("permissions", key, row)])
+        self._permissions[key] = row
+
+    def define_policy(self, vhost: str, policy: Policy, *, operator: bool = False) -> None:
+        """Set a policy, in the place of one of its name."""
+        self.vhost(vhost).define_policy(policy, operator=operator)
+
+    def _restore_queues(self) -> None:
+        """Take in what the store has: first what queues are called, then their levels."""
+        stored_queues = list(self.core.store.queues.values())
+        levels = []
+        for stored in stored_queues:
+            definition: Any = stored.definition
+            if "level" in definition:
+                levels.append((stored, definition))
+            else:
+                self.vhosts[definition["vhost"]].add_queue(stored, durable=True)
+        for stored, definition in levels:
+            queue = self.vhosts[definition["vhost"]].queues[definition["name"]]
+            queue.levels.add(definition["level"], stored)

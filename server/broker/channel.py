@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
+import amqpstore
 from amqpstore import Message, Run
 from amqpstore.runs import RunList
-from server.broker.consumer import Consumer
+from server.broker.consumer import Consumer, ConsumerOptions, Window
 from server.broker.errors import NotAllowedError, PreconditionFailedError
+from server.broker.label import Label
+from server.broker.local_transaction import LocalTransaction
+from server.broker.publishing import Flags, Publisher
+from server.broker.queue import Queue, Taken
 
 if TYPE_CHECKING:
     from server.broker.outlet import Outlet
-    from server.broker.queue import Queue
     from server.broker.vhost import VirtualHost
 
 
@@ -22,14 +25,20 @@ class Delivery:
     `consumer` is None for what was fetched with get.
     """
 
-    __slots__ = ("consumer", "first_sequence", "queue", "run")
+    __slots__ = ("consumer", "first_sequence", "level", "queue", "run")
 
     def __init__(
-        self, first_sequence: int, queue: Queue, consumer: Consumer | None, run: Run
+        self,
+        first_sequence: int,
+        queue: Queue,
+        consumer: Consumer | None,
+        level: amqpstore.Queue,
+        run: Run,
     ) -> None:
         self.first_sequence = first_sequence
         self.queue = queue
         self.consumer = consumer
+        self.level = level
         self.run = run
 
     @property
@@ -42,26 +51,25 @@ class Delivery:
         """The tag after its last."""
         return self.first_sequence + self.run.count
 
+    @property
+    def taken(self) -> Taken:
+        """What was taken off the queue for it."""
+        return Taken(self.level, self.run)
+
     def split(self, count: int) -> Delivery:
         """Take the first `count` messages (fewer than there are) off, as their own delivery."""
-        head = Delivery(self.first_sequence, self.queue, self.consumer, self.run.split(count))
+        run = self.run.split(count)
+        head = Delivery(self.first_sequence, self.queue, self.consumer, self.level, run)
         self.first_sequence += count
         return head
-
-
-class _Published(NamedTuple):
-    """Publishes of contiguous tags, and whether they entered the log."""
-
-    first: int
-    last: int
-    logged: bool
 
 
 class Channel:
     """One channel of a connection. `connection` is any object: it owns exclusive queues.
 
-    `prefetch` limits what all its consumers together have unacked (0: nothing does);
-    `consumer_prefetch` is what a new consumer of it gets as its own limit.
+    `window` is what all its consumers together may have unacked, `consumer_window` what a new
+    consumer of it gets as its own. While it `is_paused` nothing is delivered. `transaction` is
+    what the client does on a transacted channel, and None on any other.
     """
 
     def __init__(self, vhost: VirtualHost, connection: object, outlet: Outlet) -> None:
@@ -69,105 +77,91 @@ class Channel:
         self.connection = connection
         self.outlet = outlet
         self.consumers: dict[str, Consumer] = {}
-        self.prefetch = 0
-        self.consumer_prefetch = 0
-        self.consumers_unacked = 0
-        self.confirms = False
+        self.window = Window()
+        self.consumer_window = (0, 0)
+        self.is_paused = False
+        self.reply_to = ""
+        """The address of its direct replies, where it has a consumer for them."""
+        self.transaction: LocalTransaction | None = None
+        self._publisher = Publisher(vhost, outlet)
         self._unacked: RunList[Delivery] = RunList()
         self._next_delivery_tag = 1
-        self._next_publish_tag = 1
-        self._published: list[_Published] = []
-        self._waiting_confirms = 0
 
     # Publishing.
 
-    def publish(
-        self, exchange: str, routing_key: str, messages: list[Message], *, mandatory: bool
-    ) -> None:
-        """Route messages that are alike but for headers and body: all persistent, or none.
+    def select_confirms(self) -> None:
+        """From now on each publish is confirmed. Raises: PreconditionFailedError."""
+        if self.transaction is not None:
+            raise PreconditionFailedError("cannot switch from tx to confirm mode")
+        self._publisher.confirms = True
 
-        Raises: NotFoundError, AccessRefusedError (an internal exchange).
+    def publish(self, label: Label, messages: list[Message], flags: Flags) -> None:
+        """Route messages whose labels, the first of which is `label`, are alike.
+
+        Raises: NotFoundError, AccessRefusedError (an internal exchange), ResourceExhaustedError.
         """
-        queues = self.vhost.route(exchange, routing_key)
-        logged = self.vhost.publish(queues, messages) if queues else False
-        if mandatory and not queues:
-            self.outlet.returned(messages)
-        if self.confirms:
-            first = self._next_publish_tag
-            self._next_publish_tag += len(messages)
-            self._published.append(_Published(first, self._next_publish_tag - 1, logged))
+        publisher = self._publisher if self.transaction is None else self.transaction
+        for route, its_label, part in self.vhost.router.routes(label, messages):
+            publisher.publish(route, its_label, part, flags)
 
     def settle(self) -> None:
         """Confirm what was published since the last call: at once, or when it is durable."""
-        published, self._published = self._published, []
-        first = last = 0
-        for place, (run_first, run_last, logged) in enumerate(published):
-            first = first or run_first
-            last = run_last
-            if place + 1 < len(published) and published[place + 1].logged == logged:
-                continue
-            if logged:
-                self._waiting_confirms += 1
-                self.vhost.store.when_durable(partial(self._confirm_logged, first, last))
-            else:
-                self._confirm_unlogged(first, last)
-            first = 0
-
-    def _confirm_logged(self, first: int, last: int) -> None:
-        # Batches become durable in order, and all else was confirmed before: multiple is true.
-        self._waiting_confirms -= 1
-        self.outlet.confirm(last, multiple=last > first)
-
-    def _confirm_unlogged(self, first: int, last: int) -> None:
-        if not self._waiting_confirms:
-            self.outlet.confirm(last, multiple=last > first)
-            return
-        for tag in range(first, last + 1):
-            self.outlet.confirm(tag, multiple=False)
+        self._publisher.settle()
 
     # Consuming.
 
-    def consume(self, queue: Queue, tag: str, *, no_ack: bool, exclusive: bool) -> Consumer:
+    def consume(self, queue: Queue, tag: str, options: ConsumerOptions) -> Consumer:
         """Start a consumer. Raises: NotAllowedError (the tag is taken), AccessRefusedError."""
         if tag in self.consumers:
             raise NotAllowedError(f"attempt to reuse consumer tag '{tag}'")
-        consumer = Consumer(
-            self,
-            queue,
-            tag,
-            no_ack=no_ack,
-            exclusive=exclusive,
-            prefetch=self.consumer_prefetch,
-        )
+        consumer = Consumer(self, queue, tag, options, Window(*self.consumer_window))
         queue.add_consumer(consumer)
         self.consumers[tag] = consumer
         return consumer
+
+    def consume_replies(self, tag: str, options: ConsumerOptions) -> None:
+        """Start the consumer of this channel's direct replies.
+
+        Raises: PreconditionFailedError, NotAllowedError.
+        """
+        if not options.no_ack:
+            raise PreconditionFailedError("reply consumer cannot acknowledge")
+        if self.reply_to:
+            raise PreconditionFailedError("reply consumer already set")
+        queue = self.vhost.reply_queue(self.connection)
+        self.consume(queue, tag, options)
+        self.reply_to = queue.name
 
     def cancel(self, tag: str) -> None:
         """End a consumer, where there is one; what it has unacked stays with the client."""
         if consumer := self.consumers.pop(tag, None):
             self.vhost.remove_consumer(consumer)
+            if consumer.queue.name == self.reply_to:
+                self.reply_to = ""
 
-    def deliver(self, consumer: Consumer, run: Run) -> None:
-        """Send a run to one of the channel's consumers."""
+    def deliver(self, consumer: Consumer, taken: Taken) -> None:
+        """Send what was taken off a queue to one of the channel's consumers."""
+        level, run = taken
         first_tag = self._next_delivery_tag
         self._next_delivery_tag += run.count
         if not consumer.no_ack:
-            self._unacked.append(Delivery(first_tag, consumer.queue, consumer, run))
-            consumer.unacked += run.count
-            self.consumers_unacked += run.count
-        self.outlet.deliver(consumer, first_tag, run)
+            self._unacked.append(Delivery(first_tag, consumer.queue, consumer, level, run))
+            consumer.window.add(run)
+            self.window.add(run)
+        self.outlet.deliver(consumer, first_tag, consumer.queue.shown(run))
 
     def get(self, queue: Queue, *, no_ack: bool) -> tuple[int, Run] | None:
         """One message, with its delivery tag; None when nothing is ready."""
-        while queue.ready_count:
-            if run := queue.take(1, acked=no_ack):
-                tag = self._next_delivery_tag
-                self._next_delivery_tag += 1
-                if not no_ack:
-                    self._unacked.append(Delivery(tag, queue, None, run))
-                return tag, run
-        return None
+        queue.used()
+        queue.expire()
+        taken = queue.take(1, acked=no_ack)
+        if taken is None:
+            return None
+        tag = self._next_delivery_tag
+        self._next_delivery_tag += 1
+        if not no_ack:
+            self._unacked.append(Delivery(tag, queue, None, *taken))
+        return tag, queue.shown(taken.run)
 
     def ack(self, first: int, last: int) -> None:
         """Ack the tags `first` to `last`. Raises: PreconditionFailedError, at the first unknown."""
@@ -185,22 +179,71 @@ class Channel:
         """Put all messages up to `tag` back, or drop them. Raises: PreconditionFailedError."""
         self._settle_until(tag, requeue=requeue)
 
-    def recover(self) -> None:
-        """Put everything unacked back in its queue."""
+    def recover(self, *, requeue: bool) -> None:
+        """Put everything unacked back in its queue; or else send it to its consumers once more."""
         for delivery in self._unacked.clear():
-            self._settle(delivery, requeue=True)
+            consumer = delivery.consumer
+            if requeue or consumer is None or self.consumers.get(consumer.tag) is not consumer:
+                self.settled(delivery, requeue=True)
+                continue
+            consumer.window.remove(delivery.run)
+            self.window.remove(delivery.run)
+            delivery.queue.redeliver(delivery.taken)
+            self.deliver(consumer, delivery.taken)
+
+    def pause(self, *, paused: bool) -> None:
+        """Whether deliveries have to wait."""
+        self.is_paused = paused
+        if not paused:
+            self.resume()
 
     def close(self) -> None:
-        """End the consumers and put everything unacked back."""
+        """End the consumers and put everything unacked back, and undo what was not committed."""
         for consumer in self.consumers.values():
             self.vhost.remove_consumer(consumer)
         self.consumers.clear()
-        self.recover()
+        if self.transaction is not None:
+            self.rollback()
+            self.transaction = None
+        for delivery in self._unacked.clear():
+            self.settled(delivery, requeue=True)
 
     def resume(self) -> None:
         """The client takes deliveries again: have the queues of its consumers look."""
         for consumer in self.consumers.values():
             consumer.queue.touch()
+
+    # Transactions.
+
+    def select_transactions(self) -> None:
+        """From now on publishes and acks wait for a commit. Raises: PreconditionFailedError."""
+        if self._publisher.confirms:
+            raise PreconditionFailedError("cannot switch from confirm to tx mode")
+        if self.transaction is None:
+            self.transaction = LocalTransaction(self)
+
+    def commit(self) -> None:
+        """Do all that waits, all of it or nothing; the client is told once it is durable.
+
+        Raises: PreconditionFailedError, ResourceExhaustedError.
+        """
+        self._transaction.commit()
+
+    def rollback(self) -> None:
+        """Forget what was published; what was acked or rejected is unacked again.
+
+        Raises: PreconditionFailedError.
+        """
+        for delivery in self._transaction.rollback():
+            self._unacked.insert(delivery)
+
+    @property
+    def _transaction(self) -> LocalTransaction:
+        if self.transaction is None:
+            raise PreconditionFailedError("channel is not transactional")
+        return self.transaction
+
+    # Settling: `requeue` says how, and None is an ack.
 
     def _settle_each(self, first: int, last: int, *, requeue: bool | None) -> None:
         """Settle tags that the client named one by one, up to the first that it may not name."""
@@ -231,11 +274,27 @@ class Channel:
             self._settle(delivery, requeue=requeue)
 
     def _settle(self, delivery: Delivery, *, requeue: bool | None) -> None:
-        if consumer := delivery.consumer:
-            consumer.unacked -= delivery.count
-            self.consumers_unacked -= delivery.count
-            consumer.queue.touch()
-        if requeue:
-            delivery.queue.requeue(delivery.run)
+        if self.transaction is not None:
+            self.transaction.settle(delivery, requeue=requeue)
         else:
-            delivery.queue.ack(delivery.run)
+            self.settled(delivery, requeue=requeue)
+
+    def settled(self, delivery: Delivery, *, requeue: bool | None) -> None:
+        """A delivery, which is not among the unacked any more, is done with."""
+        self.forget(delivery)
+        if requeue is None:
+            delivery.queue.ack(delivery.taken)
+        elif requeue:
+            delivery.queue.requeue(delivery.taken, delivery.consumer)
+        else:
+            delivery.queue.reject(delivery.taken)
+
+    def forget(self, delivery: Delivery) -> None:
+        """A delivery does not count as unacked any more."""
+        if consumer := delivery.consumer:
+            consumer.window.remove(delivery.run)
+            self.window.remove(delivery.run)
+            if self.window.is_limited:
+                self.resume()
+            else:
+                consumer.queue.touch()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from amqpstore import Run
@@ -14,45 +15,84 @@ _DELIVERED_AT_ONCE = 1024
 """How many messages a consumer without a prefetch limit is handed before the others' turn."""
 
 
-class Consumer:
-    """Consumer `tag` of a channel. `unacked` of its deliveries wait for an ack.
+class Window:
+    """How much may be unacked at a time, and how much is: `messages`, and `size` bytes of bodies.
 
-    `prefetch` is how many may; 0 is any number (basic.qos, per consumer).
+    0 is no limit. The size does not hold back a single message (basic.qos, prefetch-size).
     """
 
-    __slots__ = ("channel", "exclusive", "no_ack", "prefetch", "queue", "tag", "unacked")
+    __slots__ = ("messages", "size", "unacked", "unacked_bytes")
+
+    def __init__(self, messages: int = 0, size: int = 0) -> None:
+        self.messages = messages
+        self.size = size
+        self.unacked = 0
+        self.unacked_bytes = 0
+
+    @property
+    def is_limited(self) -> bool:
+        """Whether it holds back anything."""
+        return bool(self.messages or self.size)
+
+    def fits(self, size: int) -> bool:
+        """Whether a message of that size may go out now, as far as bytes are concerned."""
+        return not self.size or not self.unacked or self.unacked_bytes + size <= self.size
+
+    def add(self, run: Run) -> None:
+        """A run is unacked."""
+        self.unacked += run.count
+        self.unacked_bytes += run.held_bytes
+
+    def remove(self, run: Run) -> None:
+        """It is not any more."""
+        self.unacked -= run.count
+        self.unacked_bytes -= run.held_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerOptions:
+    """How a consumer wants its messages. Those of a higher priority are served first."""
+
+    no_ack: bool = False
+    exclusive: bool = False
+    priority: int = 0
+
+
+class Consumer:
+    """Consumer `tag` of a channel. `window` is its own; its channel has one for all of them."""
+
+    __slots__ = ("channel", "exclusive", "no_ack", "priority", "queue", "tag", "window")
 
     def __init__(
-        self,
-        channel: Channel,
-        queue: Queue,
-        tag: str,
-        *,
-        no_ack: bool,
-        exclusive: bool,
-        prefetch: int,
+        self, channel: Channel, queue: Queue, tag: str, options: ConsumerOptions, window: Window
     ) -> None:
         self.channel = channel
         self.queue = queue
         self.tag = tag
-        self.no_ack = no_ack
-        self.exclusive = exclusive
-        self.prefetch = prefetch
-        self.unacked = 0
+        self.no_ack = options.no_ack
+        self.exclusive = options.exclusive
+        self.priority = options.priority
+        self.window = window
 
     @property
     def capacity(self) -> int:
-        """How many messages it can take now."""
+        """How many messages it can take now, as far as their number is concerned."""
         channel = self.channel
-        if not channel.outlet.is_writable:
+        if channel.is_paused or not channel.outlet.is_writable:
             return 0
         if self.no_ack:
             return _DELIVERED_AT_ONCE
-        capacity = self.prefetch - self.unacked if self.prefetch else _DELIVERED_AT_ONCE
-        if channel.prefetch:
-            capacity = min(capacity, channel.prefetch - channel.consumers_unacked)
-        return min(capacity, _DELIVERED_AT_ONCE)
+        capacity = _DELIVERED_AT_ONCE
+        for window in (self.window, channel.window):
+            if window.messages:
+                capacity = min(capacity, window.messages - window.unacked)
+        return capacity
 
-    def deliver(self, run: Run) -> None:
-        """Hand over a run, no longer than `capacity`."""
-        self.channel.deliver(self, run)
+    @property
+    def minds_size(self) -> bool:
+        """Whether `fits` has to be asked before each message."""
+        return not self.no_ack and bool(self.window.size or self.channel.window.size)
+
+    def fits(self, size: int) -> bool:
+        """Whether it can take a message of that size now."""
+        return self.window.fits(size) and self.channel.window.fits(size)

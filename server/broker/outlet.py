@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
@@ -9,6 +10,13 @@ from amqpstore import Message, Run
 
 if TYPE_CHECKING:
     from server.broker.consumer import Consumer
+
+
+class Returned(enum.Enum):
+    """Why a message comes back to its publisher."""
+
+    NO_ROUTE = enum.auto()
+    NO_CONSUMERS = enum.auto()
 
 
 class Outlet(Protocol):
@@ -21,11 +29,17 @@ class Outlet(Protocol):
     def deliver(self, consumer: Consumer, first_tag: int, run: Run) -> None:
         """Send a run, under ascending delivery tags from `first_tag` on."""
 
-    def returned(self, messages: Sequence[Message]) -> None:
-        """Send back mandatory messages that no queue took."""
+    def returned(self, messages: Sequence[Message], reason: Returned) -> None:
+        """Send back messages that were mandatory, or immediate, and could not be that."""
 
     def confirm(self, tag: int, *, multiple: bool) -> None:
         """Tell the publisher that `tag` (and all before) is safe."""
+
+    def refuse(self, tag: int) -> None:
+        """Tell the publisher that a queue did not take `tag`."""
+
+    def committed(self) -> None:
+        """Tell the client that its transaction is on disk."""
 
     def consumer_cancelled(self, consumer_tag: str) -> None:
         """Tell the client that the broker ended its consumer."""

@@ -1,19 +1,62 @@
-"""A queue of a virtual host: the store's queue, who may use it, and who consumes from it."""
+"""A queue of a virtual host: its settings, who may use it, what it takes in and what leaves it.
+
+What is ready is in the store's queues (see `levels`), who gets it is decided by `dispatch`, and
+what leaves it without a consumer goes through `dead_letter`.
+"""
 
 from __future__ import annotations
 
 import logging
-from collections import deque
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from itertools import groupby
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import amqpstore
-from amqpstore import MessageDamagedError, Run, Store
-from server.broker.errors import AccessRefusedError, ResourceLockedError
+from amqpstore import Envelope, Message, MessageDamagedError, Run
+from amqpstore.queue import Placement
+from server.broker.core import Core
+from server.broker.dispatch import Dispatch
+from server.broker.errors import ResourceLockedError
+from server.broker.levels import Levels
+from server.broker.settings import REJECT_PUBLISH_DLX, Settings
+from server.protocol.content import edit_properties
+from server.protocol.field_table import FieldValue, Int64
 
 if TYPE_CHECKING:
     from server.broker.consumer import Consumer
+    from server.broker.label import Label
 
 _log = logging.getLogger(__name__)
+
+_COUNT_HEADER = "x-delivery-count"
+
+_EXPIRED_AT_ONCE = 64
+"""Runs that expire in one go; others have their turn before the next."""
+
+
+class Reason:
+    """Why a message leaves its queue without a consumer, as the header x-death has it."""
+
+    REJECTED = "rejected"
+    EXPIRED = "expired"
+    MAXLEN = "maxlen"
+    DELIVERY_LIMIT = "delivery_limit"
+
+
+class Taken(NamedTuple):
+    """A run that was taken off a queue, and the store's queue that it came from."""
+
+    level: amqpstore.Queue
+    run: Run
+
+
+Bury = Callable[["Queue", Sequence[Taken], str], bool]
+"""What is done with messages that leave a queue: they are the queue's, taken off, and the last
+argument says why (see `Reason`). Returns False where they had to be put back."""
+
+_RETRY_MS = 1000
+"""After that, what could not leave its queue for want of disk is tried again."""
 
 
 class Queue:
@@ -21,24 +64,19 @@ class Queue:
 
     `owner` is the connection that an exclusive queue belongs to, and None for a shared one.
     `durable` is what was declared; an exclusive queue acts transient whatever it says.
+    Args: bury, for messages that leave it without a consumer; on_unused, called when nobody has
+    used it for the time that its settings say.
     """
 
-    __slots__ = (
-        "_store",
-        "_touched",
-        "arguments",
-        "auto_delete",
-        "consumers",
-        "durable",
-        "name",
-        "owner",
-        "stored",
-    )
+    is_internal = False
+    """Whether it is an exchange's own, that no client may consume from."""
+
+    counts_as_route = True
+    """Whether a mandatory message that goes there alone is not returned."""
 
     def __init__(
         self,
-        store: Store,
-        touched: set[Queue],
+        core: Core,
         stored: amqpstore.Queue,
         name: str,
         *,
@@ -46,21 +84,46 @@ class Queue:
         auto_delete: bool,
         arguments: dict[str, Any],
         owner: object = None,
+        bury: Bury,
+        on_unused: Callable[[Queue], None],
     ) -> None:
-        self._store = store
-        self._touched = touched
-        self.stored = stored
         self.name = name
         self.durable = durable
         self.auto_delete = auto_delete
         self.arguments = arguments
         self.owner = owner
-        self.consumers: deque[Consumer] = deque()
+        self.settings = Settings()
+        self.levels = Levels(core.store, stored)
+        self.consumers = Dispatch(self)
+        self.is_deleted = False
+        self._core = core
+        self._store = core.store
+        self._bury = bury
+        self._ready_bytes = 0
+        self._expiry = core.timers.timer(self._expire_due)
+        self._unused = core.timers.timer(lambda: on_unused(self))
+
+    def apply(self, settings: Settings) -> None:
+        """Have other settings from now on."""
+        counted_before = self.settings.max_length_bytes is not None
+        self.settings = settings
+        self.levels.set_lazy(lazy=settings.queue_mode == "lazy")
+        if settings.max_length_bytes is not None and not counted_before:
+            self._ready_bytes = sum(self._store.ready_bytes(level) for level in self.levels)
+        self.used()
+        self.touch()
+        self._watch_expiry()
+        self._drop_excess()
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether what is published needs no more than to be appended to level 0."""
+        return self.settings.is_plain
 
     @property
     def ready_count(self) -> int:
         """Messages that wait for a consumer."""
-        return self.stored.ready_count
+        return self.levels.ready_count
 
     def check_owner(self, connection: object) -> None:
         """Raises: ResourceLockedError, when the queue is exclusive to another connection."""
@@ -70,59 +133,239 @@ class Queue:
                 "exclusive by another connection"
             )
 
+    # Consumers.
+
     def add_consumer(self, consumer: Consumer) -> None:
         """Raises: AccessRefusedError, when a consumer has, or wants, the queue for itself."""
-        if self.consumers and (consumer.exclusive or self.consumers[0].exclusive):
-            raise AccessRefusedError(f"queue '{self.name}' in exclusive use")
-        self.consumers.append(consumer)
+        self.consumers.add(consumer)
+        self._unused.set(0)
         self.touch()
+
+    def used(self) -> None:
+        """Somebody did what keeps it from being unused: declared it, fetched, or left."""
+        expires = self.settings.expires
+        idle = expires is not None and not self.consumers and not self.is_deleted
+        self._unused.set(self._core.clock() + expires if idle and expires is not None else 0)
 
     def touch(self) -> None:
         """Have `pump` called at the end of this turn."""
-        self._touched.add(self)
+        self._core.touched.add(self)
 
     def pump(self) -> None:
-        """Hand out what is ready, in turns, while anybody can take it.
+        """Hand out what is ready, while anybody can take it."""
+        if self.is_deleted:
+            return
+        self.expire()
+        self.consumers.pump()
 
-        Each consumer gets its share as one run, so that a turn costs per run, not per message.
-        """
-        stored = self.stored
-        while stored.ready_count:
-            able = [consumer for consumer in self.consumers if consumer.capacity > 0]
-            if not able:
-                return
-            share = max(1, stored.ready_count // len(able))
-            for consumer in able:
-                self._hand_out(consumer, share)
+    # What comes in.
 
-    def _hand_out(self, consumer: Consumer, share: int) -> None:
-        """Give a consumer its share, as far as it can take it; it is the last in line then."""
-        given = 0
-        while self.stored.ready_count and (limit := min(share - given, consumer.capacity)) > 0:
-            if run := self.take(limit, acked=consumer.no_ack):
-                given += run.count
-                consumer.deliver(run)
-        if given and len(self.consumers) > 1:
-            self.consumers.remove(consumer)
-            self.consumers.append(consumer)
+    def placement(self, label: Label, messages: Sequence[Message], *, immediate: bool) -> Placement:
+        """Where messages that are alike go, when they expire, and how many it takes of them."""
+        settings = self.settings
+        priority = min(label.priority, settings.max_priority)
+        count = None
+        if immediate or settings.rejects:
+            self.pump()
+            able = 0 if self.ready_count else self.consumers.capacity
+            count = able if immediate else self._room(messages, able)
+        return Placement(self.levels.at(priority), self._expires_ms(label), count)
 
-    def take(self, limit: int, *, acked: bool) -> Run | None:
-        """Up to `limit` messages off the head; None where those at the head cannot be read."""
-        run = self._store.take(self.stored, limit, acked=acked)
-        if isinstance(run, MessageDamagedError):
-            _log.error("message lost", extra={"queue": self.name, "reason": str(run)})
-            return None
-        return run
-
-    def ack(self, run: Run) -> None:
-        """The run is done with."""
-        self._store.ack(self.stored, run)
-
-    def requeue(self, run: Run) -> None:
-        """The run goes back to its place."""
-        self._store.requeue(self.stored, run)
+    def arrived(self, messages: Sequence[Message], placement: Placement) -> None:
+        """Messages were placed as `placement` said, and are ready."""
         self.touch()
+        if self.is_plain and not placement.expires_ms:
+            return
+        placed = messages if placement.most is None else messages[: placement.most]
+        if self.settings.max_length_bytes is not None:
+            self._ready_bytes += sum([len(message.body) for message in placed])
+        now = self._core.clock()
+        self._watch_expiry()
+        # Whoever can take it at once does, before anything is dropped: with a length of 0, or a
+        # TTL of 0, that is the only way through.
+        if self.settings.is_limited or 0 < placement.expires_ms <= now:
+            self.consumers.pump()
+            self._expire(now)
+            self._drop_excess()
+
+    @property
+    def buries_refused(self) -> bool:
+        """Whether messages that it has no room for become dead letters."""
+        return self.settings.overflow == REJECT_PUBLISH_DLX
+
+    def _expires_ms(self, label: Label) -> int:
+        """When a message that comes now expires; 0 is never."""
+        ttl = self.settings.message_ttl
+        if label.expiration_ms is not None:
+            ttl = label.expiration_ms if ttl is None else min(ttl, label.expiration_ms)
+        return 0 if ttl is None else self._core.clock() + ttl
+
+    def _room(self, messages: Sequence[Message], able: int) -> int:
+        """How many messages it takes before it is full; `able` of them leave it at once."""
+        settings = self.settings
+        count = len(messages)
+        if settings.max_length is not None:
+            count = min(count, max(settings.max_length - self.ready_count, 0) + able)
+        if settings.max_length_bytes is not None:
+            room = settings.max_length_bytes - self._ready_bytes
+            for place in range(able, count):
+                room -= len(messages[place].body)
+                if room < 0:
+                    return place
+        return count
+
+    # What goes out.
+
+    def peek(self) -> Message | None:
+        """The message at the head, which stays; None where there is none that can be read."""
+        return self.levels.peek()
+
+    def take(self, limit: int, *, acked: bool, not_from: object = None) -> Taken | None:
+        """Up to `limit` messages off the head; None where there is none for whoever asks.
+
+        Args: not_from, whose messages, that it gave back, are passed over.
+        """
+        while found := self.levels.take(limit, acked=acked, not_from=not_from):
+            level, run = found
+            if isinstance(run, MessageDamagedError):
+                _log.error("message lost", extra={"queue": self.name, "reason": str(run)})
+                continue
+            self._left(run)
+            taken = Taken(level, run)
+            if self._is_over_limit(run) and not acked:
+                if not self._bury(self, [taken], Reason.DELIVERY_LIMIT):
+                    return None
+                continue
+            return taken
+        return None
+
+    def shown(self, run: Run) -> Run:
+        """A run as consumers get it: with its count, where that is limited."""
+        if not run.delivery_count or self.settings.delivery_limit is None:
+            return run
+        messages = []
+        for envelope, group in groupby(run.messages or (), attrgetter("envelope")):
+            headers: dict[str, FieldValue] = {_COUNT_HEADER: Int64(run.delivery_count)}
+            counted = Envelope(
+                envelope.exchange,
+                envelope.routing_key,
+                edit_properties(envelope.properties, headers=headers),
+                persistent=envelope.persistent,
+            )
+            messages += [Message(counted, message.body) for message in group]
+        return Run(
+            run.first_sequence, run.count, messages=messages, delivery_count=run.delivery_count
+        )
+
+    def ack(self, taken: Taken) -> None:
+        """The run is done with."""
+        self._store.ack(taken.level, taken.run)
+
+    def requeue(self, taken: Taken, giver: object) -> None:
+        """The run goes back to its place; `giver` gets it again only where there is nobody else."""
+        level, run = taken
+        if self.is_deleted:
+            return
+        limit = self.settings.delivery_limit
+        if limit is not None and run.delivery_count + 1 > limit:
+            run.delivery_count += 1
+            self._bury(self, [taken], Reason.DELIVERY_LIMIT)
+            return
+        run.returned_by = giver
+        if self.settings.max_length_bytes is not None:
+            self._ready_bytes += run.held_bytes
+        self._store.requeue(level, run)
+        if run.expires_ms:
+            self._watch_expiry()
+        self.touch()
+
+    def reject(self, taken: Taken) -> None:
+        """The run is not wanted: it becomes a dead letter, or is dropped."""
+        if not self.is_deleted:
+            self._bury(self, [taken], Reason.REJECTED)
+
+    def put_back(self, taken: Taken) -> None:
+        """The run could not leave: it is where it was."""
+        if self.settings.max_length_bytes is not None:
+            self._ready_bytes += taken.run.held_bytes
+        self._store.put_back(taken.level, taken.run)
+
+    def redeliver(self, taken: Taken) -> None:
+        """The run, which is unacked, is delivered to who has it once more."""
+        self._store.redeliver(taken.level, taken.run)
 
     def purge(self) -> int:
         """Remove what is ready, not what is unacked. Returns how many messages."""
-        return self._store.purge(self.stored)
+        self._ready_bytes = 0
+        return sum([self._store.purge(level) for level in self.levels])
+
+    def closed(self) -> None:
+        """It was deleted."""
+        self.is_deleted = True
+        self._expiry.set(0)
+        self._unused.set(0)
+
+    def _left(self, run: Run) -> None:
+        if self.settings.max_length_bytes is not None:
+            self._ready_bytes -= run.held_bytes
+
+    def _is_over_limit(self, run: Run) -> bool:
+        """Whether it was delivered too often: only what a crash interrupted is, at this place."""
+        limit = self.settings.delivery_limit
+        return limit is not None and run.delivery_count > limit
+
+    def _drop_excess(self) -> None:
+        """Keep to the limits: the lowest priority goes first, and of it the oldest."""
+        settings = self.settings
+        if not settings.is_limited or settings.rejects:
+            return
+        while level := self.levels.least():
+            excess = 0
+            if settings.max_length is not None:
+                excess = self.ready_count - settings.max_length
+            if settings.max_length_bytes is not None and self._ready_bytes > (
+                settings.max_length_bytes
+            ):
+                excess = max(excess, 1)
+            if excess <= 0:
+                return
+            run = self._store.withdraw(level, excess)
+            if isinstance(run, Run):
+                self._left(run)
+                if not self._bury(self, [Taken(level, run)], Reason.MAXLEN):
+                    return
+
+    def expire(self) -> None:
+        """Have what is due by now gone."""
+        if 0 < self._expiry.due_ms <= (now := self._core.clock()):
+            self._expire(now)
+
+    def _expire_due(self) -> None:
+        """The timer's: what is due expires, and whoever can be served is."""
+        self._expire(self._core.clock())
+        self.touch()
+
+    def _expire(self, now_ms: int) -> None:
+        for level in self.levels:
+            for _ in range(_EXPIRED_AT_ONCE):
+                next_ms = self._store.next_expiry(level)
+                if not 0 < next_ms <= now_ms:
+                    break
+                run = self._store.withdraw_expired(level, now_ms, bodies=self._needs_bodies)
+                if isinstance(run, Run):
+                    self._left(run)
+                    if not self._bury(self, [Taken(level, run)], Reason.EXPIRED):
+                        self._expiry.set(now_ms + _RETRY_MS)
+                        return
+        self._watch_expiry()
+
+    @property
+    def _needs_bodies(self) -> bool:
+        """Whether what expires has to be read."""
+        settings = self.settings
+        return settings.dead_letter_exchange is not None or settings.max_length_bytes is not None
+
+    def _watch_expiry(self) -> None:
+        """Have the timer ring when the next message expires, or before."""
+        dues = [due for level in self.levels if (due := self._store.next_expiry(level))]
+        self._expiry.set_sooner(min(dues, default=0))

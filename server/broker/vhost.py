@@ -1,113 +1,84 @@
-"""A virtual host: a name space of exchanges, queues and bindings, and the routes through them."""
+"""A virtual host: a name space of exchanges, queues and bindings."""
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Callable, Sequence
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-import msgpack
-
 import amqpstore
-from amqpstore import DiskFullError, Message, Store
 from amqpstore.catalog import Change
+from server.broker.core import Core
+from server.broker.dead_letter import DeadLetters
 from server.broker.errors import (
     AccessRefusedError,
     NotFoundError,
     PreconditionFailedError,
-    ResourceExhaustedError,
     UnknownTypeError,
 )
-from server.broker.exchanges import EXCHANGE_TYPES
 from server.broker.exchanges.base import Binding, Exchange
-from server.broker.queue import Queue
+from server.broker.exchanges.delayed import DelayedExchange
+from server.broker.exchanges.recent_history import RecentHistoryExchange
+from server.broker.held import (
+    REPLY_TO,
+    DelayQueue,
+    HeldMessages,
+    held_queue_name,
+    history_settings,
+    queue_type,
+)
+from server.broker.names import RESERVED_PREFIX, check_name, without_line_ends
+from server.broker.policy import EXCHANGES, QUEUES, Policy, matching
+from server.broker.queue import Queue, Taken
+from server.broker.routing import DEFAULT_EXCHANGE, Router
+from server.broker.rows import (
+    binding_changes,
+    check_equivalent,
+    exchange_change,
+    exchange_row,
+    queue_row,
+)
+from server.broker.settings import check_arguments, settings_of
 
 if TYPE_CHECKING:
     from server.broker.consumer import Consumer
 
-DEFAULT_EXCHANGE = ""
-RESERVED_PREFIX = "amq."
+_log = logging.getLogger(__name__)
 
-_CACHED_ROUTES = 65_536
-
-# Arguments whose effect this version does not have yet. To accept and ignore them would lose or
-# keep messages against what the client was promised.
-UNSUPPORTED_ARGUMENTS = frozenset(
-    {
-        "x-message-ttl",
-        "x-expires",
-        "x-max-length",
-        "x-max-length-bytes",
-        "x-overflow",
-        "x-dead-letter-exchange",
-        "x-dead-letter-routing-key",
-        "x-max-priority",
-        "x-single-active-consumer",
-        "x-delivery-limit",
-        "alternate-exchange",
-    }
-)
+_PREDECLARED = {
+    "amq.direct": "direct",
+    "amq.fanout": "fanout",
+    "amq.topic": "topic",
+    "amq.headers": "headers",
+    "amq.match": "headers",
+    "amq.rabbitmq.trace": "topic",
+}
+_ALTERNATE_ARGUMENT = "alternate-exchange"
 
 
 class VirtualHost:
-    """Virtual host `name`. Durable definitions are in the store when a call returns.
+    """Virtual host `name`. Durable definitions are in the store when a call returns."""
 
-    Args: make_name, gives the random part of a server-named queue's name; touched, where queues
-    put themselves that have something to hand out.
-    """
-
-    def __init__(
-        self, name: str, store: Store, make_name: Callable[[], str], touched: set[Queue]
-    ) -> None:
+    def __init__(self, name: str, core: Core) -> None:
         self.name = name
-        self.store = store
+        self.core = core
         self.exchanges: dict[str, Exchange] = {}
         self.queues: dict[str, Queue] = {}
-        self._make_name = make_name
-        self._touched = touched
-        self._routes: dict[tuple[str, str], list[Queue]] = {}
-        for type_name, exchange_type in EXCHANGE_TYPES.items():
-            predeclared = RESERVED_PREFIX + type_name
-            self.exchanges[predeclared] = exchange_type(
-                predeclared, durable=True, auto_delete=False, internal=False, arguments={}
-            )
-
-    # Messages.
-
-    def route(self, exchange_name: str, routing_key: str) -> list[Queue]:
-        """The queues that a message goes to, each once.
-
-        Raises: NotFoundError, AccessRefusedError (an internal exchange).
-        """
-        key = exchange_name, routing_key
-        queues = self._routes.get(key)
-        if queues is None:
-            if len(self._routes) >= _CACHED_ROUTES:
-                self._routes.clear()
-            queues = self._routes[key] = self._find_route(exchange_name, routing_key)
-        return queues
-
-    def _find_route(self, exchange_name: str, routing_key: str) -> list[Queue]:
-        if exchange_name == DEFAULT_EXCHANGE:
-            queue = self.queues.get(routing_key)
-            return [queue] if queue else []
-        exchange = self.exchange(exchange_name)
-        if exchange.internal:
-            raise AccessRefusedError(
-                f"cannot publish to internal exchange '{exchange_name}' in vhost '{self.name}'"
-            )
-        return list(dict.fromkeys(exchange.route(routing_key)))
-
-    def publish(self, queues: Sequence[Queue], messages: list[Message]) -> bool:
-        """Put messages in queues. Returns whether they are in the log (see `Store.publish`).
-
-        Raises: ResourceExhaustedError, when the disk is full.
-        """
-        self._touched.update(queues)
-        try:
-            return self.store.publish([queue.stored for queue in queues], messages)
-        except DiskFullError as error:
-            raise ResourceExhaustedError(str(error)) from None
+        self.router = Router(name, self.exchanges, self.queues)
+        self.dead_letters = DeadLetters(core, self.router)
+        self.policies: dict[str, Policy] = {}
+        self.operator_policies: dict[str, Policy] = {}
+        self._held = HeldMessages(core, self.router, self.exchanges)
+        for predeclared, type_name in _PREDECLARED.items():
+            row = {
+                "name": predeclared,
+                "type": type_name,
+                "auto_delete": False,
+                "internal": predeclared == "amq.rabbitmq.trace",
+                "arguments": {},
+            }
+            self.restore_exchange(row)
 
     # Exchanges.
 
@@ -132,7 +103,8 @@ class VirtualHost:
 
         Raises: UnknownTypeError, AccessRefusedError, PreconditionFailedError.
         """
-        exchange_type = EXCHANGE_TYPES.get(type_name)
+        name = without_line_ends(name)
+        exchange_type = self.core.exchange_types.get(type_name)
         if exchange_type is None:
             raise UnknownTypeError(f"unknown exchange type '{type_name}'")
         if name == DEFAULT_EXCHANGE:
@@ -144,22 +116,28 @@ class VirtualHost:
             "internal": internal,
             "arguments": arguments,
         }
-        if exchange := self.exchanges.get(name):
-            self._check_equivalent(f"exchange '{name}'", asked, _exchange_row(exchange))
+        if present := self.exchanges.get(name):
+            what = f"exchange '{name}' in vhost '{self.name}'"
+            check_equivalent(what, asked, exchange_row(present))
             return
-        _check_not_reserved("exchange", name, self.name)
-        _check_arguments(arguments)
-        if durable:
-            row = {"vhost": self.name, "name": name, **asked}
-            self.store.define([Change("exchanges", _name_key(self.name, name), row)])
-        self.exchanges[name] = exchange_type(
+        check_name("exchange", name, self.name, self.core.name_rule)
+        alternate = arguments.get(_ALTERNATE_ARGUMENT, "")
+        if not isinstance(alternate, str):
+            raise PreconditionFailedError(
+                f"invalid arg '{_ALTERNATE_ARGUMENT}' for exchange '{name}': it takes a name"
+            )
+        exchange = exchange_type(
             name,
             durable=durable,
             auto_delete=auto_delete,
             internal=internal,
             arguments=arguments,
+            random=self.core.random,
         )
-        self._routes.clear()
+        self._hold(exchange)
+        if durable:
+            self.core.store.define([exchange_change(self.name, exchange, add=True)])
+        self._add_exchange(exchange)
 
     def delete_exchange(self, name: str, *, if_unused: bool) -> None:
         """Delete an exchange and its bindings; nothing happens where there is none.
@@ -168,19 +146,75 @@ class VirtualHost:
         """
         if name == DEFAULT_EXCHANGE:
             raise AccessRefusedError("operation not permitted on the default exchange")
-        _check_not_reserved("exchange", name, self.name)
+        if name in self.exchanges and name.startswith(RESERVED_PREFIX):
+            raise AccessRefusedError(
+                f"exchange name '{name}' in vhost '{self.name}' contains reserved prefix 'amq.*'"
+            )
         exchange = self.exchanges.get(name)
         if exchange is None:
             return
         bindings = exchange.bindings
         if if_unused and bindings:
             raise PreconditionFailedError(f"exchange '{name}' in vhost '{self.name}' in use")
-        changes = self._binding_changes(exchange, bindings, add=False)
+        changes = binding_changes(self.name, exchange, bindings, add=False)
         if exchange.durable:
-            changes.append(Change("exchanges", _name_key(self.name, name), None))
-        self._define(changes)
+            changes.append(exchange_change(self.name, exchange, add=False))
         del self.exchanges[name]
-        self._routes.clear()
+        unbound = self._unbind_all(exchange, changes)
+        held = getattr(exchange, "held", None)
+        if isinstance(held, Queue):
+            self._forget_queue(held)
+            self.core.store.delete_queue(*held.levels, changes=changes)
+        else:
+            self._define(changes)
+        self.router.changed()
+        for source in unbound:
+            self._delete_if_unbound(source)
+
+    def restore_exchange(self, row: Mapping[str, Any]) -> None:
+        """Take in a durable exchange from the catalog.
+
+        Where a plug-in is gone, or does not want it any more, it is left out, and stays there.
+        """
+        extra = {"vhost": self.name, "exchange": row["name"], "type": row["type"]}
+        exchange_type = self.core.exchange_types.get(row["type"])
+        if exchange_type is None:
+            _log.error("exchange left out: nothing installed has its type", extra=extra)
+            return
+        try:
+            exchange = exchange_type(
+                row["name"],
+                durable=True,
+                auto_delete=row["auto_delete"],
+                internal=row["internal"],
+                arguments=row["arguments"],
+                random=self.core.random,
+            )
+        except PreconditionFailedError as error:
+            _log.error("exchange left out", extra={**extra, "reason": str(error)})
+            return
+        self._hold(exchange)
+        self._add_exchange(exchange)
+
+    def _add_exchange(self, exchange: Exchange) -> None:
+        self.exchanges[exchange.name] = exchange
+        self._apply_to_exchange(exchange)
+        self.router.changed()
+
+    def _hold(self, exchange: Exchange) -> None:
+        """Give an exchange that keeps messages its queue."""
+        if not isinstance(exchange, (DelayedExchange, RecentHistoryExchange)):
+            return
+        name = held_queue_name(exchange)
+        queue = self.queues.get(name)
+        if queue is None:
+            definition = _definition(self.name, name, auto_delete=False, arguments={})
+            stored = self.core.store.create_queue(definition, durable=exchange.durable)
+            queue = self.add_queue(stored, durable=exchange.durable)
+        if isinstance(exchange, RecentHistoryExchange):
+            queue.settings = history_settings(exchange)
+        self._apply_to_queue(queue)
+        exchange.held = queue
 
     # Queues.
 
@@ -206,8 +240,9 @@ class VirtualHost:
         An exclusive queue belongs to `connection`.
         Raises: AccessRefusedError, ResourceLockedError, PreconditionFailedError.
         """
+        name = without_line_ends(name)
         if not name:
-            name = f"{RESERVED_PREFIX}gen-{self._make_name()}"
+            name = f"{RESERVED_PREFIX}gen-{self.core.make_name()}"
         elif queue := self.queues.get(name):
             queue.check_owner(connection)
             asked = {
@@ -216,60 +251,63 @@ class VirtualHost:
                 "auto_delete": auto_delete,
                 "arguments": arguments,
             }
-            self._check_equivalent(f"queue '{name}'", asked, _queue_row(queue))
+            check_equivalent(f"queue '{name}' in vhost '{self.name}'", asked, queue_row(queue))
+            queue.used()
             return queue
         else:
-            _check_not_reserved("queue", name, self.name)
-        _check_arguments(arguments)
-        definition = {
-            "vhost": self.name,
-            "name": name,
-            "auto_delete": auto_delete,
-            "arguments": arguments,
-        }
-        stored = self.store.create_queue(definition, durable=durable and not exclusive)
-        return self.add_queue(stored, durable=durable, owner=connection if exclusive else None)
+            check_name("queue", name, self.name, self.core.name_rule)
+        check_arguments(f"queue '{name}' in vhost '{self.name}'", arguments)
+        definition = _definition(self.name, name, auto_delete=auto_delete, arguments=arguments)
+        stored = self.core.store.create_queue(definition, durable=durable and not exclusive)
+        queue = self.add_queue(stored, durable=durable, owner=connection if exclusive else None)
+        self._apply_to_queue(queue)
+        return queue
+
+    def reply_queue(self, connection: object) -> Queue:
+        """A queue for a channel's direct replies, which ends with its consumer."""
+        name = f"{REPLY_TO}.{self.core.make_name()}"
+        definition = _definition(self.name, name, auto_delete=True, arguments={})
+        stored = self.core.store.create_queue(definition, durable=False)
+        return self.add_queue(stored, durable=False, owner=connection)
 
     def add_queue(self, stored: amqpstore.Queue, *, durable: bool, owner: object = None) -> Queue:
-        """Take in a queue that the store has."""
+        """Take in a queue that the store has. Its settings come with `apply_policies`."""
         definition: Any = stored.definition
-        queue = Queue(
-            self.store,
-            self._touched,
+        name = definition["name"]
+        queue = queue_type(name)(
+            self.core,
             stored,
-            definition["name"],
+            name,
             durable=durable,
             auto_delete=definition["auto_delete"],
             arguments=definition["arguments"],
             owner=owner,
+            bury=self._bury,
+            on_unused=self._delete_unused,
         )
-        self.queues[queue.name] = queue
-        self._routes.clear()
+        self.queues[name] = queue
+        self.router.changed()
         return queue
 
     def delete_queue(self, queue: Queue, *, if_unused: bool = False, if_empty: bool = False) -> int:
         """Delete a queue, its bindings and messages; its consumers are told.
 
-        Returns the number of messages that were ready. Raises: PreconditionFailedError.
+        Returns the number of messages that were ready.
+        Raises: AccessRefusedError (it is an exchange's own), PreconditionFailedError.
         """
+        self.check_usable(queue)
         if if_unused and queue.consumers:
             raise PreconditionFailedError(f"queue '{queue.name}' in vhost '{self.name}' in use")
         if if_empty and queue.ready_count:
             raise PreconditionFailedError(f"queue '{queue.name}' in vhost '{self.name}' not empty")
         count = queue.ready_count
         changes: list[Change] = []
-        unbound: list[Exchange] = []
-        for exchange in self.exchanges.values():
-            if gone := exchange.unbind_queue(queue):
-                unbound.append(exchange)
-                changes += self._binding_changes(exchange, gone, add=False)
-        self.store.delete_queue(queue.stored, changes=changes)
-        del self.queues[queue.name]
-        self._routes.clear()
-        consumers = list(queue.consumers)
-        queue.consumers.clear()
-        for consumer in consumers:
-            del consumer.channel.consumers[consumer.tag]
+        unbound = self._unbind_all(queue, changes)
+        self.core.store.delete_queue(*queue.levels, changes=changes)
+        self._forget_queue(queue)
+        self.router.changed()
+        for consumer in queue.consumers.clear():
+            consumer.channel.consumers.pop(consumer.tag, None)
             consumer.channel.outlet.consumer_cancelled(consumer.tag)
         for exchange in unbound:
             self._delete_if_unbound(exchange)
@@ -283,132 +321,158 @@ class VirtualHost:
     def remove_consumer(self, consumer: Consumer) -> None:
         """Take a consumer off its queue, and delete an auto-delete queue with its last."""
         queue = consumer.queue
-        if consumer not in queue.consumers:
+        if not queue.consumers.remove(consumer):
             return
-        queue.consumers.remove(consumer)
         if queue.auto_delete and not queue.consumers:
             self.delete_queue(queue)
         else:
+            queue.used()
             queue.touch()
+
+    def check_usable(self, queue: Queue) -> None:
+        """Raises: AccessRefusedError, where a queue is an exchange's own."""
+        if queue.is_internal:
+            raise AccessRefusedError(
+                f"queue '{queue.name}' in vhost '{self.name}' belongs to its exchange: it can be "
+                "purged, and nothing else"
+            )
+
+    def _forget_queue(self, queue: Queue) -> None:
+        del self.queues[queue.name]
+        queue.closed()
+
+    def _delete_unused(self, queue: Queue) -> None:
+        if not queue.is_deleted and not queue.consumers:
+            _log.info("unused queue deleted", extra={"vhost": self.name, "queue": queue.name})
+            self.delete_queue(queue)
+
+    def _bury(self, queue: Queue, taken: Sequence[Taken], reason: str) -> bool:
+        if isinstance(queue, DelayQueue):
+            return self._held.release(queue, taken)
+        return self.dead_letters.bury(queue, taken, reason)
 
     # Bindings.
 
     def bind(
-        self, queue: Queue, exchange_name: str, routing_key: str, arguments: dict[str, Any]
+        self,
+        destination: Queue | Exchange,
+        exchange_name: str,
+        routing_key: str,
+        arguments: dict[str, Any],
     ) -> None:
-        """Bind a queue; an equal binding is no error. Raises: NotFoundError, AccessRefusedError."""
+        """Bind a queue or an exchange; an equal binding is no error.
+
+        Raises: NotFoundError, AccessRefusedError, PreconditionFailedError.
+        """
         exchange = self._bindable(exchange_name)
-        binding = Binding(queue, routing_key, arguments)
-        if exchange.bind(binding):
-            self._define(self._binding_changes(exchange, [binding], add=True))
-            self._routes.clear()
+        self._check_destination(destination)
+        binding = Binding(destination, routing_key, arguments)
+        if not exchange.bind(binding):
+            return
+        self._define(binding_changes(self.name, exchange, [binding], add=True))
+        self.router.changed()
+        if isinstance(exchange, RecentHistoryExchange) and isinstance(destination, Queue):
+            self._held.send_history(exchange, destination)
 
     def unbind(
-        self, queue: Queue, exchange_name: str, routing_key: str, arguments: dict[str, Any]
+        self,
+        destination: Queue | Exchange,
+        exchange_name: str,
+        routing_key: str,
+        arguments: dict[str, Any],
     ) -> None:
         """Remove a binding, if there. Raises: NotFoundError, AccessRefusedError."""
         exchange = self._bindable(exchange_name)
-        binding = Binding(queue, routing_key, arguments)
+        self._check_destination(destination)
+        binding = Binding(destination, routing_key, arguments)
         if exchange.unbind(binding):
-            self._define(self._binding_changes(exchange, [binding], add=False))
-            self._routes.clear()
+            self._define(binding_changes(self.name, exchange, [binding], add=False))
+            self.router.changed()
             self._delete_if_unbound(exchange)
 
-    def restore_binding(self, row: dict[str, Any]) -> None:
+    def restore_binding(self, row: Mapping[str, Any]) -> None:
         """Take in a binding from the catalog."""
         exchange = self.exchanges.get(row["exchange"])
-        queue = self.queues.get(row["queue"])
-        if exchange and queue:
-            exchange.bind(Binding(queue, row["routing_key"], row["arguments"]))
-            self._routes.clear()
-
-    def restore_exchange(self, row: dict[str, Any]) -> None:
-        """Take in a durable exchange from the catalog."""
-        self.exchanges[row["name"]] = EXCHANGE_TYPES[row["type"]](
-            row["name"],
-            durable=True,
-            auto_delete=row["auto_delete"],
-            internal=row["internal"],
-            arguments=row["arguments"],
+        ends: Mapping[str, Queue | Exchange] = (
+            self.exchanges if row["to"] == "exchange" else self.queues
         )
+        destination = ends.get(row["name"])
+        if exchange and destination:
+            try:
+                exchange.bind(Binding(destination, row["routing_key"], row["arguments"]))
+            except PreconditionFailedError as error:
+                extra = {"vhost": self.name, "exchange": exchange.name, "reason": str(error)}
+                _log.error("binding left out", extra=extra)
+            self.router.changed()
 
     def _bindable(self, name: str) -> Exchange:
         if name == DEFAULT_EXCHANGE:
             raise AccessRefusedError("operation not permitted on the default exchange")
         return self.exchange(name)
 
-    def _delete_if_unbound(self, exchange: Exchange) -> None:
-        if exchange.auto_delete and not exchange.bindings:
-            self.delete_exchange(exchange.name, if_unused=False)
+    def _check_destination(self, destination: Queue | Exchange) -> None:
+        if isinstance(destination, Queue):
+            self.check_usable(destination)
 
-    def _binding_changes(
-        self, exchange: Exchange, bindings: Sequence[Binding], *, add: bool
-    ) -> list[Change]:
-        """The catalog's rows of those bindings that are durable: both ends of them are."""
-        changes = []
-        for binding in bindings:
-            if exchange.durable and binding.queue.stored.durable:
-                row = {
-                    "vhost": self.name,
-                    "exchange": exchange.name,
-                    "queue": binding.queue.name,
-                    "routing_key": binding.routing_key,
-                    "arguments": binding.arguments,
-                }
-                changes.append(Change("bindings", _row_key(row), row if add else None))
-        return changes
+    def _unbind_all(self, destination: Queue | Exchange, changes: list[Change]) -> list[Exchange]:
+        """Remove all bindings to a queue or an exchange. Returns the exchanges that had some."""
+        unbound = []
+        for exchange in self.exchanges.values():
+            if gone := exchange.unbind_destination(destination):
+                unbound.append(exchange)
+                changes += binding_changes(self.name, exchange, gone, add=False)
+        return unbound
+
+    def _delete_if_unbound(self, exchange: Exchange) -> None:
+        if exchange.auto_delete and not exchange.bindings and exchange.name in self.exchanges:
+            self.delete_exchange(exchange.name, if_unused=False)
 
     def _define(self, changes: Sequence[Change]) -> None:
         if changes:
-            self.store.define(changes)
+            self.core.store.define(changes)
 
-    def _check_equivalent(self, what: str, asked: dict[str, Any], present: dict[str, Any]) -> None:
-        """Raises: PreconditionFailedError, naming the first property that differs."""
-        for field, value in asked.items():
-            if value != present[field]:
-                raise PreconditionFailedError(
-                    f"inequivalent arg '{field}' for {what} in vhost '{self.name}': "
-                    f"received '{value}' but current is '{present[field]}'"
-                )
+    # Policies.
 
+    def define_policy(self, policy: Policy, *, operator: bool) -> None:
+        """Set a policy, in the place of one of its name. Durable on return."""
+        row = {"vhost": self.name, "operator": operator, **asdict(policy)}
+        kind = "operator" if operator else "user"
+        self._define([Change("policies", f"{self.name}\0{kind}\0{policy.name}", row)])
+        self.restore_policy(row)
+        self.apply_policies()
 
-def _exchange_row(exchange: Exchange) -> dict[str, Any]:
-    return {
-        "type": exchange.type,
-        "durable": exchange.durable,
-        "auto_delete": exchange.auto_delete,
-        "internal": exchange.internal,
-        "arguments": exchange.arguments,
-    }
-
-
-def _queue_row(queue: Queue) -> dict[str, Any]:
-    return {
-        "durable": queue.durable,
-        "exclusive": queue.owner is not None,
-        "auto_delete": queue.auto_delete,
-        "arguments": queue.arguments,
-    }
-
-
-def _check_not_reserved(kind: str, name: str, vhost: str) -> None:
-    """Raises: AccessRefusedError."""
-    if name.startswith(RESERVED_PREFIX):
-        raise AccessRefusedError(
-            f"{kind} name '{name}' in vhost '{vhost}' contains reserved prefix 'amq.*'"
+    def restore_policy(self, row: Mapping[str, Any]) -> None:
+        """Take in a policy from the catalog, before there are queues that it is for."""
+        policy = Policy(
+            row["name"], row["pattern"], row["apply_to"], row["priority"], row["definition"]
         )
+        policies = self.operator_policies if row["operator"] else self.policies
+        policies[policy.name] = policy
+
+    def apply_policies(self) -> None:
+        """The policies are others: give every queue and exchange the settings that hold now."""
+        for queue in list(self.queues.values()):
+            self._apply_to_queue(queue)
+        for exchange in self.exchanges.values():
+            self._apply_to_exchange(exchange)
+        self.router.changed()
+
+    def _apply_to_queue(self, queue: Queue) -> None:
+        if queue.is_internal:
+            queue.apply(queue.settings)
+            return
+        policy = matching(self.policies.values(), queue.name, QUEUES)
+        operator_policy = matching(self.operator_policies.values(), queue.name, QUEUES)
+        queue.apply(settings_of(queue.arguments, policy, operator_policy))
+
+    def _apply_to_exchange(self, exchange: Exchange) -> None:
+        policy = matching(self.policies.values(), exchange.name, EXCHANGES)
+        alternate = exchange.arguments.get(_ALTERNATE_ARGUMENT) or policy.get(_ALTERNATE_ARGUMENT)
+        exchange.alternate = alternate if isinstance(alternate, str) else ""
 
 
-def _check_arguments(arguments: dict[str, Any]) -> None:
-    """Raises: PreconditionFailedError, for what this version would have to ignore."""
-    if refused := sorted(UNSUPPORTED_ARGUMENTS & arguments.keys()):
-        raise PreconditionFailedError(f"argument '{refused[0]}' is not supported yet")
-
-
-def _name_key(vhost: str, name: str) -> str:
-    return f"{vhost}\0{name}"
-
-
-def _row_key(row: dict[str, Any]) -> str:
-    """A key for a row that no other row shares; names alone may be longer than a key can be."""
-    return hashlib.blake2b(msgpack.packb(row), digest_size=16).hexdigest()
+def _definition(
+    vhost: str, name: str, *, auto_delete: bool, arguments: dict[str, Any]
+) -> dict[str, Any]:
+    """What the store keeps of a queue for the broker."""
+    return {"vhost": vhost, "name": name, "auto_delete": auto_delete, "arguments": arguments}

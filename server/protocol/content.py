@@ -7,12 +7,12 @@ The broker keeps and forwards a message's properties as the bytes that the publi
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from server.protocol.errors import FrameError, MalformedError
-from server.protocol.field_table import FieldValue, decode_table, encode_table
+from server.protocol.field_table import FieldValue, decode_table, encode_table, split_table
 from server.protocol.primitives import (
     Reader,
     Writer,
@@ -136,8 +136,67 @@ def encode_properties(properties: BasicProperties) -> bytes:
     return b"".join(parts)
 
 
+def edit_properties(
+    raw: bytes,
+    *,
+    headers: Mapping[str, FieldValue] | None = None,
+    without_headers: Collection[str] = (),
+    **properties: Any,
+) -> bytes:
+    """The same properties with some of them, and some of the headers, changed.
+
+    All else stays as it is, byte for byte. Args: headers to set, and names of those to remove;
+    properties by name, None is none.
+    Raises: ValueError for a value that does not fit.
+    """
+    parts: dict[str, bytes] = {}
+    for name, start, end in _spans(raw):
+        parts[name] = raw[start:end]
+    if headers or without_headers:
+        table: dict[str, FieldValue] = {}
+        if "headers" in parts:
+            table.update(split_table(parts["headers"], 0)[0])
+        table.update(headers or {})
+        for name in without_headers:
+            table.pop(name, None)
+        parts["headers"] = encode_table(table)
+    flags = 0
+    content = []
+    for (flag, name, _), (_, _, write) in zip(_FLAGS, _PROPERTIES, strict=True):
+        if name in properties:
+            value = properties[name]
+            part = None if value is None else write(value)
+        else:
+            part = parts.get(name)
+        if part is not None:
+            flags |= flag
+            content.append(part)
+    return write_short(flags) + b"".join(content)
+
+
+def _spans(raw: bytes) -> Iterator[tuple[str, int, int]]:
+    """Each property that is there: its name, where it starts and where it ends."""
+    flags, offset = _flags(raw)
+    for flag, name, read in _FLAGS:
+        if flags & flag:
+            _, end = read(raw, offset)
+            yield name, offset, end
+            offset = end
+
+
 def _walk(raw: bytes) -> Iterator[tuple[str, Any]]:
     """Each property that is there, by name."""
+    flags, offset = _flags(raw)
+    for flag, name, read in _FLAGS:
+        if flags & flag:
+            value, offset = read(raw, offset)
+            yield name, value
+    if offset != len(raw):
+        raise MalformedError(f"{len(raw) - offset} bytes behind the last property")
+
+
+def _flags(raw: bytes) -> tuple[int, int]:
+    """The property flags, and where the list of properties starts."""
     flags, offset = read_short(raw, 0)
     last = flags
     while last & _CONTINUED:
@@ -146,9 +205,4 @@ def _walk(raw: bytes) -> Iterator[tuple[str, Any]]:
             raise MalformedError(f"property flags {last:#06x} behind the first are not known")
     if flags & _UNKNOWN_FLAG:
         raise MalformedError(f"property flags {flags:#06x} have one for no property")
-    for flag, name, read in _FLAGS:
-        if flags & flag:
-            value, offset = read(raw, offset)
-            yield name, value
-    if offset != len(raw):
-        raise MalformedError(f"{len(raw) - offset} bytes behind the last property")
+    return flags, offset

@@ -44,6 +44,18 @@ class Timestamp(int):
         return f"Timestamp({int(self)})"
 
 
+class Int64(int):
+    """An integer that is written in 64 bits (`l`), however small it is."""
+
+    __slots__ = ()
+
+
+class Encoded(bytes):
+    """A value as it is on the wire, with its tag."""
+
+    __slots__ = ()
+
+
 FieldValue: TypeAlias = (
     bool
     | int
@@ -80,6 +92,11 @@ def encode_table(table: Mapping[str, FieldValue]) -> bytes:
     return write_longstr(
         b"".join(write_shortstr(name) + _encode_value(value) for name, value in table.items())
     )
+
+
+def split_table(buffer: bytes, offset: int) -> tuple[dict[str, Encoded], int]:
+    """As `decode_table`, but for the values, which are left as they are."""
+    return _TableReader(buffer).split(offset)
 
 
 _FIXED_READERS = {
@@ -163,6 +180,16 @@ class _TableReader:
         self._check_end("table", offset, end)
         return table, offset
 
+    def split(self, offset: int) -> tuple[dict[str, Encoded], int]:
+        offset, end = self._bounds("table", offset, 1)
+        table: dict[str, Encoded] = {}
+        while offset < end:
+            name, start = read_shortstr(self._buffer, offset)
+            _, offset = self._value(start, 1)
+            table[name] = Encoded(self._buffer[start:offset])
+        self._check_end("table", offset, end)
+        return table, offset
+
     def _array(self, offset: int, depth: int) -> tuple[list[FieldValue], int]:
         offset, end = self._bounds("array", offset, depth)
         array: list[FieldValue] = []
@@ -240,6 +267,8 @@ def _encode_array(array: list[FieldValue]) -> bytes:
 
 # Subclasses find the first type that fits, so bool and Timestamp stand before int.
 _WRITERS: dict[type, Callable[..., bytes]] = {
+    Encoded: bytes,
+    Int64: lambda value: b"l" + _write_int64(value),
     str: lambda value: b"S" + write_longstr(value.encode()),
     bool: lambda value: b"t\x01" if value else b"t\x00",
     Timestamp: lambda value: b"T" + write_longlong(value),

@@ -40,6 +40,7 @@ TRANSITIONS: dict[tuple[State, type[methods.Method]], State] = {
     (State.STARTING, methods.ConnectionStartOk): State.AUTHENTICATING,
     (State.TUNING, methods.ConnectionTuneOk): State.OPENING,
     (State.OPENING, methods.ConnectionOpen): State.OPEN,
+    (State.OPEN, methods.ConnectionUpdateSecret): State.OPEN,
     (State.OPEN, methods.ConnectionClose): State.CLOSED,
     (State.CLOSING, methods.ConnectionClose): State.CLOSED,
     (State.CLOSING, methods.ConnectionCloseOk): State.CLOSED,

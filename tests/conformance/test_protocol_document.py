@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import pytest
 
 import server
-from server.broker.vhost import UNSUPPORTED_ARGUMENTS
+from server.broker.settings import CHECKS
 from server.protocol.errors import AmqpError, ChannelException, ConnectionException, MalformedError
 from server.protocol.field_table import MAX_DEPTH, MAX_ENTRIES, Timestamp, decode_table
 from server.protocol.methods import METHODS
@@ -196,7 +196,6 @@ def test_reply_codes_are_the_exceptions() -> None:
     assert rows == expected
 
 
-def test_the_arguments_without_effect_are_those_that_are_refused() -> None:
-    heading = "Arguments and properties that have no effect yet"
-    listed = {code(row.cells["argument"]) for row in table(document(), heading)}
-    assert listed == UNSUPPORTED_ARGUMENTS
+def test_the_arguments_of_queues_are_those_that_are_checked() -> None:
+    listed = {code(row.cells["argument"]) for row in table(document(), "Arguments of queues")}
+    assert listed == CHECKS.keys()

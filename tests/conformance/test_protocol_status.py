@@ -7,8 +7,13 @@ from pathlib import Path
 import pytest
 
 from amqpstore import Store
+from amqpstore.catalog import Change
 from server.amqp.connection import Connection, Limits
 from server.broker.broker import Broker
+from server.broker.core import Core
+from server.broker.exchanges import EXCHANGE_TYPES
+from server.broker.permissions import ALL
+from server.broker.rows import name_key
 from server.protocol import methods
 from server.protocol.errors import MalformedError
 from server.protocol.frames import method_frame
@@ -64,7 +69,9 @@ class Client:
 @pytest.fixture
 def client(tmp_path: Path) -> Iterator[Client]:
     with Store.open(str(tmp_path / "store")) as store:
-        yield Client(Broker(store, lambda: "name"))
+        store.define([Change("permissions", name_key("guest", "/"), ALL)])
+        core = Core(store, lambda: 0, lambda: 0.0, lambda: "name", EXCHANGE_TYPES)
+        yield Client(Broker(core))
 
 
 def reply_code(answers: list[Method]) -> int | None:

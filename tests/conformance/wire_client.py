@@ -5,6 +5,7 @@ imported, so that an error in the server's codec cannot hide in the test's.
 """
 
 import errno
+import select
 import socket
 import struct
 from typing import NamedTuple, Self
@@ -24,6 +25,9 @@ CONNECTION_OPEN = (10, 40)
 CONNECTION_OPEN_OK = (10, 41)
 CONNECTION_CLOSE = (10, 50)
 CONNECTION_CLOSE_OK = (10, 51)
+CONNECTION_BLOCKED = (10, 60)
+CONNECTION_UNBLOCKED = (10, 61)
+CONNECTION_UPDATE_SECRET = (10, 70)
 CHANNEL_OPEN = (20, 10)
 CHANNEL_OPEN_OK = (20, 11)
 CHANNEL_FLOW = (20, 20)
@@ -38,6 +42,7 @@ BASIC_QOS = (60, 10)
 BASIC_QOS_OK = (60, 11)
 BASIC_CONSUME = (60, 20)
 BASIC_CONSUME_OK = (60, 21)
+BASIC_CANCEL = (60, 30)
 BASIC_PUBLISH = (60, 40)
 BASIC_RETURN = (60, 50)
 BASIC_DELIVER = (60, 60)
@@ -45,8 +50,17 @@ BASIC_GET = (60, 70)
 BASIC_GET_OK = (60, 71)
 BASIC_GET_EMPTY = (60, 72)
 BASIC_ACK = (60, 80)
+BASIC_REJECT = (60, 90)
+BASIC_RECOVER = (60, 110)
+BASIC_RECOVER_OK = (60, 111)
 CONFIRM_SELECT = (85, 10)
 CONFIRM_SELECT_OK = (85, 11)
+TX_SELECT = (90, 10)
+TX_SELECT_OK = (90, 11)
+TX_COMMIT = (90, 20)
+TX_COMMIT_OK = (90, 21)
+TX_ROLLBACK = (90, 30)
+TX_ROLLBACK_OK = (90, 31)
 
 Method = tuple[int, int]
 
@@ -94,9 +108,16 @@ def heartbeat(channel: int = 0) -> bytes:
 
 
 def start_ok(
-    mechanism: str = "PLAIN", response: bytes = b"\x00guest\x00guest", locale: str = "en_US"
+    mechanism: str = "PLAIN",
+    response: bytes = b"\x00guest\x00guest",
+    locale: str = "en_US",
+    capabilities: tuple[str, ...] = (),
 ) -> bytes:
-    client_properties = table(field("product", b"S", long_string("wire client")))
+    properties = [field("product", b"S", long_string("wire client"))]
+    if capabilities:
+        claims = table(*(field(name, b"t", b"\x01") for name in capabilities))
+        properties.append(field("capabilities", b"F", claims))
+    client_properties = table(*properties)
     return method(
         0,
         CONNECTION_START_OK,
@@ -133,7 +154,11 @@ def queue_declare(channel: int, queue: str, bits: int = 0b100) -> bytes:
 
 
 def publish_method(
-    channel: int, routing_key: str, exchange: str = "", mandatory: bool = False
+    channel: int,
+    routing_key: str,
+    exchange: str = "",
+    mandatory: bool = False,
+    immediate: bool = False,
 ) -> bytes:
     return method(
         channel,
@@ -141,7 +166,7 @@ def publish_method(
         struct.pack(">H", 0)
         + short_string(exchange)
         + short_string(routing_key)
-        + bytes([mandatory]),
+        + bytes([mandatory | immediate << 1]),
     )
 
 
@@ -241,10 +266,10 @@ class WireClient:
         return client
 
     @classmethod
-    def tuning(cls, url: str) -> Self:
+    def tuning(cls, url: str, capabilities: tuple[str, ...] = ()) -> Self:
         """Up to the server's connection.tune."""
         client = cls.greeted(url)
-        client.send(start_ok())
+        client.send(start_ok(capabilities=capabilities))
         arguments = client.expect(CONNECTION_TUNE).arguments
         client.tune = Tune(*struct.unpack(">HIH", arguments))
         return client
@@ -257,9 +282,10 @@ class WireClient:
         heartbeat_s: int = 0,
         frame_max: int | None = None,
         channel_max: int | None = None,
+        capabilities: tuple[str, ...] = (),
     ) -> Self:
         """Up to connection.open-ok, and channels 1..channels open."""
-        client = cls.tuning(url)
+        client = cls.tuning(url, capabilities)
         client.frame_max = client.tune.frame_max if frame_max is None else frame_max
         if channel_max is None:
             channel_max = client.tune.channel_max
@@ -343,6 +369,20 @@ class WireClient:
         self.send(basic_get(channel, queue))
         self.expect(BASIC_GET_OK, channel)
         return self.expect_content(channel)
+
+    def has_frame(self, wait_s: float) -> bool:
+        """Whether something is there to be read, or comes within that time."""
+        if self._received:
+            return True
+        readable, _, _ = select.select([self._socket], [], [], wait_s)
+        return bool(readable)
+
+    def ready(self, queue: str, channel: int = 1) -> int:
+        """How many messages of the queue wait, as a passive declare says."""
+        self.send(queue_declare(channel, queue, bits=0b00001))
+        arguments = self.expect(QUEUE_DECLARE_OK, channel).arguments
+        (count,) = struct.unpack_from(">I", arguments, 1 + arguments[0])
+        return int(count)
 
     def read_to_end(self) -> bytes:
         """All octets that come until the peer closes the socket."""

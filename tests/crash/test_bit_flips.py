@@ -204,7 +204,7 @@ def drain(store: Store, queue: Queue) -> Taken:
         run = store.take(queue, 10, acked=True)
         if isinstance(run, MessageDamagedError):
             taken.damaged.append(run)
-        else:
+        elif run is not None:
             sequences = range(run.first_sequence, run.end)
             bodies = [message.body for message in run.messages or ()]
             taken.bodies.update(zip(sequences, bodies, strict=True))
@@ -298,7 +298,7 @@ def test_rot_that_comes_after_opening_is_named_when_it_is_read() -> None:
                 run = store.take(queue, 10)
                 if isinstance(run, MessageDamagedError):
                     damaged.append(run.message_id)
-                else:
+                elif run is not None:
                     bodies += [message.body for message in run.messages or ()]
             assert damaged in ([], [record.number])
             assert len(bodies) == len(before) - len(damaged)

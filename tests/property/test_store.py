@@ -57,6 +57,7 @@ class Stored:
     persistent: bool
     deliveries: int = 0
     requeues: int = 0
+    expires_ms: int = 0
 
 
 @dataclass
@@ -66,11 +67,12 @@ class Model:
     queue: Queue
     ready: list[Stored] = field(default_factory=list)
     taken: list[tuple[Run, list[Stored]]] = field(default_factory=list)
+    withdrawn: list[tuple[Run, list[Stored]]] = field(default_factory=list)
     quarantined: list[Stored] = field(default_factory=list)
 
     def logged(self) -> list[Stored]:
         """What the log keeps of it: everything persistent that is not done with, in order."""
-        held = [stored for _, run in self.taken for stored in run]
+        held = [stored for _, run in [*self.taken, *self.withdrawn] for stored in run]
         return sorted(
             (one for one in [*self.ready, *held, *self.quarantined] if one.persistent),
             key=lambda stored: stored.sequence,
@@ -125,7 +127,7 @@ class StoreAgainstPlainLists(RuleBasedStateMachine):
         self.store.delete_queue(model.queue)
         del self.models[model.queue.id]
         self.durable.pop(model.queue.id, None)
-        for run, _ in model.taken:
+        for run, _ in [*model.taken, *model.withdrawn]:
             self.store.ack(model.queue, run)
 
     # Messages.
@@ -136,21 +138,25 @@ class StoreAgainstPlainLists(RuleBasedStateMachine):
         sizes=st.lists(st.integers(0, 120), min_size=1, max_size=6),
         persistent=st.sampled_from([True, True, True, False]),
     )
-    def publish(self, chosen: list[int], sizes: list[int], persistent: bool) -> None:
+    def publish(
+        self, chosen: list[int], sizes: list[int], persistent: bool, expires_ms: int = 0
+    ) -> None:
         models = {model.queue.id: model for model in map(self._model, chosen)}
         envelope = PERSISTENT if persistent else TRANSIENT
         bodies = [b"%d " % (self.bodies + place) + b"x" * size for place, size in enumerate(sizes)]
         self.bodies += len(bodies)
         first = {key: model.queue.next_sequence for key, model in models.items()}
         logged = self.store.publish(
-            [model.queue for model in models.values()], [Message(envelope, body) for body in bodies]
+            [model.queue for model in models.values()],
+            [Message(envelope, body) for body in bodies],
+            expires_ms=expires_ms,
         )
         durable = any(model.queue.durable for model in models.values())
         assert logged == (persistent and durable)
         for queue_id, model in models.items():
             assert first[queue_id] > self.highest.get(queue_id, 0)
             model.ready += [
-                Stored(first[queue_id] + place, body, persistent)
+                Stored(first[queue_id] + place, body, persistent, expires_ms=expires_ms)
                 for place, body in enumerate(bodies)
             ]
 
@@ -302,7 +308,8 @@ class StoreAgainstPlainLists(RuleBasedStateMachine):
         seed = checksum_seed(store_id.bytes)
         for segment in self.store.log.segments:
             with open(segment.path, "rb") as file:
-                content = file.read()
+                # What was torn off behind that may have had the same id.
+                content = file.read(segment.size)
             for record in scan(content, segment.number, seed):
                 if isinstance(record, Gap) or record.kind != Kind.MESSAGE:
                     continue

@@ -11,6 +11,9 @@ PACKAGES = ("amqpstore", "server", "tools")
 
 # Modules that may touch files through `os`: the one door, and two that say why in their docstring.
 FILE_MODULES = ("amqpstore.files", "amqpstore.catalog", "amqpstore.store")
+# How properties of messages are kept, whatever protocol they came through.
+MESSAGE_MODULES = ("server.protocol.content", "server.protocol.field_table")
+
 FILE_LIBRARIES = ("pathlib", "shutil", "io", "tempfile", "mmap", "fcntl", "glob")
 
 Sources = dict[str, str]
@@ -93,6 +96,7 @@ def test_a_wrong_import_is_found(module: str, statement: str) -> None:
         ("server.amqp.good", "from amqpstore import Store\nfrom server.protocol import frames"),
         ("server.protocol.good", "from server.protocol import frames\nfrom . import spec"),
         ("server.broker.good", "import amqpstore\nfrom server.broker import queue"),
+        ("server.broker.good", "from server.protocol.content import BasicProperties"),
         ("server.broker.good", "from datetime import timedelta"),
         ("tools.good", "from amqpstore import Store\nimport trio"),
         ("tools.serve", "from server.app import run"),
@@ -155,7 +159,8 @@ def is_forbidden(module: str, imported: str) -> bool:
         ours = among("server") and not among("server.protocol") and imported != "server"
         return ours or among("socket", "time", "random", "amqpstore")
     if is_within(module, "server.broker"):
-        return among("socket", "time", "random", "server.protocol", "server.amqp")
+        protocol = among("server.protocol") and not among(*MESSAGE_MODULES)
+        return protocol or among("socket", "time", "random", "server.amqp")
     return False
 
 

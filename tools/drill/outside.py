@@ -162,6 +162,8 @@ class Outside:
             # Of messages whose index cannot be read no id is known.
             self.damaged.append(self._names.get(run.message_id, f"messages of {name}"))
             return
+        if run is None:
+            raise RuntimeError(f"nothing is ready in {name}, which said that something is")
         # Which messages these are is known only now; nothing is written before the next sync.
         names = tuple(message.envelope.routing_key for message in run.messages or ())
         self._promise_later(self._ask(Deed.ACK if acked else Deed.TAKE, (name,), names))

@@ -1,27 +1,50 @@
-"""What every exchange is: a name, its properties, and bindings that an algorithm matches."""
+"""What every exchange is: a name, its properties, and bindings that an algorithm matches.
+
+A new type is a subclass of `Exchange` in a module of its own, here or in somebody's package: see
+`server.broker.exchanges`.
+"""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+
+import msgpack
+
+from server.protocol.content import BasicProperties
 
 if TYPE_CHECKING:
     from server.broker.queue import Queue
 
 
 class Binding(NamedTuple):
-    """A rule that leads from an exchange to a queue."""
+    """A rule that leads from an exchange to a queue, or on to another exchange."""
 
-    queue: Queue
+    destination: Queue | Exchange
     routing_key: str
     arguments: dict[str, Any]
 
+    @property
+    def key(self) -> tuple[int, str, bytes]:
+        """What two bindings of one exchange are equal by."""
+        return id(self.destination), self.routing_key, msgpack.packb(sorted(self.arguments.items()))
+
 
 class Exchange(ABC):
-    """An exchange instance of one virtual host. `type` is the name that declares its kind."""
+    """An exchange instance of one virtual host. `type` is the name that declares its kind.
+
+    Args: arguments, of the declaration; random, gives a number from 0 to below 1.
+    Raises: PreconditionFailedError, for arguments that its type cannot work with.
+    """
 
     type: ClassVar[str]
+
+    reads_properties: bool = False
+    """Whether `route` looks at the properties, and not only at the routing key."""
+
+    is_repeatable: bool = True
+    """Whether a message that is published again goes the same way, as long as the bindings stay."""
 
     def __init__(
         self,
@@ -31,47 +54,61 @@ class Exchange(ABC):
         auto_delete: bool,
         internal: bool,
         arguments: dict[str, Any],
+        random: Callable[[], float],
     ) -> None:
         self.name = name
         self.durable = durable
         self.auto_delete = auto_delete
         self.internal = internal
         self.arguments = arguments
-        self._bindings: list[Binding] = []
+        self.random = random
+        self.alternate = ""
+        """The exchange for what this one has no route for; empty where there is none."""
+        self._bindings: dict[tuple[int, str, bytes], Binding] = {}
 
     @property
     def bindings(self) -> list[Binding]:
         """All bindings, in the order in which they were made."""
-        return list(self._bindings)
+        return list(self._bindings.values())
 
     def bind(self, binding: Binding) -> bool:
-        """Add a binding. Returns False, and does nothing, where there is an equal one."""
-        if binding in self._bindings:
+        """Add a binding. Returns False, and does nothing, where there is an equal one.
+
+        Raises: PreconditionFailedError.
+        """
+        key = binding.key
+        if key in self._bindings:
             return False
-        self._bindings.append(binding)
-        self._changed()
+        self._add(binding)
+        self._bindings[key] = binding
         return True
 
     def unbind(self, binding: Binding) -> bool:
         """Remove a binding. Returns False where there is none that is equal."""
-        if binding not in self._bindings:
+        found = self._bindings.pop(binding.key, None)
+        if found is None:
             return False
-        self._bindings.remove(binding)
-        self._changed()
+        self._remove(found)
         return True
 
-    def unbind_queue(self, queue: Queue) -> list[Binding]:
-        """Remove all bindings to a queue, and return them."""
-        gone = [binding for binding in self._bindings if binding.queue is queue]
-        if gone:
-            self._bindings = [binding for binding in self._bindings if binding.queue is not queue]
-            self._changed()
+    def unbind_destination(self, destination: Queue | Exchange) -> list[Binding]:
+        """Remove all bindings to a queue or an exchange, and return them."""
+        gone = [one for one in self._bindings.values() if one.destination is destination]
+        for binding in gone:
+            self.unbind(binding)
         return gone
 
     @abstractmethod
-    def route(self, routing_key: str) -> Iterable[Queue]:
-        """The queues that a message goes to; one that two bindings match may come twice."""
+    def route(self, routing_key: str, properties: BasicProperties) -> Iterable[Queue | Exchange]:
+        """Where a message goes; a destination that two bindings match may come twice.
+
+        Args: properties, of the message; all None where `reads_properties` is false.
+        """
 
     @abstractmethod
-    def _changed(self) -> None:
-        """The bindings are others: derive anew what `route` looks things up in."""
+    def _add(self, binding: Binding) -> None:
+        """A binding comes: take it in. Raises: PreconditionFailedError, where it makes no sense."""
+
+    @abstractmethod
+    def _remove(self, binding: Binding) -> None:
+        """A binding, one that `_add` took in, is gone."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from server.broker.exchanges.base import Exchange
+from server.broker.exchanges.base import Binding, Exchange
+from server.protocol.content import BasicProperties
 
 if TYPE_CHECKING:
     from server.broker.queue import Queue
@@ -18,12 +19,16 @@ class DirectExchange(Exchange):
 
     def __init__(self, name: str, **properties: Any) -> None:
         super().__init__(name, **properties)
-        self._queues: dict[str, list[Queue]] = {}
+        self._destinations: dict[str, list[Queue | Exchange]] = {}
 
-    def route(self, routing_key: str) -> Iterable[Queue]:
-        return self._queues.get(routing_key, ())
+    def route(self, routing_key: str, properties: BasicProperties) -> Iterable[Queue | Exchange]:  # noqa: ARG002
+        return self._destinations.get(routing_key, ())
 
-    def _changed(self) -> None:
-        self._queues = {}
-        for binding in self._bindings:
-            self._queues.setdefault(binding.routing_key, []).append(binding.queue)
+    def _add(self, binding: Binding) -> None:
+        self._destinations.setdefault(binding.routing_key, []).append(binding.destination)
+
+    def _remove(self, binding: Binding) -> None:
+        destinations = self._destinations[binding.routing_key]
+        destinations.remove(binding.destination)
+        if not destinations:
+            del self._destinations[binding.routing_key]

@@ -1,27 +1,31 @@
-"""The fanout exchange: a message goes to every queue that is bound (AMQP 3.1.3.2)."""
+"""The fanout exchange: a message goes wherever a binding leads (AMQP 3.1.3.2)."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from server.broker.exchanges.base import Exchange
+from server.broker.exchanges.base import Binding, Exchange
+from server.protocol.content import BasicProperties
 
 if TYPE_CHECKING:
     from server.broker.queue import Queue
 
 
 class FanoutExchange(Exchange):
-    """All bound queues, whatever the routing key."""
+    """All that is bound, whatever the routing key."""
 
     type = "fanout"
 
     def __init__(self, name: str, **properties: Any) -> None:
         super().__init__(name, **properties)
-        self._queues: list[Queue] = []
+        self._destinations: list[Queue | Exchange] = []
 
-    def route(self, routing_key: str) -> Iterable[Queue]:  # noqa: ARG002
-        return self._queues
+    def route(self, routing_key: str, properties: BasicProperties) -> Iterable[Queue | Exchange]:  # noqa: ARG002
+        return self._destinations
 
-    def _changed(self) -> None:
-        self._queues = [binding.queue for binding in self._bindings]
+    def _add(self, binding: Binding) -> None:
+        self._destinations.append(binding.destination)
+
+    def _remove(self, binding: Binding) -> None:
+        self._destinations.remove(binding.destination)

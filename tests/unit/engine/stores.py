@@ -5,7 +5,7 @@ import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from amqpstore import Envelope, Message, MessageDamagedError, Options, Queue, Run, Store, marker
+from amqpstore import Envelope, Message, Options, Queue, Run, Store, marker
 from amqpstore.catalog import TABLES, Change, Value
 from amqpstore.filenames import segment_path
 from amqpstore.files import File, OsFiles
@@ -185,7 +185,7 @@ def drain(store: Store, queue: Queue) -> list[bytes]:
     found: list[bytes] = []
     while queue.ready_count:
         run = store.take(queue, 1000)
-        if not isinstance(run, MessageDamagedError):
+        if isinstance(run, Run):
             found += bodies(run)
     return found
 

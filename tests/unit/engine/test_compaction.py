@@ -162,6 +162,31 @@ def test_a_run_on_disk_is_read_before_and_after(disk: Disk) -> None:
     store.abandon()
 
 
+def test_messages_around_a_segment_that_was_torn_are_read_once_they_are_merged(disk: Disk) -> None:
+    disk.segment_bytes = 1000
+    store = disk.open()
+    queue = store.create_queue("q")
+    publish_batches(store, queue, [[b"x" * 900, b"%x" % number] for number in (1, 2, 3)])
+    store.abandon()
+    os.truncate(disk.path(3), disk.size(3) - 1)
+    store = disk.open()
+    queue = queue_named(store, "q")
+    store.set_lazy(queue, lazy=True)
+    publish_batches(store, queue, [[b"x" * 900, b"%x" % number] for number in (3, 4, 5)])
+    for run in [take(store, queue, 1) for _ in range(10)]:
+        if run.first_sequence % 2:
+            store.ack(queue, run)
+        else:
+            store.requeue(queue, run)
+    store.sync()
+    store.checkpoint()
+    compact(store)
+    assert FIRST_COMPACTED in segment_files(disk)
+    assert queue.held_bytes == 0
+    assert drain(store, queue) == [b"1", b"2", b"3", b"4", b"5"]
+    store.abandon()
+
+
 def test_a_reader_goes_on_in_the_old_files_until_the_new_one_is_taken_over(disk: Disk) -> None:
     store, _ = merging(disk)
     store.abandon()

@@ -1,0 +1,81 @@
+"""When messages expire: for each queue a heap of what is ready in it and will not be for ever.
+
+There is one entry for each run in memory, and one for each index file that has the rest. An entry
+is not looked for when its run is taken. It is found to be stale when it comes up, or when there
+are too many like it. A queue of messages that never expire has no entry at all.
+"""
+
+from __future__ import annotations
+
+import heapq
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from operator import attrgetter
+from typing import TYPE_CHECKING
+
+from amqpstore.runs import ReadyList, Run
+
+if TYPE_CHECKING:
+    from amqpstore.queue import PagedFile
+
+_FEW = 64
+"""So many stale entries are not worth the sorting out."""
+
+_FIRST = attrgetter("first")
+
+
+def earliest(times_ms: Iterable[int]) -> int:
+    """The first of some times, of which 0 is never."""
+    return min(filter(None, times_ms), default=0)
+
+
+class ExpiryHeap:
+    """Of the queue whose `ready` and `paged` are handed in: times, ms since 1970, and sequences.
+
+    The sequence is the last one of its run, or of what is in its index file: messages leave at the
+    head first, and then the entry stays right for those behind them.
+    """
+
+    __slots__ = ("_entries",)
+
+    def __init__(self) -> None:
+        self._entries: list[tuple[int, int]] = []
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def add(self, span: Run | PagedFile) -> None:
+        """A run is ready, or a file is paged."""
+        if span.expires_ms:
+            heapq.heappush(self._entries, (span.expires_ms, span.end - 1))
+
+    def first(self, ready: ReadyList, paged: Sequence[PagedFile]) -> Run | PagedFile | None:
+        """What expires first; of a file, that is when something in it may."""
+        entries = self._entries
+        while entries:
+            expires_ms, sequence = entries[0]
+            run = ready.at(sequence)
+            if run is not None and run.expires_ms == expires_ms:
+                return run
+            file = _file_at(paged, sequence)
+            if file is not None and file.expires_ms == expires_ms:
+                return file
+            heapq.heappop(entries)
+        return None
+
+    def trim(self, ready: ReadyList, paged: Sequence[PagedFile]) -> None:
+        """Sort the stale entries out, where they may be more than the others."""
+        if len(self._entries) > 2 * (len(ready) + len(paged)) + _FEW:
+            spans: list[Run | PagedFile] = [*ready, *paged]
+            self._entries = [(span.expires_ms, span.end - 1) for span in spans if span.expires_ms]
+            heapq.heapify(self._entries)
+
+    def clear(self) -> None:
+        """Nothing is ready any more."""
+        self._entries = []
+
+
+def _file_at(paged: Sequence[PagedFile], sequence: int) -> PagedFile | None:
+    """The file that a sequence is in the range of."""
+    place = bisect_right(paged, sequence, key=_FIRST) - 1
+    return paged[place] if place >= 0 and sequence < paged[place].end else None

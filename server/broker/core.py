@@ -1,0 +1,33 @@
+"""What all virtual hosts of a broker share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from amqpstore import Store
+from server.broker.exchanges.base import Exchange
+from server.broker.timers import Timers
+
+if TYPE_CHECKING:
+    from server.broker.queue import Queue
+
+
+@dataclass(eq=False)
+class Core:
+    """The store, and what a broker takes from outside so that it can be run on simulated time.
+
+    `clock` gives ms since 1970, `random` numbers from 0 to below 1, `make_name` a random string
+    that no other call returned. `touched` is where queues put themselves that have something to
+    hand out. `name_rule` is what names may be, see `server.broker.names`.
+    """
+
+    store: Store
+    clock: Callable[[], int]
+    random: Callable[[], float]
+    make_name: Callable[[], str]
+    exchange_types: Mapping[str, type[Exchange]]
+    name_rule: str = "lenient"
+    timers: Timers = field(default_factory=Timers)
+    touched: set[Queue] = field(default_factory=set)

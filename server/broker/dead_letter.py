@@ -1,0 +1,162 @@
+"""Dead letters: what leaves a queue without a consumer, and where it goes instead.
+
+The headers are those that RabbitMQ writes: x-death, the newest first, one entry for each queue
+and reason with a count; x-first-death-* and x-last-death-* beside it. Each move is a transaction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import groupby
+from operator import attrgetter
+from typing import Any
+
+from amqpstore import Envelope, Message
+from server.broker.core import Core
+from server.broker.errors import ResourceExhaustedError
+from server.broker.label import Label, more_keys, sent_on
+from server.broker.queue import Queue, Reason, Taken
+from server.broker.routing import Route, Router
+from server.broker.transaction import Plan, Transaction
+from server.protocol.content import BasicProperties, decode_properties, edit_properties
+from server.protocol.field_table import Int64, Timestamp
+
+
+class DeadLetters:
+    """The dead letters of one virtual host."""
+
+    def __init__(self, core: Core, router: Router) -> None:
+        self._core = core
+        self._router = router
+
+    def bury(self, queue: Queue, taken: Sequence[Taken], reason: str) -> bool:
+        """Send messages that were taken off a queue where its dead letters go, or drop them.
+
+        Returns False where the disk is full: they are where they were.
+        """
+        transaction = Transaction(self._core)
+        self.add(transaction, queue, taken, reason)
+        try:
+            transaction.commit()
+        except ResourceExhaustedError:
+            for one in taken:
+                queue.put_back(one)
+            return False
+        return True
+
+    def bury_refused(self, queue: Queue, messages: Sequence[Message]) -> None:
+        """Send messages that a queue had no room for where its dead letters go."""
+        transaction = Transaction(self._core)
+        self._add_messages(transaction, queue, messages, Reason.MAXLEN)
+        transaction.commit()
+
+    def add(
+        self, transaction: Transaction, queue: Queue, taken: Sequence[Taken], reason: str
+    ) -> None:
+        """Have messages that were taken off a queue leave it with a transaction."""
+        for one in taken:
+            transaction.ack(one)
+            if one.run.messages is not None:
+                self._add_messages(transaction, queue, one.run.messages, reason)
+
+    def _add_messages(
+        self, transaction: Transaction, queue: Queue, messages: Sequence[Message], reason: str
+    ) -> None:
+        exchange = queue.settings.dead_letter_exchange
+        if exchange is None:
+            return
+        for envelope, group in groupby(messages, attrgetter("envelope")):
+            label, deaths = self._label(queue, exchange, envelope, reason)
+            route = self._router.route(label)
+            targets = [
+                target
+                for target in route.queues
+                if reason == Reason.REJECTED or not _is_cycle(target.name, deaths)
+            ]
+            letters = [Message(label, message.body) for message in group]
+            if targets:
+                transaction.publish(_placed(Route(targets), label, letters))
+
+    def _label(
+        self, queue: Queue, exchange: str, envelope: Envelope, reason: str
+    ) -> tuple[Label, list[dict[str, Any]]]:
+        """The label of a dead letter, and its deaths."""
+        properties = decode_properties(envelope.properties)
+        shown_keys = (envelope.routing_key, *more_keys(properties, ["CC"]))
+        deaths = _deaths(properties, queue.name, reason, envelope.exchange, shown_keys)
+        if not deaths[0].get("time"):
+            deaths[0]["time"] = Timestamp(self._core.clock() // 1000)
+        headers: dict[str, Any] = {"x-death": deaths}
+        for when in ("first", "last"):
+            for what, value in (
+                ("reason", reason),
+                ("queue", queue.name),
+                ("exchange", envelope.exchange),
+            ):
+                name = f"x-{when}-death-{what}"
+                if when == "last" or name not in (properties.headers or {}):
+                    headers[name] = value
+        key = queue.settings.dead_letter_routing_key
+        keys = (*shown_keys, *more_keys(properties, ["BCC"])) if key is None else (key,)
+        raw = edit_properties(
+            envelope.properties,
+            headers=headers,
+            without_headers=[] if key is None else ["CC", "BCC"],
+            expiration=None,
+        )
+        return sent_on(exchange, keys, raw), deaths
+
+
+def _placed(route: Route, label: Label, messages: list[Message]) -> Plan:
+    """Dead letters are taken in by queues that are full too: there is nobody to refuse them to."""
+    placements = [
+        queue.placement(label, messages, immediate=False)._replace(most=None)
+        for queue in route.queues
+    ]
+    return Plan(label, messages, route.queues, placements, len(messages), len(messages))
+
+
+def _deaths(
+    properties: BasicProperties,
+    queue: str,
+    reason: str,
+    exchange: str,
+    keys: tuple[str, ...],
+) -> list[dict[str, Any]]:
+    """The header x-death with one death more, which is its first entry."""
+    known = (properties.headers or {}).get("x-death")
+    before: list[dict[str, Any]] = []
+    if isinstance(known, list):
+        # Whatever else a client put there is none of ours.
+        before = [dict(death) for death in known if isinstance(death, Mapping)]
+    same = [one for one in before if one.get("queue") == queue and one.get("reason") == reason]
+    others = [one for one in before if one not in same]
+    for death in before:
+        if isinstance(count := death.get("count"), int):
+            death["count"] = Int64(count)
+    if same:
+        death = same[0]
+        count = death.get("count")
+        death["count"] = Int64(count + 1 if isinstance(count, int) else 1)
+    else:
+        death = {
+            "count": Int64(1),
+            "reason": reason,
+            "queue": queue,
+            "time": None,
+            "exchange": exchange,
+            "routing-keys": list(keys),
+        }
+        if properties.expiration is not None:
+            death["original-expiration"] = properties.expiration
+    return [death, *others]
+
+
+def _is_cycle(queue: str, deaths: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether a message has been in a queue before and nobody rejected it since."""
+    for death in deaths:
+        if death.get("reason") == Reason.REJECTED:
+            return False
+        if death.get("queue") == queue:
+            return True
+    return False

@@ -1,0 +1,133 @@
+"""Dispatch: which of a queue's consumers gets what is ready.
+
+Consumers of the highest priority are served first, those of one priority in turns; with a single
+active consumer, that one alone. What a consumer gave back goes to another where there is one.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from server.broker.errors import AccessRefusedError
+
+if TYPE_CHECKING:
+    from server.broker.consumer import Consumer
+    from server.broker.queue import Queue
+
+
+class Dispatch:
+    """The consumers of a queue, in the order in which they came."""
+
+    def __init__(self, queue: Queue) -> None:
+        self.consumers: list[Consumer] = []
+        self._queue = queue
+        self._turns: dict[int, deque[Consumer]] = {}
+        self._is_single_active = False
+
+    def __bool__(self) -> bool:
+        return bool(self.consumers)
+
+    def __len__(self) -> int:
+        return len(self.consumers)
+
+    def add(self, consumer: Consumer) -> None:
+        """Raises: AccessRefusedError, when a consumer has, or wants, the queue for itself."""
+        if consumer.exclusive and self._queue.settings.single_active_consumer:
+            raise AccessRefusedError(
+                f"queue '{self._queue.name}' has a single active consumer: none can be exclusive"
+            )
+        if self.consumers and (consumer.exclusive or self.consumers[0].exclusive):
+            raise AccessRefusedError(f"queue '{self._queue.name}' in exclusive use")
+        self.consumers.append(consumer)
+        self._turns.setdefault(consumer.priority, deque()).append(consumer)
+        if len(self._turns) > 1:
+            self._turns = dict(sorted(self._turns.items(), reverse=True))
+
+    def remove(self, consumer: Consumer) -> bool:
+        """Returns whether it was there."""
+        if consumer not in self.consumers:
+            return False
+        self.consumers.remove(consumer)
+        turn = self._turns[consumer.priority]
+        turn.remove(consumer)
+        if not turn:
+            del self._turns[consumer.priority]
+        return True
+
+    def clear(self) -> list[Consumer]:
+        """Remove and return all."""
+        consumers, self.consumers = self.consumers, []
+        self._turns.clear()
+        return consumers
+
+    @property
+    def active(self) -> Sequence[Consumer]:
+        """Those that may be served."""
+        if self._queue.settings.single_active_consumer:
+            return self.consumers[:1]
+        return self.consumers
+
+    @property
+    def capacity(self) -> int:
+        """How many messages they can take now, together."""
+        by_channel: dict[object, int] = {}
+        for consumer in self.active:
+            taken = 1 if consumer.minds_size else consumer.capacity
+            taken = 0 if consumer.minds_size and not consumer.fits(1) else taken
+            channel = consumer.channel
+            whole = by_channel.get(channel, 0) + max(taken, 0)
+            if channel.window.messages and not consumer.no_ack:
+                whole = min(whole, max(channel.window.messages - channel.window.unacked, 0))
+            by_channel[channel] = whole
+        return sum(by_channel.values())
+
+    def pump(self) -> None:
+        """Hand out what is ready while anybody can take it.
+
+        Each consumer gets its share as one run, so that a turn costs per run, not per message.
+        """
+        if self._queue.settings.single_active_consumer:
+            self._serve(self.consumers[:1])
+            return
+        for priority in list(self._turns):
+            if not self._queue.ready_count:
+                return
+            if priority in self._turns:  # it may end with the queue, in the middle of this
+                self._serve(self._turns[priority])
+
+    def _serve(self, turn: Iterable[Consumer]) -> None:
+        queue = self._queue
+        while queue.ready_count:
+            able = [consumer for consumer in turn if consumer.capacity > 0]
+            if not able:
+                return
+            share = max(1, queue.ready_count // len(able))
+            # All must be asked, not just the first who takes something.
+            if not sum([self._hand_out(consumer, share) for consumer in able]):
+                return
+
+    def _hand_out(self, consumer: Consumer, share: int) -> int:
+        """Give a consumer its share, as far as it can take it; it is the last in line then."""
+        queue = self._queue
+        # A message that it gave back is not for it, where there is somebody else.
+        others_too = len(self.consumers) > 1 and not queue.settings.single_active_consumer
+        shunned = consumer if others_too else None
+        given = 0
+        while queue.ready_count and (limit := min(share - given, consumer.capacity)) > 0:
+            if consumer.minds_size:
+                head = queue.peek()
+                if head is not None and not consumer.fits(len(head.body)):
+                    break
+                limit = 1
+            taken = queue.take(limit, acked=consumer.no_ack, not_from=shunned)
+            if taken is None:
+                break
+            given += taken.run.count
+            consumer.channel.deliver(consumer, taken)
+        turn = self._turns.get(consumer.priority)
+        if given and turn and len(turn) > 1 and consumer in turn:
+            turn.remove(consumer)
+            turn.append(consumer)
+        return given

@@ -1,0 +1,149 @@
+"""Queues that no client declares: an exchange's own, and those of direct replies."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import groupby
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any
+
+from amqpstore import Message, Run
+from server.broker.errors import ResourceExhaustedError
+from server.broker.exchanges.delayed import DELAY_HEADER, DelayedExchange, delay_ms
+from server.broker.exchanges.recent_history import RecentHistoryExchange
+from server.broker.label import Label, label
+from server.broker.queue import Queue, Taken
+from server.broker.settings import Settings
+from server.broker.transaction import Transaction, plan
+from server.protocol.content import decode_properties, edit_properties
+from server.protocol.field_table import Int64
+
+if TYPE_CHECKING:
+    from server.broker.core import Core
+    from server.broker.routing import Router
+
+
+REPLY_TO = "amq.rabbitmq.reply-to"
+"""The name that a client consumes its direct replies from, and asks for them with."""
+
+
+class DelayQueue(Queue):
+    """What waits in a delayed exchange: each message expires when its delay is over.
+
+    To purge it is to cancel all of it. Messages that expire are routed.
+    """
+
+    is_internal = True
+
+    @property
+    def is_plain(self) -> bool:
+        return False
+
+    def _expires_ms(self, label: Label) -> int:
+        return self._core.clock() + delay_ms(decode_properties(label.properties))
+
+    @property
+    def _needs_bodies(self) -> bool:
+        return True
+
+
+class HistoryQueue(Queue):
+    """The last messages of a recent-history exchange; for a publisher they are in no queue."""
+
+    is_internal = True
+    counts_as_route = False
+
+    def _expires_ms(self, label: Label) -> int:  # noqa: ARG002 - history is history
+        return 0
+
+    def messages(self) -> list[Message]:
+        """All of them, the oldest first. They stay."""
+        runs = []
+        level = self.levels.lowest
+        while level.ready_count:
+            run = self._store.withdraw(level, level.ready_count)
+            if isinstance(run, Run):
+                runs.append(run)
+        found = [message for run in runs for message in run.messages or ()]
+        for run in runs:
+            self._store.put_back(level, run)
+        return found
+
+
+class ReplyQueue(Queue):
+    """A channel's direct replies on their way; for a publisher it is no queue."""
+
+    counts_as_route = False
+
+
+def held_queue_name(exchange: DelayedExchange | RecentHistoryExchange) -> str:
+    """The name of an exchange's own queue, under which it can be purged and looked at."""
+    kind = "delayed" if isinstance(exchange, DelayedExchange) else "history"
+    return f"amq.{kind}.{exchange.name}"
+
+
+def queue_type(name: str) -> type[Queue]:
+    """The class of a queue that the store has, by its name."""
+    if name.startswith("amq.delayed."):
+        return DelayQueue
+    if name.startswith("amq.history."):
+        return HistoryQueue
+    if name.startswith(f"{REPLY_TO}."):
+        return ReplyQueue
+    return Queue
+
+
+def history_settings(exchange: RecentHistoryExchange) -> Settings:
+    """Of the queue of a recent-history exchange."""
+    return Settings(max_length=exchange.length)
+
+
+class HeldMessages:
+    """What becomes of messages in the queues of exchanges."""
+
+    def __init__(self, core: Core, router: Router, exchanges: dict[str, Any]) -> None:
+        self._core = core
+        self._router = router
+        self._exchanges = exchanges
+
+    def release(self, queue: Queue, taken: Sequence[Taken]) -> bool:
+        """Route messages whose delay is over. Returns False where the disk is full."""
+        exchange = self._exchanges.get(queue.name.removeprefix("amq.delayed."))
+        transaction = Transaction(self._core)
+        for one in taken:
+            transaction.ack(one)
+            for envelope, group in groupby(one.run.messages or (), attrgetter("envelope")):
+                properties = decode_properties(envelope.properties)
+                # The sign tells consumers, and this exchange, that it has waited.
+                waited = edit_properties(
+                    envelope.properties, headers={DELAY_HEADER: Int64(-delay_ms(properties))}
+                )
+                its_label = label(envelope.exchange, envelope.routing_key, waited, properties)
+                messages = [Message(its_label, message.body) for message in group]
+                if isinstance(exchange, DelayedExchange):
+                    route = self._router.through(exchange, its_label, decode_properties(waited))
+                    if route.queues:
+                        transaction.publish(plan(route, its_label, messages))
+        try:
+            transaction.commit()
+        except ResourceExhaustedError:
+            for one in taken:
+                queue.put_back(one)
+            return False
+        return True
+
+    def send_history(self, exchange: RecentHistoryExchange, queue: Queue) -> None:
+        """Send what an exchange remembers to a queue that was just bound."""
+        held = exchange.held
+        if not isinstance(held, HistoryQueue):
+            return
+        transaction = Transaction(self._core)
+        for envelope, group in groupby(held.messages(), attrgetter("envelope")):
+            properties = decode_properties(envelope.properties)
+            its_label = label(
+                envelope.exchange, envelope.routing_key, envelope.properties, properties
+            )
+            messages = [Message(its_label, message.body) for message in group]
+            placement = queue.placement(its_label, messages, immediate=False)
+            transaction.add(queue, its_label, messages, placement._replace(most=None))
+        transaction.commit()

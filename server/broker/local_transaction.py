@@ -1,0 +1,98 @@
+"""What a client does on a transacted channel between two commits (AMQP 0-9-1, class tx).
+
+Routes are found, and errors raised, when a message is sent. At the commit, what was published and
+what was acked or rejected, with the dead letters of that, is one transaction of the store.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from amqpstore import Message
+from server.broker.label import Label
+from server.broker.outlet import Returned
+from server.broker.publishing import Flags
+from server.broker.queue import Reason
+from server.broker.routing import Route
+from server.broker.transaction import Plan, Transaction, plan, refuse_if_full
+
+if TYPE_CHECKING:
+    from server.broker.channel import Channel, Delivery
+
+
+class _Sent(NamedTuple):
+    """Messages that are alike, and where they went when they were sent."""
+
+    route: Route
+    label: Label
+    messages: list[Message]
+    flags: Flags
+
+
+class _Settled(NamedTuple):
+    """An ack (`requeue` is None) or a rejection."""
+
+    delivery: Delivery
+    requeue: bool | None
+
+
+class LocalTransaction:
+    """The uncommitted work of a channel."""
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+        self._sent: list[_Sent] = []
+        self._settled: list[_Settled] = []
+
+    def publish(self, route: Route, label: Label, messages: list[Message], flags: Flags) -> None:
+        """Messages were sent."""
+        self._sent.append(_Sent(route, label, messages, flags))
+
+    def settle(self, delivery: Delivery, *, requeue: bool | None) -> None:
+        """A delivery was acked or rejected; it counts as unacked until the commit."""
+        self._settled.append(_Settled(delivery, requeue))
+
+    def rollback(self) -> list[Delivery]:
+        """Forget everything. Returns what was settled: the client has it still."""
+        settled, self._settled = self._settled, []
+        self._sent = []
+        return [delivery for delivery, _ in settled]
+
+    def commit(self) -> None:
+        """Do everything, or nothing. Raises: PreconditionFailedError, ResourceExhaustedError."""
+        channel = self._channel
+        transaction = Transaction(channel.vhost.core)
+        plans = [self._plan(sent) for sent in self._sent]
+        for planned in plans:
+            refuse_if_full(planned)
+        for sent, planned in zip(self._sent, plans, strict=True):
+            self._return(sent, planned)
+            transaction.publish(planned)
+        for delivery, requeue in self._settled:
+            if delivery.queue.is_deleted:
+                continue
+            if requeue is None:
+                transaction.ack(delivery.taken)
+            elif not requeue:
+                channel.vhost.dead_letters.add(
+                    transaction, delivery.queue, [delivery.taken], Reason.REJECTED
+                )
+        transaction.commit(channel.outlet.committed)
+        settled, self._settled = self._settled, []
+        self._sent = []
+        for delivery, requeue in settled:
+            if requeue:
+                channel.settled(delivery, requeue=True)
+            else:
+                channel.forget(delivery)
+
+    def _plan(self, sent: _Sent) -> Plan:
+        queues = [queue for queue in sent.route.queues if not queue.is_deleted]
+        return plan(Route(queues), sent.label, sent.messages, immediate=sent.flags.immediate)
+
+    def _return(self, sent: _Sent, planned: Plan) -> None:
+        outlet = self._channel.outlet
+        if sent.flags.mandatory and not sent.route.is_routed:
+            outlet.returned(sent.messages, Returned.NO_ROUTE)
+        elif sent.flags.immediate and planned.delivered < len(sent.messages):
+            outlet.returned(sent.messages[planned.delivered :], Returned.NO_CONSUMERS)

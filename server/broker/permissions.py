@@ -1,0 +1,90 @@
+"""Permissions: what a user may do in a virtual host, by the names of its queues and exchanges.
+
+As in RabbitMQ there are three patterns, for configure, write and read, and for topic exchanges
+two more, for the routing keys that may be written and read. A pattern matches anywhere in a name;
+the empty one matches the empty name alone.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from server.broker.errors import AccessRefusedError
+
+DEFAULT_EXCHANGE_RESOURCE = "amq.default"
+"""What the default exchange is called in patterns."""
+
+ALL = {"configure": ".*", "write": ".*", "read": ".*"}
+
+_REMEMBERED = 4096
+
+
+class Access:
+    """What `user` may do in `vhost`: `row` has the patterns, and `topic` those of routing keys by
+    exchange."""
+
+    def __init__(self, user: str, vhost: str, row: Mapping[str, Any]) -> None:
+        self._user = user
+        self._vhost = vhost
+        self._patterns = {kind: _compiled(row[kind]) for kind in ALL}
+        self._topics: dict[tuple[str, str], re.Pattern[str]] = {
+            (exchange, kind): _compiled(self._expanded(pattern))
+            for exchange, patterns in row.get("topic", {}).items()
+            for kind, pattern in patterns.items()
+        }
+        self._granted: set[tuple[str, str]] = set()
+
+    def check(self, permission: str, kind: str, name: str) -> None:
+        """Args: permission, "configure", "write" or "read"; kind, "queue" or "exchange".
+
+        Raises: AccessRefusedError.
+        """
+        if (permission, name) in self._granted:
+            return
+        resource = name or (DEFAULT_EXCHANGE_RESOURCE if kind == "exchange" else name)
+        if not self._patterns[permission].search(resource):
+            raise AccessRefusedError(
+                f"{permission} access to {kind} '{name}' in vhost '{self._vhost}' refused for "
+                f"user '{self._user}'"
+            )
+        if len(self._granted) >= _REMEMBERED:
+            self._granted.clear()
+        self._granted.add((permission, name))
+
+    def check_any(self, kind: str, name: str) -> None:
+        """Make sure that some permission is there: to know that something exists takes one.
+
+        Raises: AccessRefusedError.
+        """
+        if not any(pattern.search(name) for pattern in self._patterns.values()):
+            raise AccessRefusedError(
+                f"access to {kind} '{name}' in vhost '{self._vhost}' refused for user "
+                f"'{self._user}'"
+            )
+
+    def check_topic(self, permission: str, exchange: str, routing_key: str) -> None:
+        """Args: permission, "write" or "read". Raises: AccessRefusedError."""
+        pattern = self._topics.get((exchange, permission))
+        if pattern is not None and not pattern.search(routing_key):
+            raise AccessRefusedError(
+                f"{permission} access to topic '{routing_key}' in exchange '{exchange}' in vhost "
+                f"'{self._vhost}' refused for user '{self._user}'"
+            )
+
+    def _expanded(self, pattern: str) -> str:
+        """A pattern of routing keys, with what stands for the user and the virtual host."""
+        names = {"{username}": self._user, "{vhost}": self._vhost}
+        for variable, name in names.items():
+            pattern = pattern.replace(variable, re.escape(name))
+        return pattern
+
+    @property
+    def has_topics(self) -> bool:
+        """Whether any exchange limits routing keys."""
+        return bool(self._topics)
+
+
+def _compiled(pattern: str) -> re.Pattern[str]:
+    return re.compile(pattern or "^$")

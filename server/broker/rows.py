@@ -1,0 +1,98 @@
+"""Definitions as rows of the store's catalog, and the comparison of what is declared with them."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgpack
+
+from amqpstore.catalog import Change
+from server.broker.errors import PreconditionFailedError
+from server.broker.exchanges.base import Binding, Exchange
+
+if TYPE_CHECKING:
+    from server.broker.queue import Queue
+
+
+def exchange_change(vhost: str, exchange: Exchange, *, add: bool) -> Change:
+    """The row of a durable exchange comes, or goes."""
+    row = {"vhost": vhost, "name": exchange.name, **exchange_row(exchange)}
+    return Change("exchanges", name_key(vhost, exchange.name), row if add else None)
+
+
+def binding_changes(
+    vhost: str, source: Exchange, bindings: Sequence[Binding], *, add: bool
+) -> list[Change]:
+    """The rows of those bindings that are durable: both ends of them are."""
+    changes = []
+    for destination, routing_key, arguments in bindings:
+        if isinstance(destination, Exchange):
+            kind, durable = "exchange", destination.durable
+        else:
+            kind, durable = "queue", destination.levels.lowest.durable
+        if source.durable and durable:
+            row = {
+                "vhost": vhost,
+                "exchange": source.name,
+                "to": kind,
+                "name": destination.name,
+                "routing_key": routing_key,
+                "arguments": arguments,
+            }
+            changes.append(Change("bindings", _row_key(row), row if add else None))
+    return changes
+
+
+def exchange_row(exchange: Exchange) -> dict[str, Any]:
+    """What a declaration of an exchange is compared with."""
+    return {
+        "type": exchange.type,
+        "durable": exchange.durable,
+        "auto_delete": exchange.auto_delete,
+        "internal": exchange.internal,
+        "arguments": exchange.arguments,
+    }
+
+
+def queue_row(queue: Queue) -> dict[str, Any]:
+    """What a declaration of a queue is compared with."""
+    return {
+        "durable": queue.durable,
+        "exclusive": queue.owner is not None,
+        "auto_delete": queue.auto_delete,
+        "arguments": queue.arguments,
+    }
+
+
+def check_equivalent(what: str, asked: dict[str, Any], present: dict[str, Any]) -> None:
+    """Raises: PreconditionFailedError, naming the first property that differs."""
+    for field, value in asked.items():
+        current = present[field]
+        if value == current:
+            continue
+        if field == "arguments":
+            names = sorted(value.keys() | current.keys())
+            field = next(name for name in names if value.get(name) != current.get(name))
+            value, current = value.get(field), current.get(field)
+        raise PreconditionFailedError(
+            f"inequivalent arg '{field}' for {what}: received {_said(value)} but current is "
+            f"{_said(current)}"
+        )
+
+
+def name_key(vhost: str, name: str) -> str:
+    """The key of a row that a name in a virtual host has."""
+    return f"{vhost}\0{name}"
+
+
+def _said(value: Any) -> str:
+    if value is None:
+        return "none"
+    return f"'{str(value).lower() if isinstance(value, bool) else value}'"
+
+
+def _row_key(row: dict[str, Any]) -> str:
+    """A key for a row that no other row shares; names alone may be longer than a key can be."""
+    return hashlib.blake2b(msgpack.packb(row), digest_size=16).hexdigest()

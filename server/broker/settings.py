@@ -1,0 +1,153 @@
+"""The settings of a queue: what its arguments and the policies that match it come to.
+
+Where an argument and a policy say different numbers, the smaller holds; of all else the argument
+counts. An operator policy limits both: its numbers hold where they are smaller, and of all else
+it overrides the policy, but not the argument (as in RabbitMQ).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from server.broker.errors import PreconditionFailedError
+
+DROP_HEAD = "drop-head"
+REJECT_PUBLISH = "reject-publish"
+REJECT_PUBLISH_DLX = "reject-publish-dlx"
+
+_MOST_MS = 1 << 52
+_QUORUM_DELIVERY_LIMIT = 20
+"""What RabbitMQ gives a quorum queue that does not say."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Of one queue; None is no limit. Times in ms, sizes in bytes of bodies."""
+
+    message_ttl: int | None = None
+    expires: int | None = None
+    max_length: int | None = None
+    max_length_bytes: int | None = None
+    overflow: str = DROP_HEAD
+    dead_letter_exchange: str | None = None
+    dead_letter_routing_key: str | None = None
+    max_priority: int = 0
+    delivery_limit: int | None = None
+    queue_mode: str = "default"
+    single_active_consumer: bool = False
+
+    @property
+    def is_limited(self) -> bool:
+        """Whether there is a limit to what may be ready."""
+        return self.max_length is not None or self.max_length_bytes is not None
+
+    @property
+    def rejects(self) -> bool:
+        """Whether the publisher is told, instead of the oldest dropped."""
+        return self.overflow != DROP_HEAD
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether what is published needs no more than to be appended."""
+        return not (self.is_limited or self.max_priority or self.message_ttl is not None)
+
+
+def settings_of(
+    arguments: Mapping[str, Any],
+    policy: Mapping[str, Any] | None = None,
+    operator_policy: Mapping[str, Any] | None = None,
+) -> Settings:
+    """What arguments, which `check_arguments` let pass, and policies come to."""
+    found: dict[str, Any] = {}
+    if arguments.get("x-queue-type") == "quorum":
+        found["delivery_limit"] = _QUORUM_DELIVERY_LIMIT
+    for field in fields(Settings):
+        key = field.name.replace("_", "-")
+        argument = arguments.get(f"x-{key}")
+        given = _valid(key, (policy or {}).get(key))
+        limit = _valid(key, (operator_policy or {}).get(key))
+        if key in _NUMBERS:
+            numbers = [value for value in (argument, given, limit) if value is not None]
+            value = min(numbers, default=None)
+        else:
+            value = next((one for one in (argument, limit, given) if one is not None), None)
+        if value is not None:
+            found[field.name] = value
+    return Settings(**found)
+
+
+def check_arguments(what: str, arguments: Mapping[str, Any]) -> None:
+    """Make sure that the arguments of a queue are of their types, and make sense together.
+
+    Args: what, the queue, for the error. Raises: PreconditionFailedError.
+    """
+    for name, value in arguments.items():
+        check = CHECKS.get(name)
+        if check and (reason := check(value)):
+            raise PreconditionFailedError(f"invalid arg '{name}' for {what}: {reason}")
+    if "x-dead-letter-routing-key" in arguments and "x-dead-letter-exchange" not in arguments:
+        raise PreconditionFailedError(
+            f"invalid arg 'x-dead-letter-routing-key' for {what}: "
+            "it needs x-dead-letter-exchange beside it"
+        )
+
+
+def _number(lowest: int, highest: int = _MOST_MS) -> Callable[[Any], str]:
+    def check(value: Any) -> str:
+        if isinstance(value, bool) or not isinstance(value, int):
+            return f"{value!r} is no integer"
+        if not lowest <= value <= highest:
+            return f"{value} is not from {lowest} to {highest}"
+        return ""
+
+    return check
+
+
+def _text(value: Any) -> str:
+    return "" if isinstance(value, str) else f"{value!r} is no string"
+
+
+def _flag(value: Any) -> str:
+    return "" if isinstance(value, bool) else f"{value!r} is no boolean"
+
+
+def _one_of(*words: str) -> Callable[[Any], str]:
+    def check(value: Any) -> str:
+        return "" if value in words else f"{value!r} is none of {', '.join(words)}"
+
+    return check
+
+
+_NUMBERS = {
+    "message-ttl": _number(0),
+    "expires": _number(1),
+    "max-length": _number(0),
+    "max-length-bytes": _number(0),
+    "delivery-limit": _number(0),
+    "max-priority": _number(0, 255),
+}
+
+_CHECKS = {
+    **_NUMBERS,
+    "overflow": _one_of(DROP_HEAD, REJECT_PUBLISH, REJECT_PUBLISH_DLX),
+    "dead-letter-exchange": _text,
+    "dead-letter-routing-key": _text,
+    "queue-mode": _one_of("default", "lazy"),
+    "single-active-consumer": _flag,
+}
+
+CHECKS: dict[str, Callable[[Any], str]] = {
+    **{f"x-{key}": check for key, check in _CHECKS.items()},
+    "x-queue-type": _one_of("classic", "quorum"),
+}
+"""For each argument of a queue that has an effect: what is wrong with a value, if anything."""
+
+POLICY_KEYS: dict[str, Callable[[Any], str]] = {**_CHECKS, "alternate-exchange": _text}
+"""The same for each key of a policy's definition."""
+
+
+def _valid(key: str, value: Any) -> Any:
+    """A policy's value; None where it is of the wrong type, as if it was not there."""
+    return None if value is None or _CHECKS[key](value) else value

@@ -1,0 +1,226 @@
+"""A whole broker in one thread: no sockets, files in memory, time that is told to pass."""
+
+import functools
+import itertools
+import random
+import struct
+from collections.abc import Iterator
+from typing import NamedTuple, Self
+
+from amqpstore import Options, Store
+from amqpstore.worker import InlineWorker
+from server.amqp.connection import Connection, Limits
+from server.broker.broker import DEFAULT_VHOST, Broker
+from server.broker.core import Core
+from server.broker.exchanges import EXCHANGE_TYPES
+from server.broker.permissions import ALL
+from server.protocol import methods
+from server.protocol.content import ContentHeader, decode_content_header
+from server.protocol.frames import method_frame
+from server.protocol.methods import Method, decode_method
+from server.protocol.spec import PROTOCOL_HEADER
+from tools.drill.memory_catalog import MemoryCatalog
+from tools.drill.memory_files import MemoryFiles
+
+DIRECTORY = "disk/store"
+START_MS = 1_700_000_000_000
+USER = "guest"
+
+_FRAME = struct.Struct(">BHI")
+_CONTENT_METHODS = (methods.BasicDeliver, methods.BasicReturn, methods.BasicGetOk)
+_TURNS = 100
+"""More rounds than any work takes that a test gives; beyond that it would never end."""
+
+
+class Answer(NamedTuple):
+    """A method of the server's, and the content that it carried."""
+
+    channel: int
+    method: Method
+    header: ContentHeader | None = None
+    body: bytes = b""
+
+
+class SimulatedServer:
+    """A broker on a store on a disk in memory, to which clients connect without sockets."""
+
+    def __init__(self, vhosts: tuple[str, ...] = (DEFAULT_VHOST,), limits: Limits | None = None):
+        self.now_ms = START_MS
+        self.limits = limits or Limits(max_message_bytes=100_000)
+        self.clients: list[SimulatedClient] = []
+        files = MemoryFiles()
+        files.make_directory(DIRECTORY.rpartition("/")[0])
+        self.store = Store.open(
+            DIRECTORY,
+            files=files,
+            open_catalog=functools.partial(MemoryCatalog, files),
+            options=Options(reserve_bytes=0, least_free_bytes=0),
+            worker=InlineWorker(),
+        )
+        names = itertools.count()
+        self.core = Core(
+            store=self.store,
+            clock=lambda: self.now_ms,
+            random=random.Random("simulated").random,
+            make_name=lambda: f"{next(names):022}",
+            exchange_types=EXCHANGE_TYPES,
+        )
+        self.broker = Broker(self.core)
+        for vhost in vhosts:
+            self.broker.define_vhost(vhost)
+            self.broker.define_permissions(USER, vhost, ALL)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self.store.abandon()
+
+    @property
+    def now_s(self) -> float:
+        return self.now_ms / 1000
+
+    def pass_time(self, ms: int) -> None:
+        """Let time pass, in one leap, and have done what is due."""
+        self.now_ms += ms
+        self.settle()
+        for client in self.clients:
+            client.connection.tick(self.now_s)
+        self.settle()
+
+    def settle(self) -> None:
+        """Do all that is to be done, the disk's work included. Fails when it never ends."""
+        for _ in range(_TURNS):
+            is_busy = self.core.timers.run(self.now_ms) | self.broker.has_work
+            self.broker.pump()
+            is_busy |= not self.store.log.is_empty
+            self.store.sync()
+            for client in self.clients:
+                is_busy |= client.take_output()
+            if not is_busy:
+                return
+        raise AssertionError("the broker is never done")
+
+
+class SimulatedClient:
+    """One connection to it. What the server sends is checked for its form, and kept."""
+
+    def __init__(self, server: SimulatedServer) -> None:
+        self.connection = Connection(
+            server.broker,
+            server.limits,
+            peer="simulated",
+            version="0",
+            on_output=lambda: None,
+            now=server.now_s,
+        )
+        self.server = server
+        self.answers: list[Answer] = []
+        self.has_foreign_header = False
+        self._received = b""
+        self._contents: dict[int, tuple[Answer, list[bytes]]] = {}
+        server.clients.append(self)
+
+    @classmethod
+    def opened(cls, server: SimulatedServer, vhost: str = DEFAULT_VHOST, channels: int = 0) -> Self:
+        """With a connection that is open, and the channels 1 to `channels`."""
+        client = cls(server)
+        client.send(PROTOCOL_HEADER)
+        client.ask(0, client.start_ok())
+        limits = server.limits
+        tune_ok = methods.ConnectionTuneOk(
+            channel_max=limits.channel_max, frame_max=limits.frame_max, heartbeat=0
+        )
+        client.ask(0, tune_ok, methods.ConnectionOpen(virtual_host=vhost))
+        for channel in range(1, channels + 1):
+            client.ask(channel, methods.ChannelOpen())
+        client.answers.clear()
+        return client
+
+    @staticmethod
+    def start_ok() -> methods.ConnectionStartOk:
+        return methods.ConnectionStartOk(
+            client_properties={"capabilities": {"consumer_cancel_notify": True}},
+            mechanism="PLAIN",
+            response=b"\0guest\0guest",
+            locale="en_US",
+        )
+
+    def send(self, octets: bytes) -> None:
+        """One read of the server's, and all that comes of it."""
+        self.connection.receive(octets, self.server.now_s)
+        if self.connection.login is not None:
+            login = self.connection.login
+            granted = (login.user, login.password) == (USER, b"guest")
+            self.connection.logged_in(granted=granted, now=self.server.now_s)
+        self.server.settle()
+
+    def ask(self, channel: int, *asked: Method) -> list[Answer]:
+        """Send methods; what came of them."""
+        before = len(self.answers)
+        self.send(b"".join(method_frame(channel, method.encode()) for method in asked))
+        return self.answers[before:]
+
+    def lose(self) -> None:
+        """The socket is gone."""
+        self.connection.lost()
+        self.server.clients.remove(self)
+        self.server.settle()
+
+    def take_output(self) -> bool:
+        """Take in what the server sent. Returns whether it was anything."""
+        outbox = self.connection.outbox
+        if not outbox.byte_count:
+            return False
+        while outbox.byte_count:
+            self._received += outbox.next_bytes()
+        self.connection.writable()
+        if self._received.startswith(b"AMQP"):
+            assert self._received == PROTOCOL_HEADER
+            self.has_foreign_header = True
+            self._received = b""
+        for frame_type, channel, payload in self._frames():
+            self._frame(frame_type, channel, payload)
+        assert not self._received, "the server sent half a frame"
+        return True
+
+    def _frames(self) -> Iterator[tuple[int, int, bytes]]:
+        offset = 0
+        while len(self._received) - offset >= _FRAME.size:
+            frame_type, channel, size = _FRAME.unpack_from(self._received, offset)
+            end = offset + _FRAME.size + size
+            assert end < len(self._received), "the server sent half a frame"
+            assert self._received[end] == 0xCE
+            assert size + 8 <= self.connection.frame_max
+            yield frame_type, channel, self._received[offset + _FRAME.size : end]
+            offset = end + 1
+        self._received = self._received[offset:]
+
+    def _frame(self, frame_type: int, channel: int, payload: bytes) -> None:
+        if frame_type == 8:
+            assert (channel, payload) == (0, b"")
+        elif frame_type == 1:
+            assert channel not in self._contents, "a method in the middle of a content"
+            method = decode_method(payload)
+            if isinstance(method, _CONTENT_METHODS):
+                self._contents[channel] = Answer(channel, method), []
+            else:
+                self.answers.append(Answer(channel, method))
+        else:
+            self._content_frame(frame_type, channel, payload)
+
+    def _content_frame(self, frame_type: int, channel: int, payload: bytes) -> None:
+        assert frame_type in (2, 3)
+        answer, chunks = self._contents[channel]
+        if frame_type == 2:
+            assert answer.header is None
+            answer = answer._replace(header=decode_content_header(payload))
+        else:
+            chunks.append(payload)
+        assert answer.header is not None, "a content body before its header"
+        self._contents[channel] = answer, chunks
+        size = sum(map(len, chunks))
+        assert size <= answer.header.body_size
+        if size == answer.header.body_size:
+            del self._contents[channel]
+            self.answers.append(answer._replace(body=b"".join(chunks)))

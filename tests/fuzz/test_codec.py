@@ -1,0 +1,255 @@
+"""Any bytes into the codec: a value or the one right kind of error comes out, nothing else."""
+
+import struct
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from server.protocol.content import (
+    decode_content_header,
+    decode_properties,
+    edit_properties,
+    encode_content_header,
+    encode_properties,
+)
+from server.protocol.errors import AmqpError, ConnectionException, FatalFramingError
+from server.protocol.field_table import decode_table, encode_table
+from server.protocol.methods import METHODS, decode_method
+from server.protocol.receiver import Acks, Event, Failed, Publishes, Received, Receiver
+from tests.unit.protocol import strategies
+
+MAX_MESSAGE_BYTES = 10_000
+FRAME_MAX = 4096
+
+quick = settings(
+    deadline=None, max_examples=300, suppress_health_check=[HealthCheck.too_slow], derandomize=False
+)
+at_length = settings(quick, max_examples=20_000)
+
+
+def frame(frame_type: int, channel: int, payload: bytes, end: int = 0xCE) -> bytes:
+    return struct.pack(">BHI", frame_type, channel, len(payload)) + payload + bytes([end])
+
+
+channels = st.sampled_from([0, 1, 1, 1, 2, 3, 65535])
+headers = st.builds(
+    encode_content_header,
+    st.sampled_from([60, 60, 60, 60, 50, 0]),
+    st.integers(0, 40) | st.just(MAX_MESSAGE_BYTES + 1) | st.just((1 << 64) - 1),
+    strategies.properties().map(encode_properties),
+)
+publishes = strategies.methods_of(METHODS[60, 40])
+acks = strategies.methods_of(METHODS[60, 80])
+frames = st.one_of(
+    st.builds(frame, st.just(1), channels, strategies.methods.map(lambda method: method.encode())),
+    st.builds(frame, st.just(1), channels, publishes.map(lambda method: method.encode())),
+    st.builds(frame, st.just(1), channels, acks.map(lambda method: method.encode())),
+    st.builds(frame, st.just(2), channels, headers),
+    st.builds(frame, st.just(3), channels, st.binary(max_size=40)),
+    st.just(frame(8, 0, b"")),
+    st.builds(
+        frame,
+        st.sampled_from([1, 2, 3, 8, 0, 4, 255]),
+        channels,
+        st.binary(max_size=60),
+        st.sampled_from([0xCE, 0xCE, 0xCE, 0xCE, 0x00]),
+    ),
+)
+
+
+@st.composite
+def damaged(draw: st.DrawFn, whole: st.SearchStrategy[bytes]) -> bytes:
+    """Bytes of which some are other ones, missing, or there twice."""
+    octets = bytearray(draw(whole))
+    for _ in range(draw(st.integers(0, 3))):
+        at = draw(st.integers(0, max(0, len(octets) - 1)))
+        kind = draw(st.sampled_from(["flip", "cut", "insert", "repeat"]))
+        if kind == "flip" and octets:
+            octets[at] ^= 1 << draw(st.integers(0, 7))
+        elif kind == "cut":
+            del octets[at : at + draw(st.integers(1, 8))]
+        elif kind == "insert":
+            octets[at:at] = draw(st.binary(min_size=1, max_size=8))
+        else:
+            octets[at:at] = octets[max(0, at - 16) : at]
+    return bytes(octets)
+
+
+streams = damaged(st.lists(frames, max_size=12).map(b"".join)) | st.binary(max_size=300)
+
+
+def check(event: Event) -> None:
+    """What the receiver may say of any bytes."""
+    if isinstance(event, Failed):
+        assert isinstance(event.error, AmqpError | FatalFramingError)
+        if isinstance(event.error, AmqpError):
+            assert event.error.reply_code
+            assert len(event.error.reply_text.encode()) <= 255
+    elif isinstance(event, Publishes):
+        assert len(event.headers) == len(event.bodies)
+        for header, body in zip(event.headers, event.bodies, strict=True):
+            assert header.body_size == len(body) <= MAX_MESSAGE_BYTES
+    elif isinstance(event, Acks):
+        assert event.first <= event.last
+    else:
+        assert isinstance(event, Received)
+
+
+def receive(stream: bytes, cuts: list[int]) -> list[Event]:
+    """What comes of the bytes in the reads that the cuts make of them."""
+    receiver = Receiver(FRAME_MAX, MAX_MESSAGE_BYTES)
+    events = []
+    places = [0, *sorted(cut % (len(stream) + 1) for cut in cuts), len(stream)]
+    for start, end in zip(places, places[1:], strict=False):
+        events += receiver.receive(stream[start:end])
+    for event in events:
+        check(event)
+    return events
+
+
+def said(events: list[Event]) -> list[object]:
+    """The events in a form in which the bounds of the reads do not show."""
+    flat: list[object] = []
+    for event in events:
+        if isinstance(event, Publishes):
+            flat += [
+                (event.channel, event.publish, header, body)
+                for header, body in zip(event.headers, event.bodies, strict=True)
+            ]
+        elif isinstance(event, Acks):
+            flat += [(event.channel, tag) for tag in range(event.first, event.last + 1)]
+        elif isinstance(event, Failed):
+            flat.append((event.channel, type(event.error), str(event.error)))
+        else:
+            flat.append(event)
+    return flat
+
+
+def fuzz_receiver(stream: bytes, cuts: list[int]) -> None:
+    assert said(receive(stream, cuts)) == said(receive(stream, []))
+
+
+some_cuts = st.lists(st.integers(0, 2000), max_size=6)
+
+
+@quick
+@given(streams, some_cuts)
+def test_any_stream_is_received_alike_however_it_is_read(stream: bytes, cuts: list[int]) -> None:
+    fuzz_receiver(stream, cuts)
+
+
+@pytest.mark.long
+@at_length
+@given(streams, some_cuts)
+def test_any_stream_is_received_alike_at_length(stream: bytes, cuts: list[int]) -> None:
+    fuzz_receiver(stream, cuts)
+
+
+def fuzz_method(payload: bytes) -> None:
+    try:
+        method = decode_method(payload)
+    except ConnectionException:
+        return
+    assert decode_method(method.encode()) == method
+
+
+some_methods = damaged(strategies.methods.map(lambda method: method.encode())) | st.binary(
+    max_size=60
+)
+
+
+@quick
+@given(some_methods)
+def test_a_method_is_a_value_or_closes_the_connection(payload: bytes) -> None:
+    fuzz_method(payload)
+
+
+@pytest.mark.long
+@at_length
+@given(some_methods)
+def test_a_method_is_a_value_or_closes_the_connection_at_length(payload: bytes) -> None:
+    fuzz_method(payload)
+
+
+def fuzz_table(octets: bytes) -> None:
+    try:
+        table, end = decode_table(octets, 0)
+    except ConnectionException:
+        return
+    assert 4 <= end <= len(octets)
+    encoded = encode_table(table)
+    again = decode_table(encoded, 0)
+    # repr: a NaN is not equal to itself.
+    assert repr(again) == repr((table, len(encoded)))
+
+
+some_tables = damaged(strategies.tables().map(encode_table)) | st.binary(max_size=80).map(
+    lambda entries: struct.pack(">I", len(entries)) + entries
+)
+
+
+@quick
+@given(some_tables)
+def test_a_field_table_is_a_value_or_closes_the_connection(octets: bytes) -> None:
+    fuzz_table(octets)
+
+
+@pytest.mark.long
+@at_length
+@given(some_tables)
+def test_a_field_table_is_a_value_or_closes_the_connection_at_length(octets: bytes) -> None:
+    fuzz_table(octets)
+
+
+def fuzz_header(payload: bytes) -> None:
+    try:
+        header = decode_content_header(payload)
+        properties = decode_properties(header.properties)
+    except ConnectionException:
+        return
+    encoded = encode_properties(properties)
+    assert repr(decode_properties(encoded)) == repr(properties)
+    again = decode_content_header(encode_content_header(header.class_id, header.body_size, encoded))
+    assert (again.class_id, again.body_size) == (header.class_id, header.body_size)
+
+
+some_headers = damaged(headers) | st.binary(max_size=60)
+
+
+@quick
+@given(some_headers)
+def test_a_content_header_is_a_value_or_closes_the_connection(payload: bytes) -> None:
+    fuzz_header(payload)
+
+
+@pytest.mark.long
+@at_length
+@given(some_headers)
+def test_a_content_header_is_a_value_or_closes_the_connection_at_length(payload: bytes) -> None:
+    fuzz_header(payload)
+
+
+some_properties = strategies.properties().map(encode_properties)
+names = st.sampled_from(["CC", "BCC", "x-death", "a", "", "x" * 255])
+
+
+@quick
+@given(
+    some_properties,
+    st.dictionaries(names, strategies.field_values(), max_size=3),
+    st.lists(names, max_size=2),
+    st.none() | strategies.shortstrs,
+)
+def test_edited_properties_are_the_same_but_for_what_was_edited(
+    raw: bytes, headers: dict[str, object], without: list[str], expiration: str | None
+) -> None:
+    edited = decode_properties(
+        edit_properties(raw, headers=headers, without_headers=without, expiration=expiration)  # type: ignore[arg-type]
+    )
+    expected = decode_properties(raw)
+    expected.expiration = expiration
+    if headers or without:
+        table = {**(expected.headers or {}), **headers}
+        expected.headers = {name: table[name] for name in table if name not in without}  # type: ignore[misc]
+    assert repr(edited) == repr(expected)

@@ -1,0 +1,292 @@
+"""The definitions file: what RabbitMQ wrote is read, and what is wrong is named with its place.
+
+`definitions/rabbitmq-3.10.8.json` is what `rabbitmqctl export_definitions` of that version wrote
+of a broker with something of each kind in it, indented.
+"""
+
+import hashlib
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from server.definitions import (
+    Binding,
+    Definitions,
+    DefinitionsError,
+    Exchange,
+    Permission,
+    Policy,
+    Queue,
+    TopicPermission,
+    User,
+    VirtualHost,
+    load,
+)
+
+EXPORTED = Path(__file__).parent / "definitions" / "rabbitmq-3.10.8.json"
+
+
+def written(tmp_path: Path, content: Any) -> str:
+    path = tmp_path / "definitions.json"
+    path.write_text(content if isinstance(content, str) else json.dumps(content), "utf-8")
+    return str(path)
+
+
+@pytest.fixture(scope="module")
+def exported() -> Definitions:
+    return load(str(EXPORTED))
+
+
+def test_users_of_an_export_have_their_hashes_and_tags(exported: Definitions) -> None:
+    """The password of clerk was set to "secret"."""
+    assert [(user.name, user.tags) for user in exported.users] == [
+        ("guest", ["administrator"]),
+        ("clerk", ["monitoring", "policymaker"]),
+    ]
+    hashed = exported.users[1].password_hash
+    assert hashed is not None
+    assert hashed[4:] == hashlib.sha256(hashed[:4] + b"secret").digest()
+
+
+def test_virtual_hosts_and_permissions_of_an_export(exported: Definitions) -> None:
+    assert exported.vhosts == [VirtualHost(name="orders"), VirtualHost(name="/")]
+    assert exported.permissions[1] == Permission(
+        user="clerk",
+        vhost="orders",
+        configure="^clerk-.*",
+        write=".*",
+        read=r"^(clerk-.*|amq\.topic)$",
+    )
+    assert len(exported.permissions) == 3
+    assert exported.topic_permissions == [
+        TopicPermission(
+            user="clerk",
+            vhost="orders",
+            exchange="amq.topic",
+            write=r"^{username}\..*",
+            read=".*",
+        )
+    ]
+
+
+def test_policies_of_an_export(exported: Definitions) -> None:
+    unrouted, bounded = exported.policies
+    assert (unrouted.name, unrouted.apply_to, unrouted.priority) == ("unrouted", "exchanges", 0)
+    assert unrouted.definition == {"alternate-exchange": "unrouted"}
+    assert bounded == Policy(
+        vhost="orders",
+        name="bounded",
+        pattern="^clerk-",
+        apply_to="queues",
+        priority=3,
+        settings={
+            "dead-letter-exchange": "dead",
+            "max-length": 1000,
+            "message-ttl": 60000,
+            "overflow": "reject-publish",
+        },
+    )
+
+
+def test_an_operator_policy_is_one_though_its_settings_come_as_pairs(exported: Definitions) -> None:
+    (roof,) = exported.operator_policies
+    assert (roof.vhost, roof.name, roof.pattern) == ("orders", "roof", ".*")
+    assert (roof.apply_to, roof.priority, roof.definition) == ("queues", 1, {"max-length": 100000})
+
+
+def test_the_topology_of_an_export(exported: Definitions) -> None:
+    assert exported.queues[0] == Queue(
+        vhost="orders",
+        name="clerk-one",
+        arguments={"x-max-priority": 5, "x-queue-type": "classic"},
+    )
+    assert [queue.name for queue in exported.queues] == ["clerk-one", "kept", "clerk-rest"]
+    assert exported.exchanges[2] == Exchange(
+        vhost="orders",
+        name="by kind",
+        type="headers",
+        arguments={"alternate-exchange": "unrouted"},
+    )
+    assert exported.bindings[1] == Binding(
+        vhost="orders",
+        source="in",
+        destination="by kind",
+        destination_type="exchange",
+        routing_key="#",
+        arguments={"of": True},
+    )
+    assert len(exported.bindings) == 4
+
+
+def test_a_parameter_of_another_component_is_ignored_with_a_warning(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    load(str(EXPORTED))
+    (record,) = caplog.records
+    assert record.levelno == logging.WARNING
+    assert (record.__dict__["component"], record.__dict__["vhost"], record.__dict__["file"]) == (
+        "vhost-limits",
+        "orders",
+        str(EXPORTED),
+    )
+
+
+def test_an_empty_file_defines_nothing_and_unknown_keys_are_accepted(tmp_path: Path) -> None:
+    assert load(written(tmp_path, {})) == Definitions()
+    assert load(written(tmp_path, {"rabbit_version": "4.1", "new": [1]})) == Definitions()
+
+
+def test_what_is_left_out_has_its_default(tmp_path: Path) -> None:
+    read = load(
+        written(
+            tmp_path,
+            {
+                "users": [{"name": "u", "password": "secret"}],
+                "policies": [{"vhost": "/", "name": "p", "pattern": "", "definition": {}}],
+                "queues": [{"vhost": "/", "name": "q"}],
+                "exchanges": [{"vhost": "/", "name": "e", "type": "topic"}],
+            },
+        )
+    )
+    assert (read.users[0].password, read.users[0].tags) == ("secret", [])
+    assert (read.policies[0].apply_to, read.policies[0].priority) == ("all", 0)
+    queue, exchange = read.queues[0], read.exchanges[0]
+    assert (queue.durable, queue.auto_delete, queue.arguments) == (True, False, {})
+    assert (exchange.durable, exchange.auto_delete, exchange.internal) == (True, False, False)
+
+
+def test_tags_may_be_one_text_with_commas(tmp_path: Path) -> None:
+    user = {"name": "u", "password": "secret", "tags": "administrator, monitoring"}
+    assert load(written(tmp_path, {"users": [user]})).users[0].tags == [
+        "administrator",
+        "monitoring",
+    ]
+
+
+def test_an_empty_hash_is_a_user_without_a_password(tmp_path: Path) -> None:
+    read = load(written(tmp_path, {"users": [{"name": "u", "password_hash": "", "tags": ""}]}))
+    assert (read.users[0].password, read.users[0].password_hash) == (None, b"")
+
+
+def test_a_password_is_in_no_repr(exported: Definitions) -> None:
+    user = User(name="u", password="secret")
+    assert "secret" not in repr(user)
+    assert "hash" not in repr(exported)
+
+
+def user(**fields: Any) -> dict[str, Any]:
+    return {"users": [{"name": "u", "password": "secret"}, {"name": "v", **fields}]}
+
+
+def entry(kind: str, **fields: Any) -> dict[str, Any]:
+    """A file with one entry that is right but for these fields; those that are None are not there.
+
+    A key of a policy that has a `-` is written with a `_`.
+    """
+    right: dict[str, dict[str, Any]] = {
+        "permissions": {"user": "u", "vhost": "/", "configure": "", "write": "", "read": ""},
+        "topic_permissions": {"user": "u", "vhost": "/", "exchange": "", "write": "", "read": ""},
+        "policies": {"vhost": "/", "name": "p", "pattern": "^q", "definition": {}},
+        "queues": {"vhost": "/", "name": "q", "durable": True, "arguments": {}},
+        "exchanges": {"vhost": "/", "name": "e", "type": "direct", "arguments": {}},
+        "bindings": {
+            "vhost": "/",
+            "source": "e",
+            "destination": "q",
+            "destination_type": "queue",
+            "routing_key": "",
+            "arguments": {},
+        },
+        "parameters": {"vhost": "/", "component": "operator_policy", "name": "p", "value": {}},
+    }
+    changed = {key.replace("apply_to", "apply-to"): value for key, value in fields.items()}
+    merged = {**right[kind], **changed}
+    return {kind: [{key: value for key, value in merged.items() if value is not None}]}
+
+
+@pytest.mark.parametrize("kind", ["permissions", "policies", "queues", "exchanges", "bindings"])
+def test_the_entries_that_are_changed_below_are_right_unchanged(tmp_path: Path, kind: str) -> None:
+    assert len(getattr(load(written(tmp_path, entry(kind))), kind)) == 1
+
+
+ALGORITHMS = "rabbit_password_hashing_sha256, rabbit_password_hashing_sha512"
+OPERATOR_POLICY = {"pattern": ".*", "definition": {}}
+
+
+@pytest.mark.parametrize(
+    ("content", "place", "said"),
+    [
+        ([], "", "Expected `object`, got `array`"),
+        ({"users": {}}, "$.users", "Expected `array`"),
+        ({"users": [{"password": "x"}]}, "$.users[0]", "required field `name`"),
+        (user(), "$.users[1]", "either `password` or `password_hash`"),
+        (user(password="x", password_hash=""), "$.users[1]", "either `password` or"),
+        (user(password=""), "$.users[1]", "`password` that is not empty"),
+        (user(password_hash="no base 64"), "$.users[1].password_hash", "base64"),
+        (user(password_hash="AAAA"), "$.users[1]", "has 3 bytes; expected 36"),
+        (user(password_hash="", hashing_algorithm="md5"), "$.users[1]", ALGORITHMS),
+        (user(password="x", tags=7), "$.users[1].tags", "Expected `str | array`"),
+        ({"vhosts": [{"name": ""}]}, "$.vhosts[0]", "`name` that is not empty"),
+        (entry("permissions", write="("), "$.permissions[0]", "`write` is '('; expected a regular"),
+        (entry("permissions", read="[[:alpha:]]"), "$.permissions[0]", "expected a regular"),
+        (entry("permissions", read=7), "$.permissions[0].read", "Expected `str`"),
+        (entry("permissions", configure=None), "$.permissions[0]", "`configure`"),
+        (entry("topic_permissions", read="*"), "$.topic_permissions[0]", "`read` is '*'"),
+        (entry("policies", pattern="[z-a]"), "$.policies[0]", "`pattern` is '[z-a]'"),
+        (entry("policies", apply_to="streams"), "$.policies[0]", "one of all, queues, classic_q"),
+        (entry("policies", priority="1"), "$.policies[0].priority", "Expected `int`"),
+        (entry("policies", definition=[["one"]]), "$.policies[0].definition[0]", "length 2"),
+        (entry("policies", definition={"a": 1 << 63}), "$.policies[0]", "at most 64 bits"),
+        (entry("queues", durable="yes"), "$.queues[0].durable", "Expected `bool`"),
+        (entry("queues", name="é" * 128), "$.queues[0]", "at most 255 bytes"),
+        (entry("queues", name=""), "$.queues[0]", "`name` that is not empty"),
+        (entry("queues", arguments=[]), "$.queues[0].arguments", "Expected `object`"),
+        (entry("queues", arguments={"a": [{"b": 1 << 63}]}), "$.queues[0]", "at most 64 bits"),
+        (entry("exchanges", type=None), "$.exchanges[0]", "required field `type`"),
+        (entry("bindings", destination_type="topic"), "$.bindings[0]", "one of queue, exchange"),
+        (entry("bindings", routing_key="k" * 256), "$.bindings[0]", "`routing_key` is too long"),
+        (entry("parameters", component=None), "$.parameters[0]", "`component`"),
+        (entry("parameters"), "$.parameters[0].value", "required field `pattern`"),
+        (
+            entry("parameters", value={**OPERATOR_POLICY, "priority": "high"}),
+            "$.parameters[0].value.priority",
+            "Expected `int`",
+        ),
+        (
+            entry("parameters", value={**OPERATOR_POLICY, "apply-to": "none"}),
+            "$.parameters[0].value",
+            "one of all",
+        ),
+    ],
+)
+def test_what_is_wrong_is_refused_with_the_file_the_place_and_what_is_expected(
+    tmp_path: Path, content: Any, place: str, said: str
+) -> None:
+    path = written(tmp_path, content)
+    with pytest.raises(DefinitionsError) as caught:
+        load(path)
+    message = str(caught.value)
+    assert message.startswith(f"{path}: ")
+    assert said in message
+    assert message.endswith(f" - at `{place}`") or not place
+
+
+@pytest.mark.parametrize("text", ["", "{", "users: []", '{"users": []} more', "[" * 100_000])
+def test_what_is_no_json_is_refused_by_name(tmp_path: Path, text: str) -> None:
+    with pytest.raises(DefinitionsError, match=r"definitions\.json is not JSON"):
+        load(written(tmp_path, text))
+
+
+def test_what_is_no_text_is_refused_by_name(tmp_path: Path) -> None:
+    path = tmp_path / "definitions.json"
+    path.write_bytes(b'{"users": [{"name": "\xff"}]}')
+    with pytest.raises(DefinitionsError, match=r"definitions\.json is not JSON"):
+        load(str(path))
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(DefinitionsError, match=r"nowhere\.json: No such file"):
+        load(str(tmp_path / "nowhere.json"))
