@@ -32,12 +32,12 @@ The rooms, from the disk upwards:
   its pages with `lmdb_pages` first; `backing`, both of them and which store it is;
 - `records` (framing and checksums) of `message`s, with `compression`; `segments`, one file of
   records; `log`, all of them, and how a batch becomes durable;
-- `runs` and `queue`, what waits in memory; `memory`, how much of it may; `transient`, where
-  messages go that are not in the log; `transaction`;
+- `runs` and `queue`, what waits in memory; `expiry`, when that expires; `memory`, how much of it
+  may be there; `transient`, where messages go that are not in the log; `transaction`;
 - `ledger`, what the log says: of queues, with `index` and `index_writer`, and of segments, with
   `accounts`; `checkpoint` and `compaction`, which keep it on disk; `keeper`, when they are due, and
   `worker`, who does them; `space`, the reserve for a full disk;
-- `marker` and `recovery`, opening; `store`, the face of all this.
+- `marker`, `opening` and `recovery`; `store`, the face of all this.
 
 FORMAT.md has every byte on disk.
 """

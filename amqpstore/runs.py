@@ -36,9 +36,6 @@ SpanT = TypeVar("SpanT", bound=Span)
 _GONE: Any = None
 """In the place of a run that was dropped from the front of a list."""
 
-_MOST_DROPPED = 64
-"""So many of them do no harm in any list."""
-
 
 class Run:
     """`count` messages of one queue, from `first_sequence` on, delivered `delivery_count` times.
@@ -169,14 +166,9 @@ class RunList(Generic[SpanT]):
     def take_first(self, limit: int) -> SpanT:
         """Remove and return up to `limit` messages, all from the first run."""
         runs = self._runs
-        head = self._head
-        run = runs[head]
+        run = runs[self._head]
         if run.count > limit:
             run = run.split(limit)
-        elif head < _MOST_DROPPED:
-            # As `_drop_first` does it, without the call: there is one for each delivery.
-            runs[head] = _GONE
-            self._head = head + 1
         else:
             self._drop_first()
         self.count -= run.count
@@ -219,7 +211,7 @@ class RunList(Generic[SpanT]):
         # nothing may be kept alive by it.
         self._runs[self._head] = _GONE
         self._head += 1
-        if self._head > _MOST_DROPPED and self._head * 2 >= len(self._runs):
+        if self._head >= 64 and self._head * 2 >= len(self._runs):
             del self._runs[: self._head]
             self._head = 0
 

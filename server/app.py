@@ -12,6 +12,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from functools import partial
 from importlib.metadata import version
+from typing import Any
 
 import trio
 
@@ -23,6 +24,8 @@ from server.broker.exchanges import EXCHANGE_TYPES, plugged_in
 from server.committer import Committer
 from server.config import Config, ConfigError, host_and_port
 from server.connection import SocketConnection
+from server.definitions import Definitions, DefinitionsError, User, load
+from server.importing import apply_definitions
 from server.turn import Turn
 from server.users import Users
 
@@ -40,16 +43,17 @@ def serve(config: Config, on_ready: Callable[[list[tuple[str, int]], str], None]
     """Run the broker until SIGTERM or SIGINT.
 
     Args: on_ready, called with the addresses listened on and the data directory.
-    Raises: StoreError, ConfigError (an address cannot be listened on), OSError.
+    Raises: StoreError, ConfigError (an address cannot be listened on), DefinitionsError, OSError.
     """
     # The committer's thread wakes for a moment between two syncs; the default of 5 ms would have
     # it wait for that moment as long as thirty syncs take.
     sys.setswitchinterval(0.0005)
     addresses = [host_and_port(address) for address in config.listen]
+    definitions = load(config.definitions) if config.definitions else None
     store = Store.open(config.data, options=_options(config))
     try:
         _log_recovery(store)
-        trio.run(_run, config, store, addresses, on_ready)
+        trio.run(_run, config, store, definitions, addresses, on_ready)
     except BaseExceptionGroup as group:
         store.abandon()
         raise _cause(group) from None
@@ -99,17 +103,18 @@ def _cause(group: BaseExceptionGroup) -> BaseException:
 async def _run(
     config: Config,
     store: Store,
+    definitions: Definitions | None,
     addresses: list[tuple[str, int]],
     on_ready: Callable[[list[tuple[str, int]], str], None],
 ) -> None:
     listeners = await _listen(addresses)
-    app = _App(config, store)
+    app = _App(config, store, definitions)
     # What is there now stays: collecting it over and over would only cost time.
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 50)
     names = [listener.getsockname() for listener in listeners]
-    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(app.run, listeners, signals)
             on_ready([(name[0], name[1]) for name in names], store.directory)
@@ -118,7 +123,7 @@ async def _run(
 class _App:
     """The tasks of a running broker."""
 
-    def __init__(self, config: Config, store: Store) -> None:
+    def __init__(self, config: Config, store: Store, definitions: Definitions | None) -> None:
         self._limits = Limits(
             channel_max=config.channel_max,
             frame_max=config.frame_max,
@@ -136,6 +141,12 @@ class _App:
         self._timers = core.timers
         self._users = Users(store)
         self._broker = Broker(core)
+        self._definitions = config.definitions
+        if definitions is not None:
+            for user in definitions.users:
+                self._users.define(user.name, self._hash(user))
+            apply_definitions(definitions, self._broker)
+        self._users.define_default()
         self._turn = Turn(self._broker)
         self._committer = Committer(store, self._turn.wake)
         self._connections: set[SocketConnection] = set()
@@ -157,12 +168,37 @@ class _App:
                     for listener in listeners:
                         doors.start_soon(self._accept, listener, clients)
                     async for number in signals:
+                        if number == signal.SIGHUP:
+                            await self._reload()
+                            continue
                         _log.info("stopping", extra={"signal": signal.Signals(number).name})
                         break
                     doors.cancel_scope.cancel()
                 clients.start_soon(self._say_goodbye, clients.cancel_scope)
             await self._committer.stop()
             service.cancel_scope.cancel()
+
+    async def _reload(self) -> None:
+        """Read the definitions again; what is wrong with them is logged, and nothing changed."""
+        if not self._definitions:
+            _log.warning("nothing to read again: the configuration names no definitions")
+            return
+        try:
+            definitions = load(self._definitions)
+        except DefinitionsError as error:
+            _log.error("definitions not read", extra={"reason": str(error)})
+            return
+        for user in definitions.users:
+            row = await trio.to_thread.run_sync(self._hash, user)
+            self._users.define(user.name, row)
+        apply_definitions(definitions, self._broker)
+        self._turn.wake()
+        _log.info("definitions read", extra={"file": self._definitions})
+
+    def _hash(self, user: User) -> dict[str, Any]:
+        if user.password is not None:
+            return self._users.hashed(user.password.encode())
+        return self._users.imported(user.password_hash or b"", user.hashing_algorithm)
 
     async def _accept(self, listener: socket.socket, clients: trio.Nursery) -> None:
         with listener:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import os
+from typing import Any
 
 import argon2
 
@@ -18,29 +19,59 @@ DEFAULT_USER = "guest"
 DEFAULT_PASSWORD = b"guest"
 
 
+_HASHES = {
+    "rabbit_password_hashing_sha256": hashlib.sha256,
+    "rabbit_password_hashing_sha512": hashlib.sha512,
+}
+_SALT_BYTES = 4
+
+
 class Users:
-    """The users of a store. A new store gets guest/guest, which is good from loopback only.
+    """The users of a store.
 
     A check takes about 100 ms of one core, by design of the hash: call it in a worker thread. A
-    login that was right once is remembered for this process under a keyed digest.
+    login that was right once is remembered for this process under a keyed digest. Hashes that
+    were imported from RabbitMQ are checked as there.
     """
 
     def __init__(self, store: Store) -> None:
+        self._store = store
         self._hasher = argon2.PasswordHasher()
         self._key = os.urandom(32)
         self._verified: dict[str, bytes] = {}
-        self._hashes = {name: row["hash"] for name, row in store.definitions("users").items()}
-        if not self._hashes:
-            hashed = self._hasher.hash(DEFAULT_PASSWORD)
-            store.define(
+        self._rows: dict[str, dict[str, Any]] = store.definitions("users")
+        # Checked against where there is no such user, so that the time taken does not tell.
+        self._nobody = self._hasher.hash(os.urandom(16))
+
+    def define_default(self) -> None:
+        """Where there is no user: make guest/guest, who may do all, and only from loopback."""
+        if not self._rows:
+            row = self.hashed(DEFAULT_PASSWORD)
+            self._store.define(
                 [
-                    Change("users", DEFAULT_USER, {"hash": hashed}),
+                    Change("users", DEFAULT_USER, row),
                     Change("permissions", name_key(DEFAULT_USER, DEFAULT_VHOST), ALL),
                 ]
             )
-            self._hashes = {DEFAULT_USER: hashed}
-        # Checked against where there is no such user, so that the time taken does not tell.
-        self._nobody = self._hasher.hash(os.urandom(16))
+            self._rows[DEFAULT_USER] = row
+
+    def define(self, user: str, row: dict[str, Any]) -> None:
+        """Have a user with a hash, of `hashed` or `imported`. Durable on return."""
+        self._store.define([Change("users", user, row)])
+        self._rows[user] = row
+        self._verified.pop(user, None)
+
+    def hashed(self, password: bytes) -> dict[str, Any]:
+        """What is kept of a password. Slow."""
+        return {"hash": self._hasher.hash(password)}
+
+    @staticmethod
+    def imported(password_hash: bytes, algorithm: str) -> dict[str, Any]:
+        """What is kept of RabbitMQ's hash: a salt of 4 bytes, and what it makes with the password.
+
+        An empty one is of a user who cannot log in with a password.
+        """
+        return {"algorithm": algorithm, "hash": password_hash}
 
     def is_known(self, user: str, password: bytes) -> bool:
         """Whether the login was right before; otherwise it takes `check` to tell."""
@@ -49,11 +80,16 @@ class Users:
 
     def check(self, user: str, password: bytes) -> bool:
         """Whether the login is right. Slow."""
-        try:
-            self._hasher.verify(self._hashes.get(user, self._nobody), password)
-        except argon2.exceptions.Argon2Error:
-            return False
-        if user not in self._hashes or not password:
+        row = self._rows.get(user)
+        if row is not None and (algorithm := row.get("algorithm")):
+            salt, digest = row["hash"][:_SALT_BYTES], row["hash"][_SALT_BYTES:]
+            right = hmac.compare_digest(_HASHES[algorithm](salt + password).digest(), digest)
+        else:
+            try:
+                right = self._hasher.verify(row["hash"] if row else self._nobody, password)
+            except argon2.exceptions.Argon2Error:
+                right = False
+        if not right or row is None or not password:
             return False
         self._verified[user] = self._digest(user, password)
         return True

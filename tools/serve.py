@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Run the broker. Returns the exit code."""
     # Here, so that the other verbs start without the broker.
-    from server import app, config, logs
+    from server import app, config, definitions, logs
 
     try:
         settings = config.load(arguments.config) if arguments.config else config.Config()
@@ -39,7 +39,7 @@ def run(arguments: argparse.Namespace) -> int:
         settings.listen = arguments.listen or settings.listen
         logs.set_up(settings.log_level)
         app.serve(settings, _print_ready)
-    except config.ConfigError as error:
+    except (config.ConfigError, definitions.DefinitionsError) as error:
         return _fail(EXIT_USAGE, error)
     except StoreLockedError as error:
         return _fail(EXIT_LOCKED, error)

@@ -8,7 +8,6 @@ from amqpstore.catalog import Change
 from server.broker.core import Core
 from server.broker.errors import NotAllowedError, NotFoundError
 from server.broker.permissions import Access
-from server.broker.policy import Policy
 from server.broker.rows import name_key
 from server.broker.vhost import VirtualHost
 
@@ -81,10 +80,6 @@ class Broker:
         key = name_key(user, vhost)
         self.core.store.define([Change("permissions", key, row)])
         self._permissions[key] = row
-
-    def define_policy(self, vhost: str, policy: Policy, *, operator: bool = False) -> None:
-        """Set a policy, in the place of one of its name."""
-        self.vhost(vhost).define_policy(policy, operator=operator)
 
     def _restore_queues(self) -> None:
         """Take in what the store has: first what queues are called, then their levels."""

@@ -433,13 +433,28 @@ class VirtualHost:
 
     # Policies.
 
-    def define_policy(self, policy: Policy, *, operator: bool) -> None:
-        """Set a policy, in the place of one of its name. Durable on return."""
-        row = {"vhost": self.name, "operator": operator, **asdict(policy)}
-        kind = "operator" if operator else "user"
-        self._define([Change("policies", f"{self.name}\0{kind}\0{policy.name}", row)])
-        self.restore_policy(row)
+    def define_policies(self, policies: Sequence[Policy], *, operator: bool) -> None:
+        """Have these policies, or operator policies, and no others. Durable on return."""
+        present = self.operator_policies if operator else self.policies
+        names = {policy.name for policy in policies}
+        changes = [
+            Change("policies", self._policy_key(name, operator=operator), None)
+            for name in present
+            if name not in names
+        ]
+        rows = [{"vhost": self.name, "operator": operator, **asdict(policy)} for policy in policies]
+        changes += [
+            Change("policies", self._policy_key(row["name"], operator=operator), row)
+            for row in rows
+        ]
+        self._define(changes)
+        present.clear()
+        for row in rows:
+            self.restore_policy(row)
         self.apply_policies()
+
+    def _policy_key(self, name: str, *, operator: bool) -> str:
+        return f"{self.name}\0{'operator' if operator else 'user'}\0{name}"
 
     def restore_policy(self, row: Mapping[str, Any]) -> None:
         """Take in a policy from the catalog, before there are queues that it is for."""

@@ -2,6 +2,7 @@
 
 import struct
 from collections import Counter
+from collections.abc import Sequence
 
 import pika
 import pytest
@@ -50,6 +51,12 @@ class Consumer(Inbox):
         self.consumer_tag = channel.basic_consume(
             name, self._on_message, auto_ack=auto_ack, arguments=self._given
         )
+
+
+def wait_for_total(channel: BlockingChannel, inboxes: Sequence[Inbox], count: int) -> None:
+    """Return once the inboxes have so many messages together."""
+    wait_until(channel, lambda: sum(held(*inboxes)) >= count)
+    assert sum(held(*inboxes)) == count
 
 
 def held(*inboxes: Inbox) -> list[int]:
@@ -156,7 +163,7 @@ def test_consumers_of_higher_priority_are_served_first(channel: BlockingChannel)
         ([0, 0, 1], [0, 0, 2], [0, 1, 2], [0, 2, 2], [1, 2, 2], [2, 2, 2], [2, 2, 2])
     ):
         fill(channel, name, 1)
-        wait_until(channel, lambda at=count: sum(held(low, plain, high)) >= min(at + 1, 6))
+        wait_for_total(channel, (low, plain, high), min(count + 1, 6))
         assert held(low, plain, high) == expected
     channel.basic_ack(high.received[0].delivery_tag)
     high.wait_for(3)
@@ -206,7 +213,7 @@ def test_a_rejected_message_goes_to_another_consumer(
     for round_ in range(1, 11):
         before = held(*inboxes)
         fill(channel, name, 1)
-        wait_until(channel, lambda total=sum(before): sum(held(*inboxes)) == total + 1)
+        wait_for_total(channel, inboxes, sum(before) + 1)
         at = 0 if len(inboxes[0].received) > before[0] else 1
         tag = inboxes[at].received[-1].delivery_tag
         refuse = channels[at].basic_reject if how == "reject" else channels[at].basic_nack
@@ -245,7 +252,7 @@ def test_recover_without_requeue_redelivers_to_the_same_consumer(
         client.send(basic_consume(2, name, "another", no_ack=False))
         client.expect(BASIC_CONSUME_OK, 2)
         client.send(method(1, (60, method_id), b"\x00"))
-        seen = []
+        seen: list[tuple[int, int, bytes]] = []
         while len(seen) < 3:
             received = client.next_frame()
             if received.method == BASIC_RECOVER_OK:
@@ -312,7 +319,7 @@ def test_cancelling_a_consumer_of_another_channel_changes_nothing(
     name = queue(channel)
     inbox = Inbox(channel, name, auto_ack=True)
     other = connection.channel()
-    other._impl.basic_cancel(inbox.consumer_tag, callback=lambda _frame: None)
+    vars(other)["_impl"].basic_cancel(inbox.consumer_tag, callback=lambda _frame: None)
     settle(other)
     fill(channel, name, 1)
     inbox.wait_for(1)
@@ -344,7 +351,7 @@ def test_messages_published_one_by_one_go_round_the_consumers(
     inboxes = [Inbox(connection.channel(), name, auto_ack=True) for _ in range(3)]
     for count in range(1, 31):
         fill(channel, name, 1)
-        wait_until(channel, lambda total=count: sum(held(*inboxes)) == total)
+        wait_for_total(channel, inboxes, count)
     assert held(*inboxes) == [10, 10, 10]
 
 

@@ -1,6 +1,7 @@
 """Exchanges, bindings and routing (RULES.md C; 0-9-1 section 3.1.3, class exchange)."""
 
 from collections import Counter
+from typing import Any
 
 import pika
 import pytest
@@ -129,7 +130,7 @@ def test_many_wildcards_in_a_row_cost_no_combinations(channel: BlockingChannel) 
 
 
 def match(
-    channel: BlockingChannel, arguments: dict[str, object], *tables: dict[str, object] | None
+    channel: BlockingChannel, arguments: dict[str, Any], *tables: dict[str, Any] | None
 ) -> list[int]:
     """Which of the headers reach a queue bound with the arguments."""
     source = exchange(channel, "headers")
@@ -196,7 +197,12 @@ def test_headers_pairs_that_start_with_x_are_ignored(channel: BlockingChannel) -
 def test_headers_with_x_counts_pairs_that_start_with_x(channel: BlockingChannel) -> None:
     """C14, C16: all-with-x and any-with-x."""
     arguments = {"x-kind": "b", "a": 1}
-    tables = ({"a": 1}, {"x-kind": "b"}, {"a": 1, "x-kind": "b"}, {"x-kind": "c"})
+    tables: tuple[dict[str, Any], ...] = (
+        {"a": 1},
+        {"x-kind": "b"},
+        {"a": 1, "x-kind": "b"},
+        {"x-kind": "c"},
+    )
     assert match(channel, {"x-match": "all-with-x", **arguments}, *tables) == [2]
     assert match(channel, {"x-match": "any-with-x", **arguments}, *tables) == [0, 1, 2]
 
@@ -371,7 +377,7 @@ def test_cc_and_bcc_add_routing_keys(channel: BlockingChannel) -> None:
     """C38, C125: BCC is gone before delivery, CC is not."""
     target = exchange(channel, "direct")
     queues = {key: bound(channel, target, key) for key in ("to", "cc", "bcc", "other")}
-    fields = {"CC": ["cc", "to"], "BCC": ["bcc"], "kept": 1}
+    fields: dict[str, Any] = {"CC": ["cc", "to"], "BCC": ["bcc"], "kept": 1}
     channel.basic_publish(target, "to", b"x", BasicProperties(headers=fields))
     for key, name in queues.items():
         messages = drain(channel, name)
@@ -493,7 +499,8 @@ def test_x_random_sends_to_one_queue_of_all(channel: BlockingChannel) -> None:
     for number in range(300):
         channel.basic_publish(source, "", str(number).encode())
     seen = [texts(channel, name) for name in names]
-    assert sorted(sum(seen, []), key=int) == [str(number) for number in range(300)]
+    everything = sorted((text for part in seen for text in part), key=int)
+    assert everything == [str(number) for number in range(300)]
     assert all(seen)
 
 

@@ -1,4 +1,4 @@
-"""Publishing: returns, confirms, properties, requests and replies (RULES.md E and H; class basic)."""
+"""Publishing: returns, confirms, properties, requests and replies (RULES.md E and H)."""
 
 import struct
 import threading

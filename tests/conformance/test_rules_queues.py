@@ -2,6 +2,7 @@
 
 import pika
 import pytest
+from pika import DeliveryMode
 from pika.adapters.blocking_connection import BlockingChannel
 from pika.exceptions import NackError
 from pika.spec import BasicProperties
@@ -115,7 +116,9 @@ def test_an_equal_number_of_another_width_is_no_difference(channel: BlockingChan
     """C050: what counts is the value, not the octets that say it."""
     name = unique()
     channel.queue_declare(name, exclusive=True, arguments={"x-max-length": 10})
-    channel.queue_declare(name, exclusive=True, arguments={"x-max-length": 10 + (1 << 32) - (1 << 32)})
+    channel.queue_declare(
+        name, exclusive=True, arguments={"x-max-length": 10 + (1 << 32) - (1 << 32)}
+    )
     with channel_closed_with(406):
         channel.queue_declare(name, exclusive=True, arguments={"x-max-length": 11})
 
@@ -237,7 +240,7 @@ def test_messages_of_one_priority_keep_their_order(channel: BlockingChannel) -> 
     """C087, H19, D11: whatever their persistence."""
     name = queue(channel, {"x-max-priority": 2})
     for number in range(60):
-        mode = 2 if number % 3 else 1
+        mode = DeliveryMode.Persistent if number % 3 else DeliveryMode.Transient
         properties = BasicProperties(priority=number % 2, delivery_mode=mode)
         channel.basic_publish("", name, str(number).encode(), properties)
     expected = [*range(1, 60, 2), *range(0, 60, 2)]

@@ -2,6 +2,7 @@
 
 import pika
 import pytest
+from pika import DeliveryMode
 from pika.adapters.blocking_connection import BlockingChannel
 from pika.spec import BasicProperties
 
@@ -16,6 +17,7 @@ from tests.conformance.topology import (
     get_soon,
     headers,
     queue,
+    session,
     texts,
     unique,
 )
@@ -24,9 +26,7 @@ from tests.interop.pika_client import (
     Inbox,
     Received,
     channel_closed_with,
-    connect,
     drain,
-    get,
     ready,
     settle,
     wait_until,
@@ -75,9 +75,7 @@ def test_a_messages_expiration_removes_it(channel: BlockingChannel) -> None:
 
 
 @pytest.mark.parametrize("expiration", ["soon", "-1", "1.5", "", "10s", " 5"])
-def test_an_expiration_that_is_no_number_is_406(
-    channel: BlockingChannel, expiration: str
-) -> None:
+def test_an_expiration_that_is_no_number_is_406(channel: BlockingChannel, expiration: str) -> None:
     """H02."""
     with channel_closed_with(406):
         channel.basic_publish("", queue(channel), b"", expiring(expiration))
@@ -136,7 +134,11 @@ def test_a_requeue_does_not_start_the_ttl_anew(channel: BlockingChannel) -> None
     """H08: what is overdue when it is requeued goes before what was published meanwhile."""
     dead = queue(channel)
     arguments = dead_lettering(dead, {"x-message-ttl": 1000})
-    name, marker, later = queue(channel, arguments), queue(channel, arguments), queue(channel, arguments)
+    name, marker, later = (
+        queue(channel, arguments),
+        queue(channel, arguments),
+        queue(channel, arguments),
+    )
     channel.basic_publish("", name, b"held")
     held = get_soon(channel, name, auto_ack=False)
     channel.basic_publish("", marker, b"marker")
@@ -185,7 +187,9 @@ def test_a_rejected_message_is_dead_lettered(channel: BlockingChannel, how: str)
     source = exchange(channel, "direct")
     name = queue(channel, {"x-dead-letter-exchange": dead_exchange})
     channel.queue_bind(name, source, "key")
-    properties = BasicProperties(headers={"mine": 1}, delivery_mode=2, message_id="id")
+    properties = BasicProperties(
+        headers={"mine": 1}, delivery_mode=DeliveryMode.Persistent, message_id="id"
+    )
     channel.basic_publish(source, "key", b"body", properties)
     held = get_soon(channel, name, auto_ack=False)
     if how == "reject":
@@ -409,66 +413,64 @@ def test_without_a_delivery_limit_a_message_comes_back_as_often_as_it_is_requeue
 def test_a_delivery_limit_counts_across_restarts(broker: BrokerProcess) -> None:
     """D26, C103: a kill included."""
     arguments = dead_lettering("dead", {"x-delivery-limit": 2})
-    connection = connect(broker.url)
-    channel = connection.channel()
-    channel.queue_declare("dead", durable=True)
-    channel.queue_declare("limited", durable=True, arguments=arguments)
-    confirming(connection).basic_publish("", "limited", b"poison", PERSISTENT)
-    for end in (broker.restart, broker.kill, broker.restart):
-        held = get_soon(channel, "limited", auto_ack=False)
-        assert held.body == b"poison"
-        # A persistent message that is confirmed behind the delivery: the delivery is noted too.
-        confirming(connection).basic_publish("", "dead", b"mark", PERSISTENT)
-        end()
-        if not broker.running:
-            broker.start()
-        connection = connect(broker.url)
+    with session(broker.url) as connection:
+        connection.channel().queue_declare("dead", durable=True)
+        connection.channel().queue_declare("limited", durable=True, arguments=arguments)
+        confirming(connection).basic_publish("", "limited", b"poison", PERSISTENT)
+    for is_killed in (False, True, False):
+        with session(broker.url) as connection:
+            held = get_soon(connection.channel(), "limited", auto_ack=False)
+            assert held.body == b"poison"
+            # What is confirmed behind the delivery is on disk, and so the delivery is.
+            confirming(connection).basic_publish("", "dead", b"mark", PERSISTENT)
+            if is_killed:
+                broker.kill()
+        broker.restart()
+    with session(broker.url) as connection:
         channel = connection.channel()
-    wait_until_ready(channel, "dead", 4)
-    assert ready(channel, "limited") == 0
-    connection.close()
+        wait_until_ready(channel, "dead", 4)
+        assert ready(channel, "limited") == 0
 
 
 def test_messages_expire_while_the_broker_is_down(broker: BrokerProcess) -> None:
     """H02, H13: and are dead-lettered when it is back."""
-    connection = connect(broker.url)
-    channel = connection.channel()
-    channel.queue_declare("dead", durable=True)
-    channel.queue_declare("first", durable=True, arguments=dead_lettering("dead"))
-    confirms = confirming(connection)
-    for body, expiration in ((b"stays", None), (b"expires", "1500")):
-        properties = BasicProperties(delivery_mode=2, expiration=expiration)
-        confirms.basic_publish("", "first", body, properties)
+    with session(broker.url) as connection:
+        channel = connection.channel()
+        channel.queue_declare("dead", durable=True)
+        channel.queue_declare("first", durable=True, arguments=dead_lettering("dead"))
+        confirms = confirming(connection)
+        for body, expiration in ((b"stays", None), (b"expires", "1500")):
+            properties = BasicProperties(
+                delivery_mode=DeliveryMode.Persistent, expiration=expiration
+            )
+            confirms.basic_publish("", "first", body, properties)
     broker.restart()
-    connection = connect(broker.url)
-    channel = connection.channel()
-    wait_until_ready(channel, "dead", 1)
-    assert bodies(channel, "first") == [b"stays"]
-    message = get(channel, "dead", auto_ack=True)
-    assert message is not None
-    assert (message.body, deaths(message)[0]["original-expiration"]) == (b"expires", "1500")
-    connection.close()
+    with session(broker.url) as connection:
+        channel = connection.channel()
+        wait_until_ready(channel, "dead", 1)
+        assert bodies(channel, "first") == [b"stays"]
+        message = get_soon(channel, "dead")
+        assert (message.body, deaths(message)[0]["original-expiration"]) == (b"expires", "1500")
 
 
 def test_dead_letters_survive_a_kill_in_one_queue_or_the_other(broker: BrokerProcess) -> None:
     """H13: never in both, never in neither."""
-    connection = connect(broker.url)
-    channel = connection.channel()
-    channel.queue_declare("dead", durable=True)
-    arguments = dead_lettering("dead", {"x-message-ttl": 400})
-    channel.queue_declare("first", durable=True, arguments=arguments)
     published = [str(number).encode() for number in range(300)]
-    confirms = confirming(connection)
-    for body in published:
-        confirms.basic_publish("", "first", body, PERSISTENT)
-    wait_until(channel, lambda: ready(channel, "dead") > 0)
-    broker.kill()
+    with session(broker.url) as connection:
+        channel = connection.channel()
+        channel.queue_declare("dead", durable=True)
+        arguments = dead_lettering("dead", {"x-message-ttl": 400})
+        channel.queue_declare("first", durable=True, arguments=arguments)
+        confirms = confirming(connection)
+        for body in published:
+            confirms.basic_publish("", "first", body, PERSISTENT)
+        wait_until(channel, lambda: ready(channel, "dead") > 0)
+        broker.kill()
     broker.start()
-    connection = connect(broker.url)
-    channel = connection.channel()
-    wait_until_ready(channel, "dead", len(published))
-    assert sorted(bodies(channel, "dead")) == sorted(published)
-    connection.close()
+    with session(broker.url) as connection:
+        channel = connection.channel()
+        wait_until_ready(channel, "dead", len(published))
+        assert sorted(bodies(channel, "dead")) == sorted(published)
 
 
 def test_two_connections_may_dead_letter_to_one_queue(

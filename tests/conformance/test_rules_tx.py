@@ -7,7 +7,16 @@ import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 
 from tests.broker_process import BrokerProcess
-from tests.conformance.topology import bodies, bound, confirming, exchange, queue, texts, unique
+from tests.conformance.topology import (
+    bodies,
+    bound,
+    confirming,
+    exchange,
+    queue,
+    session,
+    texts,
+    unique,
+)
 from tests.conformance.wire_client import (
     BASIC_RETURN,
     TX_COMMIT,
@@ -20,6 +29,7 @@ from tests.conformance.wire_client import (
     body,
     header,
     method,
+    publish,
     publish_method,
 )
 from tests.interop.pika_client import (
@@ -31,7 +41,6 @@ from tests.interop.pika_client import (
     get,
     ready,
     settle,
-    wait_until,
     wait_until_ready,
 )
 
@@ -50,7 +59,7 @@ def take(channel: BlockingChannel, name: str, count: int) -> list[Received]:
     return [message for message in messages if message is not None]
 
 
-def publish(channel: BlockingChannel, name: str, *messages: str) -> None:
+def publish_texts(channel: BlockingChannel, name: str, *messages: str) -> None:
     for text in messages:
         channel.basic_publish("", name, text.encode(), PERSISTENT)
 
@@ -77,7 +86,7 @@ def test_a_publish_is_invisible_until_commit(channel: BlockingChannel, tx: Block
     """I08, I13: and then there, in order."""
     name = queue(channel)
     inbox = Inbox(channel, name, auto_ack=True)
-    publish(tx, name, "a", "b", "c")
+    publish_texts(tx, name, "a", "b", "c")
     settle(tx)
     assert not inbox.received
     tx.tx_commit()
@@ -91,7 +100,7 @@ def test_commit_ok_means_that_effects_are_visible(
     """I13, C158: to every other channel."""
     name = queue(channel)
     for count in range(1, 11):
-        publish(tx, name, "x")
+        publish_texts(tx, name, "x")
         tx.tx_commit()
         assert ready(channel, name) == count
 
@@ -99,9 +108,9 @@ def test_commit_ok_means_that_effects_are_visible(
 def test_a_rollback_forgets_publishes(channel: BlockingChannel, tx: BlockingChannel) -> None:
     """I02, I08: what follows is a new transaction."""
     name = queue(channel)
-    publish(tx, name, "forgotten")
+    publish_texts(tx, name, "forgotten")
     tx.tx_rollback()
-    publish(tx, name, "kept")
+    publish_texts(tx, name, "kept")
     tx.tx_commit()
     assert texts(channel, name) == ["kept"]
 
@@ -112,7 +121,7 @@ def test_acks_count_from_the_commit(
 ) -> None:
     """I02: until then the channel holds the messages."""
     name = queue(channel)
-    publish(channel, name, "a", "b", "c")
+    publish_texts(channel, name, "a", "b", "c")
     wait_until_ready(channel, name, 3)
     messages = take(tx, name, 3)
     if multiple:
@@ -130,7 +139,7 @@ def test_a_rollback_of_acks_leaves_the_messages_with_the_client(
 ) -> None:
     """I06, I07: not requeued, and to be acked, rejected or recovered later."""
     name = queue(channel)
-    publish(channel, name, "a", "b", "c")
+    publish_texts(channel, name, "a", "b", "c")
     wait_until_ready(channel, name, 3)
     messages = take(tx, name, 3)
     for message in messages:
@@ -155,7 +164,7 @@ def test_rejects_count_from_the_commit(
     dead = queue(channel)
     arguments = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": dead}
     name = queue(channel, arguments)
-    publish(channel, name, "x")
+    publish_texts(channel, name, "x")
     wait_until_ready(channel, name, 1)
     [message] = take(tx, name, 1)
     refuse = tx.basic_reject if how == "reject" else tx.basic_nack
@@ -174,7 +183,7 @@ def test_acking_twice_in_one_transaction_is_406_at_once(
 ) -> None:
     """C104: it is not left to the commit; and the message is not lost."""
     name = queue(channel)
-    publish(channel, name, "x")
+    publish_texts(channel, name, "x")
     wait_until_ready(channel, name, 1)
     [message] = take(tx, name, 1)
     tx.basic_ack(message.delivery_tag)
@@ -220,8 +229,8 @@ def test_a_queue_deleted_before_the_commit_gets_nothing_and_the_rest_commits(
 ) -> None:
     """I05."""
     deleted, kept = queue(channel), queue(channel)
-    publish(tx, deleted, "nobody's")
-    publish(tx, kept, "kept")
+    publish_texts(tx, deleted, "nobody's")
+    publish_texts(tx, kept, "kept")
     settle(tx)
     channel.queue_delete(deleted)
     tx.tx_commit()
@@ -233,7 +242,7 @@ def test_an_unknown_exchange_is_found_at_once(
 ) -> None:
     """I10, I11, I20: 404 closes the channel, and nothing of the transaction happens."""
     name = queue(channel)
-    publish(tx, name, "uncommitted")
+    publish_texts(tx, name, "uncommitted")
     with channel_closed_with(404):
         tx.basic_publish(unique(), "key", b"x")
         settle(tx)
@@ -271,7 +280,7 @@ def test_a_rolled_back_publish_is_not_returned(url: str, name: str) -> None:
 
 @pytest.mark.parametrize("end", ["channel", "connection"])
 def test_what_is_not_committed_goes_with_its_channel(
-    channel: BlockingChannel, open_connection: object, url: str, end: str
+    channel: BlockingChannel, url: str, end: str
 ) -> None:
     """I20: publishes and acks; the messages are ready again, flagged."""
     name = queue(channel)
@@ -283,7 +292,7 @@ def test_what_is_not_committed_goes_with_its_channel(
     tx.tx_select()
     [message] = take(tx, shared, 1)
     tx.basic_ack(message.delivery_tag)
-    publish(tx, name, "uncommitted")
+    publish_texts(tx, name, "uncommitted")
     settle(tx)
     if end == "channel":
         tx.close()
@@ -301,7 +310,7 @@ def test_consume_process_publish_commits_or_comes_again(
 ) -> None:
     """I19."""
     source, target = queue(channel), queue(channel)
-    publish(channel, source, *map(str, range(6)))
+    publish_texts(channel, source, *map(str, range(6)))
     inbox = Inbox(tx, source)
     for count in range(1, 7):
         message = inbox.wait_for(count)[count - 1]
@@ -324,8 +333,8 @@ def test_transactions_of_two_channels_know_nothing_of_each_other(
     name = queue(channel)
     other = connection.channel()
     other.tx_select()
-    publish(tx, name, "first")
-    publish(other, name, "second")
+    publish_texts(tx, name, "first")
+    publish_texts(other, name, "second")
     settle(tx)
     other.tx_commit()
     tx.tx_rollback()
@@ -338,7 +347,7 @@ def test_a_full_queue_that_rejects_publishes_refuses_the_commit_or_the_message(
 ) -> None:
     """E11, H14: a transaction has no nack; what the queue cannot take is not in it."""
     name = queue(channel, {"x-max-length": 1, "x-overflow": "reject-publish"})
-    publish(tx, name, "a", "b")
+    publish_texts(tx, name, "a", "b")
     try:
         tx.tx_commit()
     except pika.exceptions.ChannelClosedByBroker as closed:
@@ -348,58 +357,52 @@ def test_a_full_queue_that_rejects_publishes_refuses_the_commit_or_the_message(
 
 def test_a_committed_transaction_survives_a_kill(broker: BrokerProcess) -> None:
     """I13 to I18: publishes to several queues, and acks that cannot come back."""
-    connection = connect(broker.url)
-    channel = connection.channel()
-    for name in ("source", "a", "b"):
-        channel.queue_declare(name, durable=True)
-    confirms = confirming(connection)
-    for number in range(100):
-        confirms.basic_publish("", "source", str(number).encode(), PERSISTENT)
-    tx = connection.channel()
-    tx.tx_select()
-    for message in take(tx, "source", 60):
-        tx.basic_publish("", "a", message.body, PERSISTENT)
-        tx.basic_publish("", "b", message.body, PERSISTENT)
-        tx.basic_ack(message.delivery_tag)
-    tx.tx_commit()
-    for message in take(tx, "source", 20):
-        tx.basic_publish("", "a", message.body, PERSISTENT)
-        tx.basic_ack(message.delivery_tag)
-    settle(tx)
-    broker.kill()
+    with session(broker.url) as connection:
+        channel = connection.channel()
+        for name in ("source", "a", "b"):
+            channel.queue_declare(name, durable=True)
+        confirms = confirming(connection)
+        for number in range(100):
+            confirms.basic_publish("", "source", str(number).encode(), PERSISTENT)
+        tx = connection.channel()
+        tx.tx_select()
+        for message in take(tx, "source", 60):
+            tx.basic_publish("", "a", message.body, PERSISTENT)
+            tx.basic_publish("", "b", message.body, PERSISTENT)
+            tx.basic_ack(message.delivery_tag)
+        tx.tx_commit()
+        for message in take(tx, "source", 20):
+            tx.basic_publish("", "a", message.body, PERSISTENT)
+            tx.basic_ack(message.delivery_tag)
+        settle(tx)
+        broker.kill()
     broker.start()
-    channel = connect(broker.url).channel()
-    moved = [str(number).encode() for number in range(60)]
-    assert bodies(channel, "a") == bodies(channel, "b") == moved
-    assert bodies(channel, "source") == [str(number).encode() for number in range(60, 100)]
-    channel.connection.close()
+    with session(broker.url) as connection:
+        channel = connection.channel()
+        moved = [str(number) for number in range(60)]
+        assert texts(channel, "a") == texts(channel, "b") == moved
+        assert texts(channel, "source") == [str(number) for number in range(60, 100)]
 
 
 def test_a_killed_broker_has_all_of_each_transaction_or_nothing(broker: BrokerProcess) -> None:
-    """I16, I17, I18: killed while one commit follows the other."""
-    connection = connect(broker.url)
-    channel = connection.channel()
+    """I16, I17, I18: killed with a commit under way."""
     names = ["a", "b", "c"]
-    for name in names:
-        channel.queue_declare(name, durable=True)
-    tx = connection.channel()
-    tx.tx_select()
-    committed = 0
-    for number in range(30):
+    with session(broker.url) as connection:
         for name in names:
-            for part in range(5):
-                publish(tx, name, f"{number}.{part}")
-        if number < 29:
-            tx.tx_commit()
-            committed += 1
-    tx._impl.tx_commit(callback=lambda _frame: None)
-    tx._connection._flush_output(lambda: True)
-    broker.kill()
+            connection.channel().queue_declare(name, durable=True)
+    with WireClient.connected(broker.url, channels=1) as client:
+        client.send(method(1, TX_SELECT))
+        client.expect(TX_SELECT_OK, 1)
+        for number in range(30):
+            for key in names * 5:
+                client.send(publish(1, key, str(number).encode(), b"\x10\x00\x02"))
+            client.send(method(1, TX_COMMIT))
+            if number < 29:
+                client.expect(TX_COMMIT_OK, 1)
+        broker.kill()
     broker.start()
-    channel = connect(broker.url).channel()
-    seen = [texts(channel, name) for name in names]
+    with session(broker.url) as connection:
+        seen = [texts(connection.channel(), name) for name in names]
     assert seen[0] == seen[1] == seen[2]
-    whole = [f"{number}.{part}" for number in range(30) for part in range(5)]
-    assert seen[0] in (whole[: committed * 5], whole)
-    wait_until(channel, lambda: ready(channel, "a") == 0)
-    channel.connection.close()
+    whole = [str(number) for number in range(30) for _ in range(5)]
+    assert seen[0] in (whole[:-5], whole)

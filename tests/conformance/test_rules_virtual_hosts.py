@@ -4,11 +4,11 @@ import pytest
 
 from server.broker.permissions import ALL
 from server.protocol import methods
+from server.protocol.content import BasicProperties
 from server.protocol.methods import METHODS, Method
 from server.protocol.spec import PROTOCOL_HEADER
 from tests.fuzz.simulated import USER, Answer, SimulatedClient, SimulatedServer
 from tests.fuzz.test_connection import content
-from tests.unit.protocol.strategies import BasicProperties
 
 PREDECLARED = ["", "amq.direct", "amq.fanout", "amq.topic", "amq.match", "amq.headers"]
 
@@ -144,7 +144,9 @@ def test_each_method_needs_its_permissions_and_no_more(
         server.broker.define_permissions(USER, "/", ALL)
 
 
-@pytest.mark.parametrize(("exchange", "resource"), [("amq.topic", "amq.topic"), ("", "amq.default")])
+@pytest.mark.parametrize(
+    ("exchange", "resource"), [("amq.topic", "amq.topic"), ("", "amq.default")]
+)
 def test_publishing_needs_write_on_the_exchange(exchange: str, resource: str) -> None:
     """O05, C03."""
     with SimulatedServer() as server:

@@ -1,15 +1,16 @@
 """What the tests of the rules share: queues and bindings in a line, and what reached them."""
 
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import pika
 from pika.adapters.blocking_connection import BlockingChannel
-from pika.exceptions import UnroutableError
+from pika.exceptions import AMQPError, UnroutableError
 from pika.spec import BasicProperties
 
-from tests.interop.pika_client import Received, drain, get, ready, wait_until
+from tests.interop.pika_client import Received, connect, drain, get, ready, wait_until
 
 Arguments = Mapping[str, Any]
 
@@ -27,7 +28,11 @@ def queue(channel: BlockingChannel, arguments: Arguments | None = None) -> str:
 
 
 def exchange(
-    channel: BlockingChannel, kind: str, arguments: Arguments | None = None, *, internal: bool = False
+    channel: BlockingChannel,
+    kind: str,
+    arguments: Arguments | None = None,
+    *,
+    internal: bool = False,
 ) -> str:
     """A new transient exchange."""
     name = unique(kind)
@@ -85,6 +90,17 @@ def confirming(connection: pika.BlockingConnection) -> BlockingChannel:
     channel = connection.channel()
     channel.confirm_delivery()
     return channel
+
+
+@contextmanager
+def session(url: str) -> Generator[pika.BlockingConnection]:
+    """A connection that is closed behind the block, also where the broker was killed in it."""
+    connection = connect(url)
+    try:
+        yield connection
+    finally:
+        with suppress(AMQPError):
+            connection.close()
 
 
 def headers(properties: BasicProperties) -> dict[str, Any]:

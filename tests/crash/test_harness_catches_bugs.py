@@ -18,6 +18,7 @@ import amqpstore.files
 import amqpstore.keeper
 import amqpstore.ledger
 import amqpstore.log
+import amqpstore.opening
 import amqpstore.records
 import amqpstore.recovery
 import amqpstore.store
@@ -192,7 +193,7 @@ def after_recovery(patch: Patch, then: Callable[..., None]) -> None:
         then(recovered, backing.files, queues)
         return recovered
 
-    patch.setattr(amqpstore.store, "recover", recover_and_then)
+    patch.setattr(amqpstore.opening, "recover", recover_and_then)
 
 
 def the_end_of_the_log_is_not_noted(patch: Patch) -> None:

@@ -240,7 +240,7 @@ def check_catalog_tables(text: str) -> None:
         ("quarantine", "%010d"),
     ]
     types = [document.code(row["value"]) for row in rows]
-    assert types == ["bin", "int", "map", "any", *["map"] * 5, "bin", "list", *["any"] * 4]
+    assert types == ["bin", "int", "map", "any", *["map"] * 5, "bin", "list", *["any"] * 6]
 
 
 def check_catalog_maps(text: str) -> None:

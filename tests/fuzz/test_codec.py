@@ -1,5 +1,6 @@
 """Any bytes into the codec: a value or the one right kind of error comes out, nothing else."""
 
+import itertools
 import struct
 
 import pytest
@@ -101,7 +102,7 @@ def receive(stream: bytes, cuts: list[int]) -> list[Event]:
     receiver = Receiver(FRAME_MAX, MAX_MESSAGE_BYTES)
     events = []
     places = [0, *sorted(cut % (len(stream) + 1) for cut in cuts), len(stream)]
-    for start, end in zip(places, places[1:], strict=False):
+    for start, end in itertools.pairwise(places):
         events += receiver.receive(stream[start:end])
     for event in events:
         check(event)

@@ -12,7 +12,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from server.protocol import methods
-from server.protocol.content import encode_content_header, encode_properties
+from server.protocol.content import (
+    BasicProperties,
+    encode_content_header,
+    encode_properties,
+)
 from server.protocol.frames import method_frame
 from server.protocol.layout import WireType
 from server.protocol.methods import METHODS, Method
@@ -32,7 +36,7 @@ SENT_BY_CLIENTS = {
 
 quick = settings(
     deadline=None,
-    max_examples=120,
+    max_examples=400,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 at_length = settings(quick, max_examples=5000)
@@ -40,13 +44,16 @@ at_length = settings(quick, max_examples=5000)
 GOODBYE = methods.ConnectionClose(
     reply_code=200, reply_text="bye", failing_class_id=0, failing_method_id=0
 )
+CHANNEL_GOODBYE = methods.ChannelClose(
+    reply_code=200, reply_text="bye", failing_class_id=0, failing_method_id=0
+)
 
 NAMES = {
     "queue": ["q1", "q2", "q3", "", "amq.rabbitmq.reply-to", "q.missing"],
-    "exchange": ["", "e1", "e2", "e3", "amq.direct", "amq.topic", "amq.headers", "e.missing"],
+    "exchange": ["", "e1", "e2", "e3", "", "amq.direct", "amq.topic", "amq.headers", "e.missing"],
     "routing_key": ["q1", "q2", "q3", "", "a.b", "a.*", "#", "1", "amq.rabbitmq.reply-to.x"],
     "consumer_tag": ["", "c1", "c2"],
-    "virtual_host": ["/", "/", "other"],
+    "virtual_host": ["/", "/", "/", "other"],
     "type": [
         "direct",
         "fanout",
@@ -62,52 +69,91 @@ NAMES = {
 for _other in ("source", "destination"):
     NAMES[_other] = NAMES["exchange"]
 
-numbers = st.sampled_from([0, 1, 2, 3, 10, 255, -1, 1 << 40])
+
+def rarely(usual: st.SearchStrategy[Any], odd: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    """The usual, and one time in ten or so the odd."""
+    return st.integers(0, 9).flatmap(lambda drawn: odd if drawn == 7 else usual)
+
+
 names = st.sampled_from(["q1", "q2", "e1", "e2", "", "missing"])
-arguments = st.fixed_dictionaries(
+wild_numbers = st.sampled_from([0, 1, 2, 3, 10, 255, -1, 1 << 40])
+small_numbers = st.sampled_from([0, 1, 2, 10])
+
+
+def queue_arguments(numbers: st.SearchStrategy[int]) -> st.SearchStrategy[dict[str, Any]]:
+    return st.fixed_dictionaries(
+        {},
+        optional={
+            "x-message-ttl": numbers,
+            "x-expires": numbers.filter(bool),
+            "x-max-length": numbers,
+            "x-max-length-bytes": numbers,
+            "x-max-priority": numbers,
+            "x-delivery-limit": numbers,
+            "x-overflow": st.sampled_from(["drop-head", "reject-publish", "reject-publish-dlx"]),
+            "x-dead-letter-exchange": names,
+            "x-single-active-consumer": st.booleans(),
+            "x-queue-mode": st.sampled_from(["lazy", "default"]),
+        },
+    )
+
+
+other_arguments = st.fixed_dictionaries(
     {},
     optional={
-        "x-message-ttl": numbers,
-        "x-expires": numbers,
-        "x-max-length": numbers,
-        "x-max-length-bytes": numbers,
-        "x-max-priority": numbers,
-        "x-delivery-limit": numbers,
-        "x-overflow": st.sampled_from(["drop-head", "reject-publish", "reject-publish-dlx", "no"]),
-        "x-dead-letter-exchange": names,
+        "x-overflow": st.sampled_from(["drop-tail", 1]),
         "x-dead-letter-routing-key": names,
-        "x-single-active-consumer": st.booleans(),
-        "x-queue-mode": st.sampled_from(["lazy", "default", 1]),
         "alternate-exchange": names,
         "x-delayed-type": st.sampled_from(["topic", "direct", "no-type"]),
-        "x-recent-history-length": numbers,
+        "x-recent-history-length": wild_numbers,
         "hash-header": names,
         "x-match": st.sampled_from(["all", "any", "any-with-x", 7]),
-        "x-priority": numbers | st.just("high"),
-        "a": st.none() | numbers | st.just("text"),
+        "x-priority": wild_numbers | st.just("high"),
+        "a": st.none() | wild_numbers | st.just("text"),
     },
-).filter(lambda chosen: len(chosen) < 6) | strategies.tables()
-few_arguments = st.just({}) | st.just({}) | arguments
+)
+arguments = rarely(
+    st.just({}) | queue_arguments(small_numbers),
+    queue_arguments(wild_numbers) | other_arguments | strategies.tables(),
+)
 
 message_headers = st.fixed_dictionaries(
     {},
     optional={
-        "CC": st.lists(names, max_size=3) | st.just("text"),
-        "BCC": st.lists(names, max_size=3) | st.none(),
-        "x-delay": numbers | st.just("soon"),
-        "x-death": st.just("forged") | st.lists(st.just({"queue": "q1", "count": "x"}), max_size=2),
-        "a": st.none() | numbers | st.just("text"),
+        "CC": st.lists(names, max_size=3),
+        "BCC": st.lists(names, max_size=3),
+        "x-delay": small_numbers,
+        "a": st.none() | small_numbers | st.just("text"),
     },
 )
-properties = strategies.properties() | st.builds(
-    strategies.BasicProperties,
-    headers=st.none() | message_headers,
-    delivery_mode=st.none() | st.sampled_from([0, 1, 2, 3]),
-    priority=st.none() | st.integers(0, 255),
-    expiration=st.none() | st.sampled_from(["0", "5", "1000", "soon", ""]),
-    user_id=st.none() | st.sampled_from(["guest", "guest", "root"]),
-    reply_to=st.none() | st.sampled_from(["q1", "amq.rabbitmq.reply-to"]),
+odd_headers = st.fixed_dictionaries(
+    {},
+    optional={
+        "CC": st.just("text"),
+        "BCC": st.none(),
+        "x-delay": st.just("soon"),
+        "x-death": st.just("forged") | st.lists(st.just({"queue": "q1", "count": "x"}), max_size=2),
+        "x-first-death-queue": wild_numbers,
+    },
 )
+usual_properties = st.builds(
+    BasicProperties,
+    headers=st.none() | message_headers,
+    delivery_mode=st.sampled_from([None, 1, 2, 2]),
+    priority=st.none() | st.integers(0, 12),
+    expiration=st.sampled_from([None, None, None, "0", "5", "1000"]),
+    user_id=st.sampled_from([None, None, "guest"]),
+    reply_to=rarely(st.none(), st.sampled_from(["q1", "amq.rabbitmq.reply-to"])),
+)
+odd_properties = strategies.properties() | st.builds(
+    BasicProperties,
+    headers=odd_headers,
+    delivery_mode=st.integers(0, 255),
+    priority=st.integers(0, 255),
+    expiration=st.sampled_from([None, "soon", ""]),
+    user_id=st.sampled_from([None, "root"]),
+)
+properties = rarely(st.just(BasicProperties()) | usual_properties, odd_properties)
 
 
 def likely(cls: type[Method]) -> st.SearchStrategy[Method]:
@@ -117,11 +163,13 @@ def likely(cls: type[Method]) -> st.SearchStrategy[Method]:
         if argument.is_reserved:
             continue
         if argument.name in NAMES:
-            fields[argument.name] = st.sampled_from(NAMES[argument.name])
+            # The first names are those that are there.
+            known, odd = NAMES[argument.name][:3], NAMES[argument.name][3:]
+            fields[argument.name] = rarely(st.sampled_from(known), st.sampled_from(odd or known))
         elif argument.wire_type is WireType.TABLE:
-            fields[argument.name] = few_arguments
+            fields[argument.name] = arguments
         elif argument.wire_type is WireType.BIT:
-            fields[argument.name] = st.sampled_from([False, False, False, True])
+            fields[argument.name] = rarely(st.just(False), st.just(True))
         elif argument.name in ("delivery_tag", "prefetch_count", "prefetch_size"):
             fields[argument.name] = st.sampled_from([0, 1, 2, 3, 4, 5, 9])
         else:
@@ -148,9 +196,33 @@ class Again(NamedTuple):
     vanishes: bool
 
 
-Action = Send | Wait | Again
+class Settle(NamedTuple):
+    """A delivery is acked, nacked or rejected: the one that came `back` before the last."""
 
-channels = st.sampled_from([1, 1, 1, 1, 2, 2, 3])
+    how: type[Method]
+    back: int
+    flag: bool
+
+    def method(self, client: SimulatedClient) -> tuple[int, Method] | None:
+        """The channel, and what to send on it; None where there was no delivery."""
+        tags = [
+            (answer.channel, answer.method.delivery_tag)
+            for answer in client.answers
+            if isinstance(answer.method, (methods.BasicDeliver, methods.BasicGetOk))
+        ]
+        if not tags:
+            return None
+        channel, tag = tags[-1 - self.back % len(tags)]
+        if self.how is methods.BasicAck:
+            return channel, methods.BasicAck(delivery_tag=tag, multiple=self.flag)
+        if self.how is methods.BasicReject:
+            return channel, methods.BasicReject(delivery_tag=tag, requeue=self.flag)
+        return channel, methods.BasicNack(delivery_tag=tag, multiple=self.flag, requeue=self.flag)
+
+
+Action = Send | Wait | Again | Settle
+
+channels = rarely(st.just(1) | st.just(2), st.sampled_from([1, 2, 3]))
 wrong_channels = st.sampled_from([0, 9, 2047, 2048, 65535])
 common = [
     methods.QueueDeclare,
@@ -160,11 +232,12 @@ common = [
     methods.ExchangeBind,
     methods.BasicConsume,
     methods.BasicConsume,
+    methods.BasicConsume,
+    methods.BasicConsume,
     methods.BasicGet,
     methods.BasicGet,
-    methods.BasicAck,
-    methods.BasicNack,
-    methods.BasicReject,
+    methods.BasicGet,
+    methods.BasicGet,
     methods.BasicRecover,
     methods.BasicQos,
     methods.BasicCancel,
@@ -172,10 +245,11 @@ common = [
     methods.TxSelect,
     methods.TxCommit,
     methods.TxRollback,
-    methods.ChannelOpen,
     methods.ChannelFlow,
     methods.QueuePurge,
     methods.QueueDelete,
+    methods.QueueUnbind,
+    methods.ExchangeDelete,
 ]
 all_sent = [cls for cls in METHODS.values() if cls.name in SENT_BY_CLIENTS]
 
@@ -201,7 +275,7 @@ contents = st.builds(
     likely(methods.BasicPublish),
     st.binary(max_size=30) | st.just(bytes(5000)),
     properties,
-    st.sampled_from([0] * 20 + [1, -1, 200_000]),
+    rarely(st.just(0), st.sampled_from([0, 0, 1, -1, 200_000])),
     st.integers(1, 3),
 )
 usual = st.builds(encoded, channels, st.sampled_from(common).flatmap(likely))
@@ -221,25 +295,18 @@ def several(first: bytes, second: bytes, third: bytes) -> bytes:
 
 
 some_cuts = st.lists(st.integers(0, 400), max_size=3).map(tuple)
-legal = usual | contents | contents
-sends = st.one_of(
-    st.builds(Send, legal, some_cuts),
-    st.builds(Send, legal),
-    st.builds(Send, legal),
-    st.builds(Send, st.builds(several, legal, legal, legal | anything), some_cuts),
-    st.builds(Send, anything, some_cuts),
+legal = st.one_of(usual, usual, contents)
+burst = st.builds(several, legal, legal, rarely(legal, anything))
+settles = st.builds(
+    Settle,
+    st.sampled_from([methods.BasicAck, methods.BasicNack, methods.BasicReject]),
+    st.integers(0, 3),
+    st.booleans(),
 )
-actions = st.lists(
-    st.one_of(
-        sends,
-        sends,
-        sends,
-        sends,
-        st.builds(Wait, st.sampled_from([1, 10, 1000, 700_000])),
-        st.builds(Again, st.booleans()),
-    ),
-    max_size=30,
-)
+sends = st.builds(Send, rarely(legal | burst, anything), rarely(st.just(()), some_cuts))
+others = st.builds(Wait, st.sampled_from([1, 10, 1000, 700_000])) | st.builds(Again, st.booleans())
+action = rarely(sends | sends | sends | settles, others)
+actions = st.lists(action, max_size=10) | st.lists(action, min_size=25, max_size=60)
 
 
 def check_answers(answers: list[Answer]) -> None:
@@ -283,7 +350,7 @@ def check_served(server: SimulatedServer) -> None:
     queue = declared[0].method.queue
     client.ask(1, methods.ConfirmSelect(), methods.BasicConsume(queue=queue, consumer_tag="t"))
     publish = methods.BasicPublish(exchange="", routing_key=queue, mandatory=True)
-    client.send(content(1, publish, b"still here", strategies.BasicProperties(), 0, 1))
+    client.send(content(1, publish, b"still here", BasicProperties(), 0, 1))
     said = {type(answer.method): answer for answer in client.answers}
     assert said[methods.BasicDeliver].body == b"still here"
     assert methods.BasicAck in said
@@ -294,12 +361,27 @@ def check_served(server: SimulatedServer) -> None:
     client.lose()
 
 
-def run(chosen: list[Action], make_client: Callable[[SimulatedServer], SimulatedClient]) -> None:
+def be_polite(client: SimulatedClient, seen: int) -> None:
+    """Answer the closes behind the first `seen` answers; what was closed is opened again."""
+    for channel, method, *_ in client.answers[seen:]:
+        if isinstance(method, methods.ConnectionClose):
+            client.ask(0, methods.ConnectionCloseOk())
+        elif isinstance(method, methods.ChannelClose):
+            client.ask(channel, methods.ChannelCloseOk(), methods.ChannelOpen())
+
+
+def run(
+    chosen: list[Action],
+    make_client: Callable[[SimulatedServer], SimulatedClient],
+    *,
+    politely: bool = False,
+) -> None:
     """Do the actions, one client after the other, and check all that was said."""
     with SimulatedServer() as server:
         gone: list[SimulatedClient] = []
         client = make_client(server)
         for action in chosen:
+            seen = len(client.answers)
             if isinstance(action, Send):
                 places = sorted(cut % (len(action.octets) + 1) for cut in action.cuts)
                 ends = [*places, len(action.octets)]
@@ -307,8 +389,13 @@ def run(chosen: list[Action], make_client: Callable[[SimulatedServer], Simulated
                     client.send(action.octets[start:end])
             elif isinstance(action, Wait):
                 server.pass_time(action.ms)
+            elif isinstance(action, Settle):
+                if settlement := action.method(client):
+                    client.ask(*settlement)
             elif not action.vanishes:
                 client.ask(0, GOODBYE)
+            if politely:
+                be_polite(client, seen)
             if isinstance(action, Again) or client.connection.is_finished:
                 client.lose()
                 gone.append(client)
@@ -321,21 +408,39 @@ def run(chosen: list[Action], make_client: Callable[[SimulatedServer], Simulated
 
 
 def opened(server: SimulatedServer) -> SimulatedClient:
-    """Its first words, to be checked with the rest, are lost: the handshake is fuzzed apart."""
-    return SimulatedClient.opened(server, channels=2)
+    """With two channels, and queues and exchanges of the names that are used most."""
+    client = SimulatedClient.opened(server, channels=2)
+    for asked in (
+        methods.ExchangeDeclare(exchange="e1", type="topic"),
+        methods.ExchangeDeclare(exchange="e2", type="fanout"),
+        methods.QueueDeclare(queue="q1"),
+        methods.QueueDeclare(queue="q2", durable=True, arguments={"x-max-priority": 3}),
+        methods.QueueDeclare(queue="q3", arguments={"x-dead-letter-exchange": "e2"}),
+        methods.QueueBind(queue="q1", exchange="e1", routing_key="a.*"),
+        methods.QueueBind(queue="q2", exchange="e2", routing_key=""),
+    ):
+        # What a client before it has made otherwise closes the channel: that is fine.
+        client.ask(3, methods.ChannelOpen(), asked)
+        if isinstance(client.answers[-1].method, methods.ChannelClose):
+            client.ask(3, methods.ChannelCloseOk())
+        else:
+            client.ask(3, CHANNEL_GOODBYE)
+    return client
 
 
 @quick
-@given(actions)
-def test_an_open_connection_answers_or_closes(chosen: list[Action]) -> None:
-    run(chosen, opened)
+@given(actions, st.booleans())
+def test_an_open_connection_answers_or_closes(chosen: list[Action], politely: bool) -> None:
+    run(chosen, opened, politely=politely)
 
 
 @pytest.mark.long
 @at_length
-@given(actions)
-def test_an_open_connection_answers_or_closes_at_length(chosen: list[Action]) -> None:
-    run(chosen, opened)
+@given(actions, st.booleans())
+def test_an_open_connection_answers_or_closes_at_length(
+    chosen: list[Action], politely: bool
+) -> None:
+    run(chosen, opened, politely=politely)
 
 
 hello = st.just(PROTOCOL_HEADER)
@@ -400,7 +505,9 @@ def test_damage_in_the_answers_would_be_seen() -> None:
     get_ok = methods.BasicGetOk(
         delivery_tag=2, redelivered=False, exchange="", routing_key="", message_count=0
     )
-    close = methods.ChannelClose(reply_code=501, reply_text="", failing_class_id=0, failing_method_id=0)
+    close = methods.ChannelClose(
+        reply_code=501, reply_text="", failing_class_id=0, failing_method_id=0
+    )
     for method in (get_ok, close, methods.BasicGet(queue="q")):
         with pytest.raises(AssertionError):
             check_answers([Answer(1, method)])

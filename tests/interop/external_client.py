@@ -4,6 +4,7 @@ import os
 import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
+from typing import NoReturn
 
 import pytest
 
@@ -15,11 +16,10 @@ def need(command: str, install: str) -> str:
     path = shutil.which(command)
     if path is None:
         missing(f"{command} is not installed: {install}")
-        raise AssertionError("unreachable")
     return path
 
 
-def missing(reason: str) -> None:
+def missing(reason: str) -> NoReturn:
     """Skip, or in CI fail, for something that is not on this machine."""
     if os.environ.get("CI") == "true":
         pytest.fail(reason)

@@ -41,11 +41,13 @@ class Client:
         return self
 
     def __exit__(self, *_exc: object) -> None:
-        if self.closed_by is None:
-            if self.connection.is_open:
-                self.connection.close()
-            self.run_until(lambda: self.closed_by is not None)
-        self.connection.ioloop.close()
+        try:
+            if self.closed_by is None:
+                if self.connection.is_open:
+                    self.connection.close()
+                self.run_until(lambda: self.closed_by is not None)
+        finally:
+            self.connection.ioloop.close()
 
     def wait_until(self, condition: Callable[[], bool], timeout_s: float = WAIT_S) -> None:
         """Run the loop until the condition holds. The connection must stay open meanwhile."""

@@ -10,11 +10,11 @@ import pytest
 from aio_pika import DeliveryMode, ExchangeType, Message
 from aio_pika.abc import AbstractChannel, AbstractIncomingMessage, AbstractQueue
 from aio_pika.exceptions import (
-    AuthenticationError,
     ChannelNotFoundEntity,
     ChannelPreconditionFailed,
     DeliveryError,
     MessageProcessError,
+    ProbableAuthenticationError,
     PublishError,
     QueueEmpty,
 )
@@ -53,12 +53,12 @@ async def bodies(queue: AbstractQueue) -> list[bytes]:
 
 @asynchronous
 async def test_a_wrong_password_is_refused(url: str) -> None:
-    with pytest.raises(AuthenticationError):
+    with pytest.raises(ProbableAuthenticationError):
         await aio_pika.connect(url.replace("guest:guest", "guest:wrong"))
 
 
 @asynchronous
-async def test_a_thousand_publishes_are_confirmed_at_once(url: str, name: str) -> None:
+async def test_hundreds_of_publishes_are_confirmed_at_once(url: str, name: str) -> None:
     """Each waits for its own confirm, all of them at the same time."""
     async with open_channel(url) as channel:
         queue = await channel.declare_queue(name, exclusive=True)
@@ -67,11 +67,11 @@ async def test_a_thousand_publishes_are_confirmed_at_once(url: str, name: str) -
                 channel.default_exchange.publish(
                     Message(b"%d" % number, delivery_mode=DeliveryMode.PERSISTENT), name
                 )
-                for number in range(1000)
+                for number in range(300)
             )
         )
         assert {type(confirmation).__name__ for confirmation in confirmations} == {"Ack"}
-        assert await bodies(queue) == [b"%d" % number for number in range(1000)]
+        assert await bodies(queue) == [b"%d" % number for number in range(300)]
 
 
 @asynchronous
@@ -179,7 +179,7 @@ async def test_a_consumer_is_told_that_its_queue_was_deleted(url: str, name: str
             cancelled.set()
 
         underlay.on_consumer_cancel_callbacks.add(on_cancel)
-        await queue.consume(lambda _message: None)  # type: ignore[arg-type,return-value]
+        await queue.consume(asyncio.Queue[AbstractIncomingMessage]().put)
         await other.queue_delete(name)
         await cancelled.wait()
         assert not channel.is_closed
@@ -195,7 +195,7 @@ async def test_soft_errors_are_exceptions_of_their_own(url: str, name: str) -> N
         await channel.declare_queue(name, exclusive=True)
         with pytest.raises(ChannelPreconditionFailed):
             await channel.declare_queue(name, exclusive=True, arguments={"x-max-length": 1})
-        assert await (await connection.channel()).declare_queue("", exclusive=True)
+        await (await connection.channel()).declare_queue("", exclusive=True)
 
 
 @asynchronous
@@ -410,7 +410,7 @@ async def test_a_transaction_block_rolls_back_on_an_exception(url: str, name: st
 async def test_headers_of_every_type_come_back(url: str, name: str) -> None:
     headers: Any = {
         "text": "grüße",
-        "octets": b"\x00\xff",
+        "octets": bytearray(b"\x00\xff"),
         "flag": True,
         "number": -(2**40),
         "double": 2.5,
@@ -422,8 +422,7 @@ async def test_headers_of_every_type_come_back(url: str, name: str) -> None:
         queue = await channel.declare_queue(name, exclusive=True)
         await channel.default_exchange.publish(Message(b"labelled", headers=headers), name)
         message = await queue.get(no_ack=True)
-        assert dict(message.headers) == {**headers, "octets": message.headers["octets"]}
-        assert message.headers["octets"] in (b"\x00\xff", bytearray(b"\x00\xff"))
+        assert message.headers == headers
 
 
 @asynchronous

@@ -199,6 +199,11 @@ def test_publishers_are_told_when_the_disk_is_nearly_full(
             channel = client.channel()
             client.declare(channel, name, durable=True)
             channel.basic_publish("", name, b"no room", PERSISTENT)
-            client.wait_until(lambda: bool(client.blocked))
-            assert client.blocked[0] != ""
-            assert client.connection.is_open
+            try:
+                client.wait_until(lambda: bool(client.blocked))
+            finally:
+                # From a connection that is blocked the broker reads nothing, no close either.
+                broker.kill()
+                client.run_until(lambda: client.closed_by is not None)
+        assert client.blocked[0] != ""
+        assert "Traceback" not in broker.stderr, broker.log_tail()

@@ -231,6 +231,8 @@ def _take(store: Store, queue: Queue, limit: int) -> int:
     run = store.take(queue, limit)
     if isinstance(run, MessageDamagedError):
         raise run
+    if run is None:
+        return 0
     store.ack(queue, run)
     return run.count
 

@@ -1,0 +1,187 @@
+"""A definitions file at start and on SIGHUP: users, permissions, policies, topology."""
+
+import base64
+import hashlib
+import json
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pika
+import pytest
+
+from tests.broker_process import BrokerProcess, BrokerStartError
+from tests.interop.pika_client import wait_until
+
+ALL = {"configure": ".*", "write": ".*", "read": ".*"}
+
+
+def hashed(password: str) -> str:
+    """As RabbitMQ writes it."""
+    salt = os.urandom(4)
+    return base64.b64encode(salt + hashlib.sha256(salt + password.encode()).digest()).decode()
+
+
+def definitions() -> dict[str, Any]:
+    return {
+        "users": [
+            {"name": "anna", "password_hash": hashed("secret"), "tags": []},
+            {"name": "bert", "password": "other", "tags": ""},
+        ],
+        "vhosts": [{"name": "/"}, {"name": "shop"}],
+        "permissions": [
+            {"user": "anna", "vhost": "shop", **ALL},
+            {"user": "bert", "vhost": "shop", "configure": "", "write": "", "read": "^orders$"},
+        ],
+        "policies": [
+            {
+                "vhost": "shop",
+                "name": "short",
+                "pattern": "^orders$",
+                "apply-to": "queues",
+                "priority": 1,
+                "definition": {"max-length": 2},
+            }
+        ],
+        "queues": [
+            {
+                "vhost": "shop",
+                "name": "orders",
+                "durable": True,
+                "auto_delete": False,
+                "arguments": {},
+            }
+        ],
+        "exchanges": [
+            {
+                "vhost": "shop",
+                "name": "sales",
+                "type": "topic",
+                "durable": True,
+                "auto_delete": False,
+                "internal": False,
+                "arguments": {},
+            }
+        ],
+        "bindings": [
+            {
+                "vhost": "shop",
+                "source": "sales",
+                "destination": "orders",
+                "destination_type": "queue",
+                "routing_key": "order.#",
+                "arguments": {},
+            }
+        ],
+    }
+
+
+class Served:
+    """A broker whose definitions are in a file."""
+
+    def __init__(self, tmp_path: Path) -> None:
+        self.file = tmp_path / "definitions.json"
+        config = tmp_path / "amqpstore.toml"
+        config.write_text(f"definitions = {str(self.file)!r}\n")
+        self.broker = BrokerProcess(
+            str(tmp_path / "data"), str(tmp_path / "log"), ["--config", str(config)]
+        )
+
+    def write(self, content: object) -> None:
+        self.file.write_text(json.dumps(content))
+
+    def connect(self, user: str, password: str, vhost: str = "shop") -> pika.BlockingConnection:
+        return pika.BlockingConnection(
+            pika.ConnectionParameters(
+                "127.0.0.1",
+                self.broker.port,
+                vhost,
+                pika.PlainCredentials(user, password),
+            )
+        )
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Served:
+    return Served(tmp_path)
+
+
+def ready(channel: pika.adapters.blocking_connection.BlockingChannel) -> int:
+    return int(channel.queue_declare("orders", passive=True).method.message_count)
+
+
+def test_users_permissions_policies_and_topology_are_there_at_the_start(served: Served) -> None:
+    served.write(definitions())
+    with served.broker as broker:
+        broker.start()
+        with served.connect("anna", "secret") as connection:
+            channel = connection.channel()
+            channel.confirm_delivery()
+            for number in range(3):
+                channel.basic_publish("sales", f"order.{number}", b"%d" % number, mandatory=True)
+            assert ready(channel) == 2
+        with served.connect("bert", "other") as connection:
+            assert connection.channel().basic_get("orders", auto_ack=True)[2] == b"1"
+            with pytest.raises(pika.exceptions.ChannelClosedByBroker, match="403"):
+                connection.channel().queue_declare("mine")
+
+
+def test_a_user_without_permissions_cannot_open_the_virtual_host(served: Served) -> None:
+    served.write(definitions())
+    with served.broker as broker:
+        broker.start()
+        with pytest.raises(pika.exceptions.ProbableAccessDeniedError, match="530"):
+            served.connect("anna", "secret", "/")
+        with pytest.raises(pika.exceptions.ProbableAuthenticationError):
+            served.connect("anna", "wrong")
+        with pytest.raises(pika.exceptions.ProbableAuthenticationError):
+            served.connect("guest", "guest")
+
+
+def test_policies_follow_the_file_on_sighup_and_stay_after_a_kill(served: Served) -> None:
+    content = definitions()
+    served.write(content)
+    with served.broker as broker:
+        broker.start()
+        with served.connect("anna", "secret") as connection:
+            channel = connection.channel()
+            channel.confirm_delivery()
+            content["policies"][0]["definition"] = {"max-length": 5}
+            served.write(content)
+            os.kill(broker.pid, signal.SIGHUP)
+            wait_until(channel, lambda: "definitions read" in broker.stderr)
+            for _ in range(7):
+                channel.basic_publish("", "orders", b"x", pika.BasicProperties(delivery_mode=2))
+            assert ready(channel) == 5
+        broker.kill()
+        broker.start()
+        with served.connect("anna", "secret") as connection:
+            channel = connection.channel()
+            channel.confirm_delivery()
+            assert ready(channel) == 5
+            channel.basic_publish("", "orders", b"x")
+            assert ready(channel) == 5
+            content["policies"] = []
+            served.write(content)
+            os.kill(broker.pid, signal.SIGHUP)
+            wait_until(channel, lambda: broker.stderr.count("definitions read") == 2)
+            channel.basic_publish("", "orders", b"x")
+            assert ready(channel) == 6
+
+
+def test_definitions_that_are_wrong_stop_the_start_and_are_not_reloaded(served: Served) -> None:
+    served.write({"vhosts": [{"name": 1}]})
+    with served.broker as broker:
+        with pytest.raises(BrokerStartError) as raised:
+            broker.start()
+        assert raised.value.exit_code == 2
+        assert "$.vhosts[0].name" in broker.stderr
+        served.write(definitions())
+        broker.start()
+        with served.connect("anna", "secret") as connection:
+            channel = connection.channel()
+            served.write({"policies": 7})
+            os.kill(broker.pid, signal.SIGHUP)
+            wait_until(channel, lambda: "definitions not read" in broker.stderr)
+            assert ready(channel) == 0
