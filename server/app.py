@@ -18,16 +18,17 @@ import trio
 
 from amqpstore import DurabilityError, Options, Store
 from server.amqp.connection import Limits
-from server.broker.broker import Broker
+from server.broker.broker import DEFAULT_VHOST, Broker
 from server.broker.core import Core
 from server.broker.exchanges import EXCHANGE_TYPES, plugged_in
+from server.broker.permissions import ALL
 from server.committer import Committer
 from server.config import Config, ConfigError, host_and_port
 from server.connection import SocketConnection
 from server.definitions import Definitions, DefinitionsError, User, load
 from server.importing import apply_definitions
 from server.turn import Turn
-from server.users import Users
+from server.users import DEFAULT_PASSWORD, DEFAULT_USER, Users
 
 _log = logging.getLogger(__name__)
 
@@ -146,7 +147,10 @@ class _App:
             for user in definitions.users:
                 self._users.define(user.name, self._hash(user))
             apply_definitions(definitions, self._broker)
-        self._users.define_default()
+        if self._users.is_empty:
+            # In this order: a user without permissions would stay one after a crash in between.
+            self._broker.define_permissions(DEFAULT_USER, DEFAULT_VHOST, ALL)
+            self._users.define(DEFAULT_USER, self._users.hashed(DEFAULT_PASSWORD))
         self._turn = Turn(self._broker)
         self._committer = Committer(store, self._turn.wake)
         self._connections: set[SocketConnection] = set()

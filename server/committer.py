@@ -21,6 +21,9 @@ MAX_PENDING_BYTES = 64 << 20
 """What may wait for the disk before publishers have to."""
 
 
+_HOUSEKEEP_S = 0.02
+"""Under load batches settle more often than that, and each look at the disk waits for it."""
+
 _DISK_LOOK_S = 0.5
 
 _log = logging.getLogger(__name__)
@@ -38,6 +41,7 @@ class Committer:
         self._on_settled = on_settled
         self._batches: queue.SimpleQueue[Batch | None] = queue.SimpleQueue()
         self._failure: DurabilityError | None = None
+        self._housekeep_at = 0.0
         self._progress = trio.Event()
         self._token = trio.lowlevel.current_trio_token()
         self._thread = threading.Thread(target=self._write_batches, name="committer", daemon=True)
@@ -108,7 +112,9 @@ class Committer:
         else:
             self._log.settle(batch)
             self.commit(promised_only=True)
-            self.housekeep()
+            if (now := time.monotonic()) >= self._housekeep_at:
+                self._housekeep_at = now + _HOUSEKEEP_S
+                self.housekeep()
         progress, self._progress = self._progress, trio.Event()
         progress.set()
         self._on_settled()

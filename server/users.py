@@ -11,9 +11,6 @@ import argon2
 
 from amqpstore import Store
 from amqpstore.catalog import Change
-from server.broker.broker import DEFAULT_VHOST
-from server.broker.permissions import ALL
-from server.broker.rows import name_key
 
 DEFAULT_USER = "guest"
 DEFAULT_PASSWORD = b"guest"
@@ -43,17 +40,10 @@ class Users:
         # Checked against where there is no such user, so that the time taken does not tell.
         self._nobody = self._hasher.hash(os.urandom(16))
 
-    def define_default(self) -> None:
-        """Where there is no user: make guest/guest, who may do all, and only from loopback."""
-        if not self._rows:
-            row = self.hashed(DEFAULT_PASSWORD)
-            self._store.define(
-                [
-                    Change("users", DEFAULT_USER, row),
-                    Change("permissions", name_key(DEFAULT_USER, DEFAULT_VHOST), ALL),
-                ]
-            )
-            self._rows[DEFAULT_USER] = row
+    @property
+    def is_empty(self) -> bool:
+        """Whether nobody can log in."""
+        return not self._rows
 
     def define(self, user: str, row: dict[str, Any]) -> None:
         """Have a user with a hash, of `hashed` or `imported`. Durable on return."""

@@ -24,6 +24,7 @@ from tests.conformance.wire_client import (
     method,
     publish,
 )
+from tests.conftest import URL_VARIABLE
 from tests.fuzz.simulated import SimulatedClient, SimulatedServer
 from tests.interop.pika_client import connect, get, publish_confirmed
 
@@ -120,6 +121,8 @@ def test_heartbeats_are_not_missed_of_a_client_that_is_not_read() -> None:
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Generator[tuple[BrokerProcess, Path]]:
     """A broker on a disk in memory, and a path on it: 96 MiB there are one too many."""
+    if os.environ.get(URL_VARIABLE):
+        pytest.skip("needs a broker process of its own")
     if not os.path.isdir(MEMORY_DISK) or shutil.disk_usage(MEMORY_DISK).free < 300 * MIB:
         pytest.skip(f"needs 300 MiB of {MEMORY_DISK}")
     directory = Path(MEMORY_DISK, f"amqpstore-test-{uuid.uuid4().hex}")

@@ -145,7 +145,7 @@ def test_max_length_counts_ready_messages_only(channel: BlockingChannel) -> None
     publish(channel, name, "a", "b")
     held = [get(channel, name), get(channel, name)]
     publish(channel, name, "c", "d", "e")
-    assert ready(channel, name) == 2
+    wait_until_ready(channel, name, 2)
     first = held[0]
     assert first is not None
     channel.basic_ack(first.delivery_tag)

@@ -1,5 +1,7 @@
 """pika's SelectConnection: everything in callbacks, nothing waits for an answer."""
 
+import os
+
 from pika.channel import Channel
 from pika.exceptions import (
     ChannelClosedByBroker,
@@ -12,6 +14,8 @@ from pika.spec import Basic, BasicProperties
 from tests.broker_process import BrokerProcess
 from tests.interop.pika_client import PERSISTENT
 from tests.interop.pika_select import Client, Publisher
+
+BALLAST_BYTES = 512 << 20
 
 
 def test_a_connection_opens_and_closes(url: str) -> None:
@@ -184,26 +188,42 @@ def test_many_channels_work_at_once(url: str, name: str) -> None:
         assert client.declare(publishers[0].channel, name, passive=True).message_count == 1000
 
 
-def test_publishers_are_told_when_the_disk_is_nearly_full(
+def test_publishers_are_told_when_the_disk_is_nearly_full_and_when_not_any_more(
     data_directory: str, stopped_broker: BrokerProcess, name: str
 ) -> None:
-    """connection.blocked comes to the connection that publishes, with a reason to show."""
+    """connection.blocked comes to the connection that publishes; what it sent meanwhile waits."""
+    directory = os.path.dirname(data_directory)
+    ballast = os.path.join(directory, "ballast")
+    with open(ballast, "wb") as file:
+        os.posix_fallocate(file.fileno(), 0, BALLAST_BYTES)
+    # Publishers are blocked below twice this. Half of the ballast is for what others write.
+    disk = os.statvfs(directory)
+    least_free_bytes = (disk.f_bavail * disk.f_frsize + BALLAST_BYTES // 2) // 2
     configuration = f"{data_directory}.toml"
     with open(configuration, "w", encoding="utf-8") as file:
-        file.write(f"least_free_bytes = {1 << 60}\n")
-    log_path = f"{data_directory}.full.log"
+        file.write(f"least_free_bytes = {least_free_bytes}\n")
     arguments = ("--config", configuration)
-    with BrokerProcess(data_directory, log_path, arguments) as broker:
+    with BrokerProcess(data_directory, f"{data_directory}.full.log", arguments) as broker:
         broker.start()
         with Client(broker.url) as client:
-            channel = client.channel()
-            client.declare(channel, name, durable=True)
-            channel.basic_publish("", name, b"no room", PERSISTENT)
+            publisher = Publisher(client)
+            client.declare(publisher.channel, name, durable=True)
+
+            def publish_until_blocked() -> bool:
+                publisher.publish("", name, b"some more", PERSISTENT)
+                return bool(client.blocked)
+
             try:
-                client.wait_until(lambda: bool(client.blocked))
+                client.wait_until(publish_until_blocked)
+                assert client.blocked[0] != ""
+                os.remove(ballast)
+                client.wait_until(lambda: client.unblocked == 1)
+                publisher.wait_confirmed()
+                assert publisher.nacked == set()
+                client.connection.close()
+                client.run_until(lambda: client.closed_by is not None)
             finally:
                 # From a connection that is blocked the broker reads nothing, no close either.
                 broker.kill()
                 client.run_until(lambda: client.closed_by is not None)
-        assert client.blocked[0] != ""
         assert "Traceback" not in broker.stderr, broker.log_tail()
