@@ -6,20 +6,17 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from amqpstore import Message, Run
-from server.amqp.arguments import plain
 from server.amqp.deliveries import add_content, add_deliveries
+from server.amqp.topology import TOPOLOGY_HANDLERS, Topology
 from server.broker.channel import Channel
 from server.broker.consumer import Consumer, ConsumerOptions
-from server.broker.exchanges.base import Exchange
 from server.broker.held import REPLY_TO
 from server.broker.outlet import Returned
 from server.broker.publishing import Flags
 from server.broker.queue import Queue
 from server.protocol import methods
 from server.protocol.errors import (
-    AccessRefused,
     CommandInvalid,
-    NotFound,
     NotImplementedByServer,
     PreconditionFailed,
 )
@@ -51,17 +48,20 @@ class AmqpChannel:
         self._connection = connection
         self._outbox = connection.outbox
         self._broker = Channel(connection.vhost, connection, self)
-        self._last_queue = ""
+        self._topology = Topology(connection.vhost, connection.access, connection, self._send)
         self._consumer_tags = 0
 
     # What the client sends.
 
     def handle(self, method: methods.Method) -> None:
         """Do what a method asks for. Raises: AmqpError, BrokerError."""
-        handler = HANDLERS.get(type(method))
-        if handler is None:
+        kind = type(method)
+        if kind in TOPOLOGY_HANDLERS:
+            TOPOLOGY_HANDLERS[kind](self._topology, method)
+        elif kind in HANDLERS:
+            HANDLERS[kind](self, method)
+        else:
             raise NotImplementedByServer(f"{method.name} is not supported")
-        handler(self, method)
 
     def publish(self, publishes: Publishes) -> None:
         """Publish a run of messages. Raises: AmqpError, BrokerError."""
@@ -72,7 +72,7 @@ class AmqpChannel:
         broker = self._broker
         for label, messages in self._connection.labels.messages(publishes, broker.reply_to):
             if access.has_topics:
-                self._check_topic("write", publish.exchange, publish.routing_key)
+                self._topology.check_topic("write", publish.exchange, publish.routing_key)
             broker.publish(label, messages, flags)
 
     def ack(self, acks: Acks) -> None:
@@ -137,182 +137,9 @@ class AmqpChannel:
     def _send(self, method: methods.Method) -> None:
         self._outbox.add(method_frame(self.number, method.encode()))
 
-    def _queue(self, name: str) -> Queue:
-        """The queue of that name, or the last one declared on this channel where it is empty.
-
-        Raises: NotFound, NotFoundError, ResourceLockedError.
-        """
-        if not name and not self._last_queue:
-            raise NotFound("no previously declared queue")
-        queue = self._broker.vhost.queue(name or self._last_queue)
-        queue.check_owner(self._connection)
-        return queue
-
-    def _check_topic(self, permission: str, exchange: str, routing_key: str) -> None:
-        found = self._broker.vhost.exchanges.get(exchange)
-        if found is not None and found.type == "topic":
-            self._connection.access.check_topic(permission, exchange, routing_key)
-
     def on_channel_flow(self, method: methods.ChannelFlow) -> None:
         self._broker.pause(paused=not method.active)
         self._send(methods.ChannelFlowOk(active=method.active))
-
-    def on_exchange_declare(self, method: methods.ExchangeDeclare) -> None:
-        vhost = self._broker.vhost
-        access = self._connection.access
-        if method.passive:
-            access.check_any("exchange", method.exchange)
-            if method.exchange:
-                vhost.exchange(method.exchange)
-        else:
-            access.check("configure", "exchange", method.exchange)
-            arguments = plain(method.arguments)
-            if alternate := arguments.get("alternate-exchange"):
-                access.check("read", "exchange", method.exchange)
-                access.check("write", "exchange", str(alternate))
-            vhost.declare_exchange(
-                method.exchange,
-                method.type,
-                durable=method.durable,
-                auto_delete=method.auto_delete,
-                internal=method.internal,
-                arguments=arguments,
-            )
-        if not method.no_wait:
-            self._send(methods.ExchangeDeclareOk())
-
-    def on_exchange_delete(self, method: methods.ExchangeDelete) -> None:
-        self._connection.access.check("configure", "exchange", method.exchange)
-        self._broker.vhost.delete_exchange(method.exchange, if_unused=method.if_unused)
-        if not method.no_wait:
-            self._send(methods.ExchangeDeleteOk())
-
-    def on_exchange_bind(self, method: methods.ExchangeBind) -> None:
-        destination = self._bound_exchange(method)
-        if destination is None:
-            raise NotFound(f"no exchange '{method.destination}'")
-        self._broker.vhost.bind(
-            destination, method.source, method.routing_key, plain(method.arguments)
-        )
-        if not method.no_wait:
-            self._send(methods.ExchangeBindOk())
-
-    def on_exchange_unbind(self, method: methods.ExchangeUnbind) -> None:
-        destination = self._bound_exchange(method)
-        if destination is not None and method.source in self._broker.vhost.exchanges:
-            self._broker.vhost.unbind(
-                destination, method.source, method.routing_key, plain(method.arguments)
-            )
-        if not method.no_wait:
-            self._send(methods.ExchangeUnbindOk())
-
-    def _bound_exchange(
-        self, method: methods.ExchangeBind | methods.ExchangeUnbind
-    ) -> Exchange | None:
-        """The destination of an exchange-to-exchange binding, where it exists."""
-        access = self._connection.access
-        access.check("write", "exchange", method.destination)
-        access.check("read", "exchange", method.source)
-        self._check_topic("read", method.source, method.routing_key)
-        if not method.destination or not method.source:
-            raise AccessRefused("operation not permitted on the default exchange")
-        return self._broker.vhost.exchanges.get(method.destination)
-
-    def on_queue_declare(self, method: methods.QueueDeclare) -> None:
-        access = self._connection.access
-        vhost = self._broker.vhost
-        if method.queue.startswith(REPLY_TO):
-            self._declare_reply_queue(method)
-            return
-        if method.passive:
-            queue = self._queue(method.queue)
-            access.check_any("queue", queue.name)
-            queue.used()
-        else:
-            access.check("configure", "queue", method.queue)
-            arguments = plain(method.arguments)
-            if dead_letter_exchange := arguments.get("x-dead-letter-exchange"):
-                access.check("read", "queue", method.queue)
-                access.check("write", "exchange", str(dead_letter_exchange))
-            queue = vhost.declare_queue(
-                method.queue,
-                durable=method.durable,
-                exclusive=method.exclusive,
-                auto_delete=method.auto_delete,
-                arguments=arguments,
-                connection=self._connection,
-            )
-        self._last_queue = queue.name
-        if not method.no_wait:
-            self._send_declared(queue.name, queue.ready_count, len(queue.consumers))
-
-    def _declare_reply_queue(self, method: methods.QueueDeclare) -> None:
-        """A server asks whether a client still waits for its direct reply, or a client for any."""
-        queue = self._broker.vhost.queues.get(method.queue)
-        if queue is None and method.queue != REPLY_TO:
-            raise NotFound(f"no queue '{method.queue}'")
-        if not method.passive:
-            raise AccessRefused(f"queue name '{method.queue}' contains reserved prefix 'amq.*'")
-        self._last_queue = method.queue
-        if not method.no_wait:
-            self._send_declared(method.queue, 0, len(queue.consumers) if queue else 0)
-
-    def _send_declared(self, name: str, message_count: int, consumer_count: int) -> None:
-        self._send(
-            methods.QueueDeclareOk(
-                queue=name, message_count=message_count, consumer_count=consumer_count
-            )
-        )
-
-    def on_queue_bind(self, method: methods.QueueBind) -> None:
-        queue = self._queue(method.queue)
-        routing_key = self._binding_key(method.queue, method.routing_key)
-        self._check_binding(queue, method.exchange, routing_key)
-        self._broker.vhost.bind(queue, method.exchange, routing_key, plain(method.arguments))
-        if not method.no_wait:
-            self._send(methods.QueueBindOk())
-
-    def on_queue_unbind(self, method: methods.QueueUnbind) -> None:
-        vhost = self._broker.vhost
-        name = method.queue or self._last_queue
-        if not name:
-            raise NotFound("no previously declared queue")
-        if name in vhost.queues and (not method.exchange or method.exchange in vhost.exchanges):
-            queue = self._queue(name)
-            routing_key = self._binding_key(method.queue, method.routing_key)
-            self._check_binding(queue, method.exchange, routing_key)
-            vhost.unbind(queue, method.exchange, routing_key, plain(method.arguments))
-        self._send(methods.QueueUnbindOk())
-
-    def _check_binding(self, queue: Queue, exchange: str, routing_key: str) -> None:
-        self._connection.access.check("write", "queue", queue.name)
-        self._connection.access.check("read", "exchange", exchange)
-        self._check_topic("read", exchange, routing_key)
-
-    def _binding_key(self, queue: str, routing_key: str) -> str:
-        """With neither queue nor key named, the key is the last declared queue's name."""
-        return self._last_queue if not queue and not routing_key else routing_key
-
-    def on_queue_purge(self, method: methods.QueuePurge) -> None:
-        queue = self._queue(method.queue)
-        self._connection.access.check("read", "queue", queue.name)
-        count = queue.purge()
-        if not method.no_wait:
-            self._send(methods.QueuePurgeOk(message_count=count))
-
-    def on_queue_delete(self, method: methods.QueueDelete) -> None:
-        vhost = self._broker.vhost
-        name = method.queue or self._last_queue
-        count = 0
-        if not name:
-            raise NotFound("no previously declared queue")
-        self._connection.access.check("configure", "queue", name)
-        if name in vhost.queues:
-            count = vhost.delete_queue(
-                self._queue(name), if_unused=method.if_unused, if_empty=method.if_empty
-            )
-        if not method.no_wait:
-            self._send(methods.QueueDeleteOk(message_count=count))
 
     def on_basic_qos(self, method: methods.BasicQos) -> None:
         broker = self._broker
@@ -341,7 +168,7 @@ class AmqpChannel:
 
     def _readable_queue(self, name: str) -> Queue:
         """As `_queue`, of which the client may have the messages."""
-        queue = self._queue(name)
+        queue = self._topology.queue(name)
         self._connection.access.check("read", "queue", queue.name)
         self._broker.vhost.check_usable(queue)
         return queue
@@ -431,15 +258,6 @@ _Handler = Callable[[AmqpChannel, Any], None]
 
 _FROM_CLIENT: dict[type[methods.Method], _Handler] = {
     methods.ChannelFlow: AmqpChannel.on_channel_flow,
-    methods.ExchangeDeclare: AmqpChannel.on_exchange_declare,
-    methods.ExchangeDelete: AmqpChannel.on_exchange_delete,
-    methods.ExchangeBind: AmqpChannel.on_exchange_bind,
-    methods.ExchangeUnbind: AmqpChannel.on_exchange_unbind,
-    methods.QueueDeclare: AmqpChannel.on_queue_declare,
-    methods.QueueBind: AmqpChannel.on_queue_bind,
-    methods.QueueUnbind: AmqpChannel.on_queue_unbind,
-    methods.QueuePurge: AmqpChannel.on_queue_purge,
-    methods.QueueDelete: AmqpChannel.on_queue_delete,
     methods.BasicQos: AmqpChannel.on_basic_qos,
     methods.BasicConsume: AmqpChannel.on_basic_consume,
     methods.BasicCancel: AmqpChannel.on_basic_cancel,
@@ -485,4 +303,4 @@ HANDLERS: dict[type[methods.Method], _Handler] = {
     **_FROM_CLIENT,
     **dict.fromkeys(_FROM_SERVER, AmqpChannel.misplaced),
 }
-"""What is done for each method on an open channel; any other is answered with 540."""
+"""What is done for each other method on an open channel; what is in neither is 540."""

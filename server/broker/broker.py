@@ -28,7 +28,7 @@ class Broker:
         for name in names:
             self.vhosts[name] = VirtualHost(name, core)
         for row in store.definitions("policies").values():
-            self.vhosts[row["vhost"]].restore_policy(row)
+            self.vhosts[row["vhost"]].policies.restore(row)
         self._restore_queues()
         for row in store.definitions("exchanges").values():
             self.vhosts[row["vhost"]].restore_exchange(row)

@@ -29,7 +29,7 @@ class DeadLetters:
         self._core = core
         self._router = router
 
-    def bury(self, queue: Queue, taken: Sequence[Taken], reason: str) -> bool:
+    def bury(self, queue: Queue, taken: Sequence[Taken], reason: Reason) -> bool:
         """Send messages that were taken off a queue where its dead letters go, or drop them.
 
         Returns False where the disk is full: they are where they were.
@@ -51,7 +51,7 @@ class DeadLetters:
         transaction.commit()
 
     def add(
-        self, transaction: Transaction, queue: Queue, taken: Sequence[Taken], reason: str
+        self, transaction: Transaction, queue: Queue, taken: Sequence[Taken], reason: Reason
     ) -> None:
         """Have messages that were taken off a queue leave it with a transaction."""
         for one in taken:
@@ -60,7 +60,7 @@ class DeadLetters:
                 self._add_messages(transaction, queue, one.run.messages, reason)
 
     def _add_messages(
-        self, transaction: Transaction, queue: Queue, messages: Sequence[Message], reason: str
+        self, transaction: Transaction, queue: Queue, messages: Sequence[Message], reason: Reason
     ) -> None:
         exchange = queue.settings.dead_letter_exchange
         if exchange is None:
@@ -78,7 +78,7 @@ class DeadLetters:
                 transaction.publish(_placed(Route(targets), label, letters))
 
     def _label(
-        self, queue: Queue, exchange: str, envelope: Envelope, reason: str
+        self, queue: Queue, exchange: str, envelope: Envelope, reason: Reason
     ) -> tuple[Label, list[dict[str, Any]]]:
         """The label of a dead letter, and its deaths."""
         properties = decode_properties(envelope.properties)
@@ -119,7 +119,7 @@ def _placed(route: Route, label: Label, messages: list[Message]) -> Plan:
 def _deaths(
     properties: BasicProperties,
     queue: str,
-    reason: str,
+    reason: Reason,
     exchange: str,
     keys: tuple[str, ...],
 ) -> list[dict[str, Any]]:

@@ -7,12 +7,17 @@ chosen in the same way, and goes on top of it.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
-QUEUES = frozenset({"all", "queues", "classic_queues", "quorum_queues"})
-EXCHANGES = frozenset({"all", "exchanges"})
+from amqpstore.catalog import Change
+from server.broker.settings import Settings, settings_of
+
+ALTERNATE_ARGUMENT = "alternate-exchange"
+
+_QUEUES = frozenset({"all", "queues", "classic_queues", "quorum_queues"})
+_EXCHANGES = frozenset({"all", "exchanges"})
 
 
 @dataclass(frozen=True)
@@ -26,11 +31,55 @@ class Policy:
     definition: Mapping[str, Any] = field(default_factory=dict)
 
     def applies(self, name: str, kinds: frozenset[str]) -> bool:
-        """Whether it is for a queue (QUEUES) or an exchange (EXCHANGES) of this name."""
+        """Whether it is for something of this name, and of one of these kinds."""
         return self.apply_to in kinds and re.search(self.pattern, name) is not None
 
 
-def matching(policies: Iterable[Policy], name: str, kinds: frozenset[str]) -> Mapping[str, Any]:
+class Policies:
+    """The policies, and the operator policies, of virtual host `vhost`."""
+
+    def __init__(self, vhost: str) -> None:
+        self._vhost = vhost
+        self._policies: dict[bool, list[Policy]] = {False: [], True: []}
+
+    def restore(self, row: Mapping[str, Any]) -> None:
+        """Take in a policy from the catalog."""
+        policy = Policy(
+            row["name"], row["pattern"], row["apply_to"], row["priority"], row["definition"]
+        )
+        self._policies[row["operator"]].append(policy)
+
+    def replace(self, policies: Sequence[Policy], *, operator: bool) -> list[Change]:
+        """Have these policies, or operator policies, and no others. Returns their rows."""
+        kept = {policy.name for policy in policies}
+        changes = [
+            Change("policies", self._key(policy.name, operator=operator), None)
+            for policy in self._policies[operator]
+            if policy.name not in kept
+        ]
+        for policy in policies:
+            row = {"vhost": self._vhost, "operator": operator, **asdict(policy)}
+            changes.append(Change("policies", self._key(policy.name, operator=operator), row))
+        self._policies[operator] = list(policies)
+        return changes
+
+    def queue_settings(self, name: str, arguments: Mapping[str, Any]) -> Settings:
+        """What a queue's arguments, and the policies for it, come to."""
+        policy = _chosen(self._policies[False], name, _QUEUES)
+        operator_policy = _chosen(self._policies[True], name, _QUEUES)
+        return settings_of(arguments, policy, operator_policy)
+
+    def alternate(self, name: str, arguments: Mapping[str, Any]) -> str:
+        """The alternate exchange of an exchange; empty where it has none."""
+        policy = _chosen(self._policies[False], name, _EXCHANGES)
+        alternate = arguments.get(ALTERNATE_ARGUMENT) or policy.get(ALTERNATE_ARGUMENT)
+        return alternate if isinstance(alternate, str) else ""
+
+    def _key(self, name: str, *, operator: bool) -> str:
+        return f"{self._vhost}\0{'operator' if operator else 'user'}\0{name}"
+
+
+def _chosen(policies: Iterable[Policy], name: str, kinds: frozenset[str]) -> Mapping[str, Any]:
     """The definition that counts for a name; an empty one where no policy is for it."""
     found = [policy for policy in policies if policy.applies(name, kinds)]
     if not found:

@@ -6,6 +6,7 @@ what leaves it without a consumer goes through `dead_letter`.
 
 from __future__ import annotations
 
+import enum
 import logging
 from collections.abc import Callable, Sequence
 from itertools import groupby
@@ -35,7 +36,7 @@ _EXPIRED_AT_ONCE = 64
 """Runs that expire in one go; others have their turn before the next."""
 
 
-class Reason:
+class Reason(enum.StrEnum):
     """Why a message leaves its queue without a consumer, as the header x-death has it."""
 
     REJECTED = "rejected"
@@ -51,7 +52,7 @@ class Taken(NamedTuple):
     run: Run
 
 
-Bury = Callable[["Queue", Sequence[Taken], str], bool]
+Bury = Callable[["Queue", Sequence[Taken], Reason], bool]
 """What is done with messages that leave a queue: they are the queue's, taken off, and the last
 argument says why (see `Reason`). Returns False where they had to be put back."""
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import amqpstore
@@ -29,8 +28,8 @@ from server.broker.held import (
     queue_type,
 )
 from server.broker.names import RESERVED_PREFIX, check_name, without_line_ends
-from server.broker.policy import EXCHANGES, QUEUES, Policy, matching
-from server.broker.queue import Queue, Taken
+from server.broker.policy import ALTERNATE_ARGUMENT, Policies, Policy
+from server.broker.queue import Queue, Reason, Taken
 from server.broker.routing import DEFAULT_EXCHANGE, Router
 from server.broker.rows import (
     binding_changes,
@@ -39,7 +38,7 @@ from server.broker.rows import (
     exchange_row,
     queue_row,
 )
-from server.broker.settings import check_arguments, settings_of
+from server.broker.settings import check_arguments
 
 if TYPE_CHECKING:
     from server.broker.consumer import Consumer
@@ -54,7 +53,6 @@ _PREDECLARED = {
     "amq.match": "headers",
     "amq.rabbitmq.trace": "topic",
 }
-_ALTERNATE_ARGUMENT = "alternate-exchange"
 
 
 class VirtualHost:
@@ -67,8 +65,7 @@ class VirtualHost:
         self.queues: dict[str, Queue] = {}
         self.router = Router(name, self.exchanges, self.queues)
         self.dead_letters = DeadLetters(core, self.router)
-        self.policies: dict[str, Policy] = {}
-        self.operator_policies: dict[str, Policy] = {}
+        self.policies = Policies(name)
         self._held = HeldMessages(core, self.router, self.exchanges)
         for predeclared, type_name in _PREDECLARED.items():
             row = {
@@ -121,10 +118,10 @@ class VirtualHost:
             check_equivalent(what, asked, exchange_row(present))
             return
         check_name("exchange", name, self.name, self.core.name_rule)
-        alternate = arguments.get(_ALTERNATE_ARGUMENT, "")
+        alternate = arguments.get(ALTERNATE_ARGUMENT, "")
         if not isinstance(alternate, str):
             raise PreconditionFailedError(
-                f"invalid arg '{_ALTERNATE_ARGUMENT}' for exchange '{name}': it takes a name"
+                f"invalid arg '{ALTERNATE_ARGUMENT}' for exchange '{name}': it takes a name"
             )
         exchange = exchange_type(
             name,
@@ -346,7 +343,7 @@ class VirtualHost:
             _log.info("unused queue deleted", extra={"vhost": self.name, "queue": queue.name})
             self.delete_queue(queue)
 
-    def _bury(self, queue: Queue, taken: Sequence[Taken], reason: str) -> bool:
+    def _bury(self, queue: Queue, taken: Sequence[Taken], reason: Reason) -> bool:
         if isinstance(queue, DelayQueue):
             return self._held.release(queue, taken)
         return self.dead_letters.bury(queue, taken, reason)
@@ -435,34 +432,8 @@ class VirtualHost:
 
     def define_policies(self, policies: Sequence[Policy], *, operator: bool) -> None:
         """Have these policies, or operator policies, and no others. Durable on return."""
-        present = self.operator_policies if operator else self.policies
-        names = {policy.name for policy in policies}
-        changes = [
-            Change("policies", self._policy_key(name, operator=operator), None)
-            for name in present
-            if name not in names
-        ]
-        rows = [{"vhost": self.name, "operator": operator, **asdict(policy)} for policy in policies]
-        changes += [
-            Change("policies", self._policy_key(row["name"], operator=operator), row)
-            for row in rows
-        ]
-        self._define(changes)
-        present.clear()
-        for row in rows:
-            self.restore_policy(row)
+        self._define(self.policies.replace(policies, operator=operator))
         self.apply_policies()
-
-    def _policy_key(self, name: str, *, operator: bool) -> str:
-        return f"{self.name}\0{'operator' if operator else 'user'}\0{name}"
-
-    def restore_policy(self, row: Mapping[str, Any]) -> None:
-        """Take in a policy from the catalog, before there are queues that it is for."""
-        policy = Policy(
-            row["name"], row["pattern"], row["apply_to"], row["priority"], row["definition"]
-        )
-        policies = self.operator_policies if row["operator"] else self.policies
-        policies[policy.name] = policy
 
     def apply_policies(self) -> None:
         """The policies are others: give every queue and exchange the settings that hold now."""
@@ -476,14 +447,10 @@ class VirtualHost:
         if queue.is_internal:
             queue.apply(queue.settings)
             return
-        policy = matching(self.policies.values(), queue.name, QUEUES)
-        operator_policy = matching(self.operator_policies.values(), queue.name, QUEUES)
-        queue.apply(settings_of(queue.arguments, policy, operator_policy))
+        queue.apply(self.policies.queue_settings(queue.name, queue.arguments))
 
     def _apply_to_exchange(self, exchange: Exchange) -> None:
-        policy = matching(self.policies.values(), exchange.name, EXCHANGES)
-        alternate = exchange.arguments.get(_ALTERNATE_ARGUMENT) or policy.get(_ALTERNATE_ARGUMENT)
-        exchange.alternate = alternate if isinstance(alternate, str) else ""
+        exchange.alternate = self.policies.alternate(exchange.name, exchange.arguments)
 
 
 def _definition(

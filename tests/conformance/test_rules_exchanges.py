@@ -308,6 +308,15 @@ def test_an_auto_delete_exchange_goes_with_its_last_exchange_binding(
         channel.exchange_declare(source, passive=True)
 
 
+def test_unbinding_from_what_is_missing_succeeds(channel: BlockingChannel) -> None:
+    """C068, C069: as in RabbitMQ, an unbind says that there is to be no such binding."""
+    channel.queue_unbind(queue(channel), unique(), "key")
+    channel.queue_unbind(unique(), "amq.direct", "key")
+    channel.exchange_unbind("amq.direct", unique(), "key")
+    channel.exchange_unbind(unique(), "amq.direct", "key")
+    settle(channel)
+
+
 def test_an_internal_exchange_takes_bindings_but_no_publishes(channel: BlockingChannel) -> None:
     """C099: 403."""
     source = exchange(channel, "fanout")

@@ -48,24 +48,10 @@ class SimulatedServer:
         self.now_ms = START_MS
         self.limits = limits or Limits(max_message_bytes=100_000)
         self.clients: list[SimulatedClient] = []
-        files = MemoryFiles()
-        files.make_directory(DIRECTORY.rpartition("/")[0])
-        self.store = Store.open(
-            DIRECTORY,
-            files=files,
-            open_catalog=functools.partial(MemoryCatalog, files),
-            options=Options(reserve_bytes=0, least_free_bytes=0),
-            worker=InlineWorker(),
-        )
-        names = itertools.count()
-        self.core = Core(
-            store=self.store,
-            clock=lambda: self.now_ms,
-            random=random.Random("simulated").random,
-            make_name=lambda: f"{next(names):022}",
-            exchange_types=EXCHANGE_TYPES,
-        )
-        self.broker = Broker(self.core)
+        self._files = MemoryFiles()
+        self._files.make_directory(DIRECTORY.rpartition("/")[0])
+        self._names = itertools.count()
+        self.store, self.core, self.broker = self._open()
         for vhost in vhosts:
             self.broker.define_vhost(vhost)
             self.broker.define_permissions(USER, vhost, ALL)
@@ -75,6 +61,31 @@ class SimulatedServer:
 
     def __exit__(self, *_exc: object) -> None:
         self.store.abandon()
+
+    def _open(self) -> tuple[Store, Core, Broker]:
+        store = Store.open(
+            DIRECTORY,
+            files=self._files,
+            open_catalog=functools.partial(MemoryCatalog, self._files),
+            options=Options(reserve_bytes=0, least_free_bytes=0),
+            worker=InlineWorker(),
+        )
+        core = Core(
+            store=store,
+            clock=lambda: self.now_ms,
+            random=random.Random("simulated").random,
+            make_name=lambda: f"{next(self._names):022}",
+            exchange_types=EXCHANGE_TYPES,
+        )
+        return store, core, Broker(core)
+
+    def restart(self) -> None:
+        """Stop in order, and start over the same files. No client may be connected."""
+        assert not self.clients
+        self.settle()
+        self.store.close()
+        self.store, self.core, self.broker = self._open()
+        self.settle()
 
     @property
     def now_s(self) -> float:

@@ -1,7 +1,8 @@
 """Any mixture of methods, contents, damage and time into a connection: answers, or a right close.
 
 Whatever a client does, nothing is raised, every frame that the server sends is well formed, every
-close has a reply code of PROTOCOL.md that is of its kind, and the next client is served.
+close has a reply code of PROTOCOL.md that is of its kind, and the next client is served: also of
+the same server started again.
 """
 
 from collections.abc import Callable
@@ -36,7 +37,7 @@ SENT_BY_CLIENTS = {
 
 quick = settings(
     deadline=None,
-    max_examples=400,
+    max_examples=200,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 at_length = settings(quick, max_examples=5000)
@@ -220,7 +221,11 @@ class Settle(NamedTuple):
         return channel, methods.BasicNack(delivery_tag=tag, multiple=self.flag, requeue=self.flag)
 
 
-Action = Send | Wait | Again | Settle
+class Swap(NamedTuple):
+    """What follows is another client's, connected at the same time."""
+
+
+Action = Send | Wait | Again | Settle | Swap
 
 channels = rarely(st.just(1) | st.just(2), st.sampled_from([1, 2, 3]))
 wrong_channels = st.sampled_from([0, 9, 2047, 2048, 65535])
@@ -304,7 +309,11 @@ settles = st.builds(
     st.booleans(),
 )
 sends = st.builds(Send, rarely(legal | burst, anything), rarely(st.just(()), some_cuts))
-others = st.builds(Wait, st.sampled_from([1, 10, 1000, 700_000])) | st.builds(Again, st.booleans())
+others = st.one_of(
+    st.builds(Wait, st.sampled_from([1, 10, 1000, 700_000])),
+    st.builds(Again, st.booleans()),
+    st.just(Swap()),
+)
 action = rarely(sends | sends | sends | settles, others)
 actions = st.lists(action, max_size=10) | st.lists(action, min_size=25, max_size=60)
 
@@ -370,40 +379,69 @@ def be_polite(client: SimulatedClient, seen: int) -> None:
             client.ask(channel, methods.ChannelCloseOk(), methods.ChannelOpen())
 
 
+def check_drained(server: SimulatedServer) -> None:
+    """With no clients left every queue gives out exactly what it says it has."""
+    client = SimulatedClient.opened(server, channels=1)
+    for name in list(server.broker.vhost("/").queues):
+        [declared] = client.ask(1, methods.QueueDeclare(queue=name, passive=True))
+        assert isinstance(declared.method, methods.QueueDeclareOk), declared
+        assert declared.method.consumer_count == 0, declared
+        for left in range(declared.method.message_count, 0, -1):
+            [got] = client.ask(1, methods.BasicGet(queue=name, no_ack=True))
+            assert isinstance(got.method, methods.BasicGetOk), (name, left)
+            assert got.method.message_count == left - 1, name
+        [got] = client.ask(1, methods.BasicGet(queue=name, no_ack=True))
+        assert isinstance(got.method, methods.BasicGetEmpty), name
+    client.lose()
+
+
+def act(action: Send | Wait | Again | Settle, client: SimulatedClient) -> None:
+    """Have the client do it."""
+    if isinstance(action, Send):
+        places = sorted(cut % (len(action.octets) + 1) for cut in action.cuts)
+        ends = [*places, len(action.octets)]
+        for start, end in zip([0, *places], ends, strict=True):
+            client.send(action.octets[start:end])
+    elif isinstance(action, Wait):
+        client.server.pass_time(action.ms)
+    elif isinstance(action, Settle):
+        if settlement := action.method(client):
+            client.ask(*settlement)
+    elif not action.vanishes:
+        client.ask(0, GOODBYE)
+
+
 def run(
     chosen: list[Action],
     make_client: Callable[[SimulatedServer], SimulatedClient],
     *,
     politely: bool = False,
 ) -> None:
-    """Do the actions, one client after the other, and check all that was said."""
+    """Do the actions, with two clients and their successors, and check all that was said."""
     with SimulatedServer() as server:
         gone: list[SimulatedClient] = []
-        client = make_client(server)
+        client, other = make_client(server), make_client(server)
         for action in chosen:
+            if isinstance(action, Swap):
+                client, other = other, client
+                continue
             seen = len(client.answers)
-            if isinstance(action, Send):
-                places = sorted(cut % (len(action.octets) + 1) for cut in action.cuts)
-                ends = [*places, len(action.octets)]
-                for start, end in zip([0, *places], ends, strict=True):
-                    client.send(action.octets[start:end])
-            elif isinstance(action, Wait):
-                server.pass_time(action.ms)
-            elif isinstance(action, Settle):
-                if settlement := action.method(client):
-                    client.ask(*settlement)
-            elif not action.vanishes:
-                client.ask(0, GOODBYE)
+            act(action, client)
             if politely:
                 be_polite(client, seen)
             if isinstance(action, Again) or client.connection.is_finished:
                 client.lose()
                 gone.append(client)
                 client = make_client(server)
-        for each in [*gone, client]:
+        check_served(server)
+        for each in (client, other):
+            each.lose()
+            gone.append(each)
+        for each in gone:
             check_answers(each.answers)
-        if client in server.clients:
-            client.lose()
+        check_drained(server)
+        server.restart()
+        check_drained(server)
         check_served(server)
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Generator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import kombu
 import pytest
 from celery import chain, group
 from celery.exceptions import TaskRevokedError
@@ -49,6 +50,19 @@ def worker(
     with Worker(url, prefix, log_path) as shared:
         yield shared
         assert shared.terminate() == 0, shared.log_tail()
+    forget(url, prefix)
+
+
+def forget(url: str, prefix: str) -> None:
+    """Delete what stays at a broker that outlives the test run."""
+    with kombu.Connection(url) as connection:
+        channel: Any = connection.default_channel
+        for name in (prefix, *(f"{prefix}.{part}" for part in ("extra", "killed", "cut"))):
+            channel.queue_delete(name)
+            channel.exchange_delete(name)
+        for name in ("events", "control.pidbox"):
+            channel.exchange_delete(f"{prefix}.{name}")
+        channel.exchange_delete(f"reply.{prefix}.control.pidbox")
 
 
 @pytest.fixture

@@ -94,7 +94,7 @@ def test_fanout_routing_with_broadcast_queues(url: str, name: str) -> None:
         exchange = kombu.Exchange(name, "fanout", durable=False, auto_delete=True)
         inboxes: list[tuple[Connection, Any]] = []
         for connection in (one, other):
-            queue = Broadcast(exchange=exchange)
+            queue = Broadcast(exchange=exchange, exclusive=True)
             queue(connection.default_channel).declare()
             inboxes.append((connection, queue))
         one.Producer().publish("news", exchange=exchange, routing_key="ignored")
@@ -410,6 +410,8 @@ def test_a_mailbox_asks_every_node(url: str, kombu_connection: Connection, name:
             stop.set()
             thread.join()
     assert replies == [{"one": 5}]
+    for exchange in (mailbox.exchange, mailbox.reply_exchange):
+        exchange(kombu_connection.default_channel).delete()
 
 
 def test_a_pooled_producer_publishes_again_after_a_cut(

@@ -1,7 +1,9 @@
 """pika's SelectConnection: everything in callbacks, nothing waits for an answer."""
 
 import os
+from collections.abc import Generator
 
+import pytest
 from pika.channel import Channel
 from pika.exceptions import (
     ChannelClosedByBroker,
@@ -16,6 +18,17 @@ from tests.interop.pika_client import PERSISTENT
 from tests.interop.pika_select import Client, Publisher
 
 BALLAST_BYTES = 512 << 20
+
+
+@pytest.fixture
+def ballast(tmp_path: object) -> Generator[str]:
+    """A file that takes up BALLAST_BYTES of the disk that the test's stores are on."""
+    path = os.path.join(str(tmp_path), "ballast")
+    with open(path, "wb") as file:
+        os.posix_fallocate(file.fileno(), 0, BALLAST_BYTES)
+    yield path
+    if os.path.exists(path):
+        os.remove(path)
 
 
 def test_a_connection_opens_and_closes(url: str) -> None:
@@ -189,15 +202,11 @@ def test_many_channels_work_at_once(url: str, name: str) -> None:
 
 
 def test_publishers_are_told_when_the_disk_is_nearly_full_and_when_not_any_more(
-    data_directory: str, stopped_broker: BrokerProcess, name: str
+    data_directory: str, stopped_broker: BrokerProcess, ballast: str, name: str
 ) -> None:
     """connection.blocked comes to the connection that publishes; what it sent meanwhile waits."""
-    directory = os.path.dirname(data_directory)
-    ballast = os.path.join(directory, "ballast")
-    with open(ballast, "wb") as file:
-        os.posix_fallocate(file.fileno(), 0, BALLAST_BYTES)
     # Publishers are blocked below twice this. Half of the ballast is for what others write.
-    disk = os.statvfs(directory)
+    disk = os.statvfs(os.path.dirname(ballast))
     least_free_bytes = (disk.f_bavail * disk.f_frsize + BALLAST_BYTES // 2) // 2
     configuration = f"{data_directory}.toml"
     with open(configuration, "w", encoding="utf-8") as file:

@@ -288,19 +288,21 @@ def test_headers_exchange(amqp_channel: Channel, name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("durable", "error"), [(None, NotFound), (True, PreconditionFailed)], ids=["404", "406"]
+    ("suffix", "passive", "error"),
+    [("missing", True, NotFound), ("there", False, PreconditionFailed)],
+    ids=["404", "406"],
 )
 def test_a_soft_error_leaves_the_connection(
-    amqp_connection: amqp.Connection, name: str, durable: bool | None, error: type[Exception]
+    amqp_connection: amqp.Connection, name: str, suffix: str, passive: bool, error: type[Exception]
 ) -> None:
     there: Channel = amqp_connection.channel()
-    there.queue_declare(f"{name}.there", durable=False, auto_delete=True)
+    there.queue_declare(f"{name}.there", exclusive=True)
     channel: Channel = amqp_connection.channel()
+    unequal = {"x-max-length": 1}
     with pytest.raises(error):
-        if durable is None:
-            channel.queue_declare(name, passive=True)
-        else:
-            channel.queue_declare(f"{name}.there", durable=durable)
+        channel.queue_declare(
+            f"{name}.{suffix}", passive=passive, exclusive=True, arguments=unequal
+        )
     assert there.queue_declare("", exclusive=True).queue.startswith("amq.")
 
 

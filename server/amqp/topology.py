@@ -1,0 +1,223 @@
+"""What a client does to exchanges, queues and bindings on one channel, and what it has to be
+allowed to do for it (the permissions are those of RabbitMQ)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from server.amqp.arguments import plain
+from server.broker.exchanges.base import Exchange
+from server.broker.held import REPLY_TO
+from server.broker.permissions import Access
+from server.broker.queue import Queue
+from server.broker.vhost import VirtualHost
+from server.protocol import methods
+from server.protocol.errors import AccessRefused, NotFound
+
+_SERVER_NAMED = "amq.gen-"
+"""What a permission for queues that the server names has to match."""
+
+
+class Topology:
+    """The classes exchange and queue of one channel. `send` sends a method on it.
+
+    Args: owner, the connection, which exclusive queues belong to.
+    """
+
+    def __init__(
+        self,
+        vhost: VirtualHost,
+        access: Access,
+        owner: object,
+        send: Callable[[methods.Method], None],
+    ) -> None:
+        self._vhost = vhost
+        self._access = access
+        self._owner = owner
+        self._send = send
+        self._last_queue = ""
+
+    def queue(self, name: str) -> Queue:
+        """The queue of that name, or the last one declared on this channel where it is empty.
+
+        Raises: NotFound, NotFoundError, ResourceLockedError.
+        """
+        if not name and not self._last_queue:
+            raise NotFound("no previously declared queue")
+        queue = self._vhost.queue(name or self._last_queue)
+        queue.check_owner(self._owner)
+        return queue
+
+    def check_topic(self, permission: str, exchange: str, routing_key: str) -> None:
+        """Raises: AccessRefusedError, where the user may not use the key with a topic exchange."""
+        found = self._vhost.exchanges.get(exchange)
+        if found is not None and found.type == "topic":
+            self._access.check_topic(permission, exchange, routing_key)
+
+    def exchange_declare(self, method: methods.ExchangeDeclare) -> None:
+        vhost, access = self._vhost, self._access
+        if method.passive:
+            access.check_any("exchange", method.exchange)
+            if method.exchange:
+                vhost.exchange(method.exchange)
+        else:
+            access.check("configure", "exchange", method.exchange)
+            arguments = plain(method.arguments)
+            if alternate := arguments.get("alternate-exchange"):
+                access.check("read", "exchange", method.exchange)
+                access.check("write", "exchange", str(alternate))
+            vhost.declare_exchange(
+                method.exchange,
+                method.type,
+                durable=method.durable,
+                auto_delete=method.auto_delete,
+                internal=method.internal,
+                arguments=arguments,
+            )
+        if not method.no_wait:
+            self._send(methods.ExchangeDeclareOk())
+
+    def exchange_delete(self, method: methods.ExchangeDelete) -> None:
+        self._access.check("configure", "exchange", method.exchange)
+        self._vhost.delete_exchange(method.exchange, if_unused=method.if_unused)
+        if not method.no_wait:
+            self._send(methods.ExchangeDeleteOk())
+
+    def exchange_bind(self, method: methods.ExchangeBind) -> None:
+        destination = self._bound_exchange(method)
+        if destination is None:
+            raise NotFound(f"no exchange '{method.destination}'")
+        self._vhost.bind(destination, method.source, method.routing_key, plain(method.arguments))
+        if not method.no_wait:
+            self._send(methods.ExchangeBindOk())
+
+    def exchange_unbind(self, method: methods.ExchangeUnbind) -> None:
+        destination = self._bound_exchange(method)
+        if destination is not None and method.source in self._vhost.exchanges:
+            self._vhost.unbind(
+                destination, method.source, method.routing_key, plain(method.arguments)
+            )
+        if not method.no_wait:
+            self._send(methods.ExchangeUnbindOk())
+
+    def _bound_exchange(
+        self, method: methods.ExchangeBind | methods.ExchangeUnbind
+    ) -> Exchange | None:
+        """The destination of an exchange-to-exchange binding, where it exists."""
+        access = self._access
+        access.check("write", "exchange", method.destination)
+        access.check("read", "exchange", method.source)
+        self.check_topic("read", method.source, method.routing_key)
+        if not method.destination or not method.source:
+            raise AccessRefused("operation not permitted on the default exchange")
+        return self._vhost.exchanges.get(method.destination)
+
+    def queue_declare(self, method: methods.QueueDeclare) -> None:
+        vhost, access = self._vhost, self._access
+        if method.queue.startswith(REPLY_TO):
+            self._declare_reply_queue(method)
+            return
+        if method.passive:
+            queue = self.queue(method.queue)
+            access.check_any("queue", queue.name)
+            queue.used()
+        else:
+            access.check("configure", "queue", method.queue or _SERVER_NAMED)
+            arguments = plain(method.arguments)
+            if dead_letter_exchange := arguments.get("x-dead-letter-exchange"):
+                access.check("read", "queue", method.queue)
+                access.check("write", "exchange", str(dead_letter_exchange))
+            queue = vhost.declare_queue(
+                method.queue,
+                durable=method.durable,
+                exclusive=method.exclusive,
+                auto_delete=method.auto_delete,
+                arguments=arguments,
+                connection=self._owner,
+            )
+        self._last_queue = queue.name
+        if not method.no_wait:
+            self._send_declared(queue.name, queue.ready_count, len(queue.consumers))
+
+    def _declare_reply_queue(self, method: methods.QueueDeclare) -> None:
+        """A server asks whether a client still waits for its direct reply, or a client for any."""
+        queue = self._vhost.queues.get(method.queue)
+        if queue is None and method.queue != REPLY_TO:
+            raise NotFound(f"no queue '{method.queue}'")
+        if not method.passive:
+            raise AccessRefused(f"queue name '{method.queue}' contains reserved prefix 'amq.*'")
+        self._last_queue = method.queue
+        if not method.no_wait:
+            self._send_declared(method.queue, 0, len(queue.consumers) if queue else 0)
+
+    def _send_declared(self, name: str, message_count: int, consumer_count: int) -> None:
+        self._send(
+            methods.QueueDeclareOk(
+                queue=name, message_count=message_count, consumer_count=consumer_count
+            )
+        )
+
+    def queue_bind(self, method: methods.QueueBind) -> None:
+        queue = self.queue(method.queue)
+        routing_key = self._binding_key(method.queue, method.routing_key)
+        self._check_binding(queue, method.exchange, routing_key)
+        self._vhost.bind(queue, method.exchange, routing_key, plain(method.arguments))
+        if not method.no_wait:
+            self._send(methods.QueueBindOk())
+
+    def queue_unbind(self, method: methods.QueueUnbind) -> None:
+        vhost = self._vhost
+        name = method.queue or self._last_queue
+        if not name:
+            raise NotFound("no previously declared queue")
+        if name in vhost.queues and (not method.exchange or method.exchange in vhost.exchanges):
+            queue = self.queue(name)
+            routing_key = self._binding_key(method.queue, method.routing_key)
+            self._check_binding(queue, method.exchange, routing_key)
+            vhost.unbind(queue, method.exchange, routing_key, plain(method.arguments))
+        self._send(methods.QueueUnbindOk())
+
+    def _check_binding(self, queue: Queue, exchange: str, routing_key: str) -> None:
+        self._access.check("write", "queue", queue.name)
+        self._access.check("read", "exchange", exchange)
+        self.check_topic("read", exchange, routing_key)
+
+    def _binding_key(self, queue: str, routing_key: str) -> str:
+        """With neither queue nor key named, the key is the last declared queue's name."""
+        return self._last_queue if not queue and not routing_key else routing_key
+
+    def queue_purge(self, method: methods.QueuePurge) -> None:
+        queue = self.queue(method.queue)
+        self._access.check("read", "queue", queue.name)
+        count = queue.purge()
+        if not method.no_wait:
+            self._send(methods.QueuePurgeOk(message_count=count))
+
+    def queue_delete(self, method: methods.QueueDelete) -> None:
+        vhost = self._vhost
+        name = method.queue or self._last_queue
+        count = 0
+        if not name:
+            raise NotFound("no previously declared queue")
+        self._access.check("configure", "queue", name)
+        if name in vhost.queues:
+            count = vhost.delete_queue(
+                self.queue(name), if_unused=method.if_unused, if_empty=method.if_empty
+            )
+        if not method.no_wait:
+            self._send(methods.QueueDeleteOk(message_count=count))
+
+
+TOPOLOGY_HANDLERS: dict[type[methods.Method], Callable[[Topology, Any], None]] = {
+    methods.ExchangeDeclare: Topology.exchange_declare,
+    methods.ExchangeDelete: Topology.exchange_delete,
+    methods.ExchangeBind: Topology.exchange_bind,
+    methods.ExchangeUnbind: Topology.exchange_unbind,
+    methods.QueueDeclare: Topology.queue_declare,
+    methods.QueueBind: Topology.queue_bind,
+    methods.QueueUnbind: Topology.queue_unbind,
+    methods.QueuePurge: Topology.queue_purge,
+    methods.QueueDelete: Topology.queue_delete,
+}
+"""What is done for each method of the classes exchange and queue."""

@@ -1,0 +1,378 @@
+"""Messages that leave their queues without a consumer, with the power cut at every operation.
+
+A dead letter is in exactly one place, with the right deaths, whichever way it died: rejected,
+expired, dropped from a full queue, or delivered too often; and so is a delayed message, which is
+routed when its delay is over however often the power goes in between (P4).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+import server.broker.dead_letter
+from amqpstore import Run, Store
+from server.broker.held import DelayQueue, HistoryQueue
+from server.broker.queue import Taken
+from server.broker.transaction import Transaction
+from tests.crash.broker_world import Later, Places, World, sync_at_once, violations
+
+Bug = Callable[[pytest.MonkeyPatch], None]
+
+
+def deaths() -> World:
+    """Of each kind, one behind the other, and twice of the same."""
+    world = World()
+    limit = {"dead_letter_exchange": "", "dead_letter_routing_key": "dead"}
+    world.queue("work", **limit)
+    world.queue("slow", message_ttl=1000, dead_letter_exchange="to-work")
+    world.queue("short", max_length=2, dead_letter_exchange="", dead_letter_routing_key="slow")
+    world.queue("often", delivery_limit=1, **limit)
+    world.queue("dead")
+    world.exchange("to-work", "fanout")
+    world.bind("to-work", "work")
+    client, sender = world.client(), world.client()
+    sender.channel.select_confirms()
+    world.begin()
+
+    world.step(work="a b")
+    sender.publish("", "work", "a", "b")
+    client.get("work")
+    client.get("work")
+    world.sync()
+    world.step(work="b", dead="a:rejected@work*1")
+    client.reject("a")
+    world.promise()
+    world.sync()
+
+    # A full queue: its oldest go to one in which they expire, and from there to be worked on.
+    world.step(short="c d")
+    sender.publish("", "short", "c", "d")
+    world.step(short="d e", slow="c:maxlen@short*1")
+    sender.publish("", "short", "e")
+    world.begin_sync()
+    world.step(short="e f", slow="c:maxlen@short*1 d:maxlen@short*1")
+    sender.publish("", "short", "f")
+    world.sync()
+    world.step(
+        slow="",
+        work="b c:expired@slow*1:maxlen@short*1 d:expired@slow*1:maxlen@short*1",
+    )
+    world.pass_time(1000)
+    world.promise()
+    world.sync()
+
+    # Delivered once, and once more, and that is too often.
+    world.step(often="g h")
+    sender.publish("", "often", "g", "h")
+    world.sync()
+    for _ in range(2):
+        assert client.get("often") == "g"
+        world.sync()
+        if _ == 0:
+            client.requeue("g")
+    world.step(often="h", dead="a:rejected@work*1 g:delivery_limit@often*1")
+    client.requeue("g")
+    world.promise()
+    world.sync()
+
+    # And again where it died before: the deaths are merged, and counted.
+    world.step(
+        work="b d:expired@slow*1:maxlen@short*1",
+        dead="a:rejected@work*1 g:delivery_limit@often*1 "
+        "c:rejected@work*1:expired@slow*1:maxlen@short*1",
+    )
+    client.get("work")
+    client.reject("c")
+    world.promise()
+    world.sync()
+    world.step(short="f i", slow="e:maxlen@short*1")
+    sender.publish("", "short", "i")
+    world.sync()
+    client.get("dead")
+    world.step(dead="g:delivery_limit@often*1 c:rejected@work*1:expired@slow*1:maxlen@short*1")
+    client.ack("a")
+    world.promise()
+    world.sync()
+    return world
+
+
+def in_the_end(places: Places) -> Places:
+    """What is in `slow` expires, and goes to `work`, the rest stays."""
+    left = dict(places)
+    expired = [_died(one, "expired@slow*1") for one in left.pop("slow", ())]
+    if expired:
+        left["work"] = (*left.get("work", ()), *expired)
+    return left
+
+
+def _died(described: str, death: str) -> str:
+    body, *before = described.split(":")
+    return ":".join([body, death, *before])
+
+
+def cycle() -> World:
+    """A queue whose rejected messages come back after a while: each round adds to the counts."""
+    world = World()
+    world.queue("work", dead_letter_exchange="", dead_letter_routing_key="again")
+    world.queue("again", message_ttl=500, dead_letter_exchange="", dead_letter_routing_key="work")
+    client = world.client()
+    world.begin()
+    world.step(work="a")
+    client.publish("", "work", "a")
+    world.promise()
+    deaths = ""
+    for count in range(1, 4):
+        client.get("work")
+        world.sync()
+        old = f":expired@again*{count - 1}" if count > 1 else ""
+        deaths = f":rejected@work*{count}{old}"
+        world.step(work="", again=f"a{deaths}")
+        client.reject("a")
+        world.promise()
+        world.sync()
+        world.step(work=f"a:expired@again*{count}:rejected@work*{count}", again="")
+        world.pass_time(500)
+        world.promise()
+        world.sync()
+    return world
+
+
+def delayed() -> World:
+    """Messages that wait in a delayed exchange, and leave it in the order in which they are due."""
+    world = World()
+    world.exchange("later", "x-delayed-message", **{"x-delayed-type": "topic"})
+    world.queue("one")
+    world.queue("both")
+    world.bind("later", "one", "one.#")
+    world.bind("later", "both", "#")
+    client = world.client()
+    client.channel.select_confirms()
+    world.begin()
+    world.step(amq__delayed__later="a")
+    client.publish("later", "one.x", "a", headers={"x-delay": 300})
+    world.step(amq__delayed__later="a b")
+    client.publish("later", "two", "b", headers={"x-delay": 100})
+    world.sync()
+    world.step(one="c", both="c")
+    client.publish("later", "one", "c")
+    world.step(amq__delayed__later="a b d", one="c", both="c")
+    client.publish("later", "one.y", "d", headers={"x-delay": 200})
+    world.begin_sync()
+    world.step(amq__delayed__later="a d", both="c b")
+    world.pass_time(150)
+    world.promise()
+    world.sync()
+    world.step(amq__delayed__later="a", one="c d", both="c b d")
+    world.pass_time(50)
+    world.promise()
+    world.sync()
+    world.step(amq__delayed__later="", one="c d a", both="c b d a")
+    world.pass_time(100)
+    world.promise()
+    world.sync()
+    return world
+
+
+DELAYS = {"a": 300, "b": 100, "d": 200}
+
+
+def all_routed(places: Places) -> Places:
+    """What waits is routed in the order in which it is due."""
+    left = dict(places)
+    for body in sorted(left.pop("amq.delayed.later", ()), key=DELAYS.__getitem__):
+        left["both"] = (*left.get("both", ()), body)
+        if body != "b":
+            left["one"] = (*left.get("one", ()), body)
+    return left
+
+
+def purged() -> World:
+    """What waits is cancelled: the queue of the exchange is purged, and later it is deleted."""
+    world = World()
+    world.exchange("later", "x-delayed-message", **{"x-delayed-type": "fanout"})
+    world.queue("all")
+    world.bind("later", "all")
+    client = world.client()
+    world.begin()
+    world.step(amq__delayed__later="a b")
+    client.publish("later", "", "a", "b", headers={"x-delay": 1000})
+    world.promise()
+    world.sync()
+    world.step(amq__delayed__later="")
+    world.vhost.queue("amq.delayed.later").purge()
+    world.promise()
+    world.step(amq__delayed__later="c")
+    client.publish("later", "", "c", headers={"x-delay": 1000})
+    world.promise()
+    world.sync()
+    world.step(amq__delayed__later="")
+    world.vhost.delete_exchange("later", if_unused=False)
+    world.promise()
+    world.step(all="d")
+    client.publish("", "all", "d")
+    world.promise()
+    return world
+
+
+def remembered() -> World:
+    """A recent-history exchange, whose last messages are sent to whatever is bound to it."""
+    world = World()
+    world.exchange("news", "x-recent-history", **{"x-recent-history-length": 2})
+    world.queue("old")
+    world.queue("new")
+    world.bind("news", "old")
+    client = world.client()
+    client.channel.select_confirms()
+    world.begin()
+    world.step(old="a", amq__history__news="a")
+    client.publish("news", "", "a")
+    world.step(old="a b c", amq__history__news="b c")
+    client.publish("news", "", "b", "c")
+    world.sync()
+    world.step(old="a b c d", amq__history__news="b c")
+    client.publish("news", "", "d", headers={"x-recent-history-no-store": True})
+    world.sync()
+    world.step(new="b c")
+    world.bind("news", "new")
+    world.promise()
+    world.sync()
+    world.step(old="a b c d e", new="b c e", amq__history__news="c e")
+    client.publish("news", "", "e")
+    world.sync()
+    return world
+
+
+HISTORIES: dict[Callable[[], World], Later | None] = {
+    deaths: in_the_end,
+    cycle: None,
+    delayed: all_routed,
+    purged: None,
+    remembered: None,
+}
+
+
+@pytest.mark.parametrize("history", HISTORIES, ids=lambda history: history.__name__)
+def test_a_message_is_in_exactly_one_place_with_its_deaths(history: Callable[[], World]) -> None:
+    assert violations(history(), later=HISTORIES[history]) == []
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("history", HISTORIES, ids=lambda history: history.__name__)
+def test_many_images(history: Callable[[], World]) -> None:
+    assert violations(history(), images=400, later=HISTORIES[history]) == []
+
+
+def test_a_delay_that_is_over_while_the_broker_is_down_is_routed_at_its_start() -> None:
+    world = World()
+    world.exchange("later", "x-delayed-message", **{"x-delayed-type": "fanout"})
+    world.queue("all")
+    world.bind("later", "all")
+    client = world.client()
+    world.begin()
+    world.step(amq__delayed__later="a b")
+    client.publish("later", "", "a", headers={"x-delay": 1000})
+    client.publish("later", "", "b", headers={"x-delay": 2000})
+    world.promise()
+    world.sync()
+    world.restart(after_ms=1500)
+    world.step(amq__delayed__later="b", all="a")
+    world.pass_time(0)
+    world.promise()
+    world.sync()
+    world.step(amq__delayed__later="", all="a b")
+    world.pass_time(1000)
+    world.promise()
+    assert violations(world) == []
+
+
+# Broken copies.
+
+
+def acked_before_it_is_published(patch: pytest.MonkeyPatch) -> None:
+    def ack(self: Transaction, taken: Taken) -> None:
+        self._store.ack(taken.level, taken.run)
+        sync_at_once(self._store)
+
+    patch.setattr(Transaction, "ack", ack)
+
+
+def published_before_it_is_acked(patch: pytest.MonkeyPatch) -> None:
+    def ack(self: Transaction, taken: Taken) -> None:
+        acks.append(taken)
+
+    def committed(self: Transaction, *promise: Callable[[], None]) -> None:
+        commit(self, *promise)
+        sync_at_once(self._store)
+        for taken in acks:
+            self._store.ack(taken.level, taken.run)
+        acks.clear()
+
+    acks: list[Taken] = []
+    commit = Transaction.commit
+    patch.setattr(Transaction, "ack", ack)
+    patch.setattr(Transaction, "commit", committed)
+
+
+def deaths_are_not_merged(patch: pytest.MonkeyPatch) -> None:
+    deaths = server.broker.dead_letter._deaths
+
+    def all_anew(properties: object, queue: str, reason: str, *more: object) -> list[object]:
+        found = deaths(properties, f"{queue} ", reason, *more)  # type: ignore[arg-type]
+        found[0]["queue"] = queue
+        return list(found)
+
+    patch.setattr(server.broker.dead_letter, "_deaths", all_anew)
+
+
+def what_expires_counts_as_delivered(patch: pytest.MonkeyPatch) -> None:
+    withdraw_expired = Store.withdraw_expired
+
+    def withdrawn(self: Store, queue: object, now_ms: int, *, bodies: bool) -> object:
+        run = withdraw_expired(self, queue, now_ms, bodies=bodies)  # type: ignore[arg-type]
+        if isinstance(run, Run):
+            self.redeliver(queue, run)  # type: ignore[arg-type]
+            sync_at_once(self)
+        return run
+
+    patch.setattr(Store, "withdraw_expired", withdrawn)
+
+
+def delays_are_forgotten(patch: pytest.MonkeyPatch) -> None:
+    """In memory only: the store does not know when anything is due."""
+    patch.setattr(DelayQueue, "_expires_ms", lambda *_: 0)
+
+
+def routed_and_kept(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Transaction, "ack", lambda *_: None)
+
+
+def history_is_sent_and_gone(patch: pytest.MonkeyPatch) -> None:
+    messages = HistoryQueue.messages
+
+    def sent(self: HistoryQueue) -> object:
+        found = messages(self)
+        self.purge()
+        return found
+
+    patch.setattr(HistoryQueue, "messages", sent)
+
+
+BUGS: dict[Bug, tuple[Callable[[], World], str]] = {
+    acked_before_it_is_published: (deaths, "in pieces"),
+    published_before_it_is_acked: (deaths, "in pieces"),
+    deaths_are_not_merged: (cycle, "in pieces"),
+    what_expires_counts_as_delivered: (deaths, "count"),
+    delays_are_forgotten: (delayed, "later"),
+    routed_and_kept: (delayed, "in pieces"),
+    history_is_sent_and_gone: (remembered, "in pieces"),
+}
+
+
+@pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.__name__)
+def test_a_bug_is_caught(bug: Bug, monkeypatch: pytest.MonkeyPatch) -> None:
+    history, expected = BUGS[bug]
+    bug(monkeypatch)
+    found = violations(history(), later=HISTORIES[history])
+    assert any(one.startswith(expected) for one in found), found

@@ -1,0 +1,304 @@
+"""What is delivered, acked and given back, with the power cut at every operation.
+
+How often a message was delivered is never less than was promised, so that a delivery limit holds
+through any number of crashes (P5). What is given back is in its old place (I6). A queue with
+priorities is one queue, of whichever level its messages are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+import amqpstore
+from amqpstore import Run, Store
+from amqpstore.records import OperationKind
+from server.broker.broker import Broker
+from server.broker.levels import Levels
+from server.broker.queue import Queue, Taken
+from tests.crash.broker_world import World, sync_at_once, violations
+
+Bug = Callable[[pytest.MonkeyPatch], None]
+
+
+def limited() -> World:
+    """A message that kills its consumer, which comes back each time, and others beside it."""
+    world = World()
+    world.queue("work", delivery_limit=3, dead_letter_exchange="", dead_letter_routing_key="dead")
+    world.queue("dead")
+    client = world.client()
+    client.channel.select_confirms()
+    world.begin()
+    world.step(work="bad good")
+    client.publish("", "work", "bad", "good")
+    for _ in range(2):
+        client = world.client()
+        assert client.get("work") == "bad"
+        world.restart()
+    # Twice in one life, once given back in order.
+    client = world.client()
+    assert client.get("work") == "bad"
+    client.requeue("bad")
+    assert client.get("work") == "bad"
+    world.sync()
+    world.restart()
+    # Four times it was not acked: whoever asks next does not get it.
+    client = world.client()
+    world.step(work="good", dead="bad:delivery_limit@work*1")
+    assert client.get("work") == "good"
+    world.promise()
+    world.sync()
+    world.step(work="")
+    client.ack("good")
+    world.promise()
+    return world
+
+
+def given_back() -> World:
+    """Consumers with a prefetch that ack, give back, recover and leave, all in disorder."""
+    world = World()
+    world.queue("work")
+    sender = world.client()
+    sender.channel.select_confirms()
+    world.begin()
+    world.step(work="a b c d e f g h")
+    sender.publish("", "work", *"abc")
+    sender.publish("", "work", *"defgh")
+    one, two = world.client(), world.client()
+    one.consume("work", prefetch=4)
+    world.sync()
+    two.consume("work")
+    world.sync()
+    world.step(work="a c d e f g h")
+    one.ack("b")
+    world.promise()
+    world.step(work="a c d e g h")
+    two.ack("f")
+    world.promise()
+    world.sync()
+    # All of it is in its old place, whoever gave it back, and in whatever order.
+    one.requeue("d", "a")
+    world.begin_sync()
+    two.channel.recover(requeue=True)
+    world.step(work="a c d e g h i")
+    sender.publish("", "work", "i")
+    world.sync()
+    two.channel.recover(requeue=False)
+    two.channel.close()
+    one.channel.cancel("from work")
+    world.sync()
+    one.channel.close()
+    world.restart()
+    last = world.client()
+    last.consume("work", prefetch=2)
+    world.sync()
+    world.step(work="c d e g h i")
+    last.ack("a")
+    world.promise()
+    world.sync()
+    world.step(work="c e g h i")
+    last.ack("d")
+    world.promise()
+    last.requeue("c")
+    last.channel.close()
+    # Whoever does not ack has it, and nobody else.
+    world.step(work="")
+    eager = world.client()
+    eager.consume("work", no_ack=True)
+    world.work()
+    world.promise()
+    world.sync()
+    return world
+
+
+def given_back_once() -> World:
+    """Half of what was fetched is given back, the last first."""
+    world = World()
+    world.queue("work")
+    client = world.client()
+    client.channel.select_confirms()
+    world.begin()
+    world.step(work="a b c d e f")
+    client.publish("", "work", *"abcdef")
+    world.sync()
+    for _ in range(4):
+        client.get("work")
+    world.sync()
+    client.requeue("c", "a")
+    world.sync()
+    return world
+
+
+def priorities() -> World:
+    """Levels that come one by one, each with messages that are acked, given back and expire."""
+    world = World()
+    world.queue("work", max_priority=5, dead_letter_exchange="", dead_letter_routing_key="dead")
+    world.queue("full", max_priority=2, max_length=3)
+    world.queue("dead")
+    client = world.client()
+    client.channel.select_confirms()
+    world.begin()
+    world.step(work="n1 n2")
+    client.publish("", "work", "n1", "n2")
+    world.step(work="p3a p3b n1 n2")
+    client.publish("", "work", "p3a", "p3b", priority=3)
+    world.sync()
+    world.step(work="p5 p3a p3b n1 n2")
+    client.publish("", "work", "p5", priority=200)
+    world.step(work="p5 p3a p3b p1 n1 n2")
+    client.publish("", "work", "p1", priority=1, expiration="500")
+    world.begin_sync()
+    assert [client.get("work") for _ in range(4)] == ["p5", "p3a", "p3b", "p1"]
+    world.step(work="p5 p3b p1 n1 n2")
+    client.ack("p3a")
+    world.promise()
+    world.sync()
+    client.requeue("p1")
+    client.requeue("p5")
+    world.step(work="p5 p1 n1 n2", dead="p3b:rejected@work*1")
+    client.reject("p3b")
+    world.promise()
+    world.sync()
+    world.step(work="p5 n1 n2", dead="p3b:rejected@work*1 p1:expired@work*1")
+    world.pass_time(500)
+    world.promise()
+    world.sync()
+    world.restart()
+    client = world.client()
+    client.channel.select_confirms()
+    world.step(work="p5 p4 n1 n2")
+    client.publish("", "work", "p4", priority=4)
+    world.sync()
+
+    # The least of them is dropped first, and of that the oldest.
+    world.step(full="x2 x1a x1b")
+    client.publish("", "full", "x1a", "x1b", priority=1)
+    client.publish("", "full", "x2", priority=2)
+    world.sync()
+    world.step(full="x2 x2b x1b")
+    client.publish("", "full", "x2b", priority=2)
+    world.sync()
+
+    world.step(work="")
+    world.vhost.queue("work").purge()
+    world.promise()
+    world.sync()
+    world.step(work="p2")
+    client.publish("", "work", "p2", priority=2)
+    world.sync()
+    world.step(work="")
+    world.vhost.delete_queue(world.vhost.queue("work"))
+    world.promise()
+    world.sync()
+    world.step(full="x1b")
+    assert [client.get("full") for _ in range(2)] == ["x2", "x2b"]
+    client.ack("x2", "x2b")
+    world.promise()
+    return world
+
+
+HISTORIES = [limited, given_back, given_back_once, priorities]
+
+
+@pytest.mark.parametrize("history", HISTORIES, ids=lambda history: history.__name__)
+def test_counts_order_and_levels_survive(history: Callable[[], World]) -> None:
+    assert violations(history()) == []
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("history", HISTORIES, ids=lambda history: history.__name__)
+def test_many_images(history: Callable[[], World]) -> None:
+    assert violations(history(), images=400) == []
+
+
+# Broken copies.
+
+
+def deliveries_are_not_logged(patch: pytest.MonkeyPatch) -> None:
+    log_run = Store._log_run
+
+    def logged(
+        self: Store, kind: OperationKind, queue: amqpstore.Queue, run: Run, detail: int = 0
+    ) -> None:
+        if kind is not OperationKind.DELIVERED:
+            log_run(self, kind, queue, run, detail)
+
+    patch.setattr(Store, "_log_run", logged)
+
+
+def what_is_given_back_counts_from_0(patch: pytest.MonkeyPatch) -> None:
+    requeue = Store.requeue
+
+    def requeued(self: Store, queue: amqpstore.Queue, run: Run) -> None:
+        requeue(self, queue, run)
+        run.delivery_count = 0
+
+    patch.setattr(Store, "requeue", requeued)
+
+
+def given_back_to_the_end(patch: pytest.MonkeyPatch) -> None:
+    """As RabbitMQ's quorum queues do it."""
+
+    def requeue(self: Queue, taken: Taken, giver: object) -> None:
+        level, run = taken
+        with self._store.transaction() as transaction:
+            transaction.publish([level], list(run.messages or ()))
+            transaction.ack(level, run)
+
+    patch.setattr(Queue, "requeue", requeue)
+
+
+def what_is_given_back_was_acked(patch: pytest.MonkeyPatch) -> None:
+    def requeue(self: Queue, taken: Taken, giver: object) -> None:
+        level, run = taken
+        self._store.ack(level, run)
+        sync_at_once(self._store)
+        self._store.publish([level], list(run.messages or ()))
+
+    patch.setattr(Queue, "requeue", requeue)
+
+
+def levels_are_not_durable(patch: pytest.MonkeyPatch) -> None:
+    create_queue = Store.create_queue
+
+    def created(self: Store, definition: object, **more: object) -> amqpstore.Queue:
+        if isinstance(definition, dict) and "level" in definition:
+            more["durable"] = False
+        return create_queue(self, definition, **more)  # type: ignore[arg-type]
+
+    patch.setattr(Store, "create_queue", created)
+
+
+def levels_are_restored_upside_down(patch: pytest.MonkeyPatch) -> None:
+    def restored(self: Broker) -> None:
+        add = Levels.add
+        patch.setattr(Levels, "add", lambda levels, key, level: add(levels, 100 - key, level))
+        restore(self)
+        patch.setattr(Levels, "add", add)
+
+    restore = Broker._restore_queues
+    patch.setattr(Broker, "_restore_queues", restored)
+
+
+def only_the_lowest_level_is_purged(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Queue, "purge", lambda self: self._store.purge(self.levels.lowest))
+
+
+BUGS: dict[Bug, tuple[Callable[[], World], str]] = {
+    deliveries_are_not_logged: (given_back, "count"),
+    what_is_given_back_counts_from_0: (given_back, "count"),
+    given_back_to_the_end: (given_back_once, "in pieces"),
+    what_is_given_back_was_acked: (given_back_once, "in pieces"),
+    levels_are_not_durable: (priorities, "in pieces"),
+    levels_are_restored_upside_down: (priorities, "in pieces"),
+    only_the_lowest_level_is_purged: (priorities, "in pieces"),
+}
+
+
+@pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.__name__)
+def test_a_bug_is_caught(bug: Bug, monkeypatch: pytest.MonkeyPatch) -> None:
+    history, expected = BUGS[bug]
+    bug(monkeypatch)
+    found = violations(history())
+    assert any(one.startswith(expected) for one in found), found

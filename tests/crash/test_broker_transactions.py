@@ -1,0 +1,419 @@
+"""What a client does between tx.select and tx.commit, and what is published outside of that, with
+the power cut at every operation.
+
+A transaction is all or nothing over any number of queues, whatever it is made of, and once it was
+reported as committed nothing of it is undone (P3). One publish is in all of its queues or in none
+(P2). What was confirmed is on disk (P1), and what was refused is nowhere.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import pytest
+
+import amqpstore.transaction
+import server.broker.publishing
+import server.broker.transaction
+from amqpstore import Message, Store
+from amqpstore.queue import Placement
+from server.broker.channel import Channel
+from server.broker.label import Label
+from server.broker.local_transaction import LocalTransaction
+from server.broker.publishing import Publisher
+from server.broker.routing import Route
+from server.broker.transaction import Plan
+from tests.crash.broker_world import World, sync_at_once, violations
+
+Bug = Callable[[pytest.MonkeyPatch], None]
+
+
+def shop() -> World:
+    """Queues and exchanges of several types that a transaction goes through."""
+    world = World()
+    world.queue("work", dead_letter_exchange="dead", dead_letter_routing_key="any")
+    world.queue("orders")
+    world.queue("audit")
+    world.queue("urgent", max_priority=3)
+    world.queue("passing", durable=False)
+    world.queue("dead")
+    world.exchange("all", "fanout")
+    world.exchange("by-word", "topic")
+    world.exchange("dead", "direct")
+    for queue in ("orders", "audit", "passing"):
+        world.bind("all", queue)
+    world.bind("by-word", "audit", "order.#")
+    world.bind("by-word", "urgent", "*.urgent")
+    world.bind("dead", "dead", "any")
+    return world
+
+
+def transactions() -> World:
+    """Acks, publishes and dead letters, in one transaction after another."""
+    world = shop()
+    sender, client = world.client(), world.client()
+    sender.channel.select_confirms()
+    client.channel.select_transactions()
+    world.begin()
+    world.step(work="w1 w2 w3 w4 w5 w6")
+    sender.publish("", "work", "w1", "w2", "w3", "w4", "w5", "w6")
+    world.sync()
+    for _ in range(6):
+        client.get("work")
+    world.sync()
+
+    client.ack("w2")
+    client.publish("all", "", "a", "b")
+    client.publish("by-word", "order.urgent", "c", priority=2)
+    client.publish("", "orders", "d", mandatory=True)
+    client.publish("", "nowhere", "e", mandatory=True)
+    client.publish("", "orders", "lost with the power", delivery_mode=1)
+    client.reject("w4")
+    assert client.returned_bodies == []
+    world.step(
+        work="w1 w3 w5 w6",
+        orders="a b d",
+        audit="a b c",
+        urgent="c",
+        dead="w4:rejected@work*1",
+    )
+    client.commit()
+    assert client.returned_bodies == ["e"]
+    world.sync()
+
+    # What was rolled back has never been.
+    client.publish("all", "", "f")
+    client.ack("w1")
+    client.channel.rollback()
+    world.sync()
+
+    # Two in one batch, and what a third does while the disk is busy.
+    client.publish("", "audit", "g")
+    client.ack("w1")
+    world.step(work="w3 w5 w6", audit="a b c g")
+    client.commit()
+    client.publish("by-word", "order.urgent", "h", "i", priority=1)
+    client.reject("w3")
+    world.step(
+        work="w5 w6",
+        audit="a b c g h i",
+        urgent="c h i",
+        dead="w4:rejected@work*1 w3:rejected@work*1",
+    )
+    client.commit()
+    world.begin_sync()
+    client.requeue("w5")
+    client.ack("w6")
+    client.publish("", "orders", "j")
+    world.step(work="w5", orders="a b d j")
+    client.commit()
+    world.finish_sync()
+    world.sync()
+
+    # Acks alone, whose commit is a promise too.
+    for _ in range(4):
+        client.get("orders")
+    client.channel.ack_until(client.tag("b"))
+    world.step(orders="d j")
+    client.commit()
+    world.sync()
+    return world
+
+
+def publishes() -> World:
+    """Without transactions: through a fanout, with transient ones, confirmed and refused."""
+    world = shop()
+    world.queue("small", max_length=2, overflow="reject-publish")
+    world.queue(
+        "polite",
+        max_length=1,
+        overflow="reject-publish-dlx",
+        dead_letter_exchange="",
+        dead_letter_routing_key="dead",
+    )
+    client = world.client()
+    client.channel.select_confirms()
+    world.begin()
+    world.step(orders="a b", audit="a b")
+    client.publish("all", "", "a", "b")
+    client.publish("all", "", "transient", delivery_mode=1)
+    world.begin_sync()
+    world.step(orders="a b c", audit="a b c")
+    client.publish("all", "", "c")
+    world.finish_sync()
+    world.step(urgent="d")
+    client.publish("", "urgent", "d", priority=9)
+    world.sync()
+
+    assert client.refused == []
+    world.step(small="e f")
+    client.publish("", "small", "e", "f", "refused")
+    world.step(orders="a b c g")
+    client.publish("", "orders", "g")
+    world.step(polite="h", dead="i:maxlen@polite*1")
+    client.publish("", "polite", "h", "i")
+    world.sync()
+    client.publish("", "small", "refused too")
+    world.sync()
+    assert client.refused == [8, 11, 12]
+    return world
+
+
+class Dice:
+    """A client with transactions that are drawn, and where they put each message."""
+
+    def __init__(self, seed: str) -> None:
+        self.world = shop()
+        self.world.begin()
+        self.client = self.world.client()
+        self.client.channel.select_transactions()
+        self._rng = random.Random(seed)
+        self._bodies = map(str, itertools.count())
+        self._places: dict[str, list[str]] = {
+            queue: [] for queue in ("work", "orders", "audit", "urgent", "dead")
+        }
+        self._unacked: list[str] = []
+
+    def transact(self) -> None:
+        """One transaction, committed or rolled back, and what the disk does meanwhile."""
+        rng, client = self._rng, self.client
+        places = {queue: list(bodies) for queue, bodies in self._places.items()}
+        for _ in range(rng.randint(0, 3)):
+            if self.world.vhost.queue("work").ready_count:
+                self._unacked.append(client.get("work"))
+        unacked = list(self._unacked)
+        while unacked and rng.random() < 0.6:
+            body = unacked.pop(rng.randrange(len(unacked)))
+            places["work"].remove(body)
+            if rng.random() < 0.5:
+                client.ack(body)
+            else:
+                client.reject(body)
+                places["dead"].append(f"{body}:rejected@work*1")
+        for _ in range(rng.randint(0, 3)):
+            self._publish(places)
+        if rng.random() < 0.2:
+            client.channel.rollback()
+        else:
+            self._places, self._unacked = places, unacked
+            self.world.step(**{queue: " ".join(bodies) for queue, bodies in places.items()})
+            client.commit()
+        rng.choice([self.world.work, self.world.begin_sync, self.world.sync, self.world.sync])()
+        if rng.random() < 0.1:
+            self._restart()
+
+    def _publish(self, places: dict[str, list[str]]) -> None:
+        rng = self._rng
+        bodies = [next(self._bodies) for _ in range(rng.randint(1, 3))]
+        exchange, key, queues = rng.choice(
+            [
+                ("", "work", ["work"]),
+                ("all", "", ["orders", "audit"]),
+                ("by-word", "order.urgent", ["audit", "urgent"]),
+            ]
+        )
+        self.client.publish(exchange, key, *bodies)
+        for queue in queues:
+            places[queue] += bodies
+
+    def _restart(self) -> None:
+        self.world.restart()
+        self.client = self.world.client()
+        self.client.channel.select_transactions()
+        self._unacked = []
+
+
+def drawn(seed: str, transactions: int) -> World:
+    """A history drawn by seed."""
+    dice = Dice(seed)
+    for _ in range(transactions):
+        dice.transact()
+    return dice.world
+
+
+def test_a_transaction_is_all_or_nothing_and_is_not_undone() -> None:
+    assert violations(transactions()) == []
+
+
+def test_a_publish_is_everywhere_or_nowhere_and_what_is_refused_is_nowhere() -> None:
+    assert violations(publishes()) == []
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_transactions_that_are_drawn(seed: int) -> None:
+    assert violations(drawn(f"short {seed}", 15), images=10) == []
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", range(100))
+def test_many_transactions_that_are_drawn(seed: int) -> None:
+    assert violations(drawn(f"long {seed}", 40), images=40) == []
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("history", [transactions, publishes])
+def test_many_images(history: Callable[[], World]) -> None:
+    assert violations(history(), images=400) == []
+
+
+# Broken copies.
+
+
+def in_two_batches(patch: pytest.MonkeyPatch, *, acks_first: bool) -> None:
+    """The store's transaction, but for its being one."""
+
+    def commit(self: amqpstore.transaction.Transaction) -> None:
+        def publish() -> None:
+            for placements, messages, priority in self._publishes:
+                self._store.place(placements, messages, priority=priority)
+
+        def ack() -> None:
+            for queue, run in self._acks:
+                self._store.ack(queue, run)
+
+        first, second = (ack, publish) if acks_first else (publish, ack)
+        first()
+        sync_at_once(self._store)
+        second()
+
+    patch.setattr(amqpstore.transaction.Transaction, "commit", commit)
+
+
+def acks_first(patch: pytest.MonkeyPatch) -> None:
+    in_two_batches(patch, acks_first=True)
+
+
+def acks_last(patch: pytest.MonkeyPatch) -> None:
+    in_two_batches(patch, acks_first=False)
+
+
+def each_publish_on_its_own(patch: pytest.MonkeyPatch) -> None:
+    publish = server.broker.transaction.Transaction.publish
+
+    def published(self: server.broker.transaction.Transaction, plan: Plan) -> None:
+        publish(self, plan)
+        self._stored.commit()
+        sync_at_once(self._store)
+        self._stored = self._store.transaction()
+
+    patch.setattr(server.broker.transaction.Transaction, "publish", published)
+
+
+def dead_letters_afterwards(patch: pytest.MonkeyPatch) -> None:
+    """As a broker that rejects once the transaction is committed."""
+    commit = LocalTransaction.commit
+
+    def committed(self: LocalTransaction) -> None:
+        rejected = [one for one in self._settled if one.requeue is False]
+        self._settled = [one for one in self._settled if one.requeue is not False]
+        commit(self)
+        sync_at_once(self._channel.vhost.core.store)
+        for delivery, requeue in rejected:
+            self._channel.settled(delivery, requeue=requeue)
+
+    patch.setattr(LocalTransaction, "commit", committed)
+
+
+def committed_at_once(patch: pytest.MonkeyPatch) -> None:
+    def commit(self: Channel) -> None:
+        committed(self)
+        self.outlet.committed()
+
+    committed = Channel.commit
+    patch.setattr(server.broker.transaction.Transaction, "commit", _without_its_promise())
+    patch.setattr(Channel, "commit", commit)
+
+
+def _without_its_promise() -> Callable[..., None]:
+    commit = server.broker.transaction.Transaction.commit
+
+    def committed(self: server.broker.transaction.Transaction, *_promise: object) -> None:
+        commit(self)
+
+    return committed
+
+
+def acks_behind_the_promise(patch: pytest.MonkeyPatch) -> None:
+    """Acks are received, and not on disk, when the commit is reported (as in RabbitMQ)."""
+
+    def commit(self: amqpstore.transaction.Transaction) -> None:
+        for placements, messages, priority in self._publishes:
+            self._store.place(placements, messages, priority=priority)
+        for queue, run in self._acks:
+            self._store.when_durable(partial(self._store.ack, queue, run))
+
+    patch.setattr(amqpstore.transaction.Transaction, "commit", commit)
+
+
+TRANSACTION_BUGS: dict[Bug, str] = {
+    acks_first: "in pieces",
+    acks_last: "in pieces",
+    each_publish_on_its_own: "in pieces",
+    dead_letters_afterwards: "in pieces",
+    committed_at_once: "undone",
+    acks_behind_the_promise: "in pieces",
+}
+
+
+@pytest.mark.parametrize("bug", TRANSACTION_BUGS, ids=lambda bug: bug.__name__)
+def test_a_transaction_that_is_none_is_caught(bug: Bug, monkeypatch: pytest.MonkeyPatch) -> None:
+    bug(monkeypatch)
+    found = violations(transactions())
+    assert any(one.startswith(TRANSACTION_BUGS[bug]) for one in found), found
+
+
+def a_batch_for_each_queue(patch: pytest.MonkeyPatch) -> None:
+    place = Store.place
+
+    def placed(
+        self: Store, placements: Sequence[Placement], messages: list[Message], **more: int
+    ) -> bool:
+        logged = False
+        for placement in placements:
+            logged |= place(self, [placement], messages, **more)
+            sync_at_once(self)
+        return logged
+
+    patch.setattr(Store, "place", placed)
+
+
+def confirmed_at_once(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Publisher, "_confirm_logged", lambda *_: None)
+    settle = Publisher.settle
+
+    def settled(self: Publisher) -> None:
+        published = self._published
+        settle(self)
+        for _, last, _ in published:
+            self._outlet.confirm(last, multiple=True)
+
+    patch.setattr(Publisher, "settle", settled)
+
+
+def refused_and_kept(patch: pytest.MonkeyPatch) -> None:
+    plan = server.broker.transaction.plan
+
+    def planned(route: Route, label: Label, messages: list[Message], *, immediate: bool) -> Plan:
+        found = plan(route, label, messages, immediate=immediate)
+        return found._replace(placements=[one._replace(most=None) for one in found.placements])
+
+    patch.setattr(server.broker.publishing, "plan", planned)
+
+
+PUBLISH_BUGS: dict[Bug, str] = {
+    a_batch_for_each_queue: "in pieces",
+    confirmed_at_once: "undone",
+    refused_and_kept: "in pieces",
+}
+
+
+@pytest.mark.parametrize("bug", PUBLISH_BUGS, ids=lambda bug: bug.__name__)
+def test_a_publish_that_breaks_its_promise_is_caught(
+    bug: Bug, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bug(monkeypatch)
+    found = violations(publishes())
+    assert any(one.startswith(PUBLISH_BUGS[bug]) for one in found), found

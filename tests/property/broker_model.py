@@ -1,0 +1,835 @@
+"""The broker as a plain model: what it promises, without a thought of how fast.
+
+It is told everything that clients, the operator and the clock do, and says what each queue holds,
+what is unacked, and what clients are told. Where the broker has a choice it follows: `Choices`
+tells what the broker did, and the model insists that it was allowed to. The choices are: which of
+equal consumers is served, how many messages leave a queue in one go, and which of several queues
+has its turn first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple, Protocol
+
+from tests.property.broker_letters import (
+    DELIVERY_LIMIT,
+    EXPIRED,
+    MAXLEN,
+    REJECTED,
+    Letter,
+    dead,
+    is_in_a_circle,
+    shown,
+)
+from tests.property.broker_queues import (
+    Channel,
+    Consumer,
+    Entry,
+    Queue,
+    Sent,
+    Settled,
+    State,
+    Unacked,
+    Uncommitted,
+    Window,
+)
+from tests.property.broker_topology import Binding, Exchange, Policy, Topology, chosen, settings
+
+PREDECLARED = {
+    "amq.direct": "direct",
+    "amq.fanout": "fanout",
+    "amq.topic": "topic",
+    "amq.headers": "headers",
+    "amq.match": "headers",
+    "amq.rabbitmq.trace": "topic",
+}
+
+
+class Refused(Exception):
+    """A request that the broker refuses; the argument is the name of its error."""
+
+
+class Delivered(NamedTuple):
+    """The broker sent letters to a consumer, under ascending delivery tags."""
+
+    channel: int
+    consumer: str
+    first_tag: int
+    letters: list[Letter]
+    redelivered: bool
+
+
+class Left(NamedTuple):
+    """Messages left a queue, in one go, without a consumer."""
+
+    queue: str
+    reason: str
+    count: int
+
+
+class Choices(Protocol):
+    """What the broker did of its own accord, in order."""
+
+    def peek(self) -> Delivered | Left | None:
+        """What it did next, if anything."""
+
+    def pop(self) -> Delivered | Left:
+        """The same, and go on."""
+
+    def order(self, letter: Letter, queues: set[str]) -> list[str]:
+        """The queues of a route in the order in which they have their turn."""
+
+
+class Model:
+    """One virtual host. `now_ms` is the time, `durable` what a power cut leaves of each queue."""
+
+    def __init__(self, choices: Choices, now_ms: int) -> None:
+        self.choices = choices
+        self.now_ms = now_ms
+        self.topology = Topology()
+        for name, kind in PREDECLARED.items():
+            internal = name == "amq.rabbitmq.trace"
+            self.topology.exchanges[name] = Exchange(name, kind, internal=internal)
+        self.queues: dict[str, Queue] = {}
+        self.channels: dict[int, Channel] = {}
+        self.durable: dict[Queue, list[Entry]] = {}
+        self._is_logged = False
+        self._waiters: list[Callable[[], None]] = []
+
+    # Exchanges and bindings.
+
+    def declare_exchange(self, exchange: Exchange) -> None:
+        present = self.topology.exchanges.get(exchange.name)
+        if not exchange.name:
+            raise Refused("AccessRefusedError")
+        if present is not None:
+            if present != exchange:
+                raise Refused("PreconditionFailedError")
+            return
+        if exchange.name.startswith("amq."):
+            raise Refused("AccessRefusedError")
+        self.topology.exchanges[exchange.name] = exchange
+
+    def delete_exchange(self, name: str, *, if_unused: bool = False) -> None:
+        """Its bindings go with it, those to it as well."""
+        if not name or name in PREDECLARED:
+            raise Refused("AccessRefusedError")
+        if name not in self.topology.exchanges:
+            return
+        if if_unused and self.topology.bindings_of(name):
+            raise Refused("PreconditionFailedError")
+        del self.topology.exchanges[name]
+        self.topology.bindings = [one for one in self.topology.bindings if one.source != name]
+        self._delete_if_unbound(self.topology.unbind_all("exchange", name))
+
+    def bind(self, binding: Binding) -> None:
+        """An equal binding is no error, and is one."""
+        self._check_binding(binding)
+        if binding not in self.topology.bindings:
+            self.topology.bindings.append(binding)
+
+    def unbind(self, binding: Binding) -> None:
+        """An auto-delete exchange goes with its last binding."""
+        self._check_binding(binding)
+        if binding in self.topology.bindings:
+            self.topology.bindings.remove(binding)
+            self._delete_if_unbound([binding.source])
+
+    def _check_binding(self, binding: Binding) -> None:
+        if not binding.source:
+            raise Refused("AccessRefusedError")
+        ends: Mapping[str, Any] = (
+            self.queues if binding.kind == "queue" else self.topology.exchanges
+        )
+        if binding.name not in ends or binding.source not in self.topology.exchanges:
+            raise Refused("NotFoundError")
+
+    def _delete_if_unbound(self, names: Iterable[str]) -> None:
+        for name in names:
+            exchange = self.topology.exchanges.get(name)
+            if exchange and exchange.auto_delete and not self.topology.bindings_of(name):
+                self.delete_exchange(name)
+
+    # Queues.
+
+    def queue(self, name: str, connection: object) -> Queue:
+        """A queue that a connection may use."""
+        queue = self.queues.get(name)
+        if queue is None:
+            raise Refused("NotFoundError")
+        if queue.owner not in (None, connection):
+            raise Refused("ResourceLockedError")
+        return queue
+
+    def declare_queue(self, asked: Queue, connection: object) -> Queue:
+        if asked.name in self.queues:
+            present = self.queue(asked.name, connection)
+            for what in ("durable", "owner", "auto_delete", "arguments"):
+                if getattr(present, what) != getattr(asked, what):
+                    raise Refused("PreconditionFailedError")
+            self._used(present)
+            return present
+        self.queues[asked.name] = asked
+        self._apply_policies(asked)
+        return asked
+
+    def delete_queue(self, queue: Queue, *, if_unused: bool = False, if_empty: bool = False) -> int:
+        """Nothing of it becomes a dead letter. Its consumers are told, and what is unacked may
+        be acked, to no effect. Returns how many messages were ready."""
+        if (if_unused and queue.consumers) or (if_empty and queue.ready):
+            raise Refused("PreconditionFailedError")
+        count = len(queue.ready)
+        del self.queues[queue.name]
+        queue.is_deleted = True
+        unbound = self.topology.unbind_all("queue", queue.name)
+        for consumer in queue.consumers:
+            del consumer.channel.consumers[consumer.tag]
+            consumer.channel.answers.append(("cancelled", consumer.tag))
+        queue.consumers.clear()
+        self._delete_if_unbound(unbound)
+        return count
+
+    def purge(self, queue: Queue) -> int:
+        """What is ready is gone; what is unacked, or comes with a transaction, is not."""
+        ready = queue.ready
+        for entry in ready:
+            self._gone(queue, entry)
+        return len(ready)
+
+    def _used(self, queue: Queue) -> None:
+        queue.unused_since_ms = self.now_ms
+
+    # Policies.
+
+    def define_policies(self, policies: list[Policy], *, operator: bool) -> None:
+        """They hold at once, for what there is too: what is too much is dropped."""
+        if operator:
+            self.topology.operator_policies = policies
+        else:
+            self.topology.policies = policies
+        for queue in list(self.queues.values()):
+            self._apply_policies(queue)
+
+    def _apply_policies(self, queue: Queue) -> None:
+        policy = chosen(self.topology.policies, queue.name, "queues")
+        operator = chosen(self.topology.operator_policies, queue.name, "queues")
+        queue.settings = settings(queue.arguments, policy, operator)
+        self._used(queue)
+        self._drop_excess(queue)
+
+    # Publishing.
+
+    def publish(
+        self, channel: Channel, letters: list[Letter], *, mandatory: bool, immediate: bool
+    ) -> None:
+        """Publish letters that say the same, but for their bodies.
+
+        The route is found now, on a transacted channel too. A letter is confirmed when it is
+        durable wherever it has to be, at once where it has not; it is refused when any queue of
+        the route has no room.
+        """
+        name = letters[0].exchange
+        if name:
+            exchange = self.topology.exchanges.get(name)
+            if exchange is None:
+                raise Refused("NotFoundError")
+            if exchange.internal:
+                raise Refused("AccessRefusedError")
+        sent = Sent(self._route(letters[0]), letters, mandatory, immediate)
+        if channel.transaction is not None:
+            channel.transaction.sent.append(sent)
+            return
+        self._return_unrouted(channel, sent)
+        taken = [self._most(queue, letters, immediate=immediate) for queue in sent.route]
+        logged = self._place(sent, taken, now=True)
+        self._arrived(sent, taken)
+        self._return_undelivered(channel, sent, taken)
+        accepted = len(letters) if immediate else min(taken, default=len(letters))
+        if channel.confirms:
+            first = channel.next_publish
+            channel.next_publish += len(letters)
+            confirmed = range(first, first + accepted)
+            if logged:
+                self._when_durable(partial(_confirm, channel, confirmed))
+            else:
+                _confirm(channel, confirmed)
+            channel.answers += [
+                ("refused", tag) for tag in range(first + accepted, first + len(letters))
+            ]
+        for queue, count in zip(sent.route, taken, strict=True):
+            if queue.settings.get("overflow") == "reject-publish-dlx" and not immediate:
+                self._bury_letters(queue, letters[count:], MAXLEN)
+
+    def _route(self, letter: Letter) -> list[Queue]:
+        found = self.topology.route(letter, self.queues)
+        return [self.queues[name] for name in self.choices.order(letter, found)]
+
+    def _most(self, queue: Queue, letters: Sequence[Letter], *, immediate: bool) -> int:
+        """How many of these letters a queue takes.
+
+        Immediate ones, as many as its consumers can take at once. Others, as many as there is
+        room for, when that is a reason to refuse them, and those that do not stay.
+        """
+        if not (immediate or queue.rejects):
+            return len(letters)
+        self._serve(queue)
+        able = self._able(queue, len(letters))
+        if immediate:
+            return able
+        room = queue.settings.get("max-length", 1 << 60) - len(queue.ready)
+        room_bytes = queue.settings.get("max-length-bytes", 1 << 60) - queue.ready_bytes
+        taken = min(able, len(letters))
+        for letter in letters[taken:]:
+            room -= 1
+            room_bytes -= len(letter.body)
+            if room < 0 or room_bytes < 0:
+                break
+            taken += 1
+        return taken
+
+    def _able(self, queue: Queue, most: int) -> int:
+        """How many messages, of `most`, the consumers of a queue can take at once. None, where
+        some wait already."""
+        if queue.ready:
+            return 0
+        able = 0
+        for channel in {consumer.channel: None for consumer in queue.active}:
+            by_channel = 0
+            for consumer in queue.active:
+                if consumer.channel is not channel or not consumer.has_room(0):
+                    continue
+                if consumer.no_ack:
+                    return most
+                own = sum(one.consumer is consumer for one in channel.counted)
+                by_channel += (consumer.window.messages or most + own) - own
+            limit = channel.window.messages
+            able += min(by_channel, limit - len(channel.counted)) if limit else by_channel
+        return min(able, most)
+
+    def _place(self, sent: Sent, taken: Sequence[int], *, now: bool) -> bool:
+        """Put letters at the end of their queues, ready now or once they are durable.
+
+        Returns whether any of them had to be logged.
+        """
+        logged = False
+        for queue, count in zip(sent.route, taken, strict=True):
+            if queue.is_deleted:
+                continue
+            entries = [self._entry(queue, letter) for letter in sent.letters[:count]]
+            queue.entries += entries
+            for entry in entries:
+                logged |= self._log(queue, entry)
+            if now:
+                self._make_ready(entries)
+            elif entries:
+                self._when_durable(partial(self._make_ready, entries))
+        return logged
+
+    def _entry(self, queue: Queue, letter: Letter) -> Entry:
+        """Of the message's and the queue's time to live the smaller holds."""
+        level = min(letter.priority or 0, queue.settings.get("max-priority", 0))
+        lives = [queue.settings["message-ttl"]] if "message-ttl" in queue.settings else []
+        if letter.expiration is not None:
+            lives.append(int(letter.expiration))
+        expires_ms = self.now_ms + min(lives) if lives else 0
+        return Entry(letter, level, expires_ms, State.COMING, self.now_ms)
+
+    def _make_ready(self, entries: Sequence[Entry]) -> None:
+        for entry in entries:
+            entry.state = State.READY
+            entry.ready_since_ms = self.now_ms
+
+    def _arrived(self, sent: Sent, taken: Sequence[int]) -> None:
+        """Letters are ready. Whoever can take them does so before a limit, or a time to live of
+        0, makes them go."""
+        for queue, count in zip(sent.route, taken, strict=True):
+            if queue.is_deleted or not count:
+                continue
+            entry = queue.entries[-1]
+            if queue.is_limited or 0 < entry.expires_ms <= self.now_ms:
+                self._serve(queue)
+                self._expire(queue)
+                self._drop_excess(queue)
+
+    def _return_unrouted(self, channel: Channel, sent: Sent) -> None:
+        if sent.mandatory and not sent.route:
+            channel.answers += [("returned", "NO_ROUTE", shown(one)) for one in sent.letters]
+
+    def _return_undelivered(self, channel: Channel, sent: Sent, taken: Sequence[int]) -> None:
+        """Immediate letters come back that no consumer of any queue can take at once."""
+        if sent.immediate and sent.route:
+            back = sent.letters[max(taken) :]
+            channel.answers += [("returned", "NO_CONSUMERS", shown(one)) for one in back]
+
+    # What leaves a queue without a consumer.
+
+    def _expire(self, queue: Queue) -> None:
+        """What is due goes, wherever it is in the queue, and at its time."""
+        while due := [one for one in queue.ready if 0 < one.expires_ms <= self.now_ms]:
+            due.sort(key=lambda one: (-one.level, one.expires_ms))
+            for entry in due:
+                assert self.now_ms in (entry.expires_ms, entry.ready_since_ms), "expired too late"
+            self._bury(queue, due, EXPIRED)
+
+    def _drop_excess(self, queue: Queue) -> None:
+        """What is too much goes, unless publishes are refused instead."""
+        while not queue.rejects and queue.is_over_its_limit:
+            left = self._left(queue, MAXLEN)
+            going = []
+            for _ in range(left.count):
+                assert queue.is_over_its_limit, "more was dropped than there was too much"
+                entry = queue.first_to_drop
+                entry.state = State.GONE
+                going.append(entry)
+            self._bury_together(queue, going, MAXLEN)
+
+    def _left(self, queue: Queue, reason: str) -> Left:
+        left = self.choices.peek()
+        assert isinstance(left, Left), f"{queue.name}: nothing was {reason}, but {left}"
+        assert left[:2] == (queue.name, reason), f"{queue.name}: not {reason}, but {left}"
+        self.choices.pop()
+        return left
+
+    def _bury(self, queue: Queue, entries: Sequence[Entry], reason: str) -> None:
+        """The first of these leave their queue; how many of them, is the broker's choice."""
+        left = self._left(queue, reason)
+        assert left.count <= len(entries), f"{left}, but there are {len(entries)}"
+        self._bury_together(queue, entries[: left.count], reason)
+
+    def _bury_together(self, queue: Queue, entries: Sequence[Entry], reason: str) -> None:
+        """Entries leave their queue and come to others, or to none, at once and for good."""
+        for entry in entries:
+            entry.state = State.GONE
+        plans = self._dead_letters(queue, [entry.letter for entry in entries], reason)
+        self._move(plans, [(queue, entry) for entry in entries])
+
+    def _bury_letters(self, queue: Queue, letters: Sequence[Letter], reason: str) -> None:
+        """Letters that a queue refused become dead letters of it."""
+        self._move(self._dead_letters(queue, letters, reason), [])
+
+    def _dead_letters(
+        self, queue: Queue, letters: Sequence[Letter], reason: str
+    ) -> list[tuple[Sent, list[int]]]:
+        """Where letters go that leave a queue: to its dead letter exchange, if it has one. Not to
+        a queue where they have been, since they were rejected: that could go on for ever."""
+        exchange = queue.settings.get("dead-letter-exchange")
+        if exchange is None:
+            return []
+        key = queue.settings.get("dead-letter-routing-key")
+        plans = []
+        for letter in letters:
+            changed = dead(letter, queue.name, reason, exchange, key, self.now_ms)
+            targets = [
+                target
+                for target in self._route(changed)
+                if reason == REJECTED or not is_in_a_circle(changed, target.name)
+            ]
+            for target in targets:
+                if target.rejects:
+                    self._serve(target)
+            if targets:
+                sent = Sent(targets, [changed], mandatory=False, immediate=False)
+                # They are taken in by full queues as well.
+                plans.append((sent, [1] * len(targets)))
+        return plans
+
+    def _move(
+        self,
+        plans: Sequence[tuple[Sent, Sequence[int]]],
+        acked: Iterable[tuple[Queue, Entry]],
+        then: Callable[[], None] | None = None,
+    ) -> None:
+        """One transaction: what is acked is gone at once, what is placed is ready, and `then`
+        called, when all of it is durable."""
+        for sent, taken in plans:
+            self._place(sent, taken, now=False)
+        for queue, entry in acked:
+            self._gone(queue, entry)
+        for sent, taken in plans:
+            self._when_durable(partial(self._arrived, sent, taken))
+        if then:
+            self._when_durable(then)
+
+    # Consuming.
+
+    def qos(self, channel: Channel, window: Window, *, whole_channel: bool) -> None:
+        """For the channel, now; or for each of its consumers that are to come."""
+        if whole_channel:
+            channel.window = window
+        else:
+            channel.consumer_window = window
+
+    def consume(
+        self, channel: Channel, queue: Queue, tag: str, *, no_ack: bool, exclusive: bool, priority: int
+    ) -> None:
+        if tag in channel.consumers:
+            raise Refused("NotAllowedError")
+        if exclusive and queue.settings.get("single-active-consumer"):
+            raise Refused("AccessRefusedError")
+        if queue.consumers and (exclusive or queue.consumers[0].exclusive):
+            raise Refused("AccessRefusedError")
+        window = channel.consumer_window
+        consumer = Consumer(channel, queue, tag, no_ack, exclusive, priority, window)
+        channel.consumers[tag] = consumer
+        queue.consumers.append(consumer)
+
+    def cancel(self, channel: Channel, tag: str) -> None:
+        """What the consumer has unacked stays with the client."""
+        if tag in channel.consumers:
+            self._remove_consumer(channel.consumers.pop(tag))
+
+    def _remove_consumer(self, consumer: Consumer) -> None:
+        """An auto-delete queue goes with its last consumer."""
+        queue = consumer.queue
+        queue.consumers.remove(consumer)
+        if queue.auto_delete and not queue.consumers:
+            self.delete_queue(queue)
+        else:
+            self._used(queue)
+
+    def get(self, channel: Channel, queue: Queue, *, no_ack: bool) -> tuple[int, Letter, bool] | None:
+        """The first message: its delivery tag, the letter, and whether it was delivered before."""
+        self._used(queue)
+        self._expire(queue)
+        while queue.ready:
+            entry = queue.ready[0]
+            if queue.is_delivered_too_often(entry) and not no_ack:
+                self._bury(queue, [entry], DELIVERY_LIMIT)
+                continue
+            return self._hand_out(channel, queue, entry, None, no_ack=no_ack)
+        return None
+
+    def _hand_out(
+        self, channel: Channel, queue: Queue, entry: Entry, consumer: Consumer | None, *, no_ack: bool
+    ) -> tuple[int, Letter, bool]:
+        """An entry goes to a client, which has to ack it or not."""
+        tag = channel.next_tag
+        channel.next_tag += 1
+        letter = shown(entry.letter)
+        if entry.deliveries and "delivery-limit" in queue.settings:
+            letter = letter.with_header("x-delivery-count", entry.deliveries)
+        handed = tag, letter, entry.deliveries > 0
+        entry.deliveries += 1
+        if no_ack:
+            self._gone(queue, entry)
+        else:
+            entry.state = State.UNACKED
+            self._log(queue, entry)
+            channel.unacked.append(Unacked(tag, queue, entry, consumer))
+        return handed
+
+    def _serve(self, queue: Queue | None = None) -> None:
+        """Consumers of a queue, or of all, got what they could: never more, never less.
+
+        Of those who could have a message one with the highest priority gets it.
+        """
+        served = list(self.queues.values()) if queue is None else [queue]
+        while (event := self.choices.peek()) is not None:
+            if isinstance(event, Delivered):
+                consumer = self.channels[event.channel].consumers[event.consumer]
+                if queue not in (None, consumer.queue):
+                    break
+                self.choices.pop()
+                self._follow(event, consumer)
+            elif event.reason == DELIVERY_LIMIT and self.queues[event.queue] in served:
+                self._bury_delivered_too_often(self.queues[event.queue])
+            elif event.reason == EXPIRED and queue is None:
+                due = self.queues[event.queue]
+                self._expire(due)
+            elif event.reason == EXPIRED and queue and queue.rejects and event.queue == queue.name:
+                self._expire(queue)
+            else:
+                break
+        for each in served:
+            for consumer in each.active:
+                entry = each.can_be_served(consumer)
+                assert entry is None, f"{each.name}: {consumer.tag} could have {entry}"
+
+    def _follow(self, event: Delivered, consumer: Consumer) -> None:
+        """The broker served a consumer: make sure that it was its turn."""
+        queue = consumer.queue
+        channel = consumer.channel
+        assert event.first_tag == channel.next_tag
+        for place, letter in enumerate(event.letters):
+            assert consumer in queue.active
+            entry = queue.can_be_served(consumer)
+            assert entry is not None, f"{event} is for {consumer.tag}, which can have nothing"
+            for other in queue.active:
+                is_first = other.priority > consumer.priority and len(queue.active) > 1
+                assert not (is_first and queue.can_be_served(other)), f"{other.tag} comes first"
+            assert consumer.no_ack or not queue.is_delivered_too_often(entry)
+            handed = self._hand_out(channel, queue, entry, consumer, no_ack=consumer.no_ack)
+            assert (event.first_tag + place, letter, event.redelivered) == handed
+
+    def _bury_delivered_too_often(self, queue: Queue) -> None:
+        """What a crash interrupted too often, or a new limit is too low for: it goes when it
+        would be delivered."""
+        entries = [queue.can_be_served(consumer) for consumer in queue.active]
+        found = [one for one in entries if one and queue.is_delivered_too_often(one)]
+        assert found, f"{queue.name}: nothing was delivered too often"
+        entry = found[0]
+        behind = queue.ready[queue.ready.index(entry) :]
+        self._bury(queue, [one for one in behind if queue.is_delivered_too_often(one)], DELIVERY_LIMIT)
+
+    # Acks.
+
+    def ack(self, channel: Channel, tag: int, *, multiple: bool) -> None:
+        self._settle(channel, self._named(channel, tag, multiple=multiple), requeue=None)
+
+    def reject(self, channel: Channel, tag: int, *, multiple: bool, requeue: bool) -> None:
+        self._settle(channel, self._named(channel, tag, multiple=multiple), requeue=requeue)
+
+    def recover(self, channel: Channel, *, requeue: bool) -> None:
+        """All that is unacked goes back, or once more, under new tags, to the consumers that
+        have it. What has no consumer any more goes back in any case."""
+        held, channel.unacked = channel.unacked, []
+        while held:
+            one = held[0]
+            consumer = one.consumer
+            is_there = consumer and channel.consumers.get(consumer.tag) is consumer
+            if requeue or not is_there or consumer is None:
+                del held[: self._give_back(_alike(held), giver=consumer)]
+                continue
+            event = self.choices.pop()
+            assert isinstance(event, Delivered)
+            assert event[:3] == (channel.number, consumer.tag, channel.next_tag)
+            for place, letter in enumerate(event.letters):
+                entry = held.pop(0).entry
+                handed = self._hand_out(channel, one.queue, entry, consumer, no_ack=False)
+                assert (event.first_tag + place, letter, event.redelivered) == handed
+
+    def _named(self, channel: Channel, tag: int, *, multiple: bool) -> list[Unacked]:
+        """What a client means by a delivery tag: 0 is all. Unknown tags are an error."""
+        if not multiple:
+            named = [one for one in channel.unacked if one.tag == tag]
+        elif tag == 0:
+            return list(channel.unacked)
+        else:
+            named = [one for one in channel.unacked if one.tag <= tag]
+        if not named or tag >= channel.next_tag:
+            raise Refused("PreconditionFailedError")
+        return named
+
+    def _settle(
+        self, channel: Channel, named: Sequence[Unacked], *, requeue: bool | None
+    ) -> None:
+        """On a transacted channel it waits for the commit."""
+        channel.unacked = [one for one in channel.unacked if one not in named]
+        if channel.transaction is not None:
+            channel.transaction.settled += [Settled(one, requeue) for one in named]
+            return
+        if requeue is None:
+            for one in named:
+                self._gone(one.queue, one.entry)
+            return
+        waiting = list(named)
+        while waiting:
+            one = waiting[0]
+            alike = _alike(waiting)
+            if requeue:
+                count = self._give_back(alike, giver=one.consumer)
+            elif one.queue.is_deleted:
+                count = len(alike)
+            else:
+                before = len([other for other in alike if other.entry.state is State.UNACKED])
+                self._bury(one.queue, [other.entry for other in alike], REJECTED)
+                after = len([other for other in alike if other.entry.state is State.UNACKED])
+                count = before - after
+            del waiting[:count]
+
+    def _give_back(self, given: Sequence[Unacked], giver: Consumer | None) -> int:
+        """The first of some deliveries of one queue goes back to its place, or is a dead letter
+        when that happened too often. Returns how many that was about."""
+        queue, entry = given[0].queue, given[0].entry
+        if queue.is_deleted:
+            return 1
+        if queue.is_delivered_too_often(entry):
+            limit = [one.entry for one in _alike(given) if queue.is_delivered_too_often(one.entry)]
+            left = self.choices.peek()
+            self._bury(queue, limit, DELIVERY_LIMIT)
+            return left.count if isinstance(left, Left) else 0
+        entry.given_back_by = giver
+        self._make_ready([entry])
+        return 1
+
+    # Transactions.
+
+    def select_confirms(self, channel: Channel) -> None:
+        if channel.transaction is not None:
+            raise Refused("PreconditionFailedError")
+        channel.confirms = True
+
+    def select_transactions(self, channel: Channel) -> None:
+        if channel.confirms:
+            raise Refused("PreconditionFailedError")
+        if channel.transaction is None:
+            channel.transaction = Uncommitted()
+
+    def commit(self, channel: Channel) -> None:
+        """All that was sent, acked and rejected is one transaction, or none of it happens: not,
+        when a queue refuses any of it. What was returned is told before commit-ok."""
+        transaction = channel.transaction
+        if transaction is None:
+            raise Refused("PreconditionFailedError")
+        plans = []
+        for sent in transaction.sent:
+            there = [queue for queue in sent.route if not queue.is_deleted]
+            known = sent._replace(route=there)
+            taken = [self._most(one, sent.letters, immediate=sent.immediate) for one in there]
+            if not sent.immediate and min(taken, default=len(sent.letters)) < len(sent.letters):
+                raise Refused("PreconditionFailedError")
+            plans.append((known, taken))
+        for sent, (known, taken) in zip(transaction.sent, plans, strict=True):
+            self._return_unrouted(channel, sent)
+            if sent.immediate and (sent.route or not sent.mandatory):
+                back = sent.letters[max(taken, default=0) :]
+                channel.answers += [("returned", "NO_CONSUMERS", shown(one)) for one in back]
+        gone = []
+        for one, requeue in transaction.settled:
+            if requeue or one.queue.is_deleted:
+                continue
+            one.entry.state = State.GONE
+            if requeue is False:
+                plans += self._dead_letters(one.queue, [one.entry.letter], REJECTED)
+            gone.append((one.queue, one.entry))
+        self._move(plans, gone, lambda: channel.answers.append(("committed",)))
+        settled = transaction.settled
+        channel.transaction = Uncommitted()
+        back_again = [one for one, requeue in settled if requeue]
+        while back_again:
+            del back_again[: self._give_back(_alike(back_again), back_again[0].consumer)]
+
+    def rollback(self, channel: Channel) -> None:
+        """What was sent is forgotten, and what was acked or rejected is unacked as before."""
+        transaction = channel.transaction
+        if transaction is None:
+            raise Refused("PreconditionFailedError")
+        channel.unacked += [one.unacked for one in transaction.settled]
+        channel.unacked.sort(key=lambda one: one.tag)
+        channel.transaction = Uncommitted()
+
+    # Channels and connections.
+
+    def open_channel(self, number: int, connection: object) -> Channel:
+        self.channels[number] = Channel(number, connection)
+        return self.channels[number]
+
+    def close_channel(self, channel: Channel) -> None:
+        """Its consumers end, what was not committed is undone, what is unacked goes back."""
+        for consumer in channel.consumers.values():
+            self._remove_consumer(consumer)
+        channel.consumers.clear()
+        if channel.transaction is not None:
+            self.rollback(channel)
+            channel.transaction = None
+        held, channel.unacked = channel.unacked, []
+        while held:
+            del held[: self._give_back(_alike(held), held[0].consumer)]
+
+    def close_connection(self, connection: object) -> None:
+        """Its exclusive queues go with it."""
+        for channel in [one for one in self.channels.values() if one.connection is connection]:
+            self.close_channel(channel)
+        for queue in [one for one in self.queues.values() if one.owner is connection]:
+            self.delete_queue(queue)
+
+    # Time, and the disk.
+
+    def turn(self) -> None:
+        """All that is due has happened, and whoever can be served was."""
+        for queue in list(self.queues.values()):
+            if 0 < queue.unused_until_ms <= self.now_ms:
+                assert queue.unused_until_ms == self.now_ms, f"{queue.name} was deleted too late"
+                self.delete_queue(queue)
+        self._serve()
+        for queue in self.queues.values():
+            late = [one for one in queue.ready if 0 < one.expires_ms <= self.now_ms]
+            assert not late, f"{queue.name}: {late} should have expired"
+        assert self.choices.peek() is None, f"nobody expected {self.choices.peek()}"
+
+    def seal(self) -> dict[Queue, list[Entry]]:
+        """What a power cut leaves once the disk has all that was done so far."""
+        self._is_logged = False
+        held = {}
+        for queue in self.queues.values():
+            held[queue] = [
+                Entry(one.letter, one.level, one.expires_ms, State.READY, 0, one.deliveries)
+                for one in queue.entries
+                if one.letter.persistent and one.state is not State.GONE
+            ]
+        return held
+
+    def settled(self, durable: dict[Queue, list[Entry]]) -> None:
+        """The disk has it: who waited for that is told."""
+        self.durable = durable
+        waiters, self._waiters = self._waiters, []
+        for waiter in waiters:
+            waiter()
+
+    def restart(self, durable: Mapping[Queue, list[Entry]]) -> None:
+        """What a power cut left is taken up again, or what a clean stop did.
+
+        Durable queues, exchanges, and bindings between two of these are there. Messages have
+        their places; those that were delivered say so.
+        """
+        self.channels.clear()
+        self._waiters.clear()
+        self._is_logged = False
+        topology = self.topology
+        topology.exchanges = {
+            name: one for name, one in topology.exchanges.items() if one.durable
+        }
+        self.queues = {name: one for name, one in self.queues.items() if one.survives}
+        ends: dict[str, Mapping[str, Any]] = {"queue": self.queues, "exchange": topology.exchanges}
+        topology.bindings = [
+            one
+            for one in topology.bindings
+            if one.source in topology.exchanges and one.name in ends[one.kind]
+        ]
+        for queue in self.queues.values():
+            queue.consumers.clear()
+            queue.entries = list(durable.get(queue, []))
+            self._make_ready(queue.entries)
+        self.durable = dict(durable)
+        for queue in list(self.queues.values()):
+            self._apply_policies(queue)
+
+    def _gone(self, queue: Queue, entry: Entry) -> None:
+        entry.state = State.GONE
+        self._log(queue, entry)
+        if entry in queue.entries:
+            queue.entries.remove(entry)
+
+    def _log(self, queue: Queue, entry: Entry) -> bool:
+        """Something was done to a message: to be durable, where it is that itself."""
+        is_logged = queue.survives and not queue.is_deleted and entry.letter.persistent
+        self._is_logged |= is_logged
+        return is_logged
+
+    def _when_durable(self, callback: Callable[[], None]) -> None:
+        """Call back when all that was done so far is durable: now, where it is already."""
+        if self._is_logged:
+            self._waiters.append(callback)
+        else:
+            callback()
+
+
+def _confirm(channel: Channel, tags: range) -> None:
+    channel.answers += [("confirmed", tag) for tag in tags]
+
+
+def _alike(given: Sequence[Unacked]) -> list[Unacked]:
+    """The first of some deliveries, and those behind it that came from the same queue to the same
+    consumer: they may leave in one go."""
+    first = given[0]
+    count = next(
+        (
+            place
+            for place, one in enumerate(given)
+            if (one.queue, one.consumer) != (first.queue, first.consumer)
+        ),
+        len(given),
+    )
+    return list(given[:count])

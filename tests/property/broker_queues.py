@@ -1,0 +1,218 @@
+"""Queues, consumers and channels in the model: plain lists, and the questions one may ask them."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from tests.property.broker_letters import Letter
+
+
+class State(enum.Enum):
+    """Where a message is in its queue's life."""
+
+    COMING = enum.auto()
+    """Published by a transaction, or moved here, and not yet on disk: nobody sees it."""
+    READY = enum.auto()
+    UNACKED = enum.auto()
+    GONE = enum.auto()
+
+
+@dataclass(eq=False)
+class Entry:
+    """A letter in a queue. It keeps its place there, whatever becomes of it.
+
+    `deliveries` is how often it was handed out, `given_back_by` the consumer that gave it back
+    last. `expires_ms` is 0 where it never does.
+    """
+
+    letter: Letter
+    level: int
+    expires_ms: int
+    state: State
+    ready_since_ms: int
+    deliveries: int = 0
+    given_back_by: Consumer | None = None
+
+    @property
+    def size(self) -> int:
+        return len(self.letter.body)
+
+
+@dataclass(eq=False)
+class Queue:
+    """A queue; its messages in the order in which they were published."""
+
+    name: str
+    durable: bool
+    auto_delete: bool
+    arguments: Mapping[str, Any]
+    owner: object = None
+    settings: dict[str, Any] = field(default_factory=dict)
+    entries: list[Entry] = field(default_factory=list)
+    consumers: list[Consumer] = field(default_factory=list)
+    unused_since_ms: int = 0
+    is_deleted: bool = False
+
+    @property
+    def survives(self) -> bool:
+        """Whether it is there after a restart: an exclusive queue never is."""
+        return self.durable and self.owner is None
+
+    @property
+    def ready(self) -> list[Entry]:
+        """What waits, in the order in which it goes out: by priority, then by age."""
+        ready = [entry for entry in self.entries if entry.state is State.READY]
+        return sorted(ready, key=lambda entry: -entry.level)
+
+    @property
+    def ready_bytes(self) -> int:
+        return sum(entry.size for entry in self.ready)
+
+    @property
+    def rejects(self) -> bool:
+        """Whether it refuses what it has no room for, instead of dropping what it has."""
+        return self.settings.get("overflow", "drop-head") != "drop-head"
+
+    @property
+    def is_limited(self) -> bool:
+        return "max-length" in self.settings or "max-length-bytes" in self.settings
+
+    @property
+    def is_over_its_limit(self) -> bool:
+        settings = self.settings
+        return len(self.ready) > settings.get("max-length", 1 << 60) or (
+            self.ready_bytes > settings.get("max-length-bytes", 1 << 60)
+        )
+
+    @property
+    def first_to_drop(self) -> Entry:
+        """The lowest priority goes first, and of it the oldest."""
+        return min(self.ready, key=lambda entry: entry.level)
+
+    @property
+    def unused_until_ms(self) -> int:
+        """When it is deleted unless it is used before; 0 where it is not."""
+        if self.consumers or "expires" not in self.settings:
+            return 0
+        return int(self.unused_since_ms + self.settings["expires"])
+
+    def is_delivered_too_often(self, entry: Entry) -> bool:
+        return entry.deliveries > self.settings.get("delivery-limit", 1 << 60)
+
+    @property
+    def active(self) -> list[Consumer]:
+        """Who may be served: all, or with a single active consumer who came first."""
+        alone = self.settings.get("single-active-consumer", False)
+        return self.consumers[:1] if alone else self.consumers
+
+    def next_for(self, consumer: Consumer) -> Entry | None:
+        """What a consumer would get: the first that it did not give back, or if nobody else
+        could have that, the first."""
+        if len(self.active) > 1:
+            return next((one for one in self.ready if one.given_back_by is not consumer), None)
+        return next(iter(self.ready), None)
+
+    def can_be_served(self, consumer: Consumer) -> Entry | None:
+        """What a consumer gets now, if anything: its windows have to have room for it."""
+        entry = self.next_for(consumer)
+        return entry if entry and consumer.has_room(entry.size) else None
+
+
+class Window(NamedTuple):
+    """How much may be unacked: so many messages, and so many bytes of them; 0 is any number.
+
+    A single message may always be, however large it is.
+    """
+
+    messages: int = 0
+    size: int = 0
+
+    def has_room(self, unacked: list[Unacked], size: int) -> bool:
+        if self.messages and len(unacked) >= self.messages:
+            return False
+        total = sum(one.entry.size for one in unacked)
+        return not self.size or not unacked or total + size <= self.size
+
+
+@dataclass(eq=False)
+class Consumer:
+    """A consumer. `window` is its own, from the basic.qos before it; its channel has another."""
+
+    channel: Channel
+    queue: Queue
+    tag: str
+    no_ack: bool
+    exclusive: bool
+    priority: int
+    window: Window
+
+    def has_room(self, size: int) -> bool:
+        if self.channel.is_paused:
+            return False
+        if self.no_ack:
+            return True
+        counted = self.channel.counted
+        own = [one for one in counted if one.consumer is self]
+        return self.window.has_room(own, size) and self.channel.window.has_room(counted, size)
+
+
+@dataclass(eq=False)
+class Unacked:
+    """A message that was handed out under a delivery tag; `consumer` is None for basic.get."""
+
+    tag: int
+    queue: Queue
+    entry: Entry
+    consumer: Consumer | None
+
+
+class Sent(NamedTuple):
+    """Letters that wait for the commit, with the queues that they were routed to when sent."""
+
+    route: list[Queue]
+    letters: list[Letter]
+    mandatory: bool
+    immediate: bool
+
+
+class Settled(NamedTuple):
+    """A delivery that is acked (`requeue` is None), rejected or requeued by the commit."""
+
+    unacked: Unacked
+    requeue: bool | None
+
+
+@dataclass(eq=False)
+class Uncommitted:
+    """What a transacted channel did since the last commit."""
+
+    sent: list[Sent] = field(default_factory=list)
+    settled: list[Settled] = field(default_factory=list)
+
+
+@dataclass(eq=False)
+class Channel:
+    """A channel. `answers` is what the client was told since somebody looked."""
+
+    number: int
+    connection: object
+    consumers: dict[str, Consumer] = field(default_factory=dict)
+    window: Window = Window()
+    consumer_window: Window = Window()
+    is_paused: bool = False
+    unacked: list[Unacked] = field(default_factory=list)
+    next_tag: int = 1
+    confirms: bool = False
+    next_publish: int = 1
+    transaction: Uncommitted | None = None
+    answers: list[tuple[Any, ...]] = field(default_factory=list)
+
+    @property
+    def counted(self) -> list[Unacked]:
+        """What fills its window: all but what was fetched, until it is really acked."""
+        settled = self.transaction.settled if self.transaction else []
+        held = [*self.unacked, *(one.unacked for one in settled)]
+        return [one for one in held if one.consumer is not None]
