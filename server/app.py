@@ -153,6 +153,9 @@ class _App:
             self._users.define(DEFAULT_USER, self._users.hashed(DEFAULT_PASSWORD))
         self._turn = Turn(self._broker)
         self._committer = Committer(store, self._turn.wake)
+        core.flush = self._committer.flush
+        # Whether there is room on the disk has to be known before the first publish.
+        self._committer.housekeep()
         self._connections: set[SocketConnection] = set()
         self._version = version("amqpstore")
 

@@ -11,6 +11,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable
+from typing import NamedTuple
 
 import trio
 
@@ -20,13 +21,19 @@ from amqpstore.log import Batch
 MAX_PENDING_BYTES = 64 << 20
 """What may wait for the disk before publishers have to."""
 
-
 _HOUSEKEEP_S = 0.02
 """Under load batches settle more often than that, and each look at the disk waits for it."""
 
 _DISK_LOOK_S = 0.5
 
 _log = logging.getLogger(__name__)
+
+
+class _Written(NamedTuple):
+    """A batch that the thread is done with, and why it is not durable, if it is not."""
+
+    batch: Batch
+    failure: DurabilityError | None
 
 
 class Committer:
@@ -40,6 +47,7 @@ class Committer:
         self._log = store.log
         self._on_settled = on_settled
         self._batches: queue.SimpleQueue[Batch | None] = queue.SimpleQueue()
+        self._written: queue.SimpleQueue[_Written] = queue.SimpleQueue()
         self._failure: DurabilityError | None = None
         self._housekeep_at = 0.0
         self._progress = trio.Event()
@@ -58,6 +66,18 @@ class Committer:
             return
         if batch := log.seal(time.time_ns() // 1_000_000):
             self._batches.put(batch)
+
+    def flush(self) -> None:
+        """Make everything that was done so far durable, before this returns.
+
+        It holds up all others: it is for what must not be undone by a crash, once what comes next
+        is durable by another way. Raises: DurabilityError.
+        """
+        while not self._failure and not (self._log.is_idle and self._log.is_empty):
+            self.commit()
+            self._settle(*self._written.get())
+        if self._failure:
+            raise self._failure
 
     @property
     def has_room(self) -> bool:
@@ -106,6 +126,11 @@ class Committer:
         except DurabilityError as error:
             self._failure = error
 
+    def _settle_written(self) -> None:
+        """Settle what the thread has written; `flush` may have done that already."""
+        while not self._written.empty():
+            self._settle(*self._written.get())
+
     def _settle(self, batch: Batch, failure: DurabilityError | None) -> None:
         if failure:
             self._failure = failure
@@ -127,8 +152,9 @@ class Committer:
                 self._log.write(batch)
             except DurabilityError as error:
                 failure = error
+            self._written.put(_Written(batch, failure))
             try:
-                self._token.run_sync_soon(self._settle, batch, failure)
+                self._token.run_sync_soon(self._settle_written)
             except trio.RunFinishedError:
                 return
             if failure:

@@ -57,7 +57,7 @@ class AmqpChannel:
         """Do what a method asks for. Raises: AmqpError, BrokerError."""
         kind = type(method)
         if kind in TOPOLOGY_HANDLERS:
-            TOPOLOGY_HANDLERS[kind](self._topology, method)
+            self._topology.handle(method)
         elif kind in HANDLERS:
             HANDLERS[kind](self, method)
         else:
@@ -168,8 +168,7 @@ class AmqpChannel:
 
     def _readable_queue(self, name: str) -> Queue:
         """As `_queue`, of which the client may have the messages."""
-        queue = self._topology.queue(name)
-        self._connection.access.check("read", "queue", queue.name)
+        queue = self._topology.queue(name, "read")
         self._broker.vhost.check_usable(queue)
         return queue
 

@@ -3,12 +3,14 @@ allowed to do for it (the permissions are those of RabbitMQ)."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
 from server.amqp.arguments import plain
 from server.broker.exchanges.base import Exchange
 from server.broker.held import REPLY_TO
+from server.broker.names import without_line_ends
 from server.broker.permissions import Access
 from server.broker.queue import Queue
 from server.broker.vhost import VirtualHost
@@ -38,16 +40,39 @@ class Topology:
         self._send = send
         self._last_queue = ""
 
-    def queue(self, name: str) -> Queue:
+    def handle(self, method: methods.Method) -> None:
+        """Do what a method of these classes asks for. Raises: AmqpError, BrokerError."""
+        # Before anything is asked about a name, it is what it will be.
+        changed = {
+            field: without_line_ends(name)
+            for field in ("queue", "exchange", "source", "destination")
+            if (name := getattr(method, field, "")) != without_line_ends(name)
+        }
+        if changed:
+            method = dataclasses.replace(method, **changed)  # type: ignore[type-var] # they all are
+        TOPOLOGY_HANDLERS[type(method)](self, method)
+
+    def queue(self, name: str, permission: str) -> Queue:
         """The queue of that name, or the last one declared on this channel where it is empty.
 
-        Raises: NotFound, NotFoundError, ResourceLockedError.
+        Args: permission that it takes: "configure", "write", "read", or "" for any of them.
+        Raises: NotFound, AccessRefusedError, NotFoundError, ResourceLockedError.
         """
-        if not name and not self._last_queue:
-            raise NotFound("no previously declared queue")
-        queue = self._vhost.queue(name or self._last_queue)
+        name = self._named(without_line_ends(name))
+        # First of all: who may not use it is not told whether it exists either.
+        if permission:
+            self._access.check(permission, "queue", name)
+        else:
+            self._access.check_any("queue", name)
+        queue = self._vhost.queue(name)
         queue.check_owner(self._owner)
         return queue
+
+    def _named(self, name: str) -> str:
+        """Raises: NotFound."""
+        if not name and not self._last_queue:
+            raise NotFound("no previously declared queue")
+        return name or self._last_queue
 
     def check_topic(self, permission: str, exchange: str, routing_key: str) -> None:
         """Raises: AccessRefusedError, where the user may not use the key with a topic exchange."""
@@ -119,8 +144,7 @@ class Topology:
             self._declare_reply_queue(method)
             return
         if method.passive:
-            queue = self.queue(method.queue)
-            access.check_any("queue", queue.name)
+            queue = self.queue(method.queue, "")
             queue.used()
         else:
             access.check("configure", "queue", method.queue or _SERVER_NAMED)
@@ -159,27 +183,26 @@ class Topology:
         )
 
     def queue_bind(self, method: methods.QueueBind) -> None:
-        queue = self.queue(method.queue)
+        queue = self.queue(method.queue, "write")
         routing_key = self._binding_key(method.queue, method.routing_key)
-        self._check_binding(queue, method.exchange, routing_key)
+        self._check_source(method.exchange, routing_key)
         self._vhost.bind(queue, method.exchange, routing_key, plain(method.arguments))
         if not method.no_wait:
             self._send(methods.QueueBindOk())
 
     def queue_unbind(self, method: methods.QueueUnbind) -> None:
         vhost = self._vhost
-        name = method.queue or self._last_queue
-        if not name:
-            raise NotFound("no previously declared queue")
+        name = self._named(method.queue)
+        routing_key = self._binding_key(method.queue, method.routing_key)
+        self._access.check("write", "queue", name)
+        self._check_source(method.exchange, routing_key)
         if name in vhost.queues and (not method.exchange or method.exchange in vhost.exchanges):
-            queue = self.queue(name)
-            routing_key = self._binding_key(method.queue, method.routing_key)
-            self._check_binding(queue, method.exchange, routing_key)
+            queue = self.queue(name, "write")
             vhost.unbind(queue, method.exchange, routing_key, plain(method.arguments))
         self._send(methods.QueueUnbindOk())
 
-    def _check_binding(self, queue: Queue, exchange: str, routing_key: str) -> None:
-        self._access.check("write", "queue", queue.name)
+    def _check_source(self, exchange: str, routing_key: str) -> None:
+        """Raises: AccessRefusedError, where the user may not bind to an exchange."""
         self._access.check("read", "exchange", exchange)
         self.check_topic("read", exchange, routing_key)
 
@@ -188,23 +211,18 @@ class Topology:
         return self._last_queue if not queue and not routing_key else routing_key
 
     def queue_purge(self, method: methods.QueuePurge) -> None:
-        queue = self.queue(method.queue)
-        self._access.check("read", "queue", queue.name)
-        count = queue.purge()
+        count = self.queue(method.queue, "read").purge()
         if not method.no_wait:
             self._send(methods.QueuePurgeOk(message_count=count))
 
     def queue_delete(self, method: methods.QueueDelete) -> None:
         vhost = self._vhost
-        name = method.queue or self._last_queue
+        name = self._named(method.queue)
         count = 0
-        if not name:
-            raise NotFound("no previously declared queue")
         self._access.check("configure", "queue", name)
         if name in vhost.queues:
-            count = vhost.delete_queue(
-                self.queue(name), if_unused=method.if_unused, if_empty=method.if_empty
-            )
+            queue = self.queue(name, "configure")
+            count = vhost.delete_queue(queue, if_unused=method.if_unused, if_empty=method.if_empty)
         if not method.no_wait:
             self._send(methods.QueueDeleteOk(message_count=count))
 

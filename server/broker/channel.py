@@ -188,8 +188,8 @@ class Channel:
                 continue
             consumer.window.remove(delivery.run)
             self.window.remove(delivery.run)
-            delivery.queue.redeliver(delivery.taken)
-            self.deliver(consumer, delivery.taken)
+            if delivery.queue.redeliver(delivery.taken):
+                self.deliver(consumer, delivery.taken)
 
     def pause(self, *, paused: bool) -> None:
         """Whether deliveries have to wait."""

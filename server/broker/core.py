@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -20,7 +21,9 @@ class Core:
 
     `clock` gives ms since 1970, `random` numbers from 0 to below 1, `make_name` a random string
     that no other call returned. `touched` is where queues put themselves that have something to
-    hand out. `name_rule` is what names may be, see `server.broker.names`.
+    hand out. `moved` counts, by the id of the store's queue that it left, what is in transactions
+    that are not durable yet; `flush` makes everything durable at once. `name_rule` is what names
+    may be, see `server.broker.names`.
     """
 
     store: Store
@@ -31,3 +34,8 @@ class Core:
     name_rule: str = "lenient"
     timers: Timers = field(default_factory=Timers)
     touched: set[Queue] = field(default_factory=set)
+    moved: Counter[int] = field(default_factory=Counter)
+    flush: Callable[[], None] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.flush = self.store.sync

@@ -21,6 +21,8 @@ from server.broker.transaction import Plan, Transaction
 from server.protocol.content import BasicProperties, decode_properties, edit_properties
 from server.protocol.field_table import Int64, Timestamp
 
+_MOST_COUNT = (1 << 63) - 1
+
 
 class DeadLetters:
     """The dead letters of one virtual host."""
@@ -47,8 +49,14 @@ class DeadLetters:
     def bury_refused(self, queue: Queue, messages: Sequence[Message]) -> None:
         """Send messages that a queue had no room for where its dead letters go."""
         transaction = Transaction(self._core)
-        self._add_messages(transaction, queue, messages, Reason.MAXLEN)
+        self.add_refused(transaction, queue, messages)
         transaction.commit()
+
+    def add_refused(
+        self, transaction: Transaction, queue: Queue, messages: Sequence[Message]
+    ) -> None:
+        """Have messages that a queue had no room for go where its dead letters go."""
+        self._add_messages(transaction, queue, messages, Reason.MAXLEN)
 
     def add(
         self, transaction: Transaction, queue: Queue, taken: Sequence[Taken], reason: Reason
@@ -137,7 +145,7 @@ def _deaths(
     if same:
         death = same[0]
         count = death.get("count")
-        death["count"] = Int64(count + 1 if isinstance(count, int) else 1)
+        death["count"] = Int64(min(count + 1, _MOST_COUNT) if isinstance(count, int) else 1)
     else:
         death = {
             "count": Int64(1),

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from itertools import groupby
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+import amqpstore
 from amqpstore import Message, Run
 from server.broker.errors import ResourceExhaustedError
 from server.broker.exchanges.delayed import DELAY_HEADER, DelayedExchange, delay_ms
@@ -14,12 +16,14 @@ from server.broker.exchanges.recent_history import RecentHistoryExchange
 from server.broker.label import Label, label
 from server.broker.queue import Queue, Taken
 from server.broker.settings import Settings
-from server.broker.transaction import Transaction, plan
+from server.broker.transaction import Plan, Transaction, plan
 from server.protocol.content import decode_properties, edit_properties
 from server.protocol.field_table import Int64
 
 if TYPE_CHECKING:
     from server.broker.core import Core
+    from server.broker.dead_letter import DeadLetters
+    from server.broker.exchanges.base import Exchange
     from server.broker.routing import Router
 
 
@@ -27,10 +31,15 @@ REPLY_TO = "amq.rabbitmq.reply-to"
 """The name that a client consumes its direct replies from, and asks for them with."""
 
 
+_SLICE_MS = 15 * 60 * 1000
+"""Of time. What is due in one of them is in memory while it lasts, and nothing of the others."""
+
+
 class DelayQueue(Queue):
     """What waits in a delayed exchange: each message expires when its delay is over.
 
-    To purge it is to cancel all of it. Messages that expire are routed.
+    It has a level for each slice of time in which something is due, so that however much waits,
+    only what is due soon is looked at. To purge it is to cancel all of it.
     """
 
     is_internal = True
@@ -39,12 +48,34 @@ class DelayQueue(Queue):
     def is_plain(self) -> bool:
         return False
 
-    def _expires_ms(self, label: Label) -> int:
-        return self._core.clock() + delay_ms(decode_properties(label.properties))
-
     @property
     def _needs_bodies(self) -> bool:
         return True
+
+    def _expires_ms(self, label: Label) -> int:
+        return self._core.clock() + delay_ms(decode_properties(label.properties))
+
+    def _level(self, label: Label, expires_ms: int) -> amqpstore.Queue:  # noqa: ARG002
+        return self.levels.at(expires_ms // _SLICE_MS)
+
+    def _expire(self, now_ms: int) -> None:
+        for number, level in self.levels.ascending():
+            if number * _SLICE_MS > now_ms or not self._expire_level(level, now_ms):
+                break
+            if not level.ready_count and (number + 1) * _SLICE_MS <= now_ms:
+                # Not before what left it is durable elsewhere.
+                self._store.when_durable(partial(self._end_slice, number, level))
+        self._watch_expiry()
+
+    def _watch_expiry(self) -> None:
+        for _, level in self.levels.ascending():
+            if due_ms := self._store.next_expiry(level):
+                self._expiry.set_sooner(due_ms)
+                return
+
+    def _end_slice(self, number: int, level: amqpstore.Queue) -> None:
+        if not level.deleted and not level.ready_count:
+            self.levels.remove(number)
 
 
 class HistoryQueue(Queue):
@@ -101,9 +132,16 @@ def history_settings(exchange: RecentHistoryExchange) -> Settings:
 class HeldMessages:
     """What becomes of messages in the queues of exchanges."""
 
-    def __init__(self, core: Core, router: Router, exchanges: dict[str, Any]) -> None:
+    def __init__(
+        self,
+        core: Core,
+        router: Router,
+        exchanges: Mapping[str, Exchange],
+        dead_letters: DeadLetters,
+    ) -> None:
         self._core = core
         self._router = router
+        self._dead_letters = dead_letters
         self._exchanges = exchanges
 
     def release(self, queue: Queue, taken: Sequence[Taken]) -> bool:
@@ -123,7 +161,7 @@ class HeldMessages:
                 if isinstance(exchange, DelayedExchange):
                     route = self._router.through(exchange, its_label, decode_properties(waited))
                     if route.queues:
-                        transaction.publish(plan(route, its_label, messages))
+                        self._send(transaction, plan(route, its_label, messages))
         try:
             transaction.commit()
         except ResourceExhaustedError:
@@ -131,6 +169,14 @@ class HeldMessages:
                 queue.put_back(one)
             return False
         return True
+
+    def _send(self, transaction: Transaction, planned: Plan) -> None:
+        """Put messages in queues; for those that refuse some, these may be dead letters."""
+        transaction.publish(planned)
+        for queue, placement in zip(planned.queues, planned.placements, strict=True):
+            if queue.buries_refused and placement.most is not None:
+                refused = planned.messages[placement.most :]
+                self._dead_letters.add_refused(transaction, queue, refused)
 
     def send_history(self, exchange: RecentHistoryExchange, queue: Queue) -> None:
         """Send what an exchange remembers to a queue that was just bound."""

@@ -55,6 +55,16 @@ class Levels:
         self._descending = [self._levels[key] for key in sorted(self._levels, reverse=True)]
         self._store.set_lazy(level, lazy=self._lazy)
 
+    def ascending(self) -> list[tuple[int, amqpstore.Queue]]:
+        """All but the lowest, with their priorities."""
+        return [(key, self._levels[key]) for key in sorted(self._levels) if key]
+
+    def remove(self, priority: int) -> None:
+        """Delete a level that is empty, and not the lowest. Raises: DurabilityError."""
+        level = self._levels.pop(priority)
+        self._descending.remove(level)
+        self._store.delete_queue(level)
+
     def set_lazy(self, *, lazy: bool) -> None:
         """Whether bodies stay in memory: see `Store.set_lazy`."""
         if lazy != self._lazy:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from amqpstore import Message
+from server.broker.errors import PreconditionFailedError
 from server.broker.label import Label
 from server.broker.outlet import Returned
 from server.broker.publishing import Flags
@@ -62,12 +63,18 @@ class LocalTransaction:
         """Do everything, or nothing. Raises: PreconditionFailedError, ResourceExhaustedError."""
         channel = self._channel
         transaction = Transaction(channel.vhost.core)
-        plans = [self._plan(sent) for sent in self._sent]
-        for planned in plans:
-            refuse_if_full(planned)
+        plans = []
+        for sent in self._sent:
+            planned = self._plan(sent)
+            try:
+                refuse_if_full(planned)
+            except PreconditionFailedError:
+                transaction.undo()
+                raise
+            transaction.publish(planned)
+            plans.append(planned)
         for sent, planned in zip(self._sent, plans, strict=True):
             self._return(sent, planned)
-            transaction.publish(planned)
         for delivery, requeue in self._settled:
             if delivery.queue.is_deleted:
                 continue

@@ -41,9 +41,9 @@ class Access:
 
         Raises: AccessRefusedError.
         """
-        if (permission, name) in self._granted:
+        resource = _resource(kind, name)
+        if (permission, resource) in self._granted:
             return
-        resource = name or (DEFAULT_EXCHANGE_RESOURCE if kind == "exchange" else name)
         if not self._patterns[permission].search(resource):
             raise AccessRefusedError(
                 f"{permission} access to {kind} '{name}' in vhost '{self._vhost}' refused for "
@@ -51,14 +51,15 @@ class Access:
             )
         if len(self._granted) >= _REMEMBERED:
             self._granted.clear()
-        self._granted.add((permission, name))
+        self._granted.add((permission, resource))
 
     def check_any(self, kind: str, name: str) -> None:
         """Make sure that some permission is there: to know that something exists takes one.
 
         Raises: AccessRefusedError.
         """
-        if not any(pattern.search(name) for pattern in self._patterns.values()):
+        resource = _resource(kind, name)
+        if not any(pattern.search(resource) for pattern in self._patterns.values()):
             raise AccessRefusedError(
                 f"access to {kind} '{name}' in vhost '{self._vhost}' refused for user "
                 f"'{self._user}'"
@@ -84,6 +85,10 @@ class Access:
     def has_topics(self) -> bool:
         """Whether any exchange limits routing keys."""
         return bool(self._topics)
+
+
+def _resource(kind: str, name: str) -> str:
+    return DEFAULT_EXCHANGE_RESOURCE if kind == "exchange" and not name else name
 
 
 def _compiled(pattern: str) -> re.Pattern[str]:

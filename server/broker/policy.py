@@ -12,9 +12,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from amqpstore.catalog import Change
-from server.broker.settings import Settings, settings_of
-
-ALTERNATE_ARGUMENT = "alternate-exchange"
+from server.broker.settings import ALTERNATE_EXCHANGE, POLICY_KEYS, Settings, settings_of
 
 _QUEUES = frozenset({"all", "queues", "classic_queues", "quorum_queues"})
 _EXCHANGES = frozenset({"all", "exchanges"})
@@ -72,8 +70,8 @@ class Policies:
     def alternate(self, name: str, arguments: Mapping[str, Any]) -> str:
         """The alternate exchange of an exchange; empty where it has none."""
         policy = _chosen(self._policies[False], name, _EXCHANGES)
-        alternate = arguments.get(ALTERNATE_ARGUMENT) or policy.get(ALTERNATE_ARGUMENT)
-        return alternate if isinstance(alternate, str) else ""
+        alternate = arguments.get(ALTERNATE_EXCHANGE) or policy.get(ALTERNATE_EXCHANGE) or ""
+        return "" if POLICY_KEYS[ALTERNATE_EXCHANGE](alternate) else str(alternate)
 
     def _key(self, name: str, *, operator: bool) -> str:
         return f"{self._vhost}\0{'operator' if operator else 'user'}\0{name}"

@@ -14,8 +14,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import amqpstore
-from amqpstore import Envelope, Message, MessageDamagedError, Run
-from amqpstore.queue import Placement
+from amqpstore import Envelope, Message, MessageDamagedError, Placement, Run
 from server.broker.core import Core
 from server.broker.dispatch import Dispatch
 from server.broker.errors import ResourceLockedError
@@ -101,6 +100,7 @@ class Queue:
         self._store = core.store
         self._bury = bury
         self._ready_bytes = 0
+        self._coming = self._coming_bytes = 0
         self._expiry = core.timers.timer(self._expire_due)
         self._unused = core.timers.timer(lambda: on_unused(self))
 
@@ -158,19 +158,20 @@ class Queue:
             return
         self.expire()
         self.consumers.pump()
+        self._drop_excess()
 
     # What comes in.
 
     def placement(self, label: Label, messages: Sequence[Message], *, immediate: bool) -> Placement:
         """Where messages that are alike go, when they expire, and how many it takes of them."""
         settings = self.settings
-        priority = min(label.priority, settings.max_priority)
+        expires_ms = self._expires_ms(label)
         count = None
         if immediate or settings.rejects:
             self.pump()
             able = 0 if self.ready_count else self.consumers.capacity
             count = able if immediate else self._room(messages, able)
-        return Placement(self.levels.at(priority), self._expires_ms(label), count)
+        return Placement(self._level(label, expires_ms), expires_ms, count)
 
     def arrived(self, messages: Sequence[Message], placement: Placement) -> None:
         """Messages were placed as `placement` said, and are ready."""
@@ -181,7 +182,7 @@ class Queue:
         if self.settings.max_length_bytes is not None:
             self._ready_bytes += sum([len(message.body) for message in placed])
         now = self._core.clock()
-        self._watch_expiry()
+        self._watch_arrival(placement)
         # Whoever can take it at once does, before anything is dropped: with a length of 0, or a
         # TTL of 0, that is the only way through.
         if self.settings.is_limited or 0 < placement.expires_ms <= now:
@@ -189,10 +190,21 @@ class Queue:
             self._expire(now)
             self._drop_excess()
 
+    def expect(self, messages: Sequence[Message], placement: Placement, sign: int = 1) -> None:
+        """Messages will arrive once a transaction is durable; with a sign of -1, they do not."""
+        if self.settings.rejects or self._coming:
+            placed = messages if placement.most is None else messages[: placement.most]
+            self._coming += sign * len(placed)
+            self._coming_bytes += sign * sum([len(message.body) for message in placed])
+
     @property
     def buries_refused(self) -> bool:
         """Whether messages that it has no room for become dead letters."""
         return self.settings.overflow == REJECT_PUBLISH_DLX
+
+    def _level(self, label: Label, expires_ms: int) -> amqpstore.Queue:  # noqa: ARG002
+        """Where a message goes that comes now."""
+        return self.levels.at(min(label.priority, self.settings.max_priority))
 
     def _expires_ms(self, label: Label) -> int:
         """When a message that comes now expires; 0 is never."""
@@ -206,9 +218,10 @@ class Queue:
         settings = self.settings
         count = len(messages)
         if settings.max_length is not None:
-            count = min(count, max(settings.max_length - self.ready_count, 0) + able)
+            room = settings.max_length - self.ready_count - self._coming
+            count = min(count, max(room, 0) + able)
         if settings.max_length_bytes is not None:
-            room = settings.max_length_bytes - self._ready_bytes
+            room = settings.max_length_bytes - self._ready_bytes - self._coming_bytes
             for place in range(able, count):
                 room -= len(messages[place].body)
                 if room < 0:
@@ -270,7 +283,8 @@ class Queue:
         limit = self.settings.delivery_limit
         if limit is not None and run.delivery_count + 1 > limit:
             run.delivery_count += 1
-            self._bury(self, [taken], Reason.DELIVERY_LIMIT)
+            if not self._bury(self, [taken], Reason.DELIVERY_LIMIT):
+                self.touch()
             return
         run.returned_by = giver
         if self.settings.max_length_bytes is not None:
@@ -282,8 +296,12 @@ class Queue:
 
     def reject(self, taken: Taken) -> None:
         """The run is not wanted: it becomes a dead letter, or is dropped."""
-        if not self.is_deleted:
-            self._bury(self, [taken], Reason.REJECTED)
+        if self.is_deleted:
+            return
+        # It was delivered: where it cannot leave now, it has to say so when it comes again.
+        taken.run.delivery_count += 1
+        if not self._bury(self, [taken], Reason.REJECTED):
+            self.touch()
 
     def put_back(self, taken: Taken) -> None:
         """The run could not leave: it is where it was."""
@@ -291,9 +309,17 @@ class Queue:
             self._ready_bytes += taken.run.held_bytes
         self._store.put_back(taken.level, taken.run)
 
-    def redeliver(self, taken: Taken) -> None:
-        """The run, which is unacked, is delivered to who has it once more."""
+    def redeliver(self, taken: Taken) -> bool:
+        """The run, which is unacked, is delivered to who has it once more.
+
+        Returns False where that would be too often: it is gone then.
+        """
+        limit = self.settings.delivery_limit
+        if limit is not None and taken.run.delivery_count + 1 > limit:
+            self.requeue(taken, None)
+            return False
         self._store.redeliver(taken.level, taken.run)
+        return True
 
     def purge(self) -> int:
         """Remove what is ready, not what is unacked. Returns how many messages."""
@@ -348,23 +374,33 @@ class Queue:
 
     def _expire(self, now_ms: int) -> None:
         for level in self.levels:
-            for _ in range(_EXPIRED_AT_ONCE):
-                next_ms = self._store.next_expiry(level)
-                if not 0 < next_ms <= now_ms:
-                    break
-                run = self._store.withdraw_expired(level, now_ms, bodies=self._needs_bodies)
-                if isinstance(run, Run):
-                    self._left(run)
-                    if not self._bury(self, [Taken(level, run)], Reason.EXPIRED):
-                        self._expiry.set(now_ms + _RETRY_MS)
-                        return
+            if not self._expire_level(level, now_ms):
+                return
         self._watch_expiry()
+
+    def _expire_level(self, level: amqpstore.Queue, now_ms: int) -> bool:
+        """Returns False where something could not leave: the timer says when to try again."""
+        for _ in range(_EXPIRED_AT_ONCE):
+            next_ms = self._store.next_expiry(level)
+            if not 0 < next_ms <= now_ms:
+                break
+            run = self._store.withdraw_expired(level, now_ms, bodies=self._needs_bodies)
+            if isinstance(run, Run):
+                self._left(run)
+                if not self._bury(self, [Taken(level, run)], Reason.EXPIRED):
+                    self._expiry.set(now_ms + _RETRY_MS)
+                    return False
+        return True
 
     @property
     def _needs_bodies(self) -> bool:
         """Whether what expires has to be read."""
         settings = self.settings
         return settings.dead_letter_exchange is not None or settings.max_length_bytes is not None
+
+    def _watch_arrival(self, placement: Placement) -> None:
+        """Have the timer ring when what arrived expires, or before."""
+        self._expiry.set_sooner(placement.expires_ms)
 
     def _watch_expiry(self) -> None:
         """Have the timer ring when the next message expires, or before."""

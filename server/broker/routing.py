@@ -142,8 +142,8 @@ class Router:
         """The route; whether it is the same for all properties; and whether for all times."""
         exchange_name, keys = label.address
         if exchange_name == DEFAULT_EXCHANGE:
-            found = [self._queues[key] for key in dict.fromkeys(keys) if key in self._queues]
-            return Route(found), True, True
+            named = [self._queues[key] for key in dict.fromkeys(keys) if key in self._queues]
+            return Route([queue for queue in named if not queue.is_internal]), True, True
         exchange = self._exchanges.get(exchange_name)
         return self._walk([exchange] if exchange else [], keys, properties)
 

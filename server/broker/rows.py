@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from server.broker.queue import Queue
 
 
+_MISSING: Any = object()
+"""In the place of an argument that is not there, which is not the same as one without a value."""
+
+
 def exchange_change(vhost: str, exchange: Exchange, *, add: bool) -> Change:
     """The row of a durable exchange comes, or goes."""
     row = {"vhost": vhost, "name": exchange.name, **exchange_row(exchange)}
@@ -74,8 +78,10 @@ def check_equivalent(what: str, asked: dict[str, Any], present: dict[str, Any]) 
             continue
         if field == "arguments":
             names = sorted(value.keys() | current.keys())
-            field = next(name for name in names if value.get(name) != current.get(name))
-            value, current = value.get(field), current.get(field)
+            field = next(
+                name for name in names if value.get(name, _MISSING) != current.get(name, _MISSING)
+            )
+            value, current = value.get(field, _MISSING), current.get(field, _MISSING)
         raise PreconditionFailedError(
             f"inequivalent arg '{field}' for {what}: received {_said(value)} but current is "
             f"{_said(current)}"
@@ -88,7 +94,7 @@ def name_key(vhost: str, name: str) -> str:
 
 
 def _said(value: Any) -> str:
-    if value is None:
+    if value is _MISSING:
         return "none"
     return f"'{str(value).lower() if isinstance(value, bool) else value}'"
 

@@ -18,6 +18,7 @@ REJECT_PUBLISH = "reject-publish"
 REJECT_PUBLISH_DLX = "reject-publish-dlx"
 
 _MOST_MS = 1 << 52
+_MOST_NAME_BYTES = 255
 _QUORUM_DELIVERY_LIMIT = 20
 """What RabbitMQ gives a quorum queue that does not say."""
 
@@ -105,8 +106,10 @@ def _number(lowest: int, highest: int = _MOST_MS) -> Callable[[Any], str]:
     return check
 
 
-def _text(value: Any) -> str:
-    return "" if isinstance(value, str) else f"{value!r} is no string"
+def _name(value: Any) -> str:
+    if not isinstance(value, str):
+        return f"{value!r} is no string"
+    return "" if len(value.encode()) <= _MOST_NAME_BYTES else "it has over 255 bytes"
 
 
 def _flag(value: Any) -> str:
@@ -132,8 +135,8 @@ _NUMBERS = {
 _CHECKS = {
     **_NUMBERS,
     "overflow": _one_of(DROP_HEAD, REJECT_PUBLISH, REJECT_PUBLISH_DLX),
-    "dead-letter-exchange": _text,
-    "dead-letter-routing-key": _text,
+    "dead-letter-exchange": _name,
+    "dead-letter-routing-key": _name,
     "queue-mode": _one_of("default", "lazy"),
     "single-active-consumer": _flag,
 }
@@ -144,7 +147,9 @@ CHECKS: dict[str, Callable[[Any], str]] = {
 }
 """For each argument of a queue that has an effect: what is wrong with a value, if anything."""
 
-POLICY_KEYS: dict[str, Callable[[Any], str]] = {**_CHECKS, "alternate-exchange": _text}
+ALTERNATE_EXCHANGE = "alternate-exchange"
+
+POLICY_KEYS: dict[str, Callable[[Any], str]] = {**_CHECKS, ALTERNATE_EXCHANGE: _name}
 """The same for each key of a policy's definition."""
 
 

@@ -35,6 +35,11 @@ class Plan(NamedTuple):
     delivered: int
     accepted: int
 
+    def expect(self, sign: int = 1) -> None:
+        """They are on their way to their queues; with a sign of -1, they are not any more."""
+        for queue, placement in zip(self.queues, self.placements, strict=True):
+            queue.expect(self.messages, placement, sign)
+
     def arrived(self) -> None:
         """They are in their queues."""
         for queue, placement in zip(self.queues, self.placements, strict=True):
@@ -61,7 +66,9 @@ class Transaction:
     """Collects, and changes nothing before `commit`."""
 
     def __init__(self, core: Core) -> None:
+        self._core = core
         self._store = core.store
+        self._left: set[int] = set()
         self._stored = core.store.transaction()
         self._plans: list[Plan] = []
 
@@ -78,10 +85,18 @@ class Transaction:
         if placements:
             self._stored.place(placements, plan.messages, priority=plan.label.priority)
             self._plans.append(plan)
+            plan.expect()
 
     def ack(self, taken: Taken) -> None:
         """A run that was taken off its queue is done with."""
         self._stored.ack(taken.level, taken.run)
+        self._left.add(taken.level.id)
+
+    def undo(self) -> None:
+        """It will not be committed."""
+        for plan in self._plans:
+            plan.expect(-1)
+        self._plans.clear()
 
     def commit(self, on_durable: Callable[[], None] | None = None) -> None:
         """Do it all. What is published is ready, and `on_durable` called, once it is durable.
@@ -91,11 +106,20 @@ class Transaction:
         try:
             self._stored.commit()
         except DiskFullError as error:
+            self.undo()
             raise ResourceExhaustedError(str(error)) from None
+        if self._plans:
+            self._core.moved.update(self._left)
+            self._store.when_durable(partial(self._core.moved.subtract, self._left))
         for plan in self._plans:
-            self._store.when_durable(partial(Plan.arrived, plan))
+            self._store.when_durable(partial(_came, plan))
         if on_durable:
             self._store.when_durable(on_durable)
+
+
+def _came(plan: Plan) -> None:
+    plan.expect(-1)
+    plan.arrived()
 
 
 def refuse_if_full(plan: Plan) -> None:

@@ -28,7 +28,7 @@ from server.broker.held import (
     queue_type,
 )
 from server.broker.names import RESERVED_PREFIX, check_name, without_line_ends
-from server.broker.policy import ALTERNATE_ARGUMENT, Policies, Policy
+from server.broker.policy import Policies, Policy
 from server.broker.queue import Queue, Reason, Taken
 from server.broker.routing import DEFAULT_EXCHANGE, Router
 from server.broker.rows import (
@@ -38,7 +38,7 @@ from server.broker.rows import (
     exchange_row,
     queue_row,
 )
-from server.broker.settings import check_arguments
+from server.broker.settings import ALTERNATE_EXCHANGE, POLICY_KEYS, check_arguments
 
 if TYPE_CHECKING:
     from server.broker.consumer import Consumer
@@ -66,7 +66,7 @@ class VirtualHost:
         self.router = Router(name, self.exchanges, self.queues)
         self.dead_letters = DeadLetters(core, self.router)
         self.policies = Policies(name)
-        self._held = HeldMessages(core, self.router, self.exchanges)
+        self._held = HeldMessages(core, self.router, self.exchanges, self.dead_letters)
         for predeclared, type_name in _PREDECLARED.items():
             row = {
                 "name": predeclared,
@@ -118,10 +118,9 @@ class VirtualHost:
             check_equivalent(what, asked, exchange_row(present))
             return
         check_name("exchange", name, self.name, self.core.name_rule)
-        alternate = arguments.get(ALTERNATE_ARGUMENT, "")
-        if not isinstance(alternate, str):
+        if reason := POLICY_KEYS[ALTERNATE_EXCHANGE](arguments.get(ALTERNATE_EXCHANGE, "")):
             raise PreconditionFailedError(
-                f"invalid arg '{ALTERNATE_ARGUMENT}' for exchange '{name}': it takes a name"
+                f"invalid arg '{ALTERNATE_EXCHANGE}' for exchange '{name}': {reason}"
             )
         exchange = exchange_type(
             name,
@@ -131,9 +130,9 @@ class VirtualHost:
             arguments=arguments,
             random=self.core.random,
         )
-        self._hold(exchange)
-        if durable:
-            self.core.store.define([exchange_change(self.name, exchange, add=True)])
+        changes = [exchange_change(self.name, exchange, add=True)] if durable else []
+        if not self._hold(exchange, changes):
+            self._define(changes)
         self._add_exchange(exchange)
 
     def delete_exchange(self, name: str, *, if_unused: bool) -> None:
@@ -161,7 +160,7 @@ class VirtualHost:
         held = getattr(exchange, "held", None)
         if isinstance(held, Queue):
             self._forget_queue(held)
-            self.core.store.delete_queue(*held.levels, changes=changes)
+            self._delete_levels(held, changes)
         else:
             self._define(changes)
         self.router.changed()
@@ -190,7 +189,7 @@ class VirtualHost:
         except PreconditionFailedError as error:
             _log.error("exchange left out", extra={**extra, "reason": str(error)})
             return
-        self._hold(exchange)
+        self._hold(exchange, [])
         self._add_exchange(exchange)
 
     def _add_exchange(self, exchange: Exchange) -> None:
@@ -198,20 +197,27 @@ class VirtualHost:
         self._apply_to_exchange(exchange)
         self.router.changed()
 
-    def _hold(self, exchange: Exchange) -> None:
-        """Give an exchange that keeps messages its queue."""
+    def _hold(self, exchange: Exchange, changes: Sequence[Change]) -> bool:
+        """Give an exchange that keeps messages its queue, and commit changes with a new one.
+
+        Returns False where there was nothing to commit them with.
+        """
         if not isinstance(exchange, (DelayedExchange, RecentHistoryExchange)):
-            return
+            return False
         name = held_queue_name(exchange)
         queue = self.queues.get(name)
+        is_new = queue is None
         if queue is None:
             definition = _definition(self.name, name, auto_delete=False, arguments={})
-            stored = self.core.store.create_queue(definition, durable=exchange.durable)
+            stored = self.core.store.create_queue(
+                definition, durable=exchange.durable, changes=changes
+            )
             queue = self.add_queue(stored, durable=exchange.durable)
         if isinstance(exchange, RecentHistoryExchange):
             queue.settings = history_settings(exchange)
         self._apply_to_queue(queue)
         exchange.held = queue
+        return is_new
 
     # Queues.
 
@@ -300,7 +306,7 @@ class VirtualHost:
         count = queue.ready_count
         changes: list[Change] = []
         unbound = self._unbind_all(queue, changes)
-        self.core.store.delete_queue(*queue.levels, changes=changes)
+        self._delete_levels(queue, changes)
         self._forget_queue(queue)
         self.router.changed()
         for consumer in queue.consumers.clear():
@@ -333,6 +339,14 @@ class VirtualHost:
                 f"queue '{queue.name}' in vhost '{self.name}' belongs to its exchange: it can be "
                 "purged, and nothing else"
             )
+
+    def _delete_levels(self, queue: Queue, changes: Sequence[Change]) -> None:
+        """Delete what the store has of a queue."""
+        if any(self.core.moved[level.id] > 0 for level in queue.levels):
+            # The deletion is durable at once. What was moved elsewhere has to be before that, or
+            # a crash would leave it nowhere.
+            self.core.flush()
+        self.core.store.delete_queue(*queue.levels, changes=changes)
 
     def _forget_queue(self, queue: Queue) -> None:
         del self.queues[queue.name]

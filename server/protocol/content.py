@@ -7,12 +7,18 @@ The broker keeps and forwards a message's properties as the bytes that the publi
 from __future__ import annotations
 
 import struct
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from server.protocol.errors import FrameError, MalformedError
-from server.protocol.field_table import FieldValue, decode_table, encode_table, split_table
+from server.protocol.field_table import (
+    FieldValue,
+    decode_own_table,
+    decode_table,
+    encode_table,
+    split_table,
+)
 from server.protocol.primitives import (
     Reader,
     Writer,
@@ -84,6 +90,11 @@ _PROPERTIES: tuple[tuple[str, Reader, Writer], ...] = (
 """In their order on the wire, where the first has the flag of the highest bit."""
 
 _FLAGS = tuple((1 << (15 - place), name, read) for place, (name, read, _) in enumerate(_PROPERTIES))
+_OWN_FLAGS = tuple(
+    (flag, name, decode_own_table if name == "headers" else read) for flag, name, read in _FLAGS
+)
+"""For what `decode_content_header` let pass before."""
+
 _UNKNOWN_FLAG = 0b10
 _CONTINUED = 0b01
 """The flag that says that another word of flags follows."""
@@ -101,7 +112,7 @@ def decode_content_header(payload: bytes) -> ContentHeader:
     if weight:
         raise FrameError(f"a content header with weight {weight}, which must be 0")
     properties = payload[_HEADER.size :]
-    for _ in _walk(properties):
+    for _ in _walk(properties, _FLAGS):
         pass
     return ContentHeader(class_id, body_size, properties)
 
@@ -118,7 +129,7 @@ def decode_properties(raw: bytes) -> BasicProperties:
     that is none of the fourteen.
     """
     properties = BasicProperties()
-    for name, value in _walk(raw):
+    for name, value in _walk(raw, _OWN_FLAGS):
         setattr(properties, name, value)
     return properties
 
@@ -177,17 +188,17 @@ def edit_properties(
 def _spans(raw: bytes) -> Iterator[tuple[str, int, int]]:
     """Each property that is there: its name, where it starts and where it ends."""
     flags, offset = _flags(raw)
-    for flag, name, read in _FLAGS:
+    for flag, name, read in _OWN_FLAGS:
         if flags & flag:
             _, end = read(raw, offset)
             yield name, offset, end
             offset = end
 
 
-def _walk(raw: bytes) -> Iterator[tuple[str, Any]]:
+def _walk(raw: bytes, readers: Iterable[tuple[int, str, Reader]]) -> Iterator[tuple[str, Any]]:
     """Each property that is there, by name."""
     flags, offset = _flags(raw)
-    for flag, name, read in _FLAGS:
+    for flag, name, read in readers:
         if flags & flag:
             value, offset = read(raw, offset)
             yield name, value

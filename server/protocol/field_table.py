@@ -77,7 +77,12 @@ def decode_table(buffer: bytes, offset: int) -> tuple[dict[str, FieldValue], int
 
     Raises: MalformedError for anything that is not a table within the limits above.
     """
-    return _TableReader(buffer).table(offset, 1)
+    return _TableReader(buffer, MAX_ENTRIES).table(offset, 1)
+
+
+def decode_own_table(buffer: bytes, offset: int) -> tuple[dict[str, FieldValue], int]:
+    """As `decode_table`, for what was let in before and has got entries of the broker's since."""
+    return _TableReader(buffer, len(buffer)).table(offset, 1)
 
 
 def encode_table(table: Mapping[str, FieldValue]) -> bytes:
@@ -95,8 +100,8 @@ def encode_table(table: Mapping[str, FieldValue]) -> bytes:
 
 
 def split_table(buffer: bytes, offset: int) -> tuple[dict[str, Encoded], int]:
-    """As `decode_table`, but for the values, which are left as they are."""
-    return _TableReader(buffer).split(offset)
+    """As `decode_own_table`, but for the values, which are left as they are."""
+    return _TableReader(buffer, len(buffer)).split(offset)
 
 
 _FIXED_READERS = {
@@ -167,9 +172,9 @@ class _TableReader:
 
     __slots__ = ("_buffer", "_entries_left")
 
-    def __init__(self, buffer: bytes) -> None:
+    def __init__(self, buffer: bytes, most_entries: int) -> None:
         self._buffer = buffer
-        self._entries_left = MAX_ENTRIES
+        self._entries_left = most_entries
 
     def table(self, offset: int, depth: int) -> tuple[dict[str, FieldValue], int]:
         offset, end = self._bounds("table", offset, depth)

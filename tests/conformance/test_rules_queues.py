@@ -1,5 +1,7 @@
 """Queues: life, names, limits and priorities (RULES.md D and H; class queue)."""
 
+import struct
+
 import pika
 import pytest
 from pika import DeliveryMode
@@ -19,6 +21,22 @@ from tests.conformance.topology import (
     texts,
     unique,
 )
+from tests.conformance.wire_client import (
+    BASIC_ACK,
+    QUEUE_DECLARE,
+    QUEUE_DECLARE_OK,
+    WireClient,
+    body,
+    confirm_select,
+    field,
+    header,
+    long_string,
+    method,
+    publish_method,
+    queue_bind,
+    short_string,
+    table,
+)
 from tests.interop.pika_client import (
     PERSISTENT,
     TRANSIENT,
@@ -36,8 +54,8 @@ from tests.interop.pika_client import (
 def publish(
     channel: BlockingChannel, name: str, *messages: str, priority: int | None = None
 ) -> None:
-    for body in messages:
-        channel.basic_publish("", name, body.encode(), BasicProperties(priority=priority))
+    for text in messages:
+        channel.basic_publish("", name, text.encode(), BasicProperties(priority=priority))
 
 
 def test_an_unused_queue_expires(
@@ -64,17 +82,17 @@ def test_a_queue_in_use_does_not_expire(
 ) -> None:
     """D24: a consumer keeps it, a basic.get and a declare each start the time anew."""
     name, marker = unique(), unique()
-    channel.queue_declare(name, arguments={"x-expires": 1500})
+    channel.queue_declare(name, arguments={"x-expires": 2500})
     if use == "consumer":
         channel.basic_consume(name, lambda *_: None, auto_ack=True)
     confirms = confirming(connection)
-    for _ in range(4):
+    for _ in range(6):
         channel.queue_declare(marker, arguments={"x-expires": 500})
         wait_until(channel, lambda: not has_route(confirms, marker))
         if use == "get":
             channel.basic_get(name)
         elif use == "declare":
-            channel.queue_declare(name, arguments={"x-expires": 1500})
+            channel.queue_declare(name, arguments={"x-expires": 2500})
     assert has_route(confirms, name)
     channel.queue_delete(name)
 
@@ -123,6 +141,21 @@ def test_an_equal_number_of_another_width_is_no_difference(channel: BlockingChan
         channel.queue_declare(name, exclusive=True, arguments={"x-max-length": 11})
 
 
+@pytest.mark.usefixtures("ours_alone")
+@pytest.mark.parametrize("kind", ["queue", "exchange"])
+def test_an_argument_without_a_value_is_a_difference(channel: BlockingChannel, kind: str) -> None:
+    """C040, C050: 406, as for any other that was not there."""
+    name = unique()
+    if kind == "queue":
+        channel.queue_declare(name, exclusive=True)
+        with channel_closed_with(406):
+            channel.queue_declare(name, exclusive=True, arguments={"x-note": None})
+    else:
+        channel.exchange_declare(name, "fanout", auto_delete=True)
+        with channel_closed_with(406):
+            channel.exchange_declare(name, "fanout", auto_delete=True, arguments={"a": None})
+
+
 def test_max_length_drops_the_oldest(channel: BlockingChannel) -> None:
     """H14."""
     name = queue(channel, {"x-max-length": 3})
@@ -134,8 +167,8 @@ def test_max_length_bytes_counts_bodies(channel: BlockingChannel) -> None:
     """H14: and neither properties nor routing keys."""
     name = queue(channel, {"x-max-length-bytes": 10})
     fields = BasicProperties(headers={"long": "x" * 500})
-    for body in (b"aaaa", b"bbbb", b"cc", b"dd"):
-        channel.basic_publish("", name, body, fields)
+    for text in (b"aaaa", b"bbbb", b"cc", b"dd"):
+        channel.basic_publish("", name, text, fields)
     assert texts(channel, name) == ["bbbb", "cc", "dd"]
 
 
@@ -204,6 +237,35 @@ def test_reject_publish_of_one_queue_of_several(
     wait_until_ready(channel, roomy, 1)
 
 
+def test_reject_publish_counts_all_that_comes_in_one_read(url: str, name: str) -> None:
+    """E11, H14: whatever the messages' exchanges and keys are, each is acked or nacked."""
+    with WireClient.connected(url, channels=1) as client:
+        arguments = table(
+            field("x-max-length", b"I", (2).to_bytes(4, "big")),
+            field("x-overflow", b"S", long_string("reject-publish")),
+        )
+        declare = bytes(2) + short_string(name) + b"\x04" + arguments
+        client.send(method(1, QUEUE_DECLARE, declare))
+        client.expect(QUEUE_DECLARE_OK, 1)
+        for key in ("one", "two"):
+            client.send(queue_bind(1, name, "amq.direct", f"{name}.{key}"))
+            client.next_frame()
+        client.send(confirm_select(1))
+        client.next_frame()
+        content = header(1, 1) + body(1, b"x")
+        ways = [("", name), ("amq.direct", f"{name}.one"), ("amq.direct", f"{name}.two")]
+        client.send(*(publish_method(1, key, target) + content for target, key in ways * 2))
+        acked: set[int] = set()
+        nacked: set[int] = set()
+        while len(acked | nacked) < 6:
+            received = client.next_frame()
+            tag, multiple = struct.unpack(">QB", received.arguments)
+            settled = set(range(1, tag + 1)) - acked - nacked if multiple & 1 else {tag}
+            (acked if received.method == BASIC_ACK else nacked).update(settled)
+        assert (acked, nacked) == ({1, 2}, {3, 4, 5, 6})
+        assert client.ready(name) == 2
+
+
 def test_reject_publish_dlx_dead_letters_the_new_message(
     connection: pika.BlockingConnection, channel: BlockingChannel
 ) -> None:
@@ -231,8 +293,8 @@ def test_reject_publish_dlx_dead_letters_the_new_message(
 def test_higher_priorities_are_delivered_first(channel: BlockingChannel) -> None:
     """H16: no priority is 0, what is above the maximum is the maximum."""
     name = queue(channel, {"x-max-priority": 5})
-    for body, priority in (("none", None), ("0", 0), ("5", 5), ("1", 1), ("200", 200), ("3", 3)):
-        publish(channel, name, body, priority=priority)
+    for text, priority in (("none", None), ("0", 0), ("5", 5), ("1", 1), ("200", 200), ("3", 3)):
+        publish(channel, name, text, priority=priority)
     assert texts(channel, name) == ["5", "200", "3", "1", "none", "0"]
 
 

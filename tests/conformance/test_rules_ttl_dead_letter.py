@@ -133,7 +133,7 @@ def test_a_message_that_is_unacked_does_not_expire(channel: BlockingChannel) -> 
 def test_a_requeue_does_not_start_the_ttl_anew(channel: BlockingChannel) -> None:
     """H08: what is overdue when it is requeued goes before what was published meanwhile."""
     dead = queue(channel)
-    arguments = dead_lettering(dead, {"x-message-ttl": 1000})
+    arguments = dead_lettering(dead, {"x-message-ttl": 1500})
     name, marker, later = (
         queue(channel, arguments),
         queue(channel, arguments),
@@ -321,7 +321,7 @@ def test_an_automatic_cycle_is_cut(channel: BlockingChannel) -> None:
         first, exclusive=True, arguments=dead_lettering(second, {"x-message-ttl": 100})
     )
     channel.queue_declare(
-        second, exclusive=True, arguments=dead_lettering(first, {"x-message-ttl": 200})
+        second, exclusive=True, arguments=dead_lettering(first, {"x-message-ttl": 1000})
     )
     channel.basic_publish("", first, b"x")
     wait_until_ready(channel, second, 1)

@@ -342,17 +342,21 @@ def test_transactions_of_two_channels_know_nothing_of_each_other(
 
 
 @pytest.mark.usefixtures("ours_alone")
-def test_a_full_queue_that_rejects_publishes_refuses_the_commit_or_the_message(
-    channel: BlockingChannel, tx: BlockingChannel
+@pytest.mark.parametrize("together", [True, False], ids=["in one read", "one by one"])
+def test_a_queue_that_rejects_a_publish_undoes_the_transaction(
+    channel: BlockingChannel, tx: BlockingChannel, together: bool
 ) -> None:
-    """E11, H14: a transaction has no nack; what the queue cannot take is not in it."""
-    name = queue(channel, {"x-max-length": 1, "x-overflow": "reject-publish"})
-    publish_texts(tx, name, "a", "b")
-    try:
+    """E11, I15, H14: 406 in the place of a nack, and nothing of it happens in any queue."""
+    full = queue(channel, {"x-max-length": 1, "x-overflow": "reject-publish"})
+    roomy = queue(channel)
+    publish_texts(tx, roomy, "undone")
+    for text in ("fits", "does not fit"):
+        publish_texts(tx, full, text)
+        if not together:
+            settle(tx)
+    with channel_closed_with(406):
         tx.tx_commit()
-    except pika.exceptions.ChannelClosedByBroker as closed:
-        assert closed.reply_code in (311, 406)  # noqa: PT017
-    assert ready(channel, name) <= 1
+    assert ready(channel, full) == ready(channel, roomy) == 0
 
 
 def test_a_committed_transaction_survives_a_kill(broker: BrokerProcess) -> None:

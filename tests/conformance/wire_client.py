@@ -36,6 +36,7 @@ CHANNEL_CLOSE = (20, 40)
 CHANNEL_CLOSE_OK = (20, 41)
 QUEUE_DECLARE = (50, 10)
 QUEUE_DECLARE_OK = (50, 11)
+QUEUE_BIND = (50, 20)
 QUEUE_DELETE = (50, 40)
 QUEUE_DELETE_OK = (50, 41)
 BASIC_QOS = (60, 10)
@@ -151,6 +152,11 @@ def queue_declare(channel: int, queue: str, bits: int = 0b100) -> bytes:
     """Bits from the lowest: passive, durable, exclusive, auto-delete, no-wait."""
     arguments = struct.pack(">H", 0) + short_string(queue) + bytes([bits]) + table()
     return method(channel, QUEUE_DECLARE, arguments)
+
+
+def queue_bind(channel: int, queue: str, exchange: str, routing_key: str) -> bytes:
+    names = short_string(queue) + short_string(exchange) + short_string(routing_key)
+    return method(channel, QUEUE_BIND, bytes(2) + names + b"\x00" + table())
 
 
 def publish_method(

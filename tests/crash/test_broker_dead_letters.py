@@ -24,11 +24,10 @@ Bug = Callable[[pytest.MonkeyPatch], None]
 def deaths() -> World:
     """Of each kind, one behind the other, and twice of the same."""
     world = World()
-    limit = {"dead_letter_exchange": "", "dead_letter_routing_key": "dead"}
-    world.queue("work", **limit)
+    world.queue("work", dead_letter_exchange="", dead_letter_routing_key="dead")
     world.queue("slow", message_ttl=1000, dead_letter_exchange="to-work")
     world.queue("short", max_length=2, dead_letter_exchange="", dead_letter_routing_key="slow")
-    world.queue("often", delivery_limit=1, **limit)
+    world.queue("often", delivery_limit=1, dead_letter_exchange="", dead_letter_routing_key="dead")
     world.queue("dead")
     world.exchange("to-work", "fanout")
     world.bind("to-work", "work")

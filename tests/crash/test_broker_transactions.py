@@ -248,9 +248,9 @@ def test_transactions_that_are_drawn(seed: int) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("seed", range(100))
+@pytest.mark.parametrize("seed", range(60))
 def test_many_transactions_that_are_drawn(seed: int) -> None:
-    assert violations(drawn(f"long {seed}", 40), images=40) == []
+    assert violations(drawn(f"long {seed}", 25), images=25) == []
 
 
 @pytest.mark.long
@@ -369,11 +369,22 @@ def a_batch_for_each_queue(patch: pytest.MonkeyPatch) -> None:
     place = Store.place
 
     def placed(
-        self: Store, placements: Sequence[Placement], messages: list[Message], **more: int
+        self: Store,
+        placements: Sequence[Placement],
+        messages: list[Message],
+        *,
+        priority: int,
+        ready_when_durable: bool = False,
     ) -> bool:
         logged = False
         for placement in placements:
-            logged |= place(self, [placement], messages, **more)
+            logged |= place(
+                self,
+                [placement],
+                messages,
+                priority=priority,
+                ready_when_durable=ready_when_durable,
+            )
             sync_at_once(self)
         return logged
 

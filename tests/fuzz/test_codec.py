@@ -23,6 +23,9 @@ from tests.unit.protocol import strategies
 MAX_MESSAGE_BYTES = 10_000
 FRAME_MAX = 4096
 
+pytestmark = pytest.mark.filterwarnings("ignore::BytesWarning:hypothesis")
+"""While it makes an example small hypothesis compares bytes with numbers."""
+
 quick = settings(
     deadline=None, max_examples=300, suppress_health_check=[HealthCheck.too_slow], derandomize=False
 )

@@ -95,7 +95,7 @@ class Model:
         self.queues: dict[str, Queue] = {}
         self.channels: dict[int, Channel] = {}
         self.durable: dict[Queue, list[Entry]] = {}
-        self._is_logged = False
+        self.is_logged = False
         self._waiters: list[Callable[[], None]] = []
 
     # Exchanges and bindings.
@@ -529,7 +529,7 @@ class Model:
         while (event := self.choices.peek()) is not None:
             if isinstance(event, Delivered):
                 consumer = self.channels[event.channel].consumers[event.consumer]
-                if queue not in (None, consumer.queue):
+                if consumer.queue not in served or not consumer.queue.can_be_served(consumer):
                     break
                 self.choices.pop()
                 self._follow(event, consumer)
@@ -751,7 +751,7 @@ class Model:
 
     def seal(self) -> dict[Queue, list[Entry]]:
         """What a power cut leaves once the disk has all that was done so far."""
-        self._is_logged = False
+        self.is_logged = False
         held = {}
         for queue in self.queues.values():
             held[queue] = [
@@ -776,7 +776,7 @@ class Model:
         """
         self.channels.clear()
         self._waiters.clear()
-        self._is_logged = False
+        self.is_logged = False
         topology = self.topology
         topology.exchanges = {
             name: one for name, one in topology.exchanges.items() if one.durable
@@ -805,12 +805,12 @@ class Model:
     def _log(self, queue: Queue, entry: Entry) -> bool:
         """Something was done to a message: to be durable, where it is that itself."""
         is_logged = queue.survives and not queue.is_deleted and entry.letter.persistent
-        self._is_logged |= is_logged
+        self.is_logged |= is_logged
         return is_logged
 
     def _when_durable(self, callback: Callable[[], None]) -> None:
         """Call back when all that was done so far is durable: now, where it is already."""
-        if self._is_logged:
+        if self.is_logged:
             self._waiters.append(callback)
         else:
             callback()

@@ -7,9 +7,13 @@ import itertools
 import random
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
-from amqpstore import Message, Options, Run, Store
+import pytest
+
+import server.broker.broker
+from amqpstore import Message, MessageDamagedError, Options, Run, Store
 from amqpstore.worker import InlineWorker
 from server.broker.broker import DEFAULT_VHOST, Broker
 from server.broker.channel import Channel
@@ -17,7 +21,9 @@ from server.broker.consumer import Consumer
 from server.broker.core import Core
 from server.broker.exchanges import EXCHANGE_TYPES
 from server.broker.outlet import Returned
+from server.broker.publishing import Flags
 from server.broker.queue import Queue, Taken
+from server.broker.vhost import VirtualHost
 from tests.property.broker_letters import Letter, label_of, letter_of
 from tests.property.broker_model import Delivered, Left
 from tools.drill.crash_images import crash_images
@@ -132,10 +138,11 @@ class World:
         self.files.make_directory(DIRECTORY.rpartition("/")[0])
         self._names = itertools.count()
         self._images: list[MemoryFiles] = []
+        self.recovered: dict[str, list[tuple[bytes, int]]] = {}
         self.open()
 
-    def open(self) -> None:
-        """Start a broker on what is on the disk."""
+    def open(self, *, look: bool = False) -> None:
+        """Start a broker on what is on the disk. With `look` say in `recovered` what that is."""
         self.channels.clear()
         self.outlets.clear()
         self.store = Store.open(
@@ -145,23 +152,129 @@ class World:
             options=OPTIONS,
             worker=InlineWorker(),
         )
-        self.core = Core(
+        if look:
+            self.recovered = self._recovered()
+        self.core = WatchedCore(
             store=self.store,
             clock=lambda: self.now_ms,
             random=random.Random("simulated").random,
             make_name=lambda: f"{next(self._names):022}",
             exchange_types=EXCHANGE_TYPES,
             touched=InOrder(),
+            happened=self.happened,
         )
-        with self._watched():
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(server.broker.broker, "VirtualHost", WatchedHost)
             self.broker = Broker(self.core)
         self.vhost = self.broker.vhost(DEFAULT_VHOST)
 
-    @functools.cached_property
-    def _bury(self) -> Any:
-        from server.broker.vhost import VirtualHost
+    def _recovered(self) -> dict[str, list[tuple[bytes, int]]]:
+        """What is ready in each queue: bodies, and how often they were delivered."""
+        found: dict[str, list[tuple[bytes, int]]] = {}
+        definitions: list[tuple[Any, Any]] = [
+            (queue.definition, queue) for queue in self.store.queues.values()
+        ]
+        for definition, level in sorted(definitions, key=lambda one: -one[0].get("level", 0)):
+            held = found.setdefault(definition["name"], [])
+            self.store.read_index(level)
+            for run in level.ready:
+                messages = list(run.messages or ())
+                while len(messages) < run.count:
+                    place = len(messages)
+                    read = self.store.log.read(run.first_id + place, run.count - place)
+                    assert not isinstance(read, MessageDamagedError)
+                    messages += read
+                held += [(one.body, run.delivery_count) for one in messages]
+        return found
 
-        return VirtualHost._bury
+    # What the model asks for (see `Choices`).
 
-    def _watched(self) -> Any:
-        raise NotImplementedError
+    def peek(self) -> Delivered | Left | None:
+        return self.happened[0] if self.happened else None
+
+    def pop(self) -> Delivered | Left:
+        return self.happened.popleft()
+
+    def order(self, letter: Letter, queues: set[str]) -> list[str]:
+        route = [queue.name for queue in self.vhost.router.route(label_of(letter)).queues]
+        return sorted(queues, key=lambda name: route.index(name) if name in route else len(route))
+
+    # What goes on.
+
+    def open_channel(self, number: int, connection: object) -> None:
+        self.outlets[number] = Outlet(self, number)
+        self.channels[number] = Channel(self.vhost, connection, self.outlets[number])
+
+    def publish(
+        self, number: int, letters: list[Letter], *, mandatory: bool, immediate: bool
+    ) -> None:
+        """One read of a connection in which these letters came."""
+        label = label_of(letters[0])
+        channel = self.channels[number]
+        messages = [Message(label, letter.body) for letter in letters]
+        channel.publish(label, messages, Flags(mandatory=mandatory, immediate=immediate))
+        channel.settle()
+
+    def get(self, number: int, queue: str, *, no_ack: bool) -> tuple[int, Letter, bool] | None:
+        got = self.channels[number].get(self.vhost.queues[queue], no_ack=no_ack)
+        if got is None:
+            return None
+        tag, run = got
+        assert run.messages is not None
+        (message,) = run.messages
+        return tag, letter_of(message), bool(run.delivery_count)
+
+    def close_connection(self, connection: object) -> None:
+        for channel in self.channels.values():
+            if channel.connection is connection:
+                channel.close()
+        self.vhost.delete_queues_of(connection)
+
+    def turn(self) -> None:
+        """What follows a round of reads, but for the disk."""
+        for _ in range(_TURNS):
+            is_busy = self.core.timers.run(self.now_ms) | self.broker.has_work
+            self.broker.pump()
+            if not is_busy:
+                return
+        raise AssertionError("the broker is never done")
+
+    def stop(self) -> None:
+        """End the process cleanly; the connections are closed, and all is durable."""
+        assert self.store.log.is_empty
+        self.store.close()
+
+    def cut_power(self, seed: int | None) -> None:
+        """Cut the power. With a seed, while the open batch is written: any part of it may be
+        on the disk."""
+        disks = [self.files.fork()]
+        if seed is not None and (batch := self.store.log.seal(self.now_ms)):
+
+            def keep(_: Operation) -> None:
+                disks.append(self.files.fork())
+
+            self.files.record = keep
+            self.store.log.write(batch)
+            self.files.record = None
+        chance = random.Random(seed)
+        images = list(crash_images(chance.choice(disks), chance, 8))
+        self.files = chance.choice(images).files
+        self.store.abandon()
+        self.happened.clear()
+
+
+@dataclass(eq=False)
+class WatchedCore(Core):
+    """A core that knows where to write down what happens."""
+
+    happened: deque[Delivered | Left] = field(default_factory=deque)
+
+
+class WatchedHost(VirtualHost):
+    """A virtual host that writes down what leaves its queues without a consumer, and when."""
+
+    def _bury(self, queue: Queue, taken: Sequence[Taken], reason: str) -> bool:
+        assert isinstance(self.core, WatchedCore)
+        for one in taken:
+            self.core.happened.append(Left(queue.name, reason, one.run.count))
+        return super()._bury(queue, taken, reason)

@@ -1,0 +1,294 @@
+"""Dispatch: which consumer gets what (D19, F05, F11, F12, F22, C108)."""
+
+import pytest
+
+from server.broker.errors import AccessRefusedError
+from tests.unit.broker.simulated import Client, SimulatedBroker
+
+
+@pytest.fixture
+def simulated() -> SimulatedBroker:
+    return SimulatedBroker()
+
+
+def numbers(count: int) -> list[str]:
+    return [str(number) for number in range(count)]
+
+
+def publish(simulated: SimulatedBroker, queue: str, *bodies: str, **properties: object) -> None:
+    Client(simulated).publish("", queue, *bodies, **properties)
+    simulated.settle()
+
+
+def test_consumers_get_equal_shares_of_what_waits(simulated: SimulatedBroker) -> None:
+    simulated.queue("q")
+    publish(simulated, "q", *numbers(90))
+    client = Client(simulated)
+    for tag in "abc":
+        client.consume("q", tag)
+    simulated.settle()
+    assert [len(client.bodies(tag)) for tag in "abc"] == [30, 30, 30]
+    assert [body for _, body in client.got] == numbers(90)
+
+
+def test_consumers_have_their_turns(simulated: SimulatedBroker) -> None:
+    simulated.queue("q")
+    client = Client(simulated)
+    for tag in "abc":
+        client.consume("q", tag)
+    simulated.settle()
+    for number in range(7):
+        publish(simulated, "q", str(number))
+    assert "".join(tag for tag, _ in client.got) == "abcabca"
+
+
+def test_who_can_take_nothing_is_passed_over(simulated: SimulatedBroker) -> None:
+    simulated.queue("q")
+    client, blocked = Client(simulated), Client(simulated)
+    client.consume("q", "a", prefetch=2)
+    client.consume("q", "b")
+    blocked.consume("q", "c")
+    blocked.is_writable = False
+    publish(simulated, "q", *numbers(10))
+    assert len(client.bodies("a")) == 2
+    assert len(client.bodies("b")) == 8
+    assert blocked.got == []
+
+
+def test_a_paused_channel_gets_nothing_until_it_goes_on(simulated: SimulatedBroker) -> None:
+    simulated.queue("q")
+    client = Client(simulated)
+    client.consume("q", "a")
+    client.channel.pause(paused=True)
+    publish(simulated, "q", "1")
+    assert client.got == []
+    client.channel.pause(paused=False)
+    simulated.settle()
+    assert client.bodies("a") == ["1"]
+
+
+def test_both_windows_hold(simulated: SimulatedBroker) -> None:
+    simulated.queue("q")
+    client = Client(simulated)
+    client.channel.window.messages = 5
+    client.consume("q", "a", prefetch=4)
+    client.consume("q", "b", prefetch=4)
+    client.consume("q", "free", no_ack=True, priority=-1)
+    publish(simulated, "q", *numbers(20))
+    held = len(client.bodies("a")) + len(client.bodies("b"))
+    assert held == 5
+    assert max(len(client.bodies("a")), len(client.bodies("b"))) <= 4
+    assert len(client.bodies("free")) == 15
+
+
+def test_an_ack_makes_room_for_one_more(simulated: SimulatedBroker) -> None:
+    simulated.queue("q")
+    client = Client(simulated)
+    client.consume("q", "a", prefetch=1)
+    publish(simulated, "q", *numbers(3))
+    for number in range(3):
+        assert client.bodies("a") == numbers(number + 1)
+        client.ack(str(number))
+        simulated.settle()
+
+
+def test_a_window_of_bytes_does_not_hold_back_a_single_message(
+    simulated: SimulatedBroker,
+) -> None:
+    simulated.queue("q")
+    client = Client(simulated)
+    client.consume("q", "a", prefetch_size=10)
+    publish(simulated, "q", "x" * 50, "y" * 4, "z" * 4, "w" * 4)
+    assert client.bodies("a") == ["x" * 50]
+    client.ack("x" * 50)
+    simulated.settle()
+    assert client.bodies("a") == ["x" * 50, "y" * 4, "z" * 4]
+
+
+def test_a_higher_priority_is_served_first_and_a_lower_one_when_it_is_full(
+    simulated: SimulatedBroker,
+) -> None:
+    simulated.queue("q")
+    client = Client(simulated)
+    client.consume("q", "low", priority=-5)
+    client.consume("q", "high", priority=10, prefetch=2)
+    client.consume("q", "high too", priority=10, prefetch=2)
+    client.consume("q", "middle", prefetch=3)
+    publish(simulated, "q", *numbers(10))
+    counts = {tag: len(client.bodies(tag)) for tag in ("high", "high too", "middle", "low")}
+    assert counts == {"high": 2, "high too": 2, "middle": 3, "low": 3}
+    assert {tag for tag, _ in client.got[:4]} == {"high", "high too"}
+    assert client.bodies("low") == ["7", "8", "9"]
+
+
+def test_a_priority_whose_last_consumer_left_is_forgotten(simulated: SimulatedBroker) -> None:
+    simulated.queue("q")
+    client = Client(simulated)
+    client.consume("q", "high", priority=10)
+    client.consume("q", "low")
+    client.channel.cancel("high")
+    publish(simulated, "q", "1")
+    assert client.bodies("low") == ["1"]
+
+
+# Exclusive consumers, and a single active one.
+
+
+def test_an_exclusive_consumer_is_alone(simulated: SimulatedBroker) -> None:
+    simulated.queue("q")
+    client = Client(simulated)
+    client.consume("q", "a", exclusive=True)
+    for exclusive in (True, False):
+        with pytest.raises(AccessRefusedError, match="in exclusive use"):
+            client.consume("q", "b", exclusive=exclusive)
+    client.channel.cancel("a")
+    client.consume("q", "b")
+    with pytest.raises(AccessRefusedError, match="in exclusive use"):
+        client.consume("q", "c", exclusive=True)
+    assert list(client.channel.consumers) == ["b"]
+
+
+def test_a_single_active_consumer_gets_all_and_the_next_takes_over(
+    simulated: SimulatedBroker,
+) -> None:
+    simulated.queue("q", single_active_consumer=True)
+    client = Client(simulated)
+    for tag in "abc":
+        client.consume("q", tag, prefetch=2)
+    publish(simulated, "q", *numbers(6))
+    assert client.got == [("a", "0"), ("a", "1")]
+    client.channel.cancel("a")
+    simulated.settle()
+    assert client.bodies("b") == ["2", "3"]
+    assert client.bodies("c") == []
+    client.ack("2")
+    simulated.settle()
+    assert client.bodies("b") == ["2", "3", "4"]
+
+
+def test_a_single_active_consumer_gets_back_what_it_gave_back(
+    simulated: SimulatedBroker,
+) -> None:
+    simulated.queue("q", single_active_consumer=True)
+    client = Client(simulated)
+    client.consume("q", "a", prefetch=1)
+    client.consume("q", "b", prefetch=1)
+    publish(simulated, "q", "1")
+    client.requeue("1")
+    simulated.settle()
+    assert client.got == [("a", "1"), ("a", "1")]
+
+
+def test_of_a_single_active_consumer_none_is_exclusive(simulated: SimulatedBroker) -> None:
+    simulated.queue("q", single_active_consumer=True)
+    with pytest.raises(AccessRefusedError, match="none can be exclusive"):
+        Client(simulated).consume("q", "a", exclusive=True)
+
+
+# What was given back.
+
+
+def test_what_a_consumer_gives_back_goes_to_another(simulated: SimulatedBroker) -> None:
+    simulated.queue("q")
+    client = Client(simulated)
+    client.consume("q", "a", prefetch=1)
+    publish(simulated, "q", "1")
+    client.consume("q", "b", prefetch=1)
+    client.requeue("1")
+    simulated.settle()
+    assert client.got == [("a", "1"), ("b", "1")]
+    assert client.redelivered == [False, True]
+
+
+def test_whoever_is_alone_gets_back_what_it_gave_back(simulated: SimulatedBroker) -> None:
+    simulated.queue("q")
+    client = Client(simulated)
+    client.consume("q", "a", prefetch=1)
+    publish(simulated, "q", "1")
+    client.requeue("1")
+    simulated.settle()
+    assert client.got == [("a", "1"), ("a", "1")]
+
+
+def test_it_waits_for_another_who_has_no_room_and_others_are_served(
+    simulated: SimulatedBroker,
+) -> None:
+    simulated.queue("q")
+    one, other = Client(simulated), Client(simulated)
+    one.consume("q", "a", prefetch=1)
+    other.consume("q", "b", prefetch=1)
+    publish(simulated, "q", "1", "2", "3")
+    assert (one.bodies("a"), other.bodies("b")) == (["1"], ["2"])
+    one.requeue("1")
+    simulated.settle()
+    # "1" is not for it, so it gets what is behind it.
+    assert one.bodies("a") == ["1", "3"]
+    assert simulated.ready("q") == ["1"]
+    other.ack("2")
+    simulated.settle()
+    assert other.bodies("b") == ["2", "1"]
+
+
+def test_when_the_other_leaves_it_is_for_whoever_is_there(simulated: SimulatedBroker) -> None:
+    simulated.queue("q")
+    one, other = Client(simulated), Client(simulated)
+    one.consume("q", "a", prefetch=1)
+    other.consume("q", "b", prefetch=1)
+    publish(simulated, "q", "1", "2")
+    one.requeue("1")
+    simulated.settle()
+    assert one.bodies("a") == ["1"]
+    other.channel.close()
+    simulated.settle()
+    assert one.bodies("a") == ["1", "1"]
+
+
+def test_what_was_fetched_and_given_back_is_for_anybody(simulated: SimulatedBroker) -> None:
+    simulated.queue("q")
+    publish(simulated, "q", "1")
+    client = Client(simulated)
+    assert client.get("q") == "1"
+    client.consume("q", "a")
+    client.requeue("1")
+    simulated.settle()
+    assert client.bodies("a") == ["1"]
+
+
+# How much a queue's consumers can take, which is what a TTL of 0 and `immediate` are about.
+
+
+def test_capacity_is_what_all_of_them_can_take_together(simulated: SimulatedBroker) -> None:
+    queue = simulated.queue("q")
+    client, other = Client(simulated), Client(simulated)
+    assert queue.consumers.capacity == 0
+    client.consume("q", "a", prefetch=3)
+    other.consume("q", "b", prefetch=2)
+    assert queue.consumers.capacity == 5
+    client.channel.window.messages = 2
+    assert queue.consumers.capacity == 4
+    client.consume("q", "c", prefetch=3)
+    assert queue.consumers.capacity == 4
+    other.channel.pause(paused=True)
+    assert queue.consumers.capacity == 2
+    client.is_writable = False
+    assert queue.consumers.capacity == 0
+
+
+def test_with_a_ttl_of_0_consumers_get_what_they_can_take(simulated: SimulatedBroker) -> None:
+    simulated.queue("q", message_ttl=0)
+    client = Client(simulated)
+    client.consume("q", "a", prefetch=2)
+    publish(simulated, "q", "1", "2", "3")
+    assert client.bodies("a") == ["1", "2"]
+    assert simulated.ready("q") == []
+
+
+def test_consumers_are_told_when_their_queue_is_deleted(simulated: SimulatedBroker) -> None:
+    queue = simulated.queue("q")
+    client = Client(simulated)
+    client.consume("q", "a")
+    client.consume("q", "b", priority=3)
+    simulated.vhost.delete_queue(queue)
+    assert sorted(client.told) == ["cancelled a", "cancelled b"]
+    assert not queue.consumers
+    assert client.channel.consumers == {}

@@ -1,0 +1,322 @@
+"""Messages that an exchange keeps: delays that run, histories, and direct replies."""
+
+import pytest
+
+from server.broker.consumer import ConsumerOptions
+from server.broker.errors import AccessRefusedError, PreconditionFailedError
+from server.broker.exchanges.delayed import MOST_DELAY_MS
+from server.broker.publishing import Flags
+from tests.unit.broker.simulated import Client, SimulatedBroker, labelled
+
+HELD = "amq.delayed.later"
+
+
+@pytest.fixture
+def simulated() -> SimulatedBroker:
+    simulated = SimulatedBroker()
+    simulated.exchange("later", "x-delayed-message", x_delayed_type="topic")
+    simulated.queue("q")
+    simulated.bind("later", "q", "#")
+    return simulated
+
+
+def delay(simulated: SimulatedBroker, body: str, ms: object, key: str = "k") -> None:
+    Client(simulated).publish("later", key, body, headers={"x-delay": ms})
+    simulated.settle()
+
+
+# Delays.
+
+
+def test_a_message_waits_and_is_routed_when_it_is_due(simulated: SimulatedBroker) -> None:
+    delay(simulated, "a", 100)
+    assert simulated.ready("q") == []
+    assert simulated.ready(HELD) == ["a"]
+    simulated.pass_time(99)
+    assert simulated.ready("q") == []
+    simulated.pass_time(1)
+    assert simulated.ready("q") == ["a"]
+    assert simulated.ready(HELD) == []
+
+
+def test_messages_leave_in_the_order_in_which_they_are_due(simulated: SimulatedBroker) -> None:
+    for body, ms in (("late", 3_600_000), ("soon", 10), ("later", 2_000_000), ("now", 0)):
+        delay(simulated, body, ms)
+    assert simulated.ready("q") == ["now"]
+    simulated.pass_time(10)
+    assert simulated.ready("q") == ["now", "soon"]
+    simulated.pass_time(4_000_000)
+    assert simulated.ready("q") == ["now", "soon", "later", "late"]
+
+
+@pytest.mark.parametrize(
+    "none", [0, -1, -(1 << 63), True, "100", None, [], {}, 0.0, float("nan"), float("-inf")]
+)
+def test_what_is_no_delay_is_routed_at_once(simulated: SimulatedBroker, none: object) -> None:
+    delay(simulated, "a", none)
+    assert simulated.ready("q") == ["a"]
+
+
+@pytest.mark.parametrize("long", [MOST_DELAY_MS, MOST_DELAY_MS + 1, (1 << 63) - 1, float("inf")])
+def test_a_delay_is_cut_to_the_longest(simulated: SimulatedBroker, long: object) -> None:
+    delay(simulated, "a", long)
+    simulated.pass_time(MOST_DELAY_MS - 1)
+    assert simulated.ready("q") == []
+    simulated.pass_time(1)
+    assert simulated.ready("q") == ["a"]
+
+
+def test_what_has_waited_says_so_and_does_not_wait_again(simulated: SimulatedBroker) -> None:
+    simulated.exchange("again", "x-delayed-message", x_delayed_type="fanout")
+    simulated.vhost.bind(simulated.vhost.exchange("again"), "later", "#", {})
+    simulated.queue("r")
+    simulated.bind("again", "r")
+    delay(simulated, "a", 100)
+    simulated.pass_time(100)
+    assert simulated.ready("q") == simulated.ready("r") == ["a"]
+    assert simulated.headers("r") == [{"x-delay": -100}]
+
+
+def test_a_message_waits_in_the_exchange_that_it_came_to_by_another(
+    simulated: SimulatedBroker,
+) -> None:
+    simulated.exchange("front")
+    simulated.vhost.bind(simulated.vhost.exchange("later"), "front", "", {})
+    Client(simulated).publish("front", "x", "a", headers={"x-delay": 10})
+    simulated.pass_time(9)
+    assert simulated.ready("q") == []
+    simulated.pass_time(1)
+    assert simulated.ready("q") == ["a"]
+
+
+def test_it_goes_where_bindings_lead_when_it_is_due(simulated: SimulatedBroker) -> None:
+    simulated.queue("r")
+    delay(simulated, "a", 10, key="x.y")
+    simulated.vhost.unbind(simulated.vhost.queue("q"), "later", "#", {})
+    simulated.bind("later", "r", "x.*")
+    simulated.pass_time(10)
+    assert simulated.ready("q") == []
+    assert simulated.ready("r") == ["a"]
+
+
+def test_all_its_keys_count_when_it_is_due(simulated: SimulatedBroker) -> None:
+    simulated.queue("r")
+    simulated.vhost.unbind(simulated.vhost.queue("q"), "later", "#", {})
+    simulated.bind("later", "q", "own")
+    simulated.bind("later", "r", "blind")
+    Client(simulated).publish(
+        "later", "own", "a", headers={"x-delay": 10, "CC": ["other"], "BCC": ["blind"]}
+    )
+    simulated.pass_time(10)
+    assert simulated.ready("q") == simulated.ready("r") == ["a"]
+
+
+def test_what_has_no_route_when_it_is_due_goes_to_the_alternate_exchange(
+    simulated: SimulatedBroker,
+) -> None:
+    simulated.exchange("rest")
+    simulated.exchange(
+        "direct-later", "x-delayed-message", x_delayed_type="direct", alternate_exchange="rest"
+    )
+    simulated.bind("rest", "q")
+    Client(simulated).publish("direct-later", "nowhere", "a", headers={"x-delay": 10})
+    simulated.pass_time(10)
+    assert simulated.ready("q") == ["a"]
+
+
+def test_its_expiration_begins_when_the_delay_is_over(simulated: SimulatedBroker) -> None:
+    Client(simulated).publish("later", "k", "a", headers={"x-delay": 100}, expiration="50")
+    simulated.pass_time(100)
+    assert simulated.ready("q") == ["a"]
+    simulated.pass_time(50)
+    assert simulated.ready("q") == []
+
+
+def test_a_mandatory_message_that_waits_is_not_returned(simulated: SimulatedBroker) -> None:
+    simulated.vhost.unbind(simulated.vhost.queue("q"), "later", "#", {})
+    client = Client(simulated)
+    for ms in (10, 0):
+        label, messages = labelled("later", "k", f"{ms}", headers={"x-delay": ms})
+        client.channel.publish(label, messages, Flags(mandatory=True))
+    assert client.told == ["returned 0 NO_ROUTE"]
+
+
+def test_to_purge_is_to_cancel(simulated: SimulatedBroker) -> None:
+    for ms in (10, 5_000_000):
+        delay(simulated, "a", ms)
+    assert simulated.vhost.queue(HELD).purge() == 2
+    delay(simulated, "b", 20)
+    simulated.pass_time(10_000_000)
+    assert simulated.ready("q") == ["b"]
+
+
+def test_delays_go_on_through_a_restart(simulated: SimulatedBroker) -> None:
+    for body, ms in (("a", 100), ("b", 2_000_000), ("c", 50)):
+        delay(simulated, body, ms)
+    simulated.restart()
+    simulated.now_ms += 100
+    simulated.restart()
+    simulated.settle()
+    assert simulated.ready("q") == ["c", "a"]
+    simulated.pass_time(2_000_000)
+    assert simulated.ready("q") == ["c", "a", "b"]
+
+
+def test_what_is_due_while_the_disk_is_full_is_routed_later(simulated: SimulatedBroker) -> None:
+    delay(simulated, "a", 10)
+    simulated.fill_disk()
+    simulated.now_ms += 10
+    simulated.core.timers.run(simulated.now_ms)
+    simulated.free_disk()
+    assert simulated.ready(HELD) == ["a"]
+    simulated.pass_time(1000)
+    assert simulated.ready("q") == ["a"]
+
+
+def test_a_full_queue_that_has_dead_letters_has_them_for_what_waited_too(
+    simulated: SimulatedBroker,
+) -> None:
+    simulated.queue("dead")
+    simulated.queue(
+        "full",
+        max_length=0,
+        overflow="reject-publish-dlx",
+        dead_letter_exchange="",
+        dead_letter_routing_key="dead",
+    )
+    simulated.bind("later", "full", "#")
+    delay(simulated, "a", 10)
+    simulated.pass_time(10)
+    assert simulated.ready("q") == ["a"]
+    assert simulated.ready("full") == []
+    assert simulated.ready("dead") == ["a"]
+
+
+def test_what_waits_goes_with_its_exchange(simulated: SimulatedBroker) -> None:
+    delay(simulated, "a", 10)
+    delay(simulated, "b", 5_000_000)
+    simulated.vhost.delete_exchange("later", if_unused=False)
+    assert HELD not in simulated.vhost.queues
+    assert [queue.definition["name"] for queue in simulated.store.queues.values()] == ["q"]  # type: ignore[index]
+    simulated.pass_time(10_000_000)
+    assert simulated.ready("q") == []
+    simulated.restart()
+    assert list(simulated.vhost.queues) == ["q"]
+
+
+def test_an_exchange_that_is_not_declared_leaves_no_queue() -> None:
+    simulated = SimulatedBroker()
+    for kind, wrong in (
+        ("x-delayed-message", {}),
+        ("x-delayed-message", {"x_delayed_type": "x-delayed-message"}),
+        ("x-recent-history", {"x_recent_history_length": 0}),
+    ):
+        with pytest.raises(PreconditionFailedError):
+            simulated.exchange("e", kind, **wrong)
+    assert simulated.vhost.queues == {}
+
+
+# An exchange's own queue is not a client's.
+
+
+def test_an_exchanges_own_queue_can_be_purged_and_nothing_else(
+    simulated: SimulatedBroker,
+) -> None:
+    queue = simulated.vhost.queue(HELD)
+    for forbidden in (
+        lambda: simulated.vhost.delete_queue(queue),
+        lambda: simulated.vhost.bind(queue, "amq.direct", "k", {}),
+        lambda: simulated.vhost.check_usable(queue),
+        lambda: simulated.queue("amq.delayed.other"),
+    ):
+        with pytest.raises(AccessRefusedError):
+            forbidden()
+    assert queue.purge() == 0
+
+
+@pytest.mark.parametrize("name", [HELD, "amq.history.news"])
+def test_nobody_publishes_to_an_exchanges_own_queue(
+    simulated: SimulatedBroker, name: str
+) -> None:
+    simulated.exchange("news", "x-recent-history")
+    Client(simulated).publish("", name, "forged", headers={"x-delay": 100})
+    simulated.settle()
+    assert simulated.ready(name) == []
+
+
+# Histories.
+
+
+def test_the_last_messages_are_sent_to_whoever_is_bound() -> None:
+    simulated = SimulatedBroker()
+    simulated.exchange("news", "x-recent-history", x_recent_history_length=3)
+    simulated.queue("q")
+    client = Client(simulated)
+    for number in range(5):
+        client.publish("news", "", str(number))
+    client.publish("news", "", "secret", headers={"x-recent-history-no-store": True})
+    simulated.settle()
+    for _ in range(2):
+        simulated.bind("news", "q")  # a binding that is there already sends nothing
+    simulated.settle()
+    assert simulated.ready("q") == ["2", "3", "4"]
+    assert simulated.ready("amq.history.news") == ["2", "3", "4"]
+    simulated.restart()
+    simulated.queue("r")
+    simulated.bind("news", "r")
+    simulated.settle()
+    assert simulated.ready("r") == ["2", "3", "4"]
+
+
+def test_history_does_not_expire_and_a_ttl_holds_where_it_is_sent() -> None:
+    simulated = SimulatedBroker()
+    simulated.exchange("news", "x-recent-history")
+    Client(simulated).publish("news", "", "a", expiration="10")
+    simulated.pass_time(1000)
+    simulated.queue("q")
+    simulated.bind("news", "q")
+    simulated.settle()
+    assert simulated.ready("q") == ["a"]
+    simulated.pass_time(10)
+    assert simulated.ready("q") == []
+
+
+def test_what_is_only_remembered_is_unroutable() -> None:
+    simulated = SimulatedBroker()
+    simulated.exchange("news", "x-recent-history", alternate_exchange="amq.fanout")
+    simulated.queue("q")
+    client = Client(simulated)
+    client.channel.publish(*labelled("news", "", "x"), Flags(mandatory=True))
+    assert client.told == ["returned x NO_ROUTE"]
+    simulated.bind("amq.fanout", "q")
+    client.publish("news", "", "y")
+    simulated.settle()
+    assert simulated.ready("q") == ["y"]
+
+
+# Direct replies.
+
+
+def test_a_direct_reply_is_delivered_and_lost_without_its_consumer() -> None:
+    simulated = SimulatedBroker()
+    client, server = Client(simulated), Client(simulated)
+    client.channel.consume_replies("replies", ConsumerOptions(no_ack=True))
+    address = client.channel.reply_to
+    server.publish("", address, "pong")
+    simulated.settle()
+    assert client.bodies("replies") == ["pong"]
+    client.channel.cancel("replies")
+    assert client.channel.reply_to == ""
+    assert address not in simulated.vhost.queues
+    server.publish("", address, "too late")
+    simulated.settle()
+    assert client.bodies("replies") == ["pong"]
+
+
+def test_direct_replies_are_taken_without_acks_and_once_a_channel() -> None:
+    channel = Client(SimulatedBroker()).channel
+    with pytest.raises(PreconditionFailedError, match="cannot acknowledge"):
+        channel.consume_replies("a", ConsumerOptions())
+    channel.consume_replies("a", ConsumerOptions(no_ack=True))
+    with pytest.raises(PreconditionFailedError, match="already set"):
+        channel.consume_replies("b", ConsumerOptions(no_ack=True))

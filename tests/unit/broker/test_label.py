@@ -1,0 +1,100 @@
+"""Labels: what the broker has to know of a message, read from its properties once."""
+
+from typing import Any
+
+import pytest
+
+from server.broker.errors import PreconditionFailedError
+from server.broker.label import Label, expiration_ms, label, more_keys, sent_on, visible
+from server.protocol.content import BasicProperties, decode_properties, encode_properties
+
+
+def labelled(**properties: Any) -> Label:
+    of_all = BasicProperties(**properties)
+    return label("exchange", "key", encode_properties(of_all), of_all)
+
+
+def test_what_says_nothing_is_transient_and_of_priority_0() -> None:
+    found = labelled()
+    assert not found.persistent
+    assert found.priority == 0
+    assert found.expiration_ms is None
+    assert found.address == ("exchange", ("key",))
+
+
+@pytest.mark.parametrize("mode", [None, 0, 1, 2, 3, 255])
+def test_only_delivery_mode_2_is_persistent(mode: int | None) -> None:
+    assert labelled(delivery_mode=mode).persistent == (mode == 2)
+
+
+def test_cc_and_bcc_are_routing_keys_behind_its_own() -> None:
+    found = labelled(headers={"BCC": ["b", "key"], "CC": ["c1", "c2"]})
+    assert found.address == ("exchange", ("key", "c1", "c2", "b", "key"))
+
+
+@pytest.mark.parametrize("name", ["CC", "BCC"])
+@pytest.mark.parametrize("value", ["a", 5, None, {"a": 1}, [1], ["a", 5], ["a", None], [["a"]]])
+def test_keys_that_are_no_array_of_strings_are_refused(name: str, value: Any) -> None:
+    with pytest.raises(PreconditionFailedError, match=f"unacceptable type in the header {name}"):
+        labelled(headers={name: value})
+
+
+def test_a_key_that_is_too_long_for_the_wire_is_refused() -> None:
+    assert labelled(headers={"CC": ["k" * 255]}).address[1][1] == "k" * 255
+    for key in ("k" * 256, "ö" * 128):
+        with pytest.raises(PreconditionFailedError, match="has over 255 bytes"):
+            labelled(headers={"CC": [key]})
+
+
+def test_no_keys_at_all() -> None:
+    assert more_keys(BasicProperties(), ("CC", "BCC")) == ()
+    assert more_keys(BasicProperties(headers={}), ("CC", "BCC")) == ()
+    assert more_keys(BasicProperties(headers={"CC": []}), ("CC",)) == ()
+    assert more_keys(BasicProperties(headers={"CC": ["a"], "BCC": ["b"]}), ["CC"]) == ("a",)
+
+
+@pytest.mark.parametrize(
+    ("text", "ms"), [(None, None), ("0", 0), ("007", 7), ("60000", 60_000), (str(2**52), 2**52)]
+)
+def test_an_expiration_is_a_number_of_ms(text: str | None, ms: int | None) -> None:
+    assert expiration_ms(text) == ms
+
+
+@pytest.mark.parametrize(
+    "text", ["", " ", "1 ", "-1", "+1", "1.5", "1e3", "0x1", "²", "٣", "a", str(2**52 + 1), "9" * 255]
+)
+def test_an_expiration_that_is_no_number_of_ms_is_refused(text: str) -> None:
+    with pytest.raises(PreconditionFailedError, match="invalid expiration"):
+        expiration_ms(text)
+
+
+def test_alike_is_what_is_handled_in_one_go() -> None:
+    one = labelled(delivery_mode=2, message_id="1", headers={"a": 1})
+    assert one.alike == labelled(delivery_mode=2, message_id="2").alike
+    others: list[dict[str, Any]] = [
+        {},
+        {"priority": 1},
+        {"expiration": "5"},
+        {"headers": {"CC": ["a"]}},
+        {"headers": {"BCC": ["a"]}},
+    ]
+    alike = {labelled(delivery_mode=2, **other).alike for other in others[1:]}
+    assert one.alike not in alike
+    assert labelled().alike != one.alike
+
+
+def test_bcc_is_shown_to_nobody() -> None:
+    raw = encode_properties(BasicProperties(headers={"CC": ["c"], "BCC": ["b"], "x": 1}))
+    assert decode_properties(visible(raw)).headers == {"CC": ["c"], "x": 1}
+    harmless = encode_properties(BasicProperties(headers={"other": "\x03BCC"}))
+    assert decode_properties(visible(harmless)).headers == {"other": "\x03BCC"}
+    plain = encode_properties(BasicProperties(message_id="m"))
+    assert visible(plain) is plain
+
+
+def test_what_the_broker_sends_on_goes_to_the_keys_that_it_says() -> None:
+    raw = encode_properties(BasicProperties(delivery_mode=2, headers={"CC": ["ignored"]}))
+    found = sent_on("dlx", ("a", "b"), raw)
+    assert found.address == ("dlx", ("a", "b"))
+    assert found.routing_key == "a"
+    assert found.persistent

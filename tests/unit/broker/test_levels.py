@@ -1,0 +1,124 @@
+"""Levels: priorities of one queue, each a queue of the store's."""
+
+from server.broker.queue import Queue, Taken
+from tests.unit.broker.simulated import Client, SimulatedBroker
+
+
+def broker_with(**arguments: int) -> tuple[SimulatedBroker, Client]:
+    simulated = SimulatedBroker()
+    simulated.queue("q", **arguments)
+    return simulated, Client(simulated)
+
+
+def fill(client: Client) -> None:
+    for body, priority in (("n1", None), ("p2", 2), ("n2", 0), ("p9", 9), ("p2b", 2)):
+        client.publish("", "q", body, priority=priority)
+
+
+def taken(queue: Queue, limit: int = 10) -> list[str]:
+    """What is taken off, until there is nothing left."""
+    bodies = []
+    while (found := queue.take(limit, acked=True)) is not None:
+        bodies += [message.body.decode() for message in found.run.messages or ()]
+    return bodies
+
+
+def test_a_level_is_made_when_its_first_message_comes() -> None:
+    simulated, client = broker_with(max_priority=5)
+    queue = simulated.vhost.queue("q")
+    assert list(queue.levels) == [queue.levels.lowest]
+    client.publish("", "q", "a", priority=3)
+    client.publish("", "q", "b", priority=3)
+    assert len(list(queue.levels)) == 2
+    assert queue.levels.at(3) is queue.levels.at(3)
+    assert len(simulated.store.queues) == 2
+
+
+def test_without_priorities_there_is_one_level_whatever_messages_say() -> None:
+    simulated, client = broker_with()
+    fill(client)
+    queue = simulated.vhost.queue("q")
+    assert len(list(queue.levels)) == 1
+    assert taken(queue) == ["n1", "p2", "n2", "p9", "p2b"]
+
+
+def test_the_highest_goes_first_and_above_the_limit_all_are_alike() -> None:
+    simulated, client = broker_with(max_priority=5)
+    fill(client)
+    client.publish("", "q", "p5", priority=5)
+    queue = simulated.vhost.queue("q")
+    assert queue.ready_count == 6
+    assert taken(queue) == ["p9", "p5", "p2", "p2b", "n1", "n2"]
+    assert queue.ready_count == 0
+
+
+def test_the_head_is_of_the_highest_and_the_least_of_the_lowest_that_has_any() -> None:
+    simulated, client = broker_with(max_priority=5)
+    levels = simulated.vhost.queue("q").levels
+    assert levels.head() is None
+    assert levels.least() is None
+    assert levels.peek() is None
+    client.publish("", "q", "p2", priority=2)
+    client.publish("", "q", "p4", priority=4)
+    assert levels.head() is levels.at(4)
+    assert levels.least() is levels.at(2)
+    message = levels.peek()
+    assert message is not None
+    assert message.body == b"p4"
+    assert levels.ready_count == 2
+
+
+def test_a_run_is_of_one_level() -> None:
+    simulated, client = broker_with(max_priority=5)
+    fill(client)
+    queue = simulated.vhost.queue("q")
+    found = queue.take(10, acked=False)
+    assert isinstance(found, Taken)
+    assert found.level is queue.levels.at(5)
+    assert found.run.count == 1
+
+
+def test_what_somebody_gave_back_is_passed_over_for_the_next_level() -> None:
+    simulated, client = broker_with(max_priority=5)
+    client.publish("", "q", "p1", priority=1)
+    client.publish("", "q", "p4", priority=4)
+    queue = simulated.vhost.queue("q")
+    giver = object()
+    found = queue.take(1, acked=False)
+    assert found is not None
+    queue.requeue(found, giver)
+    other = queue.take(1, acked=False, not_from=giver)
+    assert other is not None
+    assert other.level is queue.levels.at(1)
+    assert queue.take(1, acked=False, not_from=giver) is None
+    assert queue.take(1, acked=False, not_from=object()) is not None
+
+
+def test_lazy_is_said_to_all_levels_and_to_those_to_come() -> None:
+    simulated, client = broker_with(max_priority=5)
+    client.publish("", "q", "a", priority=1)
+    levels = simulated.vhost.queue("q").levels
+    levels.set_lazy(lazy=True)
+    client.publish("", "q", "b", priority=2)
+    assert [level.lazy for level in levels] == [True, True, True]
+    levels.set_lazy(lazy=False)
+    assert [level.lazy for level in levels] == [False, False, False]
+
+
+def test_levels_are_there_after_a_restart_and_end_with_their_queue() -> None:
+    simulated, client = broker_with(max_priority=5)
+    fill(client)
+    simulated.restart()
+    assert simulated.ready("q") == ["p9", "p2", "p2b", "n1", "n2"]
+    assert simulated.vhost.delete_queue(simulated.vhost.queue("q")) == 5
+    assert simulated.store.queues == {}
+    simulated.restart()
+    assert simulated.vhost.queues == {}
+    assert simulated.store.queues == {}
+
+
+def test_all_levels_are_purged_and_counted() -> None:
+    simulated, client = broker_with(max_priority=5)
+    fill(client)
+    assert simulated.vhost.queue("q").purge() == 5
+    assert simulated.ready("q") == []

@@ -1,0 +1,230 @@
+"""Permissions: patterns, and which method needs which of them."""
+
+from typing import Any
+
+import pytest
+
+from server.broker.errors import AccessRefusedError
+from server.broker.permissions import ALL, Access
+from server.protocol import methods
+from server.protocol.content import BasicProperties, encode_content_header, encode_properties
+from server.protocol.frames import method_frame
+from server.protocol.methods import Method
+from tests.fuzz.simulated import USER, SimulatedClient, SimulatedServer
+
+
+def access(configure: str = "", write: str = "", read: str = "", **topic: Any) -> Access:
+    row = {"configure": configure, "write": write, "read": read, "topic": topic}
+    return Access("ann", "/a", row)
+
+
+def is_granted(access: Access, permission: str, name: str, kind: str = "queue") -> bool:
+    try:
+        access.check(permission, kind, name)
+    except AccessRefusedError:
+        return False
+    return True
+
+
+# Patterns.
+
+
+@pytest.mark.parametrize(
+    ("pattern", "name", "granted"),
+    [
+        (".*", "orders", True),
+        ("", "orders", False),
+        ("^$", "orders", False),
+        ("", "", True),
+        ("rder", "orders", True),
+        ("^rder", "orders", False),
+        ("^(a|b)$", "b", True),
+        ("^(a|b)$", "ab", False),
+        ("^orders", "orders.eu", True),
+        ("ORDERS", "orders", False),
+    ],
+)
+@pytest.mark.parametrize("permission", ["configure", "write", "read"])
+def test_a_pattern_matches_anywhere_and_the_empty_one_the_empty_name(
+    permission: str, pattern: str, name: str, granted: bool
+) -> None:
+    found = access(**{permission: pattern})
+    for _ in range(2):
+        assert is_granted(found, permission, name) == granted
+
+
+def test_each_permission_has_its_own_pattern() -> None:
+    found = access("^c", "^w", "^r")
+    for permission, first in (("configure", "c"), ("write", "w"), ("read", "r")):
+        for name in ("c1", "w1", "r1"):
+            assert is_granted(found, permission, name) == name.startswith(first)
+
+
+def test_the_default_exchange_has_a_name_of_its_own_in_patterns() -> None:
+    found = access(write=r"^amq\.default$")
+    assert is_granted(found, "write", "", "exchange")
+    assert not is_granted(access(write="^x$"), "write", "", "exchange")
+    assert not is_granted(access(write=""), "write", "", "exchange")
+
+
+def test_what_the_default_exchange_is_granted_a_queue_is_not() -> None:
+    found = access(write=r"^amq\.default$")
+    assert is_granted(found, "write", "", "exchange")
+    assert not is_granted(found, "write", "", "queue")
+
+
+def test_any_permission_on_the_default_exchange_lets_it_be_known() -> None:
+    access(write=r"^amq\.default$").check_any("exchange", "")
+
+
+@pytest.mark.parametrize("permission", ["configure", "write", "read"])
+def test_any_permission_is_enough_to_know_that_something_is_there(permission: str) -> None:
+    access(**{permission: "^orders$"}).check_any("queue", "orders")
+    with pytest.raises(AccessRefusedError):
+        access(**{permission: "^orders$"}).check_any("queue", "audit")
+
+
+def test_what_was_granted_is_remembered_within_bounds() -> None:
+    found = access(read=".*")
+    for number in range(10_000):
+        found.check("read", "queue", f"q{number}")
+    assert len(found._granted) <= 4096
+    assert not is_granted(found, "write", "q9999")
+
+
+def test_topics_are_limited_only_where_it_is_said() -> None:
+    found = access(**{"events": {"write": "^{username}[.]", "read": "^(all|{vhost})"}})
+    assert found.has_topics
+    found.check_topic("write", "events", "ann.created")
+    found.check_topic("read", "events", "all.created")
+    found.check_topic("read", "events", "/a.created")
+    found.check_topic("write", "other", "anything")
+    for permission, key in (("write", "bob.created"), ("read", "ann.created"), ("write", "")):
+        with pytest.raises(AccessRefusedError):
+            found.check_topic(permission, "events", key)
+    assert not access().has_topics
+
+
+def test_names_that_stand_in_a_pattern_are_text() -> None:
+    row = {**ALL, "topic": {"e": {"write": "^{username}$", "read": ""}}}
+    found = Access("a.b", "/", row)
+    found.check_topic("write", "e", "a.b")
+    with pytest.raises(AccessRefusedError):
+        found.check_topic("write", "e", "axb")
+    found.check_topic("read", "e", "")
+    with pytest.raises(AccessRefusedError):
+        found.check_topic("read", "e", "a")
+
+
+# The matrix: each method, and the permissions that it needs, as (permission, name).
+
+DEAD_LETTERS = {"x-dead-letter-exchange": "dlx"}
+ALTERNATE = {"alternate-exchange": "alt"}
+
+MATRIX: dict[str, tuple[Method, list[tuple[str, str]]]] = {
+    "exchange.declare": (
+        methods.ExchangeDeclare(exchange="new", type="fanout"),
+        [("configure", "new")],
+    ),
+    "exchange.declare with an alternate exchange": (
+        methods.ExchangeDeclare(exchange="new", type="fanout", arguments=ALTERNATE),
+        [("configure", "new"), ("write", "alt"), ("read", "new")],
+    ),
+    "exchange.delete": (methods.ExchangeDelete(exchange="e"), [("configure", "e")]),
+    "exchange.bind": (
+        methods.ExchangeBind(destination="e2", source="e", routing_key=""),
+        [("write", "e2"), ("read", "e")],
+    ),
+    "exchange.unbind": (
+        methods.ExchangeUnbind(destination="e2", source="e", routing_key=""),
+        [("write", "e2"), ("read", "e")],
+    ),
+    "queue.declare": (methods.QueueDeclare(queue="new"), [("configure", "new")]),
+    "queue.declare with dead letters": (
+        methods.QueueDeclare(queue="new", arguments=DEAD_LETTERS),
+        [("configure", "new"), ("write", "dlx"), ("read", "new")],
+    ),
+    "queue.delete": (methods.QueueDelete(queue="q"), [("configure", "q")]),
+    "queue.bind": (
+        methods.QueueBind(queue="q", exchange="e", routing_key=""),
+        [("write", "q"), ("read", "e")],
+    ),
+    "queue.unbind": (
+        methods.QueueUnbind(queue="q", exchange="e", routing_key=""),
+        [("write", "q"), ("read", "e")],
+    ),
+    "queue.purge": (methods.QueuePurge(queue="q"), [("read", "q")]),
+    "basic.get": (methods.BasicGet(queue="q"), [("read", "q")]),
+    "basic.consume": (methods.BasicConsume(queue="q", consumer_tag="t"), [("read", "q")]),
+    "basic.publish": (methods.BasicPublish(exchange="e", routing_key=""), [("write", "e")]),
+    "basic.publish to the default exchange": (
+        methods.BasicPublish(exchange="", routing_key="q"),
+        [("write", "amq.default")],
+    ),
+}
+
+
+def patterns_of(needed: list[tuple[str, str]]) -> dict[str, str]:
+    """The least that grants all of these."""
+    names: dict[str, list[str]] = {kind: [] for kind in ALL}
+    for permission, name in needed:
+        names[permission].append(name.replace(".", "[.]"))
+    return {kind: f"^({'|'.join(some)})$" if some else "" for kind, some in names.items()}
+
+
+def is_refused(method: Method, patterns: dict[str, str]) -> bool:
+    """Whether a method is answered with 403, for a user with these permissions."""
+    with SimulatedServer() as server:
+        owner = SimulatedClient.opened(server, channels=1)
+        for name in ("e", "e2"):
+            owner.ask(1, methods.ExchangeDeclare(exchange=name, type="fanout"))
+        owner.ask(1, methods.QueueDeclare(queue="q"))
+        server.broker.define_permissions(USER, "/", patterns)
+        client = SimulatedClient.opened(server, channels=1)
+        if isinstance(method, methods.BasicPublish):
+            header = encode_content_header(60, 0, encode_properties(BasicProperties()))
+            frame = b"\x02\0\x01" + len(header).to_bytes(4, "big") + header + b"\xce"
+            client.send(method_frame(1, method.encode()) + frame)
+        else:
+            client.ask(1, method)
+        closed = [one.method for one in client.answers if _closes(one.method)]
+        assert all(one.reply_code == 403 for one in closed), closed
+        return bool(closed)
+
+
+def _closes(method: Any) -> bool:
+    return isinstance(method, (methods.ChannelClose, methods.ConnectionClose))
+
+
+@pytest.mark.parametrize("what", MATRIX)
+def test_a_method_needs_these_permissions_and_no_others(what: str) -> None:
+    method, needed = MATRIX[what]
+    assert not is_refused(method, patterns_of(needed))
+    for left_out in needed:
+        assert is_refused(method, patterns_of([one for one in needed if one != left_out]))
+
+
+@pytest.mark.parametrize("permission", ["configure", "write", "read"])
+@pytest.mark.parametrize(
+    "method",
+    [
+        methods.QueueDeclare(queue="q", passive=True),
+        methods.ExchangeDeclare(exchange="e", type="fanout", passive=True),
+    ],
+    ids=["queue", "exchange"],
+)
+def test_a_passive_declare_needs_any_permission(method: Method, permission: str) -> None:
+    assert not is_refused(method, {**dict.fromkeys(ALL, ""), permission: "^(q|e)$"})
+    assert is_refused(method, {**dict.fromkeys(ALL, ""), permission: "^other$"})
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        methods.QueueDeclare(queue="sec\nret"),
+        methods.ExchangeDeclare(exchange="sec\rret", type="fanout"),
+    ],
+    ids=["queue", "exchange"],
+)
+def test_a_name_is_checked_as_it_is_without_line_ends(method: Method) -> None:
+    assert is_refused(method, {**ALL, "configure": "^(?!secret)"})

@@ -1,0 +1,287 @@
+"""Routing: over bindings, alternate exchanges and further exchanges, each queue once (C21, C22,
+C33 to C37), and what is remembered of it."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from server.broker import routing
+from server.broker.errors import AccessRefusedError, NotFoundError
+from server.broker.publishing import Flags
+from tests.unit.broker.simulated import Client, SimulatedBroker, labelled
+
+
+@pytest.fixture
+def simulated() -> SimulatedBroker:
+    simulated = SimulatedBroker()
+    for queue in ("a", "b", "c"):
+        simulated.queue(queue)
+    return simulated
+
+
+def link(simulated: SimulatedBroker, source: str, destination: str, key: str = "") -> None:
+    """Bind an exchange to another."""
+    simulated.vhost.bind(simulated.vhost.exchange(destination), source, key, {})
+
+
+def routed(simulated: SimulatedBroker, exchange: str, key: str = "", **properties: Any) -> str:
+    """The names of the queues that a message goes to, sorted; the same whoever asks."""
+    its_label, messages = labelled(exchange, key, "x", **properties)
+    router = simulated.vhost.router
+    by_cache = [
+        sorted(queue.name for queue in route.queues)
+        for _ in range(2)
+        for route, _, _ in router.routes(its_label, messages)
+    ]
+    alone = sorted(queue.name for queue in router.route(its_label).queues)
+    assert by_cache == [alone, alone]
+    return "".join(alone)
+
+
+def is_returned(simulated: SimulatedBroker, exchange: str, key: str = "") -> bool:
+    """Whether a mandatory message comes back."""
+    client = Client(simulated)
+    client.channel.publish(*labelled(exchange, key, "x"), Flags(mandatory=True))
+    return client.told == ["returned x NO_ROUTE"]
+
+
+def test_the_default_exchange_leads_to_the_queue_of_that_name(simulated: SimulatedBroker) -> None:
+    assert routed(simulated, "", "a") == "a"
+    assert routed(simulated, "", "nowhere") == ""
+    assert routed(simulated, "", "a", headers={"CC": ["b", "a", "nowhere"], "BCC": ["c"]}) == "abc"
+
+
+def test_a_queue_gets_one_copy_however_many_ways_lead_there(simulated: SimulatedBroker) -> None:
+    simulated.exchange("e", "topic")
+    simulated.exchange("f")
+    simulated.bind("e", "a", "#")
+    simulated.bind("e", "a", "x.*")
+    simulated.bind("f", "a")
+    link(simulated, "e", "f", "x.#")
+    assert routed(simulated, "e", "x.y", headers={"CC": ["x.z"]}) == "a"
+    Client(simulated).publish("e", "x.y", "once")
+    simulated.settle()
+    assert simulated.ready("a") == ["once"]
+
+
+def test_an_exchange_that_is_missing_or_internal_is_refused(simulated: SimulatedBroker) -> None:
+    simulated.vhost.declare_exchange(
+        "inside", "fanout", durable=True, auto_delete=False, internal=True, arguments={}
+    )
+    simulated.bind("inside", "a")
+    its_label, messages = labelled("inside", "", "x")
+    for _ in range(2):
+        with pytest.raises(AccessRefusedError, match="cannot publish to internal exchange"):
+            list(simulated.vhost.router.routes(its_label, messages))
+    missing, messages = labelled("missing", "", "x")
+    with pytest.raises(NotFoundError):
+        list(simulated.vhost.router.routes(missing, messages))
+    # The broker itself may, and finds nothing where there is nothing.
+    assert [queue.name for queue in simulated.vhost.router.route(its_label).queues] == ["a"]
+    assert simulated.vhost.router.route(missing).queues == []
+    simulated.exchange("outside")
+    link(simulated, "outside", "inside")
+    assert routed(simulated, "outside") == "a"
+
+
+# Alternate exchanges.
+
+
+def test_an_alternate_exchange_takes_what_has_no_route(simulated: SimulatedBroker) -> None:
+    simulated.exchange("e", "direct", alternate_exchange="rest")
+    simulated.exchange("rest")
+    simulated.bind("e", "a", "known")
+    simulated.bind("rest", "b")
+    assert routed(simulated, "e", "known") == "a"
+    assert routed(simulated, "e", "unknown") == "b"
+    assert not is_returned(simulated, "e", "unknown")
+
+
+def test_alternate_exchanges_are_a_chain(simulated: SimulatedBroker) -> None:
+    simulated.exchange("first", "direct", alternate_exchange="second")
+    simulated.exchange("second", "direct", alternate_exchange="third")
+    simulated.exchange("third", "direct")
+    for exchange, queue, key in (("first", "a", "1"), ("second", "b", "2"), ("third", "c", "3")):
+        simulated.bind(exchange, queue, key)
+    assert [routed(simulated, "first", key) for key in "123"] == ["a", "b", "c"]
+    assert routed(simulated, "first", "4") == ""
+    assert is_returned(simulated, "first", "4")
+
+
+@pytest.mark.parametrize("chain", [["e"], ["e", "f"], ["e", "f", "g"]])
+def test_a_loop_of_alternate_exchanges_is_cut(
+    simulated: SimulatedBroker, chain: list[str]
+) -> None:
+    for exchange, alternate in zip(chain, [*chain[1:], chain[0]], strict=True):
+        simulated.exchange(exchange, "direct", alternate_exchange=alternate)
+    assert routed(simulated, "e", "x") == ""
+    assert is_returned(simulated, "e", "x")
+    simulated.bind(chain[-1], "a", "x")
+    assert routed(simulated, "e", "x") == "a"
+
+
+def test_an_alternate_exchange_that_is_missing_is_none(simulated: SimulatedBroker) -> None:
+    simulated.exchange("e", "direct", alternate_exchange="later")
+    assert routed(simulated, "e", "x") == ""
+    simulated.exchange("later")
+    simulated.bind("later", "a")
+    assert routed(simulated, "e", "x") == "a"
+    simulated.vhost.delete_exchange("later", if_unused=False)
+    assert routed(simulated, "e", "x") == ""
+
+
+def test_each_key_counts_for_whether_there_is_a_route(simulated: SimulatedBroker) -> None:
+    simulated.exchange("e", "direct", alternate_exchange="rest")
+    simulated.exchange("rest")
+    simulated.bind("e", "a", "known")
+    simulated.bind("rest", "b")
+    assert routed(simulated, "e", "unknown", headers={"CC": ["known"]}) == "a"
+    assert routed(simulated, "e", "unknown", headers={"CC": ["unknown too"]}) == "b"
+
+
+def test_an_exchange_behind_it_is_a_route_of_its_own(simulated: SimulatedBroker) -> None:
+    """As in RabbitMQ: each exchange on the way has its own alternate."""
+    simulated.exchange("e", "direct", alternate_exchange="rest of e")
+    simulated.exchange("f", "direct", alternate_exchange="rest of f")
+    for exchange, queue in (("rest of e", "a"), ("rest of f", "b")):
+        simulated.exchange(exchange)
+        simulated.bind(exchange, queue)
+    link(simulated, "e", "f", "x")
+    assert routed(simulated, "e", "x") == "b"
+    assert routed(simulated, "e", "y") == "a"
+
+
+# Exchange to exchange.
+
+
+def test_bindings_of_exchanges_in_a_circle_lead_everywhere_once(
+    simulated: SimulatedBroker,
+) -> None:
+    for exchange, queue in zip("efg", "abc", strict=True):
+        simulated.exchange(exchange)
+        simulated.bind(exchange, queue)
+    for source, destination in (("e", "f"), ("f", "g"), ("g", "e"), ("e", "e")):
+        link(simulated, source, destination)
+    for exchange in "efg":
+        assert routed(simulated, exchange) == "abc"
+    Client(simulated).publish("f", "", "once")
+    simulated.settle()
+    assert [simulated.ready(queue) for queue in "abc"] == [["once"]] * 3
+
+
+def test_each_exchange_on_the_way_matches_the_key(simulated: SimulatedBroker) -> None:
+    simulated.exchange("e", "topic")
+    simulated.exchange("f", "direct")
+    link(simulated, "e", "f", "x.#")
+    simulated.bind("f", "a", "x.y")
+    assert routed(simulated, "e", "x.y") == "a"
+    assert routed(simulated, "e", "x.z") == ""
+    assert routed(simulated, "e", "y") == ""
+
+
+# What is remembered.
+
+
+def unbind(simulated: SimulatedBroker) -> None:
+    simulated.vhost.unbind(simulated.vhost.queue("a"), "e", "x", {})
+
+
+def delete_queue(simulated: SimulatedBroker) -> None:
+    simulated.vhost.delete_queue(simulated.vhost.queue("a"))
+
+
+def rebuild_exchange(simulated: SimulatedBroker) -> None:
+    simulated.vhost.delete_exchange("e", if_unused=False)
+    simulated.exchange("e", "direct")
+
+
+@pytest.mark.parametrize("change", [unbind, delete_queue, rebuild_exchange])
+@pytest.mark.parametrize("kind", ["direct", "x-delayed-message"])
+def test_a_route_is_forgotten_when_anything_on_it_changes(
+    simulated: SimulatedBroker, change: Callable[[SimulatedBroker], None], kind: str
+) -> None:
+    more = {"x_delayed_type": "direct"} if kind != "direct" else {}
+    simulated.exchange("e", kind, **more)
+    simulated.bind("e", "a", "x")
+    assert routed(simulated, "e", "x") == "a"
+    change(simulated)
+    assert routed(simulated, "e", "x") == ""
+
+
+def test_a_new_binding_is_on_the_route_at_once(simulated: SimulatedBroker) -> None:
+    simulated.exchange("e", "direct")
+    assert routed(simulated, "e", "x") == ""
+    simulated.bind("e", "a", "x")
+    assert routed(simulated, "e", "x") == "a"
+    simulated.exchange("f")
+    simulated.bind("f", "b")
+    link(simulated, "e", "f", "x")
+    assert routed(simulated, "e", "x") == "ab"
+
+
+def test_routes_that_read_properties_differ_message_by_message(
+    simulated: SimulatedBroker,
+) -> None:
+    simulated.exchange("e", "headers")
+    simulated.bind("e", "a", **{"to": "a"})
+    simulated.bind("e", "b", **{"to": "b"})
+    client = Client(simulated)
+    messages = []
+    for body, to in (("1", "a"), ("2", "a"), ("3", "b"), ("4", "c"), ("5", "a")):
+        messages += labelled("e", "", body, headers={"to": to})[1]
+    label = labelled("e", "", "x")[0]
+    client.channel.publish(label, messages, Flags())
+    simulated.settle()
+    assert simulated.ready("a") == ["1", "2", "5"]
+    assert simulated.ready("b") == ["3"]
+
+
+def test_a_draw_is_made_for_each_message(simulated: SimulatedBroker) -> None:
+    simulated.exchange("e", "x-random")
+    for queue in "abc":
+        simulated.bind("e", queue)
+    client = Client(simulated)
+    for number in range(60):
+        client.publish("e", "", str(number))
+    simulated.settle()
+    counts = [len(simulated.ready(queue)) for queue in "abc"]
+    assert sum(counts) == 60
+    assert min(counts) > 5
+
+
+def test_what_is_remembered_is_bounded(
+    simulated: SimulatedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(routing, "_CACHED_ROUTES", 10)
+    simulated.exchange("e", "topic")
+    simulated.exchange("h", "headers")
+    simulated.bind("e", "a", "#")
+    simulated.bind("h", "b")
+    router = simulated.vhost.router
+    for number in range(50):
+        assert routed(simulated, "e", f"k{number}") == "a"
+        assert routed(simulated, "h", "", headers={"n": number}) == "b"
+    assert len(router._routes) <= 10
+    assert len(router._read_routes) <= 10
+
+
+def test_a_route_of_large_properties_is_not_remembered(simulated: SimulatedBroker) -> None:
+    simulated.exchange("h", "headers")
+    simulated.bind("h", "b")
+    assert routed(simulated, "h", "", headers={"n": "x" * 2000}) == "b"
+    assert simulated.vhost.router._read_routes == {}
+
+
+def test_a_route_to_plain_queues_knows_its_places(simulated: SimulatedBroker) -> None:
+    simulated.queue("limited", max_length=5)
+    simulated.exchange("e")
+    simulated.bind("e", "a")
+    simulated.bind("e", "b")
+    label, messages = labelled("e", "", "x")
+    ((route, _, _),) = simulated.vhost.router.routes(label, messages)
+    assert len(route.placements) == 2
+    simulated.bind("e", "limited")
+    ((route, _, _),) = simulated.vhost.router.routes(label, messages)
+    assert route.placements == []
+    assert len(route.queues) == 3
