@@ -361,7 +361,9 @@ class Connection:
             channel.close()
         else:
             if failed.channel and channel is None:
+                at_fault = error.class_id, error.method_id
                 error = ChannelError(f"channel {failed.channel} is not open")
+                error.class_id, error.method_id = at_fault
             self._log_error("connection error", error, failed.channel)
             self._close(error, now)
             if self._receiver.is_lost:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -39,3 +39,13 @@ class Core:
 
     def __post_init__(self) -> None:
         self.flush = self.store.sync
+
+    def moving(self, stored_ids: Iterable[int]) -> Callable[[], None]:
+        """Count what left these queues of the store; what is returned takes it off again."""
+        ids = Counter(stored_ids)
+        self.moved += ids
+
+        def has_moved() -> None:
+            self.moved -= ids
+
+        return has_moved

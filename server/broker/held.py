@@ -60,8 +60,10 @@ class DelayQueue(Queue):
 
     def _expire(self, now_ms: int) -> None:
         for number, level in self.levels.ascending():
-            if number * _SLICE_MS > now_ms or not self._expire_level(level, now_ms):
+            if number * _SLICE_MS > now_ms:
                 break
+            if not self._expire_level(level, now_ms):
+                return
             if not level.ready_count and (number + 1) * _SLICE_MS <= now_ms:
                 # Not before what left it is durable elsewhere.
                 self._store.when_durable(partial(self._end_slice, number, level))
@@ -74,7 +76,9 @@ class DelayQueue(Queue):
                 return
 
     def _end_slice(self, number: int, level: amqpstore.Queue) -> None:
-        if not level.deleted and not level.ready_count:
+        # What cannot be read now may be read after the next start.
+        held = level.ready_count or level.quarantined.count or level.unreadable_count
+        if not level.deleted and not held:
             self.levels.remove(number)
 
 

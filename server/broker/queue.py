@@ -192,10 +192,9 @@ class Queue:
 
     def expect(self, messages: Sequence[Message], placement: Placement, sign: int = 1) -> None:
         """Messages will arrive once a transaction is durable; with a sign of -1, they do not."""
-        if self.settings.rejects or self._coming:
-            placed = messages if placement.most is None else messages[: placement.most]
-            self._coming += sign * len(placed)
-            self._coming_bytes += sign * sum([len(message.body) for message in placed])
+        placed = messages if placement.most is None else messages[: placement.most]
+        self._coming += sign * len(placed)
+        self._coming_bytes += sign * sum([len(message.body) for message in placed])
 
     @property
     def buries_refused(self) -> bool:
@@ -308,6 +307,8 @@ class Queue:
         if self.settings.max_length_bytes is not None:
             self._ready_bytes += taken.run.held_bytes
         self._store.put_back(taken.level, taken.run)
+        if taken.run.expires_ms:
+            self._watch_expiry()
 
     def redeliver(self, taken: Taken) -> bool:
         """The run, which is unacked, is delivered to who has it once more.

@@ -109,8 +109,7 @@ class Transaction:
             self.undo()
             raise ResourceExhaustedError(str(error)) from None
         if self._plans:
-            self._core.moved.update(self._left)
-            self._store.when_durable(partial(self._core.moved.subtract, self._left))
+            self._store.when_durable(self._core.moving(self._left))
         for plan in self._plans:
             self._store.when_durable(partial(_came, plan))
         if on_durable:

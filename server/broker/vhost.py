@@ -342,7 +342,7 @@ class VirtualHost:
 
     def _delete_levels(self, queue: Queue, changes: Sequence[Change]) -> None:
         """Delete what the store has of a queue."""
-        if any(self.core.moved[level.id] > 0 for level in queue.levels):
+        while any(self.core.moved[level.id] for level in queue.levels):
             # The deletion is durable at once. What was moved elsewhere has to be before that, or
             # a crash would leave it nowhere.
             self.core.flush()

@@ -164,7 +164,7 @@ class Receiver:
         """Handle every whole frame. Returns the offset of the first that is not."""
         offset = 0
         size = len(content)
-        while size - offset >= _FRAME_OVERHEAD_BYTES:
+        while size - offset >= _FRAME.size:
             repeated = self._repeated
             if repeated and content.startswith(repeated.prefix, offset) and not self._contents:
                 offset, is_whole = self._repeats(repeated, content, offset)

@@ -24,6 +24,7 @@ from server.broker.channel import Channel
 from server.broker.consumer import Consumer, ConsumerOptions
 from server.broker.core import Core
 from server.broker.exchanges import EXCHANGE_TYPES
+from server.broker.held import DelayQueue
 from server.broker.label import label
 from server.broker.outlet import Returned
 from server.broker.publishing import Flags
@@ -112,6 +113,7 @@ class Simulation:
             make_name=lambda: f"{next(names):022}",
             exchange_types=EXCHANGE_TYPES,
         )
+        self.core.flush = self.flush
         try:
             self.broker = Broker(self.core)
         except BaseException:
@@ -121,6 +123,10 @@ class Simulation:
     @property
     def vhost(self) -> VirtualHost:
         return self.broker.vhost(DEFAULT_VHOST)
+
+    def flush(self) -> None:
+        """What the broker has to have durable at once."""
+        self.store.sync()
 
     def work(self) -> None:
         """Do what is due, and hand out what can be handed out; nothing becomes durable."""
@@ -317,6 +323,10 @@ class World(Simulation):
         self.finish_sync()
         self.settle()
 
+    def flush(self) -> None:
+        self.finish_sync()
+        super().flush()
+
     def begin_sync(self) -> None:
         """Seal the batch; what is done from now on is the next one's."""
         self.finish_sync()
@@ -475,7 +485,10 @@ def found_in(simulation: Simulation) -> Found:
     found = Found({}, Counter())
     for name, queue in simulation.vhost.queues.items():
         bodies: list[str] = []
-        for level in queue.levels:
+        levels = list(queue.levels)
+        if isinstance(queue, DelayQueue):
+            levels.reverse()  # of slices of time, and the soonest leaves it first
+        for level in levels:
             while (run := simulation.store.take(level, 1000)) is not None:
                 assert isinstance(run, Run), run
                 for message in run.messages or ():

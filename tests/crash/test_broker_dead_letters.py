@@ -16,7 +16,7 @@ from amqpstore import Run, Store
 from server.broker.held import DelayQueue, HistoryQueue
 from server.broker.queue import Taken
 from server.broker.transaction import Transaction
-from tests.crash.broker_world import Later, Places, World, sync_at_once, violations
+from tests.crash.broker_world import Later, Places, Simulation, World, sync_at_once, violations
 
 Bug = Callable[[pytest.MonkeyPatch], None]
 
@@ -215,6 +215,102 @@ def purged() -> World:
     return world
 
 
+SLICES = {"a": 2_000_000, "b": 1_000, "c": 4_000_000, "d": 2_000_001, "e": 5_000}
+
+
+def delayed_for_long() -> World:
+    """Delays so long that what waits is in several queues of the store, each of which ends."""
+    world = World()
+    world.exchange("later", "x-delayed-message", **{"x-delayed-type": "fanout"})
+    world.queue("all")
+    world.bind("later", "all")
+    client = world.client()
+    client.channel.select_confirms()
+    world.begin()
+    for body, held in (
+        ("a", "a"),
+        ("b", "b a"),
+        ("c", "b a c"),
+        ("d", "b a d c"),
+        ("e", "b e a d c"),
+    ):
+        world.step(amq__delayed__later=held)
+        client.publish("later", "", body, headers={"x-delay": SLICES[body]})
+        if body == "c":
+            world.sync()
+    world.sync()
+    world.step(amq__delayed__later="e a d c", all="b")
+    world.pass_time(1_000)
+    world.promise()
+    world.sync()
+    world.step(amq__delayed__later="a d c", all="b e")
+    world.pass_time(1_900_000)
+    world.promise()
+    world.begin_sync()
+    world.step(amq__delayed__later="c", all="b e a d")
+    world.pass_time(1_200_000)
+    world.promise()
+    world.sync()
+    world.restart(after_ms=2_000_000)
+    world.step(amq__delayed__later="", all="b e a d c")
+    world.pass_time(0)
+    world.promise()
+    world.sync()
+    assert len(world.store.queues) <= 3
+    return world
+
+
+def all_slices_routed(places: Places) -> Places:
+    """What waits is routed in the order in which it is due."""
+    left = dict(places)
+    waiting = sorted(left.pop("amq.delayed.later", ()), key=SLICES.__getitem__)
+    if waiting:
+        left["all"] = (*left.get("all", ()), *waiting)
+    return left
+
+
+def left_behind() -> World:
+    """A queue, and then an exchange, is deleted right after messages left it, and before that is
+    durable: their deletion is durable at once."""
+    world = World()
+    world.exchange("later", "x-delayed-message", **{"x-delayed-type": "fanout"})
+    world.queue("work", dead_letter_exchange="", dead_letter_routing_key="dead")
+    world.queue("more", max_priority=2, dead_letter_exchange="", dead_letter_routing_key="dead")
+    world.queue("dead")
+    world.bind("later", "dead")
+    client = world.client()
+    client.channel.select_confirms()
+    world.begin()
+    world.step(work="a b", more="c d", amq__delayed__later="e f")
+    client.publish("", "work", "a", "b")
+    client.publish("", "more", "c", priority=1)
+    client.publish("", "more", "d")
+    client.publish("later", "", "e", headers={"x-delay": 10})
+    client.publish("later", "", "f", headers={"x-delay": 20})
+    world.sync()
+    client.get("work")
+    client.get("more")
+    world.sync()
+    world.step(work="b", dead="a:rejected@work*1")
+    client.reject("a")
+    world.step(work="")
+    world.vhost.delete_queue(world.vhost.queue("work"))
+    world.promise()
+    world.step(more="d", dead="a:rejected@work*1 c:rejected@more*1")
+    client.reject("c")
+    world.begin_sync()
+    world.step(more="")
+    world.vhost.delete_queue(world.vhost.queue("more"))
+    world.promise()
+    world.step(amq__delayed__later="f", dead="a:rejected@work*1 c:rejected@more*1 e")
+    world.pass_time(10)
+    world.step(amq__delayed__later="")
+    world.vhost.delete_exchange("later", if_unused=False)
+    world.promise()
+    world.sync()
+    return world
+
+
 def remembered() -> World:
     """A recent-history exchange, whose last messages are sent to whatever is bound to it."""
     world = World()
@@ -247,7 +343,9 @@ HISTORIES: dict[Callable[[], World], Later | None] = {
     deaths: in_the_end,
     cycle: None,
     delayed: all_routed,
+    delayed_for_long: all_slices_routed,
     purged: None,
+    left_behind: None,
     remembered: None,
 }
 
@@ -347,6 +445,23 @@ def routed_and_kept(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Transaction, "ack", lambda *_: None)
 
 
+def slices_end_at_once(patch: pytest.MonkeyPatch) -> None:
+    """Before what left them is durable elsewhere."""
+    expire = DelayQueue._expire
+
+    def expired(self: DelayQueue, now_ms: int) -> None:
+        expire(self, now_ms)
+        for number, level in self.levels.ascending():
+            self._end_slice(number, level)
+
+    patch.setattr(DelayQueue, "_expire", expired)
+
+
+def deleted_at_once(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Simulation, "flush", lambda self: None)
+    patch.setattr(World, "flush", lambda self: None)
+
+
 def history_is_sent_and_gone(patch: pytest.MonkeyPatch) -> None:
     messages = HistoryQueue.messages
 
@@ -365,6 +480,8 @@ BUGS: dict[Bug, tuple[Callable[[], World], str]] = {
     what_expires_counts_as_delivered: (deaths, "count"),
     delays_are_forgotten: (delayed, "later"),
     routed_and_kept: (delayed, "in pieces"),
+    slices_end_at_once: (delayed_for_long, "in pieces"),
+    deleted_at_once: (left_behind, "in pieces"),
     history_is_sent_and_gone: (remembered, "in pieces"),
 }
 

@@ -393,8 +393,10 @@ def be_polite(client: SimulatedClient, seen: int) -> None:
         is_cut = client.connection._receiver.buffered_bytes > 0
         is_over = client.connection.is_finished
         answers = client.ask(channel, methods.ChannelCloseOk(), methods.ChannelOpen())
+        # It may have sent a close-ok already: then this one closes the connection.
+        said = {type(answer.method) for answer in answers}
         if not is_cut and not is_over:
-            assert Answer(channel, methods.ChannelOpenOk()) in answers, answers
+            assert said & {methods.ChannelOpenOk, methods.ConnectionClose}, answers
 
 
 def check_drained(server: SimulatedServer) -> None:

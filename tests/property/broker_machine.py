@@ -26,14 +26,15 @@ CONNECTIONS = {1: "first", 2: "first", 3: "second"}
 """The channels, and the connections that they are of."""
 
 queue_names = st.sampled_from(["q0", "q1", "q2", "q3"])
-picks = st.integers(0, 60)
-"""A queue or a channel that is there; a 0 is a queue that is not."""
+picks = st.integers(0, 40)
+"""Of what is there, one; UNKNOWN is something that is not."""
+
+UNKNOWN = 37
 
 exchange_names = st.sampled_from(["e0", "e1", "e2", "amq.fanout", "amq.topic"])
 routing_keys = st.sampled_from(["q0", "q1", "q2", "q3", "a", "a.b", ""])
 binding_keys = st.sampled_from(["q0", "a", "a", "a.*", "#", ""])
 channels = st.sampled_from(list(CONNECTIONS))
-tags = st.sampled_from(["c0", "c1", "c2"])
 often = st.sampled_from([True, True, True, False])
 seldom = st.sampled_from([True, False, False, False, False])
 places = st.integers(0, 1000)
@@ -107,6 +108,7 @@ class BrokerAgainstModel(RuleBasedStateMachine):
         self.is_eager = True
         self.is_sound = False
         self.bodies = 0
+        self.consumers = 0
         self._open_channels()
 
     def teardown(self) -> None:
@@ -121,7 +123,7 @@ class BrokerAgainstModel(RuleBasedStateMachine):
         second=queue_arguments,
         kind=st.sampled_from(["direct", "fanout", "topic"]),
         messages=st.integers(0, 2),
-        consumers=st.lists(st.tuples(channels, picks, tags), min_size=1, max_size=4),
+        consumers=st.lists(st.tuples(channels, picks), min_size=1, max_size=4),
         mode=st.sampled_from(["", "confirms", "transactions"]),
     )
     def begin(
@@ -131,18 +133,20 @@ class BrokerAgainstModel(RuleBasedStateMachine):
         second: dict[str, Any],
         kind: str,
         messages: int,
-        consumers: list[tuple[int, int, str]],
+        consumers: list[tuple[int, int]],
         mode: str,
     ) -> None:
         self.is_eager = is_eager
         self.declare_exchange("e0", kind, True, False, False, None)
+        self.declare_exchange("e1", "fanout", True, False, False, None)
         for name, arguments in (("q0", first), ("q1", second)):
             self.declare_queue(1, name, True, False, False, arguments)
             self.bind("e0", "queue", name, "a", {})
+        self.bind("e1", "queue", "q1", "", {})
         for number in CONNECTIONS:
             self.qos(number, messages, 0, number == 3)
-        for number, pick, tag in consumers:
-            self.consume(number, pick, tag, False, False, 0)
+        for number, pick in consumers:
+            self.consume(number, pick, False, False, 0)
         if mode == "confirms":
             self.select_confirms(1)
         elif mode:
@@ -415,15 +419,16 @@ class BrokerAgainstModel(RuleBasedStateMachine):
     @rule(
         number=channels,
         pick=picks,
-        tag=tags,
         no_ack=seldom,
         exclusive=st.sampled_from([False] * 9 + [True]),
         priority=st.integers(0, 1),
     )
     def consume(
-        self, number: int, pick: int, tag: str, no_ack: bool, exclusive: bool, priority: int
+        self, number: int, pick: int, no_ack: bool, exclusive: bool, priority: int
     ) -> None:
         name = self._picked(pick)
+        self.consumers += pick != UNKNOWN - 1
+        tag = f"c{self.consumers}"
         options = ConsumerOptions(no_ack, exclusive, priority)
         self._on_channel(
             number,
@@ -464,8 +469,10 @@ class BrokerAgainstModel(RuleBasedStateMachine):
             ),
         )
 
-    @rule(number=channels, tag=tags)
-    def cancel(self, number: int, tag: str) -> None:
+    @rule(number=channels, pick=picks)
+    def cancel(self, number: int, pick: int) -> None:
+        known = ["unknown", *self.model.channels[number].consumers]
+        tag = known[pick % len(known)]
         self._on_channel(
             number,
             lambda: self.world.channels[number].cancel(tag),
@@ -544,7 +551,7 @@ class BrokerAgainstModel(RuleBasedStateMachine):
     def _held(self, pick: int, place: int, *, multiple: bool) -> tuple[int, int]:
         """A channel, and a delivery tag of it: seldom one that is not known there."""
         channel = self._holders[pick % len(self._holders)]
-        if pick == 0:
+        if pick == UNKNOWN:
             return channel.number, place
         if multiple and place % 5 == 0:
             return channel.number, 0
@@ -577,7 +584,7 @@ class BrokerAgainstModel(RuleBasedStateMachine):
     @precondition(lambda self: self._transacted)
     @rule(pick=picks)
     def commit(self, pick: int) -> None:
-        number = self._transacted[pick % len(self._transacted)] if pick else 1
+        number = self._transacted[pick % len(self._transacted)] if pick != UNKNOWN else 1
         self._on_channel(
             number,
             lambda: self.world.channels[number].commit(),
@@ -587,7 +594,7 @@ class BrokerAgainstModel(RuleBasedStateMachine):
     @precondition(lambda self: self._transacted)
     @rule(pick=picks)
     def rollback(self, pick: int) -> None:
-        number = self._transacted[pick % len(self._transacted)] if pick else 1
+        number = self._transacted[pick % len(self._transacted)] if pick != UNKNOWN else 1
         self._on_channel(
             number,
             lambda: self.world.channels[number].rollback(),
@@ -790,7 +797,7 @@ class BrokerAgainstModel(RuleBasedStateMachine):
 
     def _picked(self, pick: int) -> str:
         names = list(self.model.queues)
-        return names[pick % len(names)] if pick and names else "nowhere"
+        return names[pick % len(names)] if names and pick != UNKNOWN else "nowhere"
 
     def _queue(self, name: str, number: int) -> BrokerQueue:
         queue = self.world.vhost.queue(name)

@@ -69,13 +69,20 @@ class Left(NamedTuple):
     count: int
 
 
+class Flushed(NamedTuple):
+    """The broker made everything durable, as what it was about to do could not wait."""
+
+
+Event = Delivered | Left | Flushed
+
+
 class Choices(Protocol):
     """What the broker did of its own accord, in order."""
 
-    def peek(self) -> Delivered | Left | None:
+    def peek(self) -> Event | None:
         """What it did next, if anything."""
 
-    def pop(self) -> Delivered | Left:
+    def pop(self) -> Event:
         """The same, and go on."""
 
     def order(self, letter: Letter, queues: set[str]) -> list[str]:
@@ -181,9 +188,13 @@ class Model:
         if (if_unused and queue.consumers) or (if_empty and queue.ready):
             raise Refused("PreconditionFailedError")
         count = len(queue.ready)
+        unbound = self.topology.unbind_all("queue", queue.name)
+        if isinstance(self.choices.peek(), Flushed):
+            # The deletion is durable at once, and what left the queue before has to be.
+            self.choices.pop()
+            self.settled(self.seal())
         del self.queues[queue.name]
         queue.is_deleted = True
-        unbound = self.topology.unbind_all("queue", queue.name)
         for consumer in queue.consumers:
             del consumer.channel.consumers[consumer.tag]
             consumer.channel.answers.append(("cancelled", consumer.tag))
@@ -266,20 +277,29 @@ class Model:
         found = self.topology.route(letter, self.queues)
         return [self.queues[name] for name in self.choices.order(letter, found)]
 
-    def _most(self, queue: Queue, letters: Sequence[Letter], *, immediate: bool) -> int:
-        """How many of these letters a queue takes.
+    def _most(
+        self,
+        queue: Queue,
+        letters: Sequence[Letter],
+        *,
+        immediate: bool,
+        before: Sequence[Letter] = (),
+    ) -> int:
+        """How many of these letters a queue takes, behind those `before` them.
 
         Immediate ones, as many as its consumers can take at once. Others, as many as there is
         room for, when that is a reason to refuse them, and those that do not stay.
         """
         if not (immediate or queue.rejects):
             return len(letters)
-        self._serve(queue)
+        self._pump(queue)
         able = self._able(queue, len(letters))
         if immediate:
             return able
-        room = queue.settings.get("max-length", 1 << 60) - len(queue.ready)
-        room_bytes = queue.settings.get("max-length-bytes", 1 << 60) - queue.ready_bytes
+        held = [entry.letter for entry in (*queue.ready, *queue.coming)] + list(before)
+        room = max(queue.settings.get("max-length", 1 << 60) - len(held), 0)
+        room_bytes = queue.settings.get("max-length-bytes", 1 << 60)
+        room_bytes -= sum(len(letter.body) for letter in held)
         taken = min(able, len(letters))
         for letter in letters[taken:]:
             room -= 1
@@ -367,11 +387,14 @@ class Model:
 
     def _expire(self, queue: Queue) -> None:
         """What is due goes, wherever it is in the queue, and at its time."""
-        while due := [one for one in queue.ready if 0 < one.expires_ms <= self.now_ms]:
-            due.sort(key=lambda one: (-one.level, one.expires_ms))
+        while due := self._due(queue):
             for entry in due:
                 assert self.now_ms in (entry.expires_ms, entry.ready_since_ms), "expired too late"
             self._bury(queue, due, EXPIRED)
+
+    def _due(self, queue: Queue) -> list[Entry]:
+        due = [one for one in queue.ready if 0 < one.expires_ms <= self.now_ms]
+        return sorted(due, key=lambda one: (-one.level, one.expires_ms))
 
     def _drop_excess(self, queue: Queue) -> None:
         """What is too much goes, unless publishes are refused instead."""
@@ -428,7 +451,7 @@ class Model:
             ]
             for target in targets:
                 if target.rejects:
-                    self._serve(target)
+                    self._pump(target)
             if targets:
                 sent = Sent(targets, [changed], mandatory=False, immediate=False)
                 # They are taken in by full queues as well.
@@ -520,11 +543,26 @@ class Model:
             channel.unacked.append(Unacked(tag, queue, entry, consumer))
         return handed
 
-    def _serve(self, queue: Queue | None = None) -> None:
-        """Consumers of a queue, or of all, got what they could: never more, never less.
+    def _pump(self, queue: Queue | None = None) -> None:
+        """A queue, or each of them, had its turn: what is due is gone, whoever can be served
+        was, and nothing is left above a limit."""
+        while True:
+            self._serve(queue)
+            event = self.choices.peek()
+            if not isinstance(event, Left) or event.reason not in (EXPIRED, MAXLEN):
+                return
+            if queue and event.queue != queue.name:
+                return
+            left = self.queues[event.queue]
+            if event.reason == EXPIRED and self._due(left):
+                self._expire(left)
+            elif event.reason == MAXLEN and left.is_over_its_limit:
+                self._drop_excess(left)
+            else:
+                return
 
-        Of those who could have a message one with the highest priority gets it.
-        """
+    def _serve(self, queue: Queue | None = None) -> None:
+        """Consumers of a queue, or of all, got what they could: never more, and never less."""
         served = list(self.queues.values()) if queue is None else [queue]
         while (event := self.choices.peek()) is not None:
             if isinstance(event, Delivered):
@@ -533,22 +571,22 @@ class Model:
                     break
                 self.choices.pop()
                 self._follow(event, consumer)
-            elif event.reason == DELIVERY_LIMIT and self.queues[event.queue] in served:
+            elif isinstance(event, Left) and event.reason == DELIVERY_LIMIT:
+                if self.queues[event.queue] not in served:
+                    break
                 self._bury_delivered_too_often(self.queues[event.queue])
-            elif event.reason == EXPIRED and queue is None:
-                due = self.queues[event.queue]
-                self._expire(due)
-            elif event.reason == EXPIRED and queue and queue.rejects and event.queue == queue.name:
-                self._expire(queue)
             else:
                 break
+        if isinstance(event, Left) and event.reason == EXPIRED:
+            return
         for each in served:
-            for consumer in each.active:
-                entry = each.can_be_served(consumer)
-                assert entry is None, f"{each.name}: {consumer.tag} could have {entry}"
+            for one in each.active:
+                entry = each.can_be_served(one)
+                assert entry is None, f"{each.name}: {one.tag} could have {entry}"
 
     def _follow(self, event: Delivered, consumer: Consumer) -> None:
-        """The broker served a consumer: make sure that it was its turn."""
+        """The broker served a consumer: make sure that it was its turn. Of those who could have
+        a message one with the highest priority gets it."""
         queue = consumer.queue
         channel = consumer.channel
         assert event.first_tag == channel.next_tag
@@ -583,13 +621,15 @@ class Model:
 
     def recover(self, channel: Channel, *, requeue: bool) -> None:
         """All that is unacked goes back, or once more, under new tags, to the consumers that
-        have it. What has no consumer any more goes back in any case."""
+        have it. What has no consumer any more goes back in any case, and nothing is delivered
+        too often."""
         held, channel.unacked = channel.unacked, []
         while held:
             one = held[0]
             consumer = one.consumer
             is_there = consumer and channel.consumers.get(consumer.tag) is consumer
-            if requeue or not is_there or consumer is None:
+            too_often = one.queue.is_delivered_too_often(one.entry)
+            if requeue or not is_there or consumer is None or too_often:
                 del held[: self._give_back(_alike(held), giver=consumer)]
                 continue
             event = self.choices.pop()
@@ -674,12 +714,19 @@ class Model:
         if transaction is None:
             raise Refused("PreconditionFailedError")
         plans = []
+        placed: dict[Queue, list[Letter]] = {}
         for sent in transaction.sent:
             there = [queue for queue in sent.route if not queue.is_deleted]
             known = sent._replace(route=there)
-            taken = [self._most(one, sent.letters, immediate=sent.immediate) for one in there]
+            taken = []
+            for queue in there:
+                before = placed.setdefault(queue, [])
+                most = self._most(queue, sent.letters, immediate=sent.immediate, before=before)
+                taken.append(most)
             if not sent.immediate and min(taken, default=len(sent.letters)) < len(sent.letters):
                 raise Refused("PreconditionFailedError")
+            for queue, most in zip(there, taken, strict=True):
+                placed[queue] += sent.letters[:most]
             plans.append((known, taken))
         for sent, (known, taken) in zip(transaction.sent, plans, strict=True):
             self._return_unrouted(channel, sent)
@@ -743,9 +790,10 @@ class Model:
             if 0 < queue.unused_until_ms <= self.now_ms:
                 assert queue.unused_until_ms == self.now_ms, f"{queue.name} was deleted too late"
                 self.delete_queue(queue)
-        self._serve()
+        self._pump()
         for queue in self.queues.values():
-            late = [one for one in queue.ready if 0 < one.expires_ms <= self.now_ms]
+            assert queue.rejects or not queue.is_over_its_limit, f"{queue.name} holds too much"
+            late = self._due(queue)
             assert not late, f"{queue.name}: {late} should have expired"
         assert self.choices.peek() is None, f"nobody expected {self.choices.peek()}"
 

@@ -68,6 +68,11 @@ class Queue:
         return sorted(ready, key=lambda entry: -entry.level)
 
     @property
+    def coming(self) -> list[Entry]:
+        """What will be ready once it is durable."""
+        return [entry for entry in self.entries if entry.state is State.COMING]
+
+    @property
     def ready_bytes(self) -> int:
         return sum(entry.size for entry in self.ready)
 

@@ -25,7 +25,7 @@ from server.broker.publishing import Flags
 from server.broker.queue import Queue, Taken
 from server.broker.vhost import VirtualHost
 from tests.property.broker_letters import Letter, label_of, letter_of
-from tests.property.broker_model import Delivered, Left
+from tests.property.broker_model import Delivered, Event, Flushed, Left
 from tools.drill.crash_images import crash_images
 from tools.drill.memory_catalog import MemoryCatalog
 from tools.drill.memory_files import MemoryFiles
@@ -131,7 +131,7 @@ class World:
 
     def __init__(self) -> None:
         self.now_ms = START_MS
-        self.happened: deque[Delivered | Left] = deque()
+        self.happened: deque[Event] = deque()
         self.channels: dict[int, Channel] = {}
         self.outlets: dict[int, Outlet] = {}
         self.files = MemoryFiles()
@@ -189,10 +189,10 @@ class World:
 
     # What the model asks for (see `Choices`).
 
-    def peek(self) -> Delivered | Left | None:
+    def peek(self) -> Event | None:
         return self.happened[0] if self.happened else None
 
-    def pop(self) -> Delivered | Left:
+    def pop(self) -> Event:
         return self.happened.popleft()
 
     def order(self, letter: Letter, queues: set[str]) -> list[str]:
@@ -267,7 +267,15 @@ class World:
 class WatchedCore(Core):
     """A core that knows where to write down what happens."""
 
-    happened: deque[Delivered | Left] = field(default_factory=deque)
+    happened: deque[Event] = field(default_factory=deque)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.flush = self._flush
+
+    def _flush(self) -> None:
+        self.happened.append(Flushed())
+        self.store.sync()
 
 
 class WatchedHost(VirtualHost):

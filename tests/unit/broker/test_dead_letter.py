@@ -6,11 +6,12 @@ from typing import Any
 import pytest
 
 from server.broker.errors import PreconditionFailedError
+from server.broker.policy import Policy
 from server.protocol.content import decode_properties
 from server.protocol.field_table import Timestamp
 from tests.unit.broker.simulated import START_MS, Client, SimulatedBroker
 
-DEAD = {"dead_letter_exchange": "", "dead_letter_routing_key": "dead"}
+DEAD: dict[str, Any] = {"dead_letter_exchange": "", "dead_letter_routing_key": "dead"}
 
 
 @pytest.fixture
@@ -129,7 +130,8 @@ def test_an_expiration_is_taken_off_and_remembered(simulated: SimulatedBroker) -
     properties = decode_properties(message.envelope.properties)
     assert properties.expiration is None
     assert properties.message_id == "kept"
-    assert (properties.headers or {})["x-death"][0]["original-expiration"] == "50"
+    (headers,) = simulated.headers("dead")
+    assert headers["x-death"][0]["original-expiration"] == "50"
     simulated.pass_time(10_000)
     assert simulated.ready("dead") == ["a"]
 
@@ -318,7 +320,7 @@ def test_a_cycle_without_a_rejection_is_cut(simulated: SimulatedBroker) -> None:
 
 @pytest.mark.parametrize("arguments", [{"message_ttl": 10}, {"max_length": 0}])
 def test_a_queue_whose_dead_letters_are_its_own_drops_them(
-    simulated: SimulatedBroker, arguments: dict[str, int]
+    simulated: SimulatedBroker, arguments: dict[str, Any]
 ) -> None:
     simulated.queue("q", dead_letter_exchange="", dead_letter_routing_key="q", **arguments)
     Client(simulated).publish("", "q", "a")
@@ -446,3 +448,57 @@ def test_what_others_committed_counts_before_it_is_durable(simulated: SimulatedB
     simulated.settle()
     assert simulated.ready("q") == ["a"]
     assert other.told == ["refused 1"]
+
+
+@pytest.mark.parametrize("overflow", ["drop-head", "reject-publish"])
+def test_a_policy_that_comes_while_something_is_on_its_way_does_not_miscount(
+    simulated: SimulatedBroker, overflow: str
+) -> None:
+    simulated.queue("q", max_length=2)
+    policies = [
+        Policy("p", "^q$", definition={"overflow": one}) for one in ("drop-head", "reject-publish")
+    ]
+    simulated.vhost.define_policies(
+        [one for one in policies if one.definition["overflow"] == overflow], operator=False
+    )
+    one, other = Client(simulated), Client(simulated)
+    one.channel.select_transactions()
+    one.publish("", "q", "a", "b")
+    one.channel.commit()
+    simulated.vhost.define_policies(policies[1:], operator=False)
+    simulated.settle()
+    other.channel.select_confirms()
+    other.publish("", "q", "c")
+    simulated.settle()
+    assert simulated.ready("q") == ["a", "b"]
+    assert other.told == ["refused 1"]
+
+
+def test_what_is_put_back_expires_still(simulated: SimulatedBroker) -> None:
+    simulated.queue("q", message_ttl=100, **DEAD)
+    client = Client(simulated)
+    client.publish("", "q", "a")
+    simulated.settle()
+    client.get("q")
+    simulated.pass_time(50)
+    simulated.fill_disk()
+    client.reject("a")
+    simulated.free_disk()
+    simulated.pass_time(2000)
+    assert simulated.ready("q") == []
+    assert deaths(simulated) == [("expired", "q", 1)]
+
+
+def test_what_is_put_back_after_its_time_expires_still(simulated: SimulatedBroker) -> None:
+    simulated.queue("q", message_ttl=100, **DEAD)
+    client = Client(simulated)
+    client.publish("", "q", "a")
+    simulated.settle()
+    client.get("q")
+    simulated.pass_time(200)
+    simulated.fill_disk()
+    client.reject("a")
+    simulated.free_disk()
+    simulated.pass_time(2000)
+    assert simulated.ready("q") == []
+    assert deaths(simulated) == [("expired", "q", 1)]

@@ -235,9 +235,7 @@ def test_an_exchanges_own_queue_can_be_purged_and_nothing_else(
 
 
 @pytest.mark.parametrize("name", [HELD, "amq.history.news"])
-def test_nobody_publishes_to_an_exchanges_own_queue(
-    simulated: SimulatedBroker, name: str
-) -> None:
+def test_nobody_publishes_to_an_exchanges_own_queue(simulated: SimulatedBroker, name: str) -> None:
     simulated.exchange("news", "x-recent-history")
     Client(simulated).publish("", name, "forged", headers={"x-delay": 100})
     simulated.settle()
@@ -320,3 +318,29 @@ def test_direct_replies_are_taken_without_acks_and_once_a_channel() -> None:
     channel.consume_replies("a", ConsumerOptions(no_ack=True))
     with pytest.raises(PreconditionFailedError, match="already set"):
         channel.consume_replies("b", ConsumerOptions(no_ack=True))
+
+
+def test_while_the_disk_is_full_what_is_due_is_tried_again_now_and_then(
+    simulated: SimulatedBroker,
+) -> None:
+    delay(simulated, "a", 10)
+    simulated.fill_disk()
+    simulated.now_ms += 10
+    simulated.core.timers.run(simulated.now_ms)
+    assert simulated.core.timers.next_ms == simulated.now_ms + 1000
+    simulated.free_disk()
+
+
+def test_a_slice_of_time_that_is_over_is_no_queue_of_the_store(
+    simulated: SimulatedBroker,
+) -> None:
+    before = len(simulated.store.queues)
+    for body, ms in (("a", 10), ("b", 3_000_000), ("c", 6_000_000)):
+        delay(simulated, body, ms)
+    assert len(simulated.store.queues) == before + 3
+    simulated.pass_time(3_000_000)
+    simulated.pass_time(10_000_000)
+    assert simulated.ready("q") == ["a", "b", "c"]
+    assert len(simulated.store.queues) == before
+    simulated.restart()
+    assert len(simulated.store.queues) == before

@@ -61,7 +61,8 @@ def test_an_expiration_is_a_number_of_ms(text: str | None, ms: int | None) -> No
 
 
 @pytest.mark.parametrize(
-    "text", ["", " ", "1 ", "-1", "+1", "1.5", "1e3", "0x1", "²", "٣", "a", str(2**52 + 1), "9" * 255]
+    "text",
+    ["", " ", "1 ", "-1", "+1", "1.5", "1e3", "0x1", "²", "٣", "a", str(2**52 + 1), "9" * 255],
 )
 def test_an_expiration_that_is_no_number_of_ms_is_refused(text: str) -> None:
     with pytest.raises(PreconditionFailedError, match="invalid expiration"):

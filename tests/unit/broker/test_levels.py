@@ -1,10 +1,12 @@
 """Levels: priorities of one queue, each a queue of the store's."""
 
+from typing import Any
+
 from server.broker.queue import Queue, Taken
 from tests.unit.broker.simulated import Client, SimulatedBroker
 
 
-def broker_with(**arguments: int) -> tuple[SimulatedBroker, Client]:
+def broker_with(**arguments: Any) -> tuple[SimulatedBroker, Client]:
     simulated = SimulatedBroker()
     simulated.queue("q", **arguments)
     return simulated, Client(simulated)

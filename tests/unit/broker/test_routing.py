@@ -110,9 +110,7 @@ def test_alternate_exchanges_are_a_chain(simulated: SimulatedBroker) -> None:
 
 
 @pytest.mark.parametrize("chain", [["e"], ["e", "f"], ["e", "f", "g"]])
-def test_a_loop_of_alternate_exchanges_is_cut(
-    simulated: SimulatedBroker, chain: list[str]
-) -> None:
+def test_a_loop_of_alternate_exchanges_is_cut(simulated: SimulatedBroker, chain: list[str]) -> None:
     for exchange, alternate in zip(chain, [*chain[1:], chain[0]], strict=True):
         simulated.exchange(exchange, "direct", alternate_exchange=alternate)
     assert routed(simulated, "e", "x") == ""
@@ -224,8 +222,8 @@ def test_routes_that_read_properties_differ_message_by_message(
     simulated: SimulatedBroker,
 ) -> None:
     simulated.exchange("e", "headers")
-    simulated.bind("e", "a", **{"to": "a"})
-    simulated.bind("e", "b", **{"to": "b"})
+    simulated.bind("e", "a", to="a")
+    simulated.bind("e", "b", to="b")
     client = Client(simulated)
     messages = []
     for body, to in (("1", "a"), ("2", "a"), ("3", "b"), ("4", "c"), ("5", "a")):

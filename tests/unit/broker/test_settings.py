@@ -25,8 +25,8 @@ WORDS = {
 TEXTS = ("dead-letter-exchange", "dead-letter-routing-key")
 FLAGS = ("single-active-consumer",)
 
-NO_NUMBER = [True, False, "5", 5.0, None, [5], {"n": 5}, b"5"]
-NO_TEXT = [1, True, None, ["a"], b"a", {}]
+NO_NUMBER: list[Any] = [True, False, "5", 5.0, None, [5], {"n": 5}, b"5"]
+NO_TEXT: list[Any] = [1, True, None, ["a"], b"a", {}]
 
 
 def refused(name: str, value: Any) -> str:
@@ -89,7 +89,8 @@ def test_a_name_has_no_more_bytes_than_the_wire_has_for_it(key: str) -> None:
 def test_a_flag_is_a_boolean(key: str) -> None:
     for value in (True, False):
         assert getattr(accepted(f"x-{key}", value), key.replace("-", "_")) is value
-    for wrong in (1, 0, "true", None, []):
+    no_flags: list[Any] = [1, 0, "true", None, []]
+    for wrong in no_flags:
         assert "is no boolean" in refused(f"x-{key}", wrong)
 
 

@@ -4,13 +4,13 @@ import random
 
 import pytest
 
-from server.broker.timers import Timers
+from server.broker.timers import Timer, Timers
 
 
 class Rung(list[str]):
     """What rang, in order."""
 
-    def timer(self, timers: Timers, name: str, due_ms: int = 0):  # type: ignore[no-untyped-def]
+    def timer(self, timers: Timers, name: str, due_ms: int = 0) -> Timer:
         timer = timers.timer(lambda: self.append(name))
         timer.set(due_ms)
         return timer

@@ -1,0 +1,189 @@
+"""Transactions of a client: nothing of them is seen before all of it is on disk (I06, I08, I13)."""
+
+from typing import Any
+
+import pytest
+
+from server.broker.errors import PreconditionFailedError
+from tests.unit.broker.simulated import Client, SimulatedBroker
+
+
+@pytest.fixture
+def simulated() -> SimulatedBroker:
+    simulated = SimulatedBroker()
+    for queue in ("q", "r"):
+        simulated.queue(queue)
+    simulated.queue("transient", durable=False)
+    return simulated
+
+
+@pytest.fixture
+def client(simulated: SimulatedBroker) -> Client:
+    client = Client(simulated)
+    client.channel.select_transactions()
+    return client
+
+
+def test_what_is_published_is_nowhere_before_the_commit(
+    simulated: SimulatedBroker, client: Client
+) -> None:
+    client.publish("", "q", "a")
+    simulated.settle()
+    assert simulated.ready("q") == []
+    client.channel.commit()
+    simulated.settle()
+    assert simulated.ready("q") == ["a"]
+    assert client.told == ["committed"]
+
+
+TRANSIENT_FIRST: Any = pytest.param(
+    [("q", 1), ("q", 2)],
+    marks=pytest.mark.xfail(strict=True, reason="the log is empty yet: it is ready at once"),
+)
+TRANSIENT_QUEUE_FIRST: Any = pytest.param(
+    [("transient", 2), ("q", 2)],
+    marks=pytest.mark.xfail(strict=True, reason="the log is empty yet: it is ready at once"),
+)
+
+
+@pytest.mark.parametrize(
+    "publishes",
+    [
+        [("q", 2), ("r", 2)],
+        [("q", 2), ("q", 1)],
+        [("q", 2), ("transient", 2)],
+        TRANSIENT_FIRST,
+        TRANSIENT_QUEUE_FIRST,
+    ],
+)
+def test_nothing_of_it_is_seen_before_all_of_it_is_durable(
+    simulated: SimulatedBroker, client: Client, publishes: list[tuple[str, int]]
+) -> None:
+    for queue, mode in publishes:
+        client.publish("", queue, "a", delivery_mode=mode)
+    client.channel.commit()
+    assert client.told == []
+    for name in ("q", "r", "transient"):
+        assert simulated.vhost.queue(name).ready_count == 0
+    simulated.settle()
+    assert client.told == ["committed"]
+    ready = [body for name in ("q", "r", "transient") for body in simulated.ready(name)]
+    assert ready == ["a"] * len(publishes)
+
+
+@pytest.mark.xfail(strict=True, reason="what is ready, and did not arrive yet, is purged uncounted")
+def test_a_purge_before_it_is_durable_does_not_miscount(
+    simulated: SimulatedBroker, client: Client
+) -> None:
+    queue = simulated.queue("limited", max_length_bytes=10)
+    client.publish("", "limited", "12345", delivery_mode=1)
+    client.publish("", "q", "a")
+    client.channel.commit()
+    queue.purge()
+    simulated.settle()
+    left = simulated.ready("limited")
+    assert queue._ready_bytes == sum(map(len, left))
+
+
+def test_the_order_of_a_queue_is_that_of_the_publishes(
+    simulated: SimulatedBroker, client: Client
+) -> None:
+    for body, mode in (("a", 1), ("b", 2), ("c", 1), ("d", 2)):
+        client.publish("", "q", body, delivery_mode=mode)
+    client.channel.commit()
+    simulated.settle()
+    assert simulated.ready("q") == ["a", "b", "c", "d"]
+
+
+def test_a_queue_that_is_deleted_before_the_commit_gets_nothing_and_the_rest_is_done(
+    simulated: SimulatedBroker, client: Client
+) -> None:
+    simulated.exchange("both")
+    for queue in ("q", "r"):
+        simulated.bind("both", queue)
+    Client(simulated).publish("", "q", "old")
+    simulated.settle()
+    client.get("q")
+    client.publish("both", "", "a")
+    client.ack("old")
+    simulated.vhost.delete_queue(simulated.vhost.queue("q"))
+    simulated.queue("q")
+    client.channel.commit()
+    simulated.settle()
+    assert simulated.ready("r") == ["a"]
+    assert simulated.ready("q") == []
+    assert client.told == ["committed"]
+
+
+def test_after_a_rollback_the_client_has_what_it_had(
+    simulated: SimulatedBroker, client: Client
+) -> None:
+    simulated.vhost.queue("q")
+    Client(simulated).publish("", "q", "a", "b", "c")
+    simulated.settle()
+    for _ in range(3):
+        client.get("q")
+    client.ack("a")
+    client.reject("b")
+    client.requeue("c")
+    client.publish("", "r", "d")
+    client.channel.rollback()
+    simulated.settle()
+    assert simulated.ready("q") == simulated.ready("r") == []
+    client.ack("a")
+    client.ack("b")
+    client.channel.commit()
+    client.channel.close()
+    simulated.settle()
+    assert simulated.ready("q") == ["c"]
+
+
+def test_what_was_settled_in_it_cannot_be_settled_twice(
+    simulated: SimulatedBroker, client: Client
+) -> None:
+    Client(simulated).publish("", "q", "a")
+    simulated.settle()
+    client.get("q")
+    client.ack("a")
+    with pytest.raises(PreconditionFailedError, match="unknown delivery tag"):
+        client.ack("a")
+
+
+def test_what_is_given_back_in_it_is_given_back_at_the_commit(
+    simulated: SimulatedBroker, client: Client
+) -> None:
+    Client(simulated).publish("", "q", "a")
+    simulated.settle()
+    client.get("q")
+    client.requeue("a")
+    simulated.settle()
+    assert simulated.ready("q") == []
+    client.channel.commit()
+    simulated.settle()
+    assert simulated.ready("q") == ["a"]
+
+
+def test_a_channel_that_is_closed_rolls_back(simulated: SimulatedBroker, client: Client) -> None:
+    Client(simulated).publish("", "q", "a")
+    simulated.settle()
+    client.get("q")
+    client.ack("a")
+    client.publish("", "r", "b")
+    client.channel.close()
+    simulated.settle()
+    assert simulated.ready("q") == ["a"]
+    assert simulated.ready("r") == []
+
+
+def test_transactions_and_confirms_exclude_each_other(simulated: SimulatedBroker) -> None:
+    one, other = Client(simulated).channel, Client(simulated).channel
+    one.select_transactions()
+    one.select_transactions()
+    with pytest.raises(PreconditionFailedError, match="cannot switch from tx to confirm mode"):
+        one.select_confirms()
+    other.select_confirms()
+    with pytest.raises(PreconditionFailedError, match="cannot switch from confirm to tx mode"):
+        other.select_transactions()
+    for call in (other.commit, other.rollback):
+        with pytest.raises(PreconditionFailedError, match="channel is not transactional"):
+            call()
