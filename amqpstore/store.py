@@ -16,7 +16,6 @@ import logging
 import os
 import time
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
 
 from amqpstore import marker
 from amqpstore.backing import Backing
@@ -208,16 +207,13 @@ class Store:
         *,
         priority: int = 0,
         expires_ms: int = 0,
-        ready_when_durable: bool = False,
     ) -> bool:
         """Put messages, all of them persistent or none, at the end of each of the queues.
 
         See `place`, which this is for the case that all queues are treated alike.
         """
         placements = [Placement(queue, expires_ms) for queue in queues]
-        return self.place(
-            placements, messages, priority=priority, ready_when_durable=ready_when_durable
-        )
+        return self.place(placements, messages, priority=priority)
 
     def place(
         self,
@@ -225,14 +221,14 @@ class Store:
         messages: list[Message],
         *,
         priority: int = 0,
-        ready_when_durable: bool = False,
+        withheld: list[tuple[Queue, Run]] | None = None,
     ) -> bool:
         """Put messages, all of them persistent or none, in queues.
 
         One publish is in all of its durable queues or, when a crash comes first, in none.
         Returns whether they entered the log: whether a promise about them has to wait for it.
-        Args: priority, which the store keeps and does not act on. With `ready_when_durable` they
-        can be taken only then.
+        Args: priority, which the store keeps and does not act on; withheld, where they are added
+        to instead of being ready, until `make_ready`.
         Raises: StoreClosedError, DiskFullError; nothing is done then.
         """
         self.check_writable(publishing=True)
@@ -276,8 +272,8 @@ class Store:
                 priority=priority,
             )
             queue.next_sequence += count
-            if ready_when_durable:
-                self._log.when_durable(partial(self._make_ready, queue, run))
+            if withheld is not None:
+                withheld.append((queue, run))
             else:
                 queue.ready.append(run)
                 self._memory.hold(queue, run)
@@ -335,7 +331,7 @@ class Store:
                 return None
             run = self._cut(queue, run, 0, len(found))
             self._bring_back(run, found)
-            self._make_ready(queue, run)
+            self.make_ready(queue, run)
         return run.messages[0] if run.messages else None
 
     def withdraw(self, queue: Queue, limit: int) -> Run | MessageDamagedError | None:
@@ -377,7 +373,7 @@ class Store:
 
     def put_back(self, queue: Queue, run: Run) -> None:
         """A run that was withdrawn is ready again, in its place."""
-        self._make_ready(queue, run)
+        self.make_ready(queue, run)
 
     def ready_bytes(self, queue: Queue) -> int:
         """Bytes in the bodies of what is ready, as far as it can be read.
@@ -403,7 +399,7 @@ class Store:
     def requeue(self, queue: Queue, run: Run) -> None:
         """A run that was taken goes back to its place; it says that it was delivered."""
         run.delivery_count += 1
-        self._make_ready(queue, run)
+        self.make_ready(queue, run)
 
     def purge(self, queue: Queue) -> int:
         """Remove all that is ready. Returns how many messages that were."""
@@ -634,7 +630,8 @@ class Store:
         if run.first_id >= FIRST_TRANSIENT:
             self._transient.release(run.first_id, run.count)
 
-    def _make_ready(self, queue: Queue, run: Run) -> None:
+    def make_ready(self, queue: Queue, run: Run) -> None:
+        """A run takes its place in its queue: it can be taken."""
         if queue.deleted:
             if run.messages is None:
                 self._release_transient(run)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -70,15 +71,16 @@ class Transaction:
         self._check()
         self._store.check_writable(publishing=bool(self._publishes))
         self._has_ended = True
+        withheld: list[tuple[Queue, Run]] = []
         for publish in self._publishes:
             self._store.place(
-                publish.placements,
-                publish.messages,
-                priority=publish.priority,
-                ready_when_durable=True,
+                publish.placements, publish.messages, priority=publish.priority, withheld=withheld
             )
         for queue, run in self._acks:
             self._store.ack(queue, run)
+        # Only now: what is not in the log itself waits for the rest, which is.
+        for queue, run in withheld:
+            self._store.when_durable(partial(self._store.make_ready, queue, run))
 
     def rollback(self) -> list[tuple[Queue, Run]]:
         """Forget it. Returns what was to be acked: it stays with who took it.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
+from hypothesis import assume
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
@@ -560,7 +561,10 @@ class BrokerAgainstModel(RuleBasedStateMachine):
     @precondition(lambda self: self._holders)
     @rule(pick=picks, requeue=st.booleans())
     def recover(self, pick: int, requeue: bool) -> None:
-        number = self._holders[pick % len(self._holders)].number
+        holder = self._holders[pick % len(self._holders)]
+        number = holder.number
+        held = holder.unacked
+        assume(requeue or not any(one.queue.is_delivered_too_often(one.entry) for one in held))
         self._on_channel(
             number,
             lambda: self.world.channels[number].recover(requeue=requeue),

@@ -10,6 +10,7 @@ has its turn first.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
@@ -103,6 +104,7 @@ class Model:
         self.channels: dict[int, Channel] = {}
         self.durable: dict[Queue, list[Entry]] = {}
         self.is_logged = False
+        self._logged_count = 0
         self._waiters: list[Callable[[], None]] = []
 
     # Exchanges and bindings.
@@ -254,8 +256,10 @@ class Model:
             return
         self._return_unrouted(channel, sent)
         taken = [self._most(queue, letters, immediate=immediate) for queue in sent.route]
-        logged = self._place(sent, taken, now=True)
-        self._arrived(sent, taken)
+        before = self._logged_count
+        placed = self._place(sent, taken, now=True)
+        logged = self._logged_count > before
+        self._arrived(placed)
         self._return_undelivered(channel, sent, taken)
         accepted = len(letters) if immediate else min(taken, default=len(letters))
         if channel.confirms:
@@ -328,24 +332,24 @@ class Model:
             able += min(by_channel, limit - len(channel.counted)) if limit else by_channel
         return min(able, most)
 
-    def _place(self, sent: Sent, taken: Sequence[int], *, now: bool) -> bool:
-        """Put letters at the end of their queues, ready now or once they are durable.
-
-        Returns whether any of them had to be logged.
-        """
-        logged = False
+    def _place(
+        self, sent: Sent, taken: Sequence[int], *, now: bool
+    ) -> list[tuple[Queue, list[Entry]]]:
+        """Put letters at the end of their queues, ready now or once they are durable."""
+        placed = []
         for queue, count in zip(sent.route, taken, strict=True):
-            if queue.is_deleted:
-                continue
             entries = [self._entry(queue, letter) for letter in sent.letters[:count]]
+            if queue.is_deleted or not entries:
+                continue
             queue.entries += entries
+            placed.append((queue, entries))
             for entry in entries:
-                logged |= self._log(queue, entry)
+                self._log(queue, entry)
             if now:
                 self._make_ready(entries)
-            elif entries:
+            else:
                 self._when_durable(partial(self._make_ready, entries))
-        return logged
+        return placed
 
     def _entry(self, queue: Queue, letter: Letter) -> Entry:
         """Of the message's and the queue's time to live the smaller holds."""
@@ -361,14 +365,12 @@ class Model:
             entry.state = State.READY
             entry.ready_since_ms = self.now_ms
 
-    def _arrived(self, sent: Sent, taken: Sequence[int]) -> None:
+    def _arrived(self, placed: Iterable[tuple[Queue, list[Entry]]]) -> None:
         """Letters are ready. Whoever can take them does so before a limit, or a time to live of
         0, makes them go."""
-        for queue, count in zip(sent.route, taken, strict=True):
-            if queue.is_deleted or not count:
-                continue
-            entry = queue.entries[-1]
-            if queue.is_limited or 0 < entry.expires_ms <= self.now_ms:
+        for queue, entries in placed:
+            is_due = 0 < entries[0].expires_ms <= self.now_ms
+            if not queue.is_deleted and (queue.is_limited or is_due):
                 self._serve(queue)
                 self._expire(queue)
                 self._drop_excess(queue)
@@ -466,12 +468,11 @@ class Model:
     ) -> None:
         """One transaction: what is acked is gone at once, what is placed is ready, and `then`
         called, when all of it is durable."""
-        for sent, taken in plans:
-            self._place(sent, taken, now=False)
+        placed = [self._place(sent, taken, now=False) for sent, taken in plans]
         for queue, entry in acked:
             self._gone(queue, entry)
-        for sent, taken in plans:
-            self._when_durable(partial(self._arrived, sent, taken))
+        for each in placed:
+            self._when_durable(partial(self._arrived, each))
         if then:
             self._when_durable(then)
 
@@ -838,7 +839,7 @@ class Model:
         ]
         for queue in self.queues.values():
             queue.consumers.clear()
-            queue.entries = list(durable.get(queue, []))
+            queue.entries = [replace(entry) for entry in durable.get(queue, [])]
             self._make_ready(queue.entries)
         self.durable = dict(durable)
         for queue in list(self.queues.values()):
@@ -850,11 +851,11 @@ class Model:
         if entry in queue.entries:
             queue.entries.remove(entry)
 
-    def _log(self, queue: Queue, entry: Entry) -> bool:
-        """Something was done to a message: to be durable, where it is that itself."""
-        is_logged = queue.survives and not queue.is_deleted and entry.letter.persistent
-        self.is_logged |= is_logged
-        return is_logged
+    def _log(self, queue: Queue, entry: Entry) -> None:
+        """Something was done to a message: the log is told where both are durable."""
+        if queue.survives and not queue.is_deleted and entry.letter.persistent:
+            self.is_logged = True
+            self._logged_count += 1
 
     def _when_durable(self, callback: Callable[[], None]) -> None:
         """Call back when all that was done so far is durable: now, where it is already."""

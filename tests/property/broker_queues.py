@@ -121,9 +121,10 @@ class Queue:
         return next(iter(self.ready), None)
 
     def can_be_served(self, consumer: Consumer) -> Entry | None:
-        """What a consumer gets now, if anything: its windows have to have room for it."""
+        """What a consumer gets now, if anything: its windows have to have room for it, or if it
+        passes over others for the first of these."""
         entry = self.next_for(consumer)
-        return entry if entry and consumer.has_room(entry.size) else None
+        return entry if entry and consumer.has_room(self.ready[0].size) else None
 
 
 class Window(NamedTuple):
