@@ -256,7 +256,7 @@ class Keeper:
             self._removals.append(partial(self._remove_merged, merged))
         for queue_id, states in result.states.items():
             if queue := self._queues.get(queue_id):
-                self._memory.let_go(queue, queue.page_out(states, _MOST_RUNS))
+                self._memory.let_go(queue, queue.page_out(states, 0 if queue.lazy else _MOST_RUNS))
 
     def _to_compact(self) -> list[Account]:
         return choose(

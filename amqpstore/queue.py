@@ -169,8 +169,8 @@ class Queue:
         self.index = {state.number: state for state in states}
         freed = 0
         paged_out = []
-        # The first file's messages are next to be taken.
-        for state in reversed(states[1:]):
+        # The first file's messages are next to be taken, but of a queue that keeps nothing.
+        for state in reversed(states[1:] if most_runs else states):
             if len(self.ready) <= most_runs:
                 break
             # A part of it may be paged out already.

@@ -309,8 +309,8 @@ class Store:
         run.delivery_count += 1
         self._log_run(_DELIVERED, queue, run, run.delivery_count + 1)
 
-    def peek(self, queue: Queue) -> Message | None:
-        """The message at the head of a queue, which stays there.
+    def peek(self, queue: Queue, first_sequence: int = 0) -> Message | None:
+        """The message at the head of a queue, which stays there: the one that `take` is to give.
 
         None where nothing is ready, or where it cannot be read: `take` then says so.
         """
@@ -321,6 +321,8 @@ class Store:
             except (DamageError, OSError):
                 return None
             queue.paged_in(file, runs)
+        if first_sequence:
+            return self._peek_behind(queue, first_sequence)
         if not queue.ready.count:
             return None
         run = queue.ready.first
@@ -333,6 +335,16 @@ class Store:
             self._bring_back(run, found)
             self.make_ready(queue, run)
         return run.messages[0] if run.messages else None
+
+    def _peek_behind(self, queue: Queue, first_sequence: int) -> Message | None:
+        for run in queue.ready:
+            if run.end > first_sequence:
+                place = max(first_sequence - run.first_sequence, 0)
+                if run.messages is not None:
+                    return run.messages[place]
+                found = self._read_back(run, place, 1)
+                return None if isinstance(found, MessageDamagedError) else found[0]
+        return None
 
     def withdraw(self, queue: Queue, limit: int) -> Run | MessageDamagedError | None:
         """As `take`, but nobody is handed the run: it does not count as delivered.

@@ -190,6 +190,8 @@ class Channel:
             self.window.remove(delivery.run)
             if delivery.queue.redeliver(delivery.taken):
                 self.deliver(consumer, delivery.taken)
+            else:
+                self.resume()
 
     def pause(self, *, paused: bool) -> None:
         """Whether deliveries have to wait."""

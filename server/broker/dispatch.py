@@ -13,8 +13,12 @@ from typing import TYPE_CHECKING
 from server.broker.errors import AccessRefusedError
 
 if TYPE_CHECKING:
+    from server.broker.channel import Channel
     from server.broker.consumer import Consumer
     from server.broker.queue import Queue
+
+
+_UNLIMITED = 1 << 32
 
 
 class Dispatch:
@@ -69,19 +73,23 @@ class Dispatch:
             return self.consumers[:1]
         return self.consumers
 
-    @property
-    def capacity(self) -> int:
-        """How many messages they can take now, together."""
-        by_channel: dict[object, int] = {}
+    def capacity(self, size: int) -> int:
+        """How many messages of `size` bytes they can take now, together."""
+        unlimited = 0
+        by_channel: dict[Channel, int] = {}
         for consumer in self.active:
-            taken = 1 if consumer.minds_size else consumer.capacity
-            taken = 0 if consumer.minds_size and not consumer.fits(1) else taken
+            taken = consumer.capacity
+            if taken <= 0 or (consumer.minds_size and not consumer.fits(size)):
+                continue
             channel = consumer.channel
-            whole = by_channel.get(channel, 0) + max(taken, 0)
-            if channel.window.messages and not consumer.no_ack:
-                whole = min(whole, max(channel.window.messages - channel.window.unacked, 0))
-            by_channel[channel] = whole
-        return sum(by_channel.values())
+            if consumer.no_ack or not (consumer.window.is_limited or channel.window.is_limited):
+                unlimited += _UNLIMITED
+                continue
+            taken = by_channel.get(channel, 0) + (1 if consumer.minds_size else taken)
+            if channel.window.messages:
+                taken = min(taken, channel.window.messages - channel.window.unacked)
+            by_channel[channel] = taken
+        return unlimited + sum(by_channel.values())
 
     def pump(self) -> None:
         """Hand out what is ready while anybody can take it.
@@ -117,7 +125,7 @@ class Dispatch:
         given = 0
         while queue.ready_count and (limit := min(share - given, consumer.capacity)) > 0:
             if consumer.minds_size:
-                head = queue.peek()
+                head = queue.peek(shunned)
                 if head is not None and not consumer.fits(len(head.body)):
                     break
                 limit = 1

@@ -128,9 +128,11 @@ def queue_type(name: str) -> type[Queue]:
     return Queue
 
 
-def history_settings(exchange: RecentHistoryExchange) -> Settings:
-    """Of the queue of a recent-history exchange."""
-    return Settings(max_length=exchange.length)
+def held_settings(exchange: DelayedExchange | RecentHistoryExchange) -> Settings:
+    """Of the queue of an exchange. What waits long has no business in memory."""
+    if isinstance(exchange, RecentHistoryExchange):
+        return Settings(max_length=exchange.length)
+    return Settings(queue_mode="lazy")
 
 
 class HeldMessages:

@@ -72,18 +72,17 @@ class Levels:
             for level in self._descending:
                 self._store.set_lazy(level, lazy=lazy)
 
-    def head(self) -> amqpstore.Queue | None:
-        """The level whose messages are next to be taken; None where nothing is ready."""
-        return next((level for level in self._descending if level.ready_count), None)
-
     def least(self) -> amqpstore.Queue | None:
         """The level whose messages are first to be dropped; None where nothing is ready."""
         return next((level for level in reversed(self._descending) if level.ready_count), None)
 
-    def peek(self) -> Message | None:
-        """The message at the head, which stays; None where there is none that can be read."""
-        level = self.head()
-        return self._store.peek(level) if level else None
+    def peek(self, not_from: object = None) -> Message | None:
+        """The message that `take` would give, which stays; None where there is none to be read."""
+        for level in self._descending:
+            first = _first_but(level, not_from) if not_from else 0
+            if level.ready_count and (message := self._store.peek(level, first)):
+                return message
+        return None
 
     def take(
         self, limit: int, *, acked: bool, not_from: object = None

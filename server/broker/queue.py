@@ -169,7 +169,8 @@ class Queue:
         count = None
         if immediate or settings.rejects:
             self.pump()
-            able = 0 if self.ready_count else self.consumers.capacity
+            largest = max([len(message.body) for message in messages])
+            able = 0 if self.ready_count else self.consumers.capacity(largest)
             count = able if immediate else self._room(messages, able)
         return Placement(self._level(label, expires_ms), expires_ms, count)
 
@@ -229,9 +230,9 @@ class Queue:
 
     # What goes out.
 
-    def peek(self) -> Message | None:
-        """The message at the head, which stays; None where there is none that can be read."""
-        return self.levels.peek()
+    def peek(self, not_from: object = None) -> Message | None:
+        """The message that `take` would give, which stays; None where there is none to be read."""
+        return self.levels.peek(not_from)
 
     def take(self, limit: int, *, acked: bool, not_from: object = None) -> Taken | None:
         """Up to `limit` messages off the head; None where there is none for whoever asks.

@@ -24,7 +24,7 @@ from server.broker.held import (
     DelayQueue,
     HeldMessages,
     held_queue_name,
-    history_settings,
+    held_settings,
     queue_type,
 )
 from server.broker.names import RESERVED_PREFIX, check_name, without_line_ends
@@ -213,8 +213,7 @@ class VirtualHost:
                 definition, durable=exchange.durable, changes=changes
             )
             queue = self.add_queue(stored, durable=exchange.durable)
-        if isinstance(exchange, RecentHistoryExchange):
-            queue.settings = history_settings(exchange)
+        queue.settings = held_settings(exchange)
         self._apply_to_queue(queue)
         exchange.held = queue
         return is_new

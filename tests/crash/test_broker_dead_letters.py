@@ -7,16 +7,18 @@ routed when its delay is over however often the power goes in between (P4).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 
 import server.broker.dead_letter
 from amqpstore import Run, Store
+from amqpstore.catalog import Change
 from server.broker.held import DelayQueue, HistoryQueue
-from server.broker.queue import Taken
+from server.broker.queue import Queue, Taken
 from server.broker.transaction import Transaction
-from tests.crash.broker_world import Later, Places, Simulation, World, sync_at_once, violations
+from server.broker.vhost import VirtualHost
+from tests.crash.broker_world import Later, Places, World, sync_at_once, violations
 
 Bug = Callable[[pytest.MonkeyPatch], None]
 
@@ -458,8 +460,12 @@ def slices_end_at_once(patch: pytest.MonkeyPatch) -> None:
 
 
 def deleted_at_once(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Simulation, "flush", lambda self: None)
-    patch.setattr(World, "flush", lambda self: None)
+    """Before what left it is durable elsewhere."""
+
+    def delete(self: VirtualHost, queue: Queue, changes: Sequence[Change]) -> None:
+        self.core.store.delete_queue(*queue.levels, changes=changes)
+
+    patch.setattr(VirtualHost, "_delete_levels", delete)
 
 
 def history_is_sent_and_gone(patch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,7 @@ import pytest
 import amqpstore.transaction
 import server.broker.publishing
 import server.broker.transaction
-from amqpstore import Message, Store
+from amqpstore import Message, Queue, Run, Store
 from amqpstore.queue import Placement
 from server.broker.channel import Channel
 from server.broker.label import Label
@@ -374,7 +374,7 @@ def a_batch_for_each_queue(patch: pytest.MonkeyPatch) -> None:
         messages: list[Message],
         *,
         priority: int,
-        ready_when_durable: bool = False,
+        withheld: list[tuple[Queue, Run]] | None = None,
     ) -> bool:
         logged = False
         for placement in placements:
@@ -383,7 +383,7 @@ def a_batch_for_each_queue(patch: pytest.MonkeyPatch) -> None:
                 [placement],
                 messages,
                 priority=priority,
-                ready_when_durable=ready_when_durable,
+                withheld=withheld,
             )
             sync_at_once(self)
         return logged

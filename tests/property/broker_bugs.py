@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -58,7 +58,10 @@ def a_limit_drops_the_newest(patch: Patch) -> None:
 
 
 def a_limit_drops_the_highest_priority(patch: Patch) -> None:
-    patch.setattr(Levels, "least", Levels.head)
+    def most(self: Levels) -> amqpstore.Queue | None:
+        return next((level for level in self if level.ready_count), None)
+
+    patch.setattr(Levels, "least", most)
 
 
 def what_was_requeued_does_not_expire(patch: Patch) -> None:
@@ -268,3 +271,19 @@ BUGS: Sequence[Callable[[Patch], None]] = [
     a_fanout_of_dead_letters_goes_to_one,
     deliveries_are_not_logged,
 ]
+
+QUEUES: Mapping[Callable[[Patch], None], tuple[dict[str, Any], dict[str, Any]]] = {
+    a_limit_drops_the_highest_priority: ({"x-max-length": 1, "x-max-priority": 2}, {}),
+    a_circle_of_dead_letters_is_not_cut: (
+        {"x-message-ttl": 10, "x-dead-letter-exchange": "", "x-dead-letter-routing-key": "q1"},
+        {"x-message-ttl": 10, "x-dead-letter-exchange": "", "x-dead-letter-routing-key": "q0"},
+    ),
+    a_death_is_not_counted_twice: (
+        {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "q0"},
+        {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "q1"},
+    ),
+    a_rollback_loses_deliveries: ({}, {}),
+    a_closed_channel_loses_what_it_had_settled: ({}, {}),
+    a_rejected_message_comes_back_to_who_rejected_it: ({}, {}),
+}
+"""Arguments of two queues with which a bug is seen soon; the others show with any."""

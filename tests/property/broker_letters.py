@@ -48,7 +48,9 @@ def shown(letter: Letter) -> Letter:
     return letter.without("BCC")
 
 
-def dead(letter: Letter, queue: str, reason: str, exchange: str, key: str | None, now_ms: int) -> Letter:
+def dead(
+    letter: Letter, queue: str, reason: str, exchange: str, key: str | None, now_ms: int
+) -> Letter:
     """What a letter is when it has left a queue for the exchange of its dead letters.
 
     The header x-death has an entry for each queue and reason, the latest first, that counts. Who

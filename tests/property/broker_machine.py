@@ -1,4 +1,4 @@
-"""The state machine: whatever clients, operators, the clock and the mains do, done to both sides."""
+"""The state machine: what clients, operators, the clock and the mains do, done to both sides."""
 
 from __future__ import annotations
 
@@ -10,14 +10,13 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 import server.broker.policy
-from amqpstore import MessageDamagedError
 from server.broker.consumer import ConsumerOptions
 from server.broker.errors import BrokerError
 from server.broker.exchanges.base import Exchange as BrokerExchange
 from server.broker.queue import Queue as BrokerQueue
 from tests.property.broker_letters import Letter
-from tests.property.broker_model import Model, Refused
-from tests.property.broker_queues import Channel, Entry, Queue, State, Window
+from tests.property.broker_model import Model, RefusedError
+from tests.property.broker_queues import Channel, Entry, Queue, Window
 from tests.property.broker_topology import Binding, Exchange, Policy
 from tests.property.broker_world import START_MS, World
 
@@ -52,7 +51,7 @@ _dead_letters = st.sampled_from(
     ]
 )
 # Nothing expires in the same ms as a queue: which comes first is anybody's guess.
-_limits = {
+_limits: dict[str, list[Any]] = {
     "message-ttl": [0, 10, 20, 50],
     "expires": [31, 71],
     "max-length": [0, 1, 2, 3],
@@ -64,7 +63,6 @@ _limits = {
     "single-active-consumer": [True],
 }
 _limit = st.sampled_from([(name, value) for name, values in _limits.items() for value in values])
-_odd = st.sampled_from([{"x-max-length": -1}, {"x-overflow": "burst"}, {"x-expires": 0}])
 queue_arguments = st.one_of(
     st.just({}),
     _dead_letters,
@@ -73,8 +71,16 @@ queue_arguments = st.one_of(
     ),
 )
 headers = st.sampled_from(
-    [{}, {}, {}, {"CC": ["q1"]}, {"BCC": ["q2", "a"]}, {"CC": ["a"], "BCC": ["q0"]}, {"size": 1},
-     {"size": 1, "colour": "red"}]
+    [
+        {},
+        {},
+        {},
+        {"CC": ["q1"]},
+        {"BCC": ["q2", "a"]},
+        {"CC": ["a"], "BCC": ["q0"]},
+        {"size": 1},
+        {"size": 1, "colour": "red"},
+    ]
 )
 policies = st.lists(
     st.builds(
@@ -84,8 +90,9 @@ policies = st.lists(
         st.sampled_from(["all", "queues", "exchanges"]),
         st.integers(0, 1),
         st.one_of(
-            st.lists(_limit.filter(lambda limit: limit[0] != "single-active-consumer"), max_size=2)
-            .map(dict),
+            st.lists(
+                _limit.filter(lambda limit: limit[0] != "single-active-consumer"), max_size=2
+            ).map(dict),
             st.just({"alternate-exchange": "e1"}),
             st.just({"dead-letter-exchange": "e0"}),
         ),
@@ -99,8 +106,11 @@ class BrokerAgainstModel(RuleBasedStateMachine):
     """One virtual host, two connections with three channels, over many lives of the process.
 
     Half of the histories make everything durable after each rule; in the others that is a rule
-    of its own, so that much is under way at a time.
+    of its own, so that much is under way at a time. `first_queues` are the arguments of the first
+    two queues, where not any will do.
     """
+
+    first_queues: tuple[dict[str, Any], dict[str, Any]] | None = None
 
     def __init__(self) -> None:
         super().__init__()
@@ -126,6 +136,7 @@ class BrokerAgainstModel(RuleBasedStateMachine):
         messages=st.integers(0, 2),
         consumers=st.lists(st.tuples(channels, picks), min_size=1, max_size=4),
         mode=st.sampled_from(["", "confirms", "transactions"]),
+        is_private=st.booleans(),
     )
     def begin(
         self,
@@ -136,7 +147,9 @@ class BrokerAgainstModel(RuleBasedStateMachine):
         messages: int,
         consumers: list[tuple[int, int]],
         mode: str,
+        is_private: bool,
     ) -> None:
+        first, second = self.first_queues or (first, second)
         self.is_eager = is_eager
         self.declare_exchange("e0", kind, True, False, False, None)
         self.declare_exchange("e1", "fanout", True, False, False, None)
@@ -144,6 +157,8 @@ class BrokerAgainstModel(RuleBasedStateMachine):
             self.declare_queue(1, name, True, False, False, arguments)
             self.bind("e0", "queue", name, "a", {})
         self.bind("e1", "queue", "q1", "", {})
+        if is_private:
+            self.declare_queue(3, "q2", True, True, False, {})
         for number in CONNECTIONS:
             self.qos(number, messages, 0, number == 3)
         for number, pick in consumers:
@@ -227,23 +242,25 @@ class BrokerAgainstModel(RuleBasedStateMachine):
         arguments: dict[str, Any],
     ) -> None:
         if "x-dead-letter-exchange" not in arguments:
-            arguments = {
-                key: value for key, value in arguments.items() if "routing-key" not in key
-            }
+            arguments = {key: value for key, value in arguments.items() if "routing-key" not in key}
         connection = CONNECTIONS[number]
         owner = connection if exclusive else None
         self._both(
-            lambda: self.world.vhost.declare_queue(
-                name,
-                durable=durable,
-                exclusive=exclusive,
-                auto_delete=auto_delete,
-                arguments=arguments,
-                connection=connection,
-            ).name,
-            lambda: self.model.declare_queue(
-                Queue(name, durable, auto_delete, arguments, owner), connection
-            ).name,
+            lambda: (
+                self.world.vhost.declare_queue(
+                    name,
+                    durable=durable,
+                    exclusive=exclusive,
+                    auto_delete=auto_delete,
+                    arguments=arguments,
+                    connection=connection,
+                ).name
+            ),
+            lambda: (
+                self.model.declare_queue(
+                    Queue(name, durable, auto_delete, arguments, owner), connection
+                ).name
+            ),
         )
 
     @precondition(lambda self: self.model.queues)
@@ -357,6 +374,7 @@ class BrokerAgainstModel(RuleBasedStateMachine):
         mandatory: bool,
         immediate: bool,
     ) -> None:
+        self._assume_no_size_is_shared(immediate)
         letters = []
         for size in sizes:
             self.bodies += 1
@@ -364,9 +382,7 @@ class BrokerAgainstModel(RuleBasedStateMachine):
             letters.append(Letter(exchange, key, body, persistent, priority, expiration, more))
         self._on_channel(
             number,
-            lambda: self.world.publish(
-                number, letters, mandatory=mandatory, immediate=immediate
-            ),
+            lambda: self.world.publish(number, letters, mandatory=mandatory, immediate=immediate),
             lambda channel: self.model.publish(
                 channel, letters, mandatory=mandatory, immediate=immediate
             ),
@@ -424,9 +440,7 @@ class BrokerAgainstModel(RuleBasedStateMachine):
         exclusive=st.sampled_from([False] * 9 + [True]),
         priority=st.integers(0, 1),
     )
-    def consume(
-        self, number: int, pick: int, no_ack: bool, exclusive: bool, priority: int
-    ) -> None:
+    def consume(self, number: int, pick: int, no_ack: bool, exclusive: bool, priority: int) -> None:
         name = self._picked(pick)
         self.consumers += pick != UNKNOWN - 1
         tag = f"c{self.consumers}"
@@ -485,9 +499,7 @@ class BrokerAgainstModel(RuleBasedStateMachine):
         def pause(channel: Channel) -> None:
             channel.is_paused = paused
 
-        self._on_channel(
-            number, lambda: self.world.channels[number].pause(paused=paused), pause
-        )
+        self._on_channel(number, lambda: self.world.channels[number].pause(paused=paused), pause)
 
     @rule(number=channels, pick=picks, no_ack=st.booleans())
     def get_one(self, number: int, pick: int, no_ack: bool) -> None:
@@ -563,8 +575,6 @@ class BrokerAgainstModel(RuleBasedStateMachine):
     def recover(self, pick: int, requeue: bool) -> None:
         holder = self._holders[pick % len(self._holders)]
         number = holder.number
-        held = holder.unacked
-        assume(requeue or not any(one.queue.is_delivered_too_often(one.entry) for one in held))
         self._on_channel(
             number,
             lambda: self.world.channels[number].recover(requeue=requeue),
@@ -589,6 +599,9 @@ class BrokerAgainstModel(RuleBasedStateMachine):
     @rule(pick=picks)
     def commit(self, pick: int) -> None:
         number = self._transacted[pick % len(self._transacted)] if pick != UNKNOWN else 1
+        transaction = self.model.channels[number].transaction
+        sent = transaction.sent if transaction else []
+        self._assume_no_size_is_shared(any(one.immediate for one in sent))
         self._on_channel(
             number,
             lambda: self.world.channels[number].commit(),
@@ -736,7 +749,7 @@ class BrokerAgainstModel(RuleBasedStateMachine):
             error = type(raised).__name__
         try:
             expected = modelled()
-        except Refused as raised:
+        except RefusedError as raised:
             refused = str(raised)
         assert (answer, error) == (expected, refused)
         self._take_turns()
@@ -751,7 +764,7 @@ class BrokerAgainstModel(RuleBasedStateMachine):
 
     def _compare(self) -> None:
         vhost = self.world.vhost
-        assert list(vhost.exchanges) and set(vhost.exchanges) == set(self.model.topology.exchanges)
+        assert set(vhost.exchanges) == set(self.model.topology.exchanges)
         bound = sum(len(exchange.bindings) for exchange in vhost.exchanges.values())
         assert bound == len(self.model.topology.bindings)
         assert self.world.store.log.is_empty == (not self.model.is_logged)
@@ -790,7 +803,9 @@ class BrokerAgainstModel(RuleBasedStateMachine):
         outlet.answers.clear()
         channel.answers.clear()
         assert [
-            (tag, one.queue.name) for one in real._unacked for tag in range(one.first_sequence, one.end)
+            (tag, one.queue.name)
+            for one in real._unacked
+            for tag in range(one.first_sequence, one.end)
         ] == [(one.tag, one.queue.name) for one in channel.unacked]
         counted = channel.counted
         assert (real.window.unacked, real.window.unacked_bytes) == (
@@ -798,6 +813,11 @@ class BrokerAgainstModel(RuleBasedStateMachine):
             sum(one.entry.size for one in counted),
         )
         assert set(real.consumers) == set(channel.consumers)
+
+    def _assume_no_size_is_shared(self, immediate: bool) -> None:
+        for queue in self.model.queues.values():
+            shares = [one.channel for one in queue.consumers if one.channel.window.size]
+            assume(len(set(shares)) == len(shares) or not (immediate or queue.rejects))
 
     def _picked(self, pick: int) -> str:
         names = list(self.model.queues)

@@ -9,6 +9,7 @@ has its turn first.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -48,7 +49,7 @@ PREDECLARED = {
 }
 
 
-class Refused(Exception):
+class RefusedError(Exception):
     """A request that the broker refuses; the argument is the name of its error."""
 
 
@@ -67,7 +68,7 @@ class Left(NamedTuple):
 
     queue: str
     reason: str
-    count: int
+    messages: int
 
 
 class Flushed(NamedTuple):
@@ -112,23 +113,23 @@ class Model:
     def declare_exchange(self, exchange: Exchange) -> None:
         present = self.topology.exchanges.get(exchange.name)
         if not exchange.name:
-            raise Refused("AccessRefusedError")
+            raise RefusedError("AccessRefusedError")
         if present is not None:
             if present != exchange:
-                raise Refused("PreconditionFailedError")
+                raise RefusedError("PreconditionFailedError")
             return
         if exchange.name.startswith("amq."):
-            raise Refused("AccessRefusedError")
+            raise RefusedError("AccessRefusedError")
         self.topology.exchanges[exchange.name] = exchange
 
     def delete_exchange(self, name: str, *, if_unused: bool = False) -> None:
         """Its bindings go with it, those to it as well."""
         if not name or name in PREDECLARED:
-            raise Refused("AccessRefusedError")
+            raise RefusedError("AccessRefusedError")
         if name not in self.topology.exchanges:
             return
         if if_unused and self.topology.bindings_of(name):
-            raise Refused("PreconditionFailedError")
+            raise RefusedError("PreconditionFailedError")
         del self.topology.exchanges[name]
         self.topology.bindings = [one for one in self.topology.bindings if one.source != name]
         self._delete_if_unbound(self.topology.unbind_all("exchange", name))
@@ -148,12 +149,12 @@ class Model:
 
     def _check_binding(self, binding: Binding) -> None:
         if not binding.source:
-            raise Refused("AccessRefusedError")
+            raise RefusedError("AccessRefusedError")
         ends: Mapping[str, Any] = (
             self.queues if binding.kind == "queue" else self.topology.exchanges
         )
         if binding.name not in ends or binding.source not in self.topology.exchanges:
-            raise Refused("NotFoundError")
+            raise RefusedError("NotFoundError")
 
     def _delete_if_unbound(self, names: Iterable[str]) -> None:
         for name in names:
@@ -167,9 +168,9 @@ class Model:
         """A queue that a connection may use."""
         queue = self.queues.get(name)
         if queue is None:
-            raise Refused("NotFoundError")
+            raise RefusedError("NotFoundError")
         if queue.owner not in (None, connection):
-            raise Refused("ResourceLockedError")
+            raise RefusedError("ResourceLockedError")
         return queue
 
     def declare_queue(self, asked: Queue, connection: object) -> Queue:
@@ -177,7 +178,7 @@ class Model:
             present = self.queue(asked.name, connection)
             for what in ("durable", "owner", "auto_delete", "arguments"):
                 if getattr(present, what) != getattr(asked, what):
-                    raise Refused("PreconditionFailedError")
+                    raise RefusedError("PreconditionFailedError")
             self._used(present)
             return present
         self.queues[asked.name] = asked
@@ -188,7 +189,7 @@ class Model:
         """Nothing of it becomes a dead letter. Its consumers are told, and what is unacked may
         be acked, to no effect. Returns how many messages were ready."""
         if (if_unused and queue.consumers) or (if_empty and queue.ready):
-            raise Refused("PreconditionFailedError")
+            raise RefusedError("PreconditionFailedError")
         count = len(queue.ready)
         unbound = self.topology.unbind_all("queue", queue.name)
         if isinstance(self.choices.peek(), Flushed):
@@ -247,9 +248,9 @@ class Model:
         if name:
             exchange = self.topology.exchanges.get(name)
             if exchange is None:
-                raise Refused("NotFoundError")
+                raise RefusedError("NotFoundError")
             if exchange.internal:
-                raise Refused("AccessRefusedError")
+                raise RefusedError("AccessRefusedError")
         sent = Sent(self._route(letters[0]), letters, mandatory, immediate)
         if channel.transaction is not None:
             channel.transaction.sent.append(sent)
@@ -257,7 +258,9 @@ class Model:
         self._return_unrouted(channel, sent)
         taken = [self._most(queue, letters, immediate=immediate) for queue in sent.route]
         before = self._logged_count
-        placed = self._place(sent, taken, now=True)
+        placed = self._place(sent, taken)
+        for _, entries in placed:
+            self._make_ready(entries)
         logged = self._logged_count > before
         self._arrived(placed)
         self._return_undelivered(channel, sent, taken)
@@ -297,7 +300,7 @@ class Model:
         if not (immediate or queue.rejects):
             return len(letters)
         self._pump(queue)
-        able = self._able(queue, len(letters))
+        able = self._able(queue, letters)
         if immediate:
             return able
         held = [entry.letter for entry in (*queue.ready, *queue.coming)] + list(before)
@@ -313,29 +316,30 @@ class Model:
             taken += 1
         return taken
 
-    def _able(self, queue: Queue, most: int) -> int:
-        """How many messages, of `most`, the consumers of a queue can take at once. None, where
-        some wait already."""
+    def _able(self, queue: Queue, letters: Sequence[Letter]) -> int:
+        """How many of these letters the consumers of a queue can take at once, if each is as
+        large as the largest of them. None, where others wait already."""
         if queue.ready:
             return 0
+        size = max(len(letter.body) for letter in letters)
         able = 0
         for channel in {consumer.channel: None for consumer in queue.active}:
             by_channel = 0
             for consumer in queue.active:
-                if consumer.channel is not channel or not consumer.has_room(0):
+                if consumer.channel is not channel or not consumer.has_room(size):
                     continue
                 if consumer.no_ack:
-                    return most
+                    return len(letters)
                 own = sum(one.consumer is consumer for one in channel.counted)
-                by_channel += (consumer.window.messages or most + own) - own
+                limit = consumer.window.messages
+                room = limit - own if limit else len(letters)
+                by_channel += 1 if consumer.minds_size else room
             limit = channel.window.messages
             able += min(by_channel, limit - len(channel.counted)) if limit else by_channel
-        return min(able, most)
+        return min(able, len(letters))
 
-    def _place(
-        self, sent: Sent, taken: Sequence[int], *, now: bool
-    ) -> list[tuple[Queue, list[Entry]]]:
-        """Put letters at the end of their queues, ready now or once they are durable."""
+    def _place(self, sent: Sent, taken: Sequence[int]) -> list[tuple[Queue, list[Entry]]]:
+        """Put letters at the end of their queues, where they are not ready yet."""
         placed = []
         for queue, count in zip(sent.route, taken, strict=True):
             entries = [self._entry(queue, letter) for letter in sent.letters[:count]]
@@ -345,10 +349,6 @@ class Model:
             placed.append((queue, entries))
             for entry in entries:
                 self._log(queue, entry)
-            if now:
-                self._make_ready(entries)
-            else:
-                self._when_durable(partial(self._make_ready, entries))
         return placed
 
     def _entry(self, queue: Queue, letter: Letter) -> Entry:
@@ -403,7 +403,7 @@ class Model:
         while not queue.rejects and queue.is_over_its_limit:
             left = self._left(queue, MAXLEN)
             going = []
-            for _ in range(left.count):
+            for _ in range(left.messages):
                 assert queue.is_over_its_limit, "more was dropped than there was too much"
                 entry = queue.first_to_drop
                 entry.state = State.GONE
@@ -420,8 +420,8 @@ class Model:
     def _bury(self, queue: Queue, entries: Sequence[Entry], reason: str) -> None:
         """The first of these leave their queue; how many of them, is the broker's choice."""
         left = self._left(queue, reason)
-        assert left.count <= len(entries), f"{left}, but there are {len(entries)}"
-        self._bury_together(queue, entries[: left.count], reason)
+        assert left.messages <= len(entries), f"{left}, but there are {len(entries)}"
+        self._bury_together(queue, entries[: left.messages], reason)
 
     def _bury_together(self, queue: Queue, entries: Sequence[Entry], reason: str) -> None:
         """Entries leave their queue and come to others, or to none, at once and for good."""
@@ -468,9 +468,11 @@ class Model:
     ) -> None:
         """One transaction: what is acked is gone at once, what is placed is ready, and `then`
         called, when all of it is durable."""
-        placed = [self._place(sent, taken, now=False) for sent, taken in plans]
+        placed = [self._place(sent, taken) for sent, taken in plans]
         for queue, entry in acked:
             self._gone(queue, entry)
+        for _, entries in itertools.chain(*placed):
+            self._when_durable(partial(self._make_ready, entries))
         for each in placed:
             self._when_durable(partial(self._arrived, each))
         if then:
@@ -486,14 +488,21 @@ class Model:
             channel.consumer_window = window
 
     def consume(
-        self, channel: Channel, queue: Queue, tag: str, *, no_ack: bool, exclusive: bool, priority: int
+        self,
+        channel: Channel,
+        queue: Queue,
+        tag: str,
+        *,
+        no_ack: bool,
+        exclusive: bool,
+        priority: int,
     ) -> None:
         if tag in channel.consumers:
-            raise Refused("NotAllowedError")
+            raise RefusedError("NotAllowedError")
         if exclusive and queue.settings.get("single-active-consumer"):
-            raise Refused("AccessRefusedError")
+            raise RefusedError("AccessRefusedError")
         if queue.consumers and (exclusive or queue.consumers[0].exclusive):
-            raise Refused("AccessRefusedError")
+            raise RefusedError("AccessRefusedError")
         window = channel.consumer_window
         consumer = Consumer(channel, queue, tag, no_ack, exclusive, priority, window)
         channel.consumers[tag] = consumer
@@ -513,7 +522,9 @@ class Model:
         else:
             self._used(queue)
 
-    def get(self, channel: Channel, queue: Queue, *, no_ack: bool) -> tuple[int, Letter, bool] | None:
+    def get(
+        self, channel: Channel, queue: Queue, *, no_ack: bool
+    ) -> tuple[int, Letter, bool] | None:
         """The first message: its delivery tag, the letter, and whether it was delivered before."""
         self._used(queue)
         self._expire(queue)
@@ -526,7 +537,13 @@ class Model:
         return None
 
     def _hand_out(
-        self, channel: Channel, queue: Queue, entry: Entry, consumer: Consumer | None, *, no_ack: bool
+        self,
+        channel: Channel,
+        queue: Queue,
+        entry: Entry,
+        consumer: Consumer | None,
+        *,
+        no_ack: bool,
     ) -> tuple[int, Letter, bool]:
         """An entry goes to a client, which has to ack it or not."""
         tag = channel.next_tag
@@ -610,7 +627,9 @@ class Model:
         assert found, f"{queue.name}: nothing was delivered too often"
         entry = found[0]
         behind = queue.ready[queue.ready.index(entry) :]
-        self._bury(queue, [one for one in behind if queue.is_delivered_too_often(one)], DELIVERY_LIMIT)
+        self._bury(
+            queue, [one for one in behind if queue.is_delivered_too_often(one)], DELIVERY_LIMIT
+        )
 
     # Acks.
 
@@ -650,12 +669,10 @@ class Model:
         else:
             named = [one for one in channel.unacked if one.tag <= tag]
         if not named or tag >= channel.next_tag:
-            raise Refused("PreconditionFailedError")
+            raise RefusedError("PreconditionFailedError")
         return named
 
-    def _settle(
-        self, channel: Channel, named: Sequence[Unacked], *, requeue: bool | None
-    ) -> None:
+    def _settle(self, channel: Channel, named: Sequence[Unacked], *, requeue: bool | None) -> None:
         """On a transacted channel it waits for the commit."""
         channel.unacked = [one for one in channel.unacked if one not in named]
         if channel.transaction is not None:
@@ -690,7 +707,7 @@ class Model:
             limit = [one.entry for one in _alike(given) if queue.is_delivered_too_often(one.entry)]
             left = self.choices.peek()
             self._bury(queue, limit, DELIVERY_LIMIT)
-            return left.count if isinstance(left, Left) else 0
+            return left.messages if isinstance(left, Left) else 0
         entry.given_back_by = giver
         self._make_ready([entry])
         return 1
@@ -699,12 +716,12 @@ class Model:
 
     def select_confirms(self, channel: Channel) -> None:
         if channel.transaction is not None:
-            raise Refused("PreconditionFailedError")
+            raise RefusedError("PreconditionFailedError")
         channel.confirms = True
 
     def select_transactions(self, channel: Channel) -> None:
         if channel.confirms:
-            raise Refused("PreconditionFailedError")
+            raise RefusedError("PreconditionFailedError")
         if channel.transaction is None:
             channel.transaction = Uncommitted()
 
@@ -713,7 +730,7 @@ class Model:
         when a queue refuses any of it. What was returned is told before commit-ok."""
         transaction = channel.transaction
         if transaction is None:
-            raise Refused("PreconditionFailedError")
+            raise RefusedError("PreconditionFailedError")
         plans = []
         placed: dict[Queue, list[Letter]] = {}
         for sent in transaction.sent:
@@ -725,11 +742,11 @@ class Model:
                 most = self._most(queue, sent.letters, immediate=sent.immediate, before=before)
                 taken.append(most)
             if not sent.immediate and min(taken, default=len(sent.letters)) < len(sent.letters):
-                raise Refused("PreconditionFailedError")
+                raise RefusedError("PreconditionFailedError")
             for queue, most in zip(there, taken, strict=True):
                 placed[queue] += sent.letters[:most]
             plans.append((known, taken))
-        for sent, (known, taken) in zip(transaction.sent, plans, strict=True):
+        for sent, (_, taken) in zip(transaction.sent, plans, strict=True):
             self._return_unrouted(channel, sent)
             if sent.immediate and (sent.route or not sent.mandatory):
                 back = sent.letters[max(taken, default=0) :]
@@ -753,7 +770,7 @@ class Model:
         """What was sent is forgotten, and what was acked or rejected is unacked as before."""
         transaction = channel.transaction
         if transaction is None:
-            raise Refused("PreconditionFailedError")
+            raise RefusedError("PreconditionFailedError")
         channel.unacked += [one.unacked for one in transaction.settled]
         channel.unacked.sort(key=lambda one: one.tag)
         channel.transaction = Uncommitted()
@@ -827,9 +844,7 @@ class Model:
         self._waiters.clear()
         self.is_logged = False
         topology = self.topology
-        topology.exchanges = {
-            name: one for name, one in topology.exchanges.items() if one.durable
-        }
+        topology.exchanges = {name: one for name, one in topology.exchanges.items() if one.durable}
         self.queues = {name: one for name, one in self.queues.items() if one.survives}
         ends: dict[str, Mapping[str, Any]] = {"queue": self.queues, "exchange": topology.exchanges}
         topology.bindings = [

@@ -79,7 +79,7 @@ class Queue:
     @property
     def rejects(self) -> bool:
         """Whether it refuses what it has no room for, instead of dropping what it has."""
-        return self.settings.get("overflow", "drop-head") != "drop-head"
+        return bool(self.settings.get("overflow", "drop-head") != "drop-head")
 
     @property
     def is_limited(self) -> bool:
@@ -88,8 +88,9 @@ class Queue:
     @property
     def is_over_its_limit(self) -> bool:
         settings = self.settings
-        return len(self.ready) > settings.get("max-length", 1 << 60) or (
-            self.ready_bytes > settings.get("max-length-bytes", 1 << 60)
+        return bool(
+            len(self.ready) > settings.get("max-length", 1 << 60)
+            or self.ready_bytes > settings.get("max-length-bytes", 1 << 60)
         )
 
     @property
@@ -105,7 +106,7 @@ class Queue:
         return int(self.unused_since_ms + self.settings["expires"])
 
     def is_delivered_too_often(self, entry: Entry) -> bool:
-        return entry.deliveries > self.settings.get("delivery-limit", 1 << 60)
+        return bool(entry.deliveries > self.settings.get("delivery-limit", 1 << 60))
 
     @property
     def active(self) -> list[Consumer]:
@@ -121,10 +122,9 @@ class Queue:
         return next(iter(self.ready), None)
 
     def can_be_served(self, consumer: Consumer) -> Entry | None:
-        """What a consumer gets now, if anything: its windows have to have room for it, or if it
-        passes over others for the first of these."""
+        """What a consumer gets now, if anything: its windows have to have room for it."""
         entry = self.next_for(consumer)
-        return entry if entry and consumer.has_room(self.ready[0].size) else None
+        return entry if entry and consumer.has_room(entry.size) else None
 
 
 class Window(NamedTuple):
@@ -154,6 +154,11 @@ class Consumer:
     exclusive: bool
     priority: int
     window: Window
+
+    @property
+    def minds_size(self) -> bool:
+        """Whether it depends on the size of a message whether it can have it."""
+        return not self.no_ack and bool(self.window.size or self.channel.window.size)
 
     def has_room(self, size: int) -> bool:
         if self.channel.is_paused:
@@ -206,8 +211,8 @@ class Channel:
     number: int
     connection: object
     consumers: dict[str, Consumer] = field(default_factory=dict)
-    window: Window = Window()
-    consumer_window: Window = Window()
+    window: Window = field(default_factory=lambda: Window())
+    consumer_window: Window = field(default_factory=lambda: Window())
     is_paused: bool = False
     unacked: list[Unacked] = field(default_factory=list)
     next_tag: int = 1

@@ -1,4 +1,4 @@
-"""Exchanges, bindings, policies in the model: where a letter goes, and what settings a queue has."""
+"""Exchanges, bindings and policies in the model: where a letter goes, and a queue's settings."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ from server.broker.core import Core
 from server.broker.exchanges import EXCHANGE_TYPES
 from server.broker.outlet import Returned
 from server.broker.publishing import Flags
-from server.broker.queue import Queue, Taken
+from server.broker.queue import Queue, Reason, Taken
 from server.broker.vhost import VirtualHost
 from tests.property.broker_letters import Letter, label_of, letter_of
 from tests.property.broker_model import Delivered, Event, Flushed, Left
@@ -281,7 +281,7 @@ class WatchedCore(Core):
 class WatchedHost(VirtualHost):
     """A virtual host that writes down what leaves its queues without a consumer, and when."""
 
-    def _bury(self, queue: Queue, taken: Sequence[Taken], reason: str) -> bool:
+    def _bury(self, queue: Queue, taken: Sequence[Taken], reason: Reason) -> bool:
         assert isinstance(self.core, WatchedCore)
         for one in taken:
             self.core.happened.append(Left(queue.name, reason, one.run.count))

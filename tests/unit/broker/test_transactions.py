@@ -1,7 +1,5 @@
 """Transactions of a client: nothing of them is seen before all of it is on disk (I06, I08, I13)."""
 
-from typing import Any
-
 import pytest
 
 from server.broker.errors import PreconditionFailedError
@@ -36,24 +34,14 @@ def test_what_is_published_is_nowhere_before_the_commit(
     assert client.told == ["committed"]
 
 
-TRANSIENT_FIRST: Any = pytest.param(
-    [("q", 1), ("q", 2)],
-    marks=pytest.mark.xfail(strict=True, reason="the log is empty yet: it is ready at once"),
-)
-TRANSIENT_QUEUE_FIRST: Any = pytest.param(
-    [("transient", 2), ("q", 2)],
-    marks=pytest.mark.xfail(strict=True, reason="the log is empty yet: it is ready at once"),
-)
-
-
 @pytest.mark.parametrize(
     "publishes",
     [
         [("q", 2), ("r", 2)],
         [("q", 2), ("q", 1)],
         [("q", 2), ("transient", 2)],
-        TRANSIENT_FIRST,
-        TRANSIENT_QUEUE_FIRST,
+        [("q", 1), ("q", 2)],
+        [("transient", 2), ("q", 2)],
     ],
 )
 def test_nothing_of_it_is_seen_before_all_of_it_is_durable(
@@ -71,7 +59,6 @@ def test_nothing_of_it_is_seen_before_all_of_it_is_durable(
     assert ready == ["a"] * len(publishes)
 
 
-@pytest.mark.xfail(strict=True, reason="what is ready, and did not arrive yet, is purged uncounted")
 def test_a_purge_before_it_is_durable_does_not_miscount(
     simulated: SimulatedBroker, client: Client
 ) -> None:
