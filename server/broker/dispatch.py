@@ -86,6 +86,8 @@ class Dispatch:
                 unlimited += _UNLIMITED
                 continue
             taken = by_channel.get(channel, 0) + (1 if consumer.minds_size else taken)
+            if channel.window.size:
+                taken = min(taken, 1)
             if channel.window.messages:
                 taken = min(taken, channel.window.messages - channel.window.unacked)
             by_channel[channel] = taken

@@ -260,18 +260,18 @@ def test_what_was_fetched_and_given_back_is_for_anybody(simulated: SimulatedBrok
 def test_capacity_is_what_all_of_them_can_take_together(simulated: SimulatedBroker) -> None:
     queue = simulated.queue("q")
     client, other = Client(simulated), Client(simulated)
-    assert queue.consumers.capacity == 0
+    assert queue.consumers.capacity(1) == 0
     client.consume("q", "a", prefetch=3)
     other.consume("q", "b", prefetch=2)
-    assert queue.consumers.capacity == 5
+    assert queue.consumers.capacity(1) == 5
     client.channel.window.messages = 2
-    assert queue.consumers.capacity == 4
+    assert queue.consumers.capacity(1) == 4
     client.consume("q", "c", prefetch=3)
-    assert queue.consumers.capacity == 4
+    assert queue.consumers.capacity(1) == 4
     other.channel.pause(paused=True)
-    assert queue.consumers.capacity == 2
+    assert queue.consumers.capacity(1) == 2
     client.is_writable = False
-    assert queue.consumers.capacity == 0
+    assert queue.consumers.capacity(1) == 0
 
 
 def test_with_a_ttl_of_0_consumers_get_what_they_can_take(simulated: SimulatedBroker) -> None:
