@@ -13,7 +13,6 @@ from typing import Any
 
 from amqpstore import Envelope, Message
 from server.broker.core import Core
-from server.broker.errors import ResourceExhaustedError
 from server.broker.label import Label, more_keys, sent_on
 from server.broker.queue import Queue, Reason, Taken
 from server.broker.routing import Route, Router
@@ -38,13 +37,7 @@ class DeadLetters:
         """
         transaction = Transaction(self._core)
         self.add(transaction, queue, taken, reason)
-        try:
-            transaction.commit()
-        except ResourceExhaustedError:
-            for one in taken:
-                queue.put_back(one)
-            return False
-        return True
+        return transaction.commit_or_put_back(queue, taken)
 
     def bury_refused(self, queue: Queue, messages: Sequence[Message]) -> None:
         """Send messages that a queue had no room for where its dead letters go."""

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 import amqpstore
 from amqpstore import Message, Run
-from server.broker.errors import ResourceExhaustedError
 from server.broker.exchanges.delayed import DELAY_HEADER, DelayedExchange, delay_ms
 from server.broker.exchanges.recent_history import RecentHistoryExchange
 from server.broker.label import Label, label
@@ -168,13 +167,7 @@ class HeldMessages:
                     route = self._router.through(exchange, its_label, decode_properties(waited))
                     if route.queues:
                         self._send(transaction, plan(route, its_label, messages))
-        try:
-            transaction.commit()
-        except ResourceExhaustedError:
-            for one in taken:
-                queue.put_back(one)
-            return False
-        return True
+        return transaction.commit_or_put_back(queue, taken)
 
     def _send(self, transaction: Transaction, planned: Plan) -> None:
         """Put messages in queues; for those that refuse some, these may be dead letters."""

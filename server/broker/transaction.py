@@ -92,6 +92,16 @@ class Transaction:
         self._stored.ack(taken.level, taken.run)
         self._left.add(taken.level.id)
 
+    def commit_or_put_back(self, queue: Queue, taken: Sequence[Taken]) -> bool:
+        """As `commit`. Returns False where the disk is full: `taken` is in its queue again."""
+        try:
+            self.commit()
+        except ResourceExhaustedError:
+            for one in taken:
+                queue.put_back(one)
+            return False
+        return True
+
     def undo(self) -> None:
         """It will not be committed."""
         for plan in self._plans:

@@ -5,6 +5,9 @@ what is unacked, and what clients are told. Where the broker has a choice it fol
 tells what the broker did, and the model insists that it was allowed to. The choices are: which of
 equal consumers is served, how many messages leave a queue in one go, and which of several queues
 has its turn first.
+
+It is long because it is all that the broker promises, in one place, in the order in which a client
+meets it.
 """
 
 from __future__ import annotations
@@ -318,7 +321,8 @@ class Model:
 
     def _able(self, queue: Queue, letters: Sequence[Letter]) -> int:
         """How many of these letters the consumers of a queue can take at once, if each is as
-        large as the largest of them. None, where others wait already."""
+        large as the largest of them. None, where others wait already, and one for each window
+        that counts bytes."""
         if queue.ready:
             return 0
         size = max(len(letter.body) for letter in letters)
@@ -334,6 +338,8 @@ class Model:
                 limit = consumer.window.messages
                 room = limit - own if limit else len(letters)
                 by_channel += 1 if consumer.minds_size else room
+            if channel.window.size:
+                by_channel = min(by_channel, 1)
             limit = channel.window.messages
             able += min(by_channel, limit - len(channel.counted)) if limit else by_channel
         return min(able, len(letters))

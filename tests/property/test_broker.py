@@ -12,7 +12,7 @@ from hypothesis.stateful import run_state_machine_as_test
 
 import amqpstore.index_writer
 import amqpstore.keeper
-from tests.property.broker_bugs import BUGS, QUEUES
+from tests.property.broker_bugs import BUGS, HISTORIES
 from tests.property.broker_machine import BrokerAgainstModel
 
 
@@ -24,7 +24,20 @@ def small_index_files(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 TestBrokerAgainstModel = BrokerAgainstModel.TestCase
-TestBrokerAgainstModel.settings = settings(max_examples=400, stateful_step_count=30, deadline=None)
+TestBrokerAgainstModel.settings = settings(max_examples=500, stateful_step_count=30, deadline=None)
+
+
+UNTIL_IT_FAILS = settings(
+    max_examples=2_000,
+    stateful_step_count=30,
+    deadline=None,
+    database=None,
+    derandomize=True,
+    phases=[Phase.generate],
+    report_multiple_bugs=False,
+    suppress_health_check=list(HealthCheck),
+)
+"""The examples are always the same, and there are far more than a bug needs to show."""
 
 
 class LongHistories(BrokerAgainstModel):
@@ -35,26 +48,29 @@ TestLongHistories = pytest.mark.long(pytest.mark.timeout(3600)(LongHistories.Tes
 TestLongHistories.settings = settings(max_examples=10_000, stateful_step_count=60, deadline=None)
 
 
+@pytest.mark.parametrize(
+    "history", dict.fromkeys(HISTORIES.values()), ids=lambda told: told.__name__
+)
+def test_without_a_bug_a_history_is_as_it_should_be(
+    history: Callable[[BrokerAgainstModel], None],
+) -> None:
+    told(history)
+
+
 @pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.__name__)
 def test_a_bug_of_the_broker_is_caught(
     bug: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class WithABug(BrokerAgainstModel):
-        first_queues = QUEUES.get(bug)
-
     bug(monkeypatch)
     # Some bugs make the broker itself stumble, which is caught as well.
     with pytest.raises((AssertionError, LookupError, ValueError)):
-        run_state_machine_as_test(
-            WithABug,
-            settings=settings(
-                max_examples=600,
-                stateful_step_count=30,
-                deadline=None,
-                database=None,
-                derandomize=True,
-                phases=[Phase.generate],
-                report_multiple_bugs=False,
-                suppress_health_check=list(HealthCheck),
-            ),
-        )
+        if bug in HISTORIES:
+            told(HISTORIES[bug])
+        else:
+            run_state_machine_as_test(BrokerAgainstModel, settings=UNTIL_IT_FAILS)
+
+
+def told(history: Callable[[BrokerAgainstModel], None]) -> None:
+    broker = BrokerAgainstModel()
+    history(broker)
+    broker.teardown()
