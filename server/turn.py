@@ -44,6 +44,9 @@ class Turn:
             await self._event.wait()
             self._event = trio.Event()
             self._broker.pump()
+            if self._broker.has_work:
+                # What moved from one queue to another on the way has its turn next.
+                self._event.set()
             committer.commit(promised_only=True)
             senders, self._senders = self._senders, {}
             for sender in senders:

@@ -31,8 +31,11 @@ _log = logging.getLogger(__name__)
 
 _COUNT_HEADER = "x-delivery-count"
 
-_EXPIRED_AT_ONCE = 64
+_EXPIRED_AT_ONCE = 16
 """Runs that expire in one go; others have their turn before the next."""
+
+_DROPPED_AT_ONCE = 16_384
+"""Messages that a limit drops in one go."""
 
 
 class Reason(enum.StrEnum):
@@ -348,7 +351,11 @@ class Queue:
         settings = self.settings
         if not settings.is_limited or settings.rejects:
             return
+        dropped = 0
         while level := self.levels.least():
+            if dropped >= _DROPPED_AT_ONCE:
+                self.touch()
+                return
             excess = 0
             if settings.max_length is not None:
                 excess = self.ready_count - settings.max_length
@@ -358,8 +365,9 @@ class Queue:
                 excess = max(excess, 1)
             if excess <= 0:
                 return
-            run = self._store.withdraw(level, excess)
+            run = self._store.withdraw(level, min(excess, _DROPPED_AT_ONCE))
             if isinstance(run, Run):
+                dropped += run.count
                 self._left(run)
                 if not self._bury(self, [Taken(level, run)], Reason.MAXLEN):
                     return

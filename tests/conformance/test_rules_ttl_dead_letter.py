@@ -483,3 +483,17 @@ def test_two_connections_may_dead_letter_to_one_queue(
         on.basic_publish("", name, b"x")
         reject(on, name)
     wait_until_ready(channel, dead, 2)
+
+
+def test_a_dead_letter_reaches_a_waiting_consumer_at_once(channel: BlockingChannel) -> None:
+    """H10: though nothing else happens that would wake the broker."""
+    dead = queue(channel)
+    name = queue(channel, dead_lettering(dead, {"x-max-length": 1}))
+    inbox = Inbox(channel, dead, auto_ack=True)
+    channel.basic_publish("", name, b"oldest")
+    oldest = get_soon(channel, name, auto_ack=False)
+    channel.basic_publish("", name, b"newest")
+    wait_until_ready(channel, name, 1)
+    channel.basic_nack(oldest.delivery_tag, requeue=True)
+    [message] = inbox.wait_for(1)
+    assert message.body == b"oldest"
