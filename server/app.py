@@ -10,6 +10,7 @@ import socket
 import sys
 import time
 from collections.abc import AsyncIterator, Callable
+from datetime import UTC, datetime
 from functools import partial
 from importlib.metadata import version
 from typing import Any
@@ -27,6 +28,7 @@ from server.config import Config, ConfigError, host_and_port
 from server.connection import SocketConnection
 from server.definitions import Definitions, DefinitionsError, User, load
 from server.importing import apply_definitions
+from server.recovery_reports import keep_report
 from server.turn import Turn
 from server.users import DEFAULT_PASSWORD, DEFAULT_USER, Users
 
@@ -53,7 +55,7 @@ def serve(config: Config, on_ready: Callable[[list[tuple[str, int]], str], None]
     definitions = load(config.definitions) if config.definitions else None
     store = Store.open(config.data, options=_options(config))
     try:
-        _log_recovery(store)
+        keep_report(store, datetime.now(UTC))
         trio.run(_run, config, store, definitions, addresses, on_ready)
     except BaseExceptionGroup as group:
         store.abandon()
@@ -74,24 +76,6 @@ def _options(config: Config) -> Options:
     )
 
 
-def _log_recovery(store: Store) -> None:
-    report = store.recovery_report
-    for path, offset, size, reason in report.damage:
-        extra = {"path": path, "offset": offset, "bytes": size, "reason": reason}
-        _log.error("damage", extra=extra)
-    extra = {
-        "segments": report.segments,
-        "scanned_bytes": report.scanned_bytes,
-        "messages": sum(report.kept.values()),
-        "redelivered": sum(report.redelivered.values()),
-        "torn_bytes": report.torn_bytes,
-        "rolled_back": report.rolled_back,
-        "lost": len(report.lost),
-        "orphaned": len(report.orphaned),
-    }
-    _log.log(logging.INFO if report.is_clean else logging.WARNING, "store opened", extra=extra)
-
-
 def _cause(group: BaseExceptionGroup) -> BaseException:
     """The one error to report of those that ended the tasks: a failed disk before all others."""
     durability = group.subgroup(DurabilityError)
@@ -108,8 +92,8 @@ async def _run(
     addresses: list[tuple[str, int]],
     on_ready: Callable[[list[tuple[str, int]], str], None],
 ) -> None:
-    listeners = await _listen(addresses)
-    app = _App(config, store, definitions)
+    listeners = await listen(addresses)
+    app = App(config, store, definitions)
     # What is there now stays: collecting it over and over would only cost time.
     gc.collect()
     gc.freeze()
@@ -121,10 +105,25 @@ async def _run(
             on_ready([(name[0], name[1]) for name in names], store.directory)
 
 
-class _App:
-    """The tasks of a running broker."""
+def now_ms() -> int:
+    """Ms since 1970, by the system's clock."""
+    return time.time_ns() // 1_000_000
 
-    def __init__(self, config: Config, store: Store, definitions: Definitions | None) -> None:
+
+class App:
+    """The tasks of a running broker, on an open store. Made within trio, whose clock it waits by.
+
+    Args: clock, ms since 1970, in step with trio's: what expires is due by it.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        store: Store,
+        definitions: Definitions | None,
+        clock: Callable[[], int] = now_ms,
+    ) -> None:
+        self._clock = clock
         self._limits = Limits(
             channel_max=config.channel_max,
             frame_max=config.frame_max,
@@ -133,30 +132,30 @@ class _App:
         )
         core = Core(
             store,
-            clock=_now_ms,
+            clock=clock,
             random=secrets.SystemRandom().random,
             make_name=partial(secrets.token_urlsafe, 16),
             exchange_types={**EXCHANGE_TYPES, **plugged_in()},
             name_rule=config.names,
         )
-        self._timers = core.timers
-        self._users = Users(store)
-        self._broker = Broker(core)
+        self.timers = core.timers
+        self.users = Users(store)
+        self.broker = Broker(core)
         self._definitions = config.definitions
         if definitions is not None:
             for user in definitions.users:
-                self._users.define(user.name, self._hash(user))
-            apply_definitions(definitions, self._broker)
-        if self._users.is_empty:
+                self.users.define(user.name, self._hash(user))
+            apply_definitions(definitions, self.broker)
+        if self.users.is_empty:
             # In this order: a user without permissions would stay one after a crash in between.
-            self._broker.define_permissions(DEFAULT_USER, DEFAULT_VHOST, ALL)
-            self._users.define(DEFAULT_USER, self._users.hashed(DEFAULT_PASSWORD))
-        self._turn = Turn(self._broker)
-        self._committer = Committer(store, self._turn.wake)
-        core.flush = self._committer.flush
+            self.broker.define_permissions(DEFAULT_USER, DEFAULT_VHOST, ALL)
+            self.users.define(DEFAULT_USER, self.users.hashed(DEFAULT_PASSWORD))
+        self._turn = Turn(self.broker)
+        self.committer = Committer(store, self._turn.wake)
+        core.flush = self.committer.flush
         # Whether there is room on the disk has to be known before the first publish.
-        self._committer.housekeep()
-        self._connections: set[SocketConnection] = set()
+        self.committer.housekeep()
+        self.connections: set[SocketConnection] = set()
         self._version = version("amqpstore")
 
     async def run(self, listeners: list[socket.socket], signals: AsyncIterator[int]) -> None:
@@ -165,8 +164,8 @@ class _App:
         Raises: DurabilityError, as soon as the disk fails.
         """
         async with trio.open_nursery() as service:
-            service.start_soon(self._turn.run, self._committer)
-            service.start_soon(self._committer.watch)
+            service.start_soon(self._turn.run, self.committer)
+            service.start_soon(self.committer.watch)
             service.start_soon(self._tick)
             service.start_soon(self._commit_lazily)
             service.start_soon(self._run_timers)
@@ -182,7 +181,7 @@ class _App:
                         break
                     doors.cancel_scope.cancel()
                 clients.start_soon(self._say_goodbye, clients.cancel_scope)
-            await self._committer.stop()
+            await self.committer.stop()
             service.cancel_scope.cancel()
 
     async def _reload(self) -> None:
@@ -197,15 +196,15 @@ class _App:
             return
         for user in definitions.users:
             row = await trio.to_thread.run_sync(self._hash, user)
-            self._users.define(user.name, row)
-        apply_definitions(definitions, self._broker)
+            self.users.define(user.name, row)
+        apply_definitions(definitions, self.broker)
         self._turn.wake()
         _log.info("definitions read", extra={"file": self._definitions})
 
     def _hash(self, user: User) -> dict[str, Any]:
         if user.password is not None:
-            return self._users.hashed(user.password.encode())
-        return self._users.imported(user.password_hash or b"", user.hashing_algorithm)
+            return self.users.hashed(user.password.encode())
+        return self.users.imported(user.password_hash or b"", user.hashing_algorithm)
 
     async def _accept(self, listener: socket.socket, clients: trio.Nursery) -> None:
         with listener:
@@ -228,17 +227,17 @@ class _App:
         try:
             connection = SocketConnection(
                 client,
-                self._broker,
-                self._users,
+                self.broker,
+                self.users,
                 self._limits,
                 self._turn,
-                self._committer,
+                self.committer,
                 self._version,
             )
         except OSError:
             client.close()  # it was gone before it was served
             return
-        self._connections.add(connection)
+        self.connections.add(connection)
         try:
             await connection.run()
         except* DurabilityError:
@@ -247,32 +246,32 @@ class _App:
             # A fault of ours with one client is not the others' affair.
             _log.exception("connection failed", extra={"peer": connection.amqp.peer})
         finally:
-            self._connections.discard(connection)
+            self.connections.discard(connection)
 
     async def _tick(self) -> None:
         while True:
             await trio.sleep(_TICK_S)
             now = trio.current_time()
-            self._committer.housekeep()
-            for connection in list(self._connections):
+            self.committer.housekeep()
+            for connection in list(self.connections):
                 connection.tick(now)
 
     async def _commit_lazily(self) -> None:
         while True:
             await trio.sleep(_LAZY_COMMIT_S)
-            self._committer.commit()
+            self.committer.commit()
 
     async def _run_timers(self) -> None:
         """Have what is due done on time: expiry, most of all."""
         sooner = trio.Event()
-        self._timers.on_sooner = lambda: sooner.set()
+        self.timers.on_sooner = lambda: sooner.set()
         while True:
-            next_ms = self._timers.next_ms
-            wait_s = max(next_ms - _now_ms(), 0) / 1000 if next_ms else _LONG_S
+            next_ms = self.timers.next_ms
+            wait_s = max(next_ms - self._clock(), 0) / 1000 if next_ms else _LONG_S
             with trio.move_on_after(min(wait_s, _LONG_S)):
                 await sooner.wait()
             sooner = trio.Event()
-            if self._timers.run(_now_ms()):
+            if self.timers.run(self._clock()):
                 self._turn.wake()
                 # Whatever is due at once again has to leave the others a turn.
                 await trio.lowlevel.checkpoint()
@@ -280,17 +279,17 @@ class _App:
     async def _say_goodbye(self, clients: trio.CancelScope) -> None:
         """Close every connection, with some seconds for the clients to answer."""
         now = trio.current_time()
-        for connection in list(self._connections):
+        for connection in list(self.connections):
             connection.amqp.shut_down(now)
             self._turn.has_output(connection)
         with trio.move_on_after(_GOODBYE_S):
-            while self._connections:
+            while self.connections:
                 await trio.sleep(0.01)
         clients.cancel()
 
 
-async def _listen(addresses: list[tuple[str, int]]) -> list[socket.socket]:
-    """Raises: ConfigError."""
+async def listen(addresses: list[tuple[str, int]]) -> list[socket.socket]:
+    """The sockets that `App.run` accepts clients on. Raises: ConfigError."""
     listeners = []
     for host, port in addresses:
         try:
@@ -302,7 +301,3 @@ async def _listen(addresses: list[tuple[str, int]]) -> list[socket.socket]:
             plain.setblocking(False)
             listeners.append(plain)
     return listeners
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000

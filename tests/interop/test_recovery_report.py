@@ -1,0 +1,76 @@
+"""What a broker says after a start that followed a crash."""
+
+import contextlib
+import json
+from pathlib import Path
+from typing import Any
+
+import pika
+
+from tests.broker_process import BrokerProcess
+
+PERSISTENT = pika.BasicProperties(delivery_mode=2)
+
+
+def reports(broker: BrokerProcess) -> list[dict[str, Any]]:
+    files = sorted((Path(broker.data_directory) / "reports").glob("recovery-*.json"))
+    return [json.loads(file.read_text()) for file in files]
+
+
+def publish_and_kill(broker: BrokerProcess, queue: str, count: int, taken: int = 0) -> None:
+    """Publish with confirms, and take some without an ack, which the last publish makes durable."""
+    connection = pika.BlockingConnection(pika.URLParameters(broker.url))
+    channel = connection.channel()
+    channel.confirm_delivery()
+    channel.queue_declare(queue, durable=True)
+    for _ in range(count - 1):
+        channel.basic_publish("", queue, b"x", PERSISTENT)
+    for _ in range(taken):
+        channel.basic_get(queue)
+    channel.basic_publish("", queue, b"x", PERSISTENT)
+    broker.kill()
+    with contextlib.suppress(pika.exceptions.AMQPError):
+        connection.close()
+
+
+def test_a_clean_start_leaves_no_report(tmp_path: Path) -> None:
+    with BrokerProcess(str(tmp_path / "data"), str(tmp_path / "log")) as broker:
+        broker.start()
+        broker.restart()
+        assert reports(broker) == []
+
+
+def test_a_start_after_a_kill_leaves_a_report_by_queue(tmp_path: Path) -> None:
+    with BrokerProcess(str(tmp_path / "data"), str(tmp_path / "log")) as broker:
+        broker.start()
+        publish_and_kill(broker, "orders", 5, taken=2)
+        broker.start()
+        publish_and_kill(broker, "audit", 3)
+        broker.start()
+        first, second = reports(broker)
+        [orders] = first["queues"]
+        assert (orders["vhost"], orders["queue"]) == ("/", "orders")
+        assert (orders["kept"], orders["redelivered"]) == (5, 2)
+        assert (orders["lost"], orders["quarantined"], orders["unreadable"]) == (0, 0, 0)
+        assert first["damage"] == []
+        assert first["messages"] == 5
+        assert {queue["queue"]: queue["kept"] for queue in second["queues"]} == {
+            "orders": 5,
+            "audit": 3,
+        }
+        assert "event=recovered" in broker.stderr
+
+
+def test_damage_is_in_the_report(tmp_path: Path) -> None:
+    with BrokerProcess(str(tmp_path / "data"), str(tmp_path / "log")) as broker:
+        broker.start()
+        publish_and_kill(broker, "orders", 5)
+        [segment] = (Path(broker.data_directory) / "segments").iterdir()
+        content = bytearray(segment.read_bytes())
+        content[content.index(b"orders") + 20] ^= 1
+        segment.write_bytes(content)
+        broker.start()
+        [report] = reports(broker)
+        [damage] = report["damage"]
+        assert damage["path"] == str(segment)
+        assert damage["reason"]
