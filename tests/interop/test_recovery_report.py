@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pika
+from pika.exceptions import AMQPError
 
 from tests.broker_process import BrokerProcess
 
@@ -29,7 +30,7 @@ def publish_and_kill(broker: BrokerProcess, queue: str, count: int, taken: int =
         channel.basic_get(queue)
     channel.basic_publish("", queue, b"x", PERSISTENT)
     broker.kill()
-    with contextlib.suppress(pika.exceptions.AMQPError):
+    with contextlib.suppress(AMQPError):
         connection.close()
 
 
