@@ -108,12 +108,15 @@ class Queue:
         self._unused = core.timers.timer(lambda: on_unused(self))
 
     def apply(self, settings: Settings) -> None:
-        """Have other settings from now on."""
+        """Have other settings from now on. What they change comes with `enforce`."""
         counted_before = self.settings.max_length_bytes is not None
         self.settings = settings
         self.levels.set_lazy(lazy=settings.queue_mode == "lazy")
         if settings.max_length_bytes is not None and not counted_before:
             self._ready_bytes = sum(self._store.ready_bytes(level) for level in self.levels)
+
+    def enforce(self) -> None:
+        """Make what is there fit the settings, once all queues have theirs."""
         self.used()
         self.touch()
         self._watch_expiry()

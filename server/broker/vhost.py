@@ -263,6 +263,7 @@ class VirtualHost:
         stored = self.core.store.create_queue(definition, durable=durable and not exclusive)
         queue = self.add_queue(stored, durable=durable, owner=connection if exclusive else None)
         self._apply_to_queue(queue)
+        queue.enforce()
         return queue
 
     def reply_queue(self, connection: object) -> Queue:
@@ -450,11 +451,15 @@ class VirtualHost:
 
     def apply_policies(self) -> None:
         """The policies are others: give every queue and exchange the settings that hold now."""
-        for queue in list(self.queues.values()):
+        queues = list(self.queues.values())
+        for queue in queues:
             self._apply_to_queue(queue)
         for exchange in self.exchanges.values():
             self._apply_to_exchange(exchange)
         self.router.changed()
+        # Only now: what one of them drops may come to another, which has to know what it takes.
+        for queue in queues:
+            queue.enforce()
 
     def _apply_to_queue(self, queue: Queue) -> None:
         if queue.is_internal:

@@ -502,3 +502,18 @@ def test_what_is_put_back_after_its_time_expires_still(simulated: SimulatedBroke
     simulated.pass_time(2000)
     assert simulated.ready("q") == []
     assert deaths(simulated) == [("expired", "q", 1)]
+
+
+def test_what_a_restart_drops_is_taken_in_as_the_target_says(simulated: SimulatedBroker) -> None:
+    simulated.queue("a", max_length=0, dead_letter_exchange="", dead_letter_routing_key="b")
+    simulated.queue("b", message_ttl=10)
+    client = Client(simulated)
+    client.consume("a", "c", prefetch=1)
+    client.publish("", "a", "1")
+    simulated.settle()
+    assert client.bodies("c") == ["1"]
+    simulated.restart()
+    simulated.settle()
+    assert simulated.ready("b") == ["1"]
+    simulated.pass_time(10)
+    assert simulated.ready("b") == []
