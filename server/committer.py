@@ -114,7 +114,7 @@ class Committer:
             self.commit()
             await self._progress.wait()
         self._batches.put(None)
-        await trio.to_thread.run_sync(self._thread.join)
+        self._thread.join()  # it has nothing left to write
         if self._failure:
             raise self._failure
 

@@ -37,8 +37,7 @@ class Users:
         self._key = os.urandom(32)
         self._verified: dict[str, bytes] = {}
         self._rows: dict[str, dict[str, Any]] = store.definitions("users")
-        # Checked against where there is no such user, so that the time taken does not tell.
-        self._nobody = self._hasher.hash(os.urandom(16))
+        self._nobody = ""
 
     @property
     def is_empty(self) -> bool:
@@ -75,6 +74,8 @@ class Users:
             salt, digest = row["hash"][:_SALT_BYTES], row["hash"][_SALT_BYTES:]
             right = hmac.compare_digest(_HASHES[algorithm](salt + password).digest(), digest)
         else:
+            # Where there is no such user, one of nobody, so that the time taken does not tell.
+            self._nobody = self._nobody or self._hasher.hash(os.urandom(16))
             try:
                 right = self._hasher.verify(row["hash"] if row else self._nobody, password)
             except argon2.exceptions.Argon2Error:

@@ -100,6 +100,7 @@ def test_a_wrong_import_is_found(module: str, statement: str) -> None:
         ("server.broker.good", "from datetime import timedelta"),
         ("tools.good", "from amqpstore import Store\nimport trio"),
         ("tools.serve", "from server.app import run"),
+        ("tools.testing.good", "from server.app import App"),
         ("tools.bench.good", "import socket, time, random\nfrom tools.bench import wire"),
     ],
 )
@@ -150,7 +151,8 @@ def is_forbidden(module: str, imported: str) -> bool:
             return among("server") or (
                 among("amqpstore") and not is_within(module, "tools.bench.store")
             )
-        return among("server") and module != "tools.serve"
+        runs_it = module == "tools.serve" or is_within(module, "tools.testing")
+        return among("server") and not runs_it
     if among("tools", "asyncio"):
         return True
     if among("trio") and module.count(".") > 1:
