@@ -8,10 +8,12 @@ from importlib.metadata import version
 
 from tools import serve
 from tools.bench import command as bench
+from tools.drill import command as drill
 
 _VERBS = {
     "serve": (serve, "run the broker"),
     "bench": (bench, "measure a broker, ours or another"),
+    "drill": (drill, "break a store that may be broken, and see what survives"),
 }
 
 

@@ -60,6 +60,13 @@ def test_through_ends_with_a_number_of_messages(broker: Broker) -> None:
     assert results["published"] == results["confirmed"] == results["delivered"] == 1001
 
 
+@pytest.mark.parametrize("by", ["tx", "confirms"])
+def test_batches_are_safe_and_consumed(broker: Broker, by: str) -> None:
+    results = bench(broker, "batches", *SHORT, "--by", by, "--batch", "7", "--queues", "3")
+    assert results["published"] == results["confirmed"] == results["delivered"] > 0
+    assert results["published"] % 7 == 0
+
+
 def test_sync_confirms_one_by_one_on_every_connection(broker: Broker) -> None:
     results = bench(broker, "sync", *SHORT, "--connections", "20", "--processes", "2")
     assert results["published"] == results["confirmed"] >= 20

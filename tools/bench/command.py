@@ -70,6 +70,8 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     publish.add_argument("--producers", type=int, metavar="N")
     publish.add_argument("--queues", type=int, metavar="N")
     publish.add_argument("--queue-type", choices=("classic", "quorum"))
+    publish.add_argument("--batch", type=int, metavar="N", help="messages that wait together")
+    publish.add_argument("--by", choices=("tx", "confirms"), help="what a batch waits for")
     publish.add_argument("--rate", type=int, metavar="N", help="messages a second")
     consume = parser.add_argument_group("consuming")
     consume.add_argument("--consumers", type=int, metavar="N")

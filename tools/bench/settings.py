@@ -43,6 +43,15 @@ WORKLOADS: Mapping[str, Mapping[str, object]] = {
     "fill": _PUBLISHING,
     "drain": _CONSUMING,
     "fanout": {**_PUBLISHING, **_CONSUMING, "queues": 4},
+    "batches": {
+        "size": 1024,
+        "persistent": True,
+        "batch": 100,
+        "by": "tx",
+        "producers": 1,
+        "queues": 10,
+        "queue_type": "",
+    },
     "connect": {"connections": 10},
     "latency": {
         **{name: _PUBLISHING[name] for name in ("size", "persistent", "confirm", "queue_type")},
@@ -56,6 +65,7 @@ ABOUT = {
     "fill": "publish only; the messages stay in the queue",
     "drain": "consume what is in the queue",
     "fanout": "one fanout exchange to --queues queues, all consumed",
+    "batches": "publish --batch messages, ack those before, and wait: a tx, or confirms",
     "connect": "open a connection and a channel, close them, again",
     "latency": "publish at --rate and measure from the intended send time to the delivery",
 }
@@ -86,6 +96,8 @@ class Settings:
     connections: int = 1
     processes: int = 1
     rate: int = 0  # messages a second
+    batch: int = 1  # messages of a batch, each of which waits until it is safe
+    by: str = "tx"  # what makes a batch safe: tx or confirms
 
     def parameters(self) -> dict[str, object]:
         """Everything that shaped the run, for the report; the password is not among it."""
@@ -132,6 +144,8 @@ class Settings:
             raise UsageError(f"latency needs --size {_STAMP_BYTES} or more, for the send time")
         if "prefetch" in takes and not self.auto_ack and 0 < self.prefetch < self.ack_every:
             raise UsageError("--ack-every above --prefetch would wait forever")
+        if self.workload == "batches" and self.producers > self.queues:
+            raise UsageError("batches needs at least one of --queues for each of --producers")
         if self.workload == "sync" and self.processes > self.connections:
             raise UsageError("sync needs at least one of --connections for each of --processes")
         if not 0 < len(self.queue.encode()) <= 200:
@@ -150,6 +164,7 @@ _RANGES = (
     ("connections", 1, _MOST_CONNECTIONS),
     ("processes", 1, _MOST_WORKERS),
     ("rate", 1, 1_000_000),
+    ("batch", 1, 10_000),
 )
 
 

@@ -37,6 +37,8 @@ BASIC_DELIVER = (60, 60)
 BASIC_ACK = (60, 80)
 BASIC_NACK = (60, 120)
 CONFIRM_SELECT, CONFIRM_SELECT_OK = (85, 10), (85, 11)
+TX_SELECT, TX_SELECT_OK = (90, 10), (90, 11)
+TX_COMMIT, TX_COMMIT_OK = (90, 20), (90, 21)
 
 type_channel_length = struct.Struct(">BHI")
 _class_and_method = struct.Struct(">HH")

@@ -5,7 +5,7 @@ import time
 from collections.abc import Iterator
 from functools import partial
 
-from tools.bench import connects, consumer, lockstep, paced, producer
+from tools.bench import batches, connects, consumer, lockstep, paced, producer
 from tools.bench.connection import Connection
 from tools.bench.errors import BenchError
 from tools.bench.fleet import Fleet
@@ -13,6 +13,8 @@ from tools.bench.measure import CONSUMER, Measurement, measure
 from tools.bench.report import Report
 from tools.bench.settings import Settings
 from tools.bench.worker import Task
+
+_ALL_DELIVERED = ("through", "fanout", "latency", "batches")
 
 _COUNT_ATTEMPTS = 50  # of 0.1 s: a broker may still be moving unconfirmed messages into the queue
 
@@ -94,6 +96,8 @@ def _tasks(settings: Settings) -> list[Task]:
             return [Task("connector", connects.connect_again_and_again)]
         case "sync":
             return _lockstep_tasks(settings)
+        case "batches":
+            return _batch_tasks(settings)
         case "latency":
             return [
                 Task("producer", partial(paced.produce_paced, queue=queues[0], quota=quota)),
@@ -118,6 +122,16 @@ def _lockstep_tasks(settings: Settings) -> list[Task]:
         )
         for count, quota in zip(connections, quotas, strict=True)
     ]
+
+
+def _batch_tasks(settings: Settings) -> list[Task]:
+    quotas = shares(settings.messages or producer.UNLIMITED, settings.producers)
+    tasks = []
+    for index, quota in enumerate(quotas):
+        names = dealt(settings.queue_names(), index, settings.producers)
+        run = partial(batches.exchange_batches, queues=names, quota=quota)
+        tasks.append(Task("producer", run))
+    return tasks
 
 
 def _producers(settings: Settings) -> list[Task]:
@@ -162,7 +176,7 @@ def _check(control: Connection, settings: Settings, measured: Measurement) -> No
         raise BenchError(f"the broker nacked {measured.nacked} of {totals.published} messages")
     copies = settings.queues if settings.workload == "fanout" else 1
     expected = totals.published * copies
-    if settings.workload in ("through", "fanout", "latency") and totals.delivered != expected:
+    if settings.workload in _ALL_DELIVERED and totals.delivered != expected:
         raise BenchError(f"{totals.delivered} messages were delivered, but {expected} were due")
     if settings.workload in ("fill", "sync"):
         _check_ready(control, settings.queue_names(), expected)

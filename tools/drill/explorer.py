@@ -16,7 +16,7 @@ recovered, and the power cut during and after that recovery.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from tools.drill.crash_images import Image, crash_images
@@ -61,11 +61,24 @@ class Result:
     violations: list[Violation] = field(default_factory=list)
 
 
+@dataclass(frozen=True)
+class Cut:
+    """All that was recovered from the cuts at one operation; `promised` messages had to be there
+    before it, and `least` to `most` were in the images."""
+
+    number: int
+    operation: Operation
+    promised: int
+    least: int
+    most: int
+    violations: int
+
+
 class Explorer:
     """Explores histories of the store that `open_store` opens.
 
     Args: seed, of all that is drawn; images_an_operation, at most so many; stop_after, so many
-    violations.
+    violations; go_on, is told of each operation, and says whether to go on.
     """
 
     def __init__(
@@ -76,8 +89,10 @@ class Explorer:
         images_an_operation: int = 40,
         images_in_recovery: int = 6,
         stop_after: int = 10,
+        go_on: Callable[[Cut], bool] = lambda _cut: True,
     ) -> None:
         self.result = Result()
+        self._go_on = go_on
         self._seed = seed
         self._images_an_operation = images_an_operation
         self._stop_after = stop_after
@@ -120,7 +135,25 @@ class Explorer:
             self._check(ledger, images, number, operation)
             if not isinstance(operation, DataSync | SyncDirectory | LockFile | Commit):
                 self._kill(ledger, files, number, operation)
+            if not self._go_on(self._cut(ledger, images, number, operation)):
+                return
         self._check(ledger, images, number, operation)
+
+    def _cut(
+        self,
+        ledger: Ledger,
+        images: list[tuple[Image, Recovered]],
+        number: int,
+        operation: Operation,
+    ) -> Cut:
+        held = [
+            sum(len(queue.ready) for queue in recovered.observation.queues.values())
+            for _, recovered in images
+            if recovered.observation is not None
+        ]
+        least, most = min(held, default=0), max(held, default=0)
+        violations = len(self.result.violations)
+        return Cut(number, operation, ledger.promised_count, least, most, violations)
 
     def _images(
         self, files: MemoryFiles, number: int, operation: Operation

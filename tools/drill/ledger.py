@@ -70,6 +70,16 @@ class Ledger:
             }
         return cls(accounts)
 
+    @property
+    def promised_count(self) -> int:
+        """Messages, counted in each of their queues, that must be there now."""
+        return sum(
+            entry.is_kept and entry.is_confirmed and not entry.may_be_gone
+            for account in self.accounts.values()
+            if not account.may_be_gone
+            for entry in account.entries.values()
+        )
+
     def note(self, mark: Mark) -> None:
         """Add the next mark."""
         match mark:

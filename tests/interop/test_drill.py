@@ -1,0 +1,131 @@
+"""`amqpstore drill` as an operator runs it: exit codes, reports, and the original left alone."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from pika.spec import BasicProperties
+
+from tests.broker_process import REPOSITORY, BrokerProcess
+from tests.interop.pika_client import connect
+
+PERSISTENT = BasicProperties(delivery_mode=2)
+
+
+def drill(*arguments: str, directory: str = REPOSITORY) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "tools", "drill", *arguments],
+        cwd=directory,
+        capture_output=True,
+        text=True,
+        timeout=90,
+        check=False,
+    )
+
+
+def wait_until(is_so: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30
+    while not is_so():
+        assert time.monotonic() < deadline, "it did not come in time"
+
+
+def files_of(directory: str) -> dict[str, bytes]:
+    found = {}
+    for root, _, names in os.walk(directory):
+        for name in names:
+            with open(os.path.join(root, name), "rb") as file:
+                found[os.path.join(root, name)] = file.read()
+    return found
+
+
+def test_kills_of_the_real_process_lose_nothing(tmp_path: Path) -> None:
+    report = str(tmp_path / "report")
+    finished = drill("kill", "--seed", "5", "--images", "2", "--report", report)
+    assert finished.returncode == 0, finished.stdout + finished.stderr
+    with open(f"{report}.json", encoding="utf-8") as file:
+        (scenario,) = json.load(file)["scenarios"]
+    assert scenario["did"]["kills"] == 2
+    assert scenario["did"]["confirms"] > 0
+    assert scenario["verdicts"]["I1"] == "held"
+    assert os.path.getsize(f"{report}.html") > 1000
+
+
+def test_a_copy_is_drilled_and_the_original_stays_as_it_was(
+    broker: BrokerProcess, data_directory: str
+) -> None:
+    connection = connect(broker.url)
+    channel = connection.channel()
+    channel.confirm_delivery()
+    channel.queue_declare("orders", durable=True)
+    for number in range(50):
+        channel.basic_publish("", "orders", b"%d" % number * 100, PERSISTENT)
+    connection.close()
+    busy = drill("bit-flips", "--data", data_directory, "--images", "5")
+    assert busy.returncode == 3, busy.stderr
+    assert "in use by another process" in busy.stderr
+    broker.terminate()
+    before = files_of(data_directory)
+    for scenario in ("bit-flips", "missing-files", "torn-catalog"):
+        finished = drill(scenario, "--data", data_directory, "--seed", "1", "--images", "20")
+        assert finished.returncode == 0, finished.stdout + finished.stderr
+    assert files_of(data_directory) == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("power-cut", "--data", "{data}"), "takes no --data"),
+        (("bit-flips", "--data", "{data}", "--work", "{data}"), "only read"),
+        (("earthquake",), "invalid choice"),
+        (("bit-flips", "--images", "0"), "positive"),
+    ],
+)
+def test_wrong_usage_is_refused(tmp_path: Path, arguments: tuple[str, ...], said: str) -> None:
+    finished = drill(*(one.format(data=tmp_path) for one in arguments))
+    assert finished.returncode == 2
+    assert said in finished.stderr
+
+
+def test_what_is_no_store_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("not a store")
+    assert drill("bit-flips", "--data", str(tmp_path)).returncode == 4
+
+
+def test_a_broken_engine_is_reported_with_the_command_that_shows_it_again(tmp_path: Path) -> None:
+    """A copy of the code that confirms before the sync: the drill sees it, twice the same."""
+    for name in ("amqpstore", "server", "tools"):
+        shutil.copytree(os.path.join(REPOSITORY, name), tmp_path / name)
+    log = tmp_path / "amqpstore" / "log.py"
+    text = log.read_text()
+    assert text.count("            file.datasync()\n") == 1
+    log.write_text(text.replace("            file.datasync()\n", ""))
+    finished = drill("power-cut", "--seed", "7", "--images", "300", directory=str(tmp_path))
+    assert finished.returncode == 1
+    assert "I1 violated" in finished.stdout
+    command = "amqpstore drill power-cut --seed 7 --round 1"
+    assert command in finished.stdout
+    again = drill(*command.split()[2:], directory=str(tmp_path))
+    assert again.returncode == 1
+    assert "I5 violated" in again.stdout
+
+
+def test_a_drill_that_is_interrupted_leaves_nothing_behind(tmp_path: Path) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-m", "tools", "drill", "kill", "--work", str(tmp_path)],
+        cwd=REPOSITORY,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        wait_until(lambda: bool(list(tmp_path.glob("*/store-1/STORE"))))
+        process.terminate()
+        _, said = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert "interrupted" in said
+    assert list(tmp_path.iterdir()) == []

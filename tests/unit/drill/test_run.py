@@ -1,0 +1,82 @@
+"""A drill's run: its bounds, what its seed decides, and what is said of each invariant."""
+
+from pathlib import Path
+
+import pytest
+
+from tools.drill.run import Run, Settings
+from tools.drill.verdict import INVARIANTS, Step, Verdict
+
+
+def settings(**others: int | str) -> Settings:
+    return Settings(**{"seed": "7", "work": "/nowhere", **others})  # type: ignore[arg-type]
+
+
+def drawn(run: Run) -> list[float]:
+    found = []
+    for rng in run.rounds():
+        found.append(rng.random())
+        run.saw(["I1"])
+    return found
+
+
+def test_a_seed_decides_what_each_round_draws() -> None:
+    assert drawn(Run("kill", settings(images=4))) == drawn(Run("kill", settings(images=4)))
+    assert drawn(Run("kill", settings(images=4))) != drawn(
+        Run("kill", settings(seed="8", images=4))
+    )
+
+
+def test_a_round_alone_draws_what_it_drew_among_others() -> None:
+    together = drawn(Run("kill", settings(images=5)))
+    assert drawn(Run("kill", settings(round=3))) == together[2:3]
+
+
+def test_images_bound_a_run() -> None:
+    run = Run("kill", settings(images=5))
+    assert len(drawn(run)) == 5
+    assert run.fraction == 1.0
+
+
+def test_a_violation_names_the_command_that_shows_it_again() -> None:
+    run = Run("bit-flips", settings(data="/var/lib/a store", round=12))
+    for _ in run.rounds():
+        run.found("I2", "a body", "somewhere")
+    (finding,) = run.end().findings
+    assert finding.reproduce == (
+        "amqpstore drill bit-flips --seed 7 --round 12 --data '/var/lib/a store'"
+    )
+
+
+def test_every_invariant_has_a_verdict() -> None:
+    run = Run("kill", settings())
+    run.saw(["I1", "I2"])
+    run.found("I2", "a body", "somewhere")
+    verdicts = run.end().verdicts
+    assert list(verdicts) == list(INVARIANTS) == [f"I{number}" for number in range(1, 13)]
+    assert verdicts["I1"] is Verdict.HELD
+    assert verdicts["I2"] is Verdict.VIOLATED
+    assert verdicts["I3"] is Verdict.NOT_EXERCISED
+
+
+def test_the_same_violation_is_found_once() -> None:
+    run = Run("kill", settings())
+    for where in ("here", "there"):
+        run.found("I2", "a body", where)
+    assert [finding.where for finding in run.end().findings] == ["here"]
+
+
+def test_what_was_done_is_shown_as_it_is_done(tmp_path: Path) -> None:
+    shown: list[int] = []
+    run = Run("kill", settings(), lambda run: shown.append(run.images))
+    run.saw(["I1"], 3)
+    run.step(Step(1, 1, "kill -9", 1, 1, 1))
+    assert shown == [3]
+
+
+@pytest.mark.parametrize("count", [49, 50])
+def test_a_run_ends_when_it_has_found_enough(count: int) -> None:
+    run = Run("kill", settings())
+    for number in range(count):
+        run.found("I2", f"body {number}", "somewhere")
+    assert run.is_over == (count == 50)

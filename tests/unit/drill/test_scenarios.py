@@ -1,0 +1,137 @@
+"""The scenarios of `amqpstore drill`: what a seed decides, and that they see what is broken."""
+
+import os
+import random
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from amqpstore import Queue, Store
+from amqpstore.errors import DurabilityError
+from amqpstore.log import Batch, Log
+from tools.drill.damaged import make_store
+from tools.drill.examiner import Examined, Examiner, examine_here
+from tools.drill.memory_files import MemoryFile
+from tools.drill.run import Run, Settings
+from tools.drill.scenarios import SCENARIOS
+from tools.drill.verdict import Account, Step
+
+SIMULATED = ("power-cut", "full-disk", "failing-sync", "clock-jumps")
+ON_FILES = ("bit-flips", "missing-files", "torn-catalog")
+
+
+def drill(name: str, work: Path, images: int = 40, **others: Any) -> Account:
+    directory = work / f"work-{len(os.listdir(work))}"
+    directory.mkdir()
+    run = Run(name, Settings("7", str(directory), images=images, **others))
+    SCENARIOS[name].run(run)
+    return run.end()
+
+
+def told(timeline: Sequence[Step]) -> list[Step]:
+    """Without the paths of the copies, which differ."""
+    return [Step(**{**vars(step), "did": step.did.partition(": ")[0]}) for step in timeline]
+
+
+@pytest.mark.parametrize("name", [*SIMULATED, *ON_FILES])
+def test_a_sound_store_holds_and_the_seed_decides_all(name: str, tmp_path: Path) -> None:
+    first, second = drill(name, tmp_path), drill(name, tmp_path)
+    assert first.findings == second.findings == []
+    assert first.timeline
+    assert told(first.timeline) == told(second.timeline)
+    assert first.checks == second.checks
+
+
+def test_a_sync_that_is_left_out_is_seen_and_its_round_shows_it_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    datasync = MemoryFile.datasync
+
+    def careless(self: MemoryFile) -> None:
+        if "/segments/" not in self.path:
+            datasync(self)
+
+    monkeypatch.setattr(MemoryFile, "datasync", careless)
+    found = drill("power-cut", tmp_path, images=400)
+    assert {"I1", "I4", "I5", "I7"} <= {finding.invariant for finding in found.findings}
+    for number in (1, 2):
+        command = f"amqpstore drill power-cut --seed 7 --round {number}"
+        expected = [finding for finding in found.findings if finding.reproduce == command]
+        again = drill("power-cut", tmp_path, images=400, round=number)
+        assert 0 < len(expected) <= len(again.findings)
+        assert expected == again.findings[: len(expected)]
+
+
+def test_a_store_that_goes_on_after_a_failed_sync_is_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = Log.write
+
+    def careless(self: Log, batch: Batch) -> None:
+        try:
+            write(self, batch)
+        except DurabilityError:
+            self._failure = None
+
+    monkeypatch.setattr(Log, "write", careless)
+    assert drill("failing-sync", tmp_path, images=200).findings
+
+
+def test_messages_that_expire_too_early_are_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    withdraw_expired = Store.withdraw_expired
+
+    def early(self: Store, queue: Queue, now_ms: int, *, bodies: bool) -> object:
+        return withdraw_expired(self, queue, now_ms + 10_000, bodies=bodies)
+
+    monkeypatch.setattr(Store, "withdraw_expired", early)
+    assert "I1" in {one.invariant for one in drill("clock-jumps", tmp_path, images=200).findings}
+
+
+def test_a_payload_that_is_served_unchecked_is_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Examiner, "examine", lambda _self, directory: changed(directory))
+    assert "I2" in {one.invariant for one in drill("bit-flips", tmp_path).findings}
+
+
+def changed(directory: str) -> Examined:
+    """What a store that serves anything would give: of a damaged copy another digest."""
+    found = examine_here(directory)
+    if found.damage or any(queue.damaged or queue.unreadable for queue in found.queues.values()):
+        for queue in found.queues.values():
+            queue.messages = [
+                (one, number, f"not {digest}") for one, number, digest in queue.messages
+            ]
+    return found
+
+
+def test_an_examiner_that_is_killed_by_a_store_says_so() -> None:
+    with Examiner(("sh", "-c", "read line; kill -9 $$")) as examiner:
+        found = examiner.examine("/nowhere")
+    assert found.error == "opening killed the process (exit code -9)"
+    assert not found.is_explained
+
+
+def test_an_examiner_that_died_is_started_again(tmp_path: Path) -> None:
+    directory = str(tmp_path / "store")
+    make_store(directory, random.Random(1))
+    with Examiner() as examiner:
+        process = examiner._started()
+        process.kill()
+        process.wait()
+        assert examiner.examine(directory).queues
+
+
+@pytest.mark.parametrize("name", ON_FILES)
+def test_a_copy_of_a_store_is_drilled_as_well(name: str, tmp_path: Path) -> None:
+    work = tmp_path / "work"
+    work.mkdir()
+    make_store(str(work / "store"), random.Random(2))
+    run = Run(name, Settings("7", str(work), images=20, data="/where/it/was/copied/from"))
+    SCENARIOS[name].run(run)
+    assert run.end().findings == []
+    assert run.images == 20

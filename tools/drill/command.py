@@ -1,0 +1,153 @@
+"""The command line of `amqpstore drill`."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import random
+import signal
+import sys
+import tempfile
+from types import FrameType
+
+from amqpstore import NotAStoreError, StoreError, StoreLockedError
+from tools.drill import report
+from tools.drill.board import board
+from tools.drill.copying import copy_store
+from tools.drill.run import Run, Settings
+from tools.drill.scenarios import SCENARIOS
+from tools.drill.verdict import Account
+
+_VIOLATED, _USAGE, _LOCKED, _NOT_A_STORE, _FAILED, _INTERRUPTED = 1, 2, 3, 4, 5, 130
+_DEFAULT_SECONDS = 60.0
+
+
+class UsageError(Exception):
+    """The command line asks for what is not there; the message says so."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the scenario and its options."""
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.description = (
+        "Break a throw-away store, or a copy of a real one, and see what survives. Scenarios:\n"
+        + "\n".join(f"  {name:13}  {scenario.about}" for name, scenario in SCENARIOS.items())
+        + "\n  all            each of these in turn"
+    )
+    parser.epilog = (
+        "Exit codes: 0 nothing was violated, 1 something was, 2 wrong usage, 3 a broker runs on "
+        "DIR,\n4 DIR is not a store, 5 the drill itself failed, 130 interrupted."
+    )
+    parser.add_argument("scenario", metavar="SCENARIO", choices=[*SCENARIOS, "all"])
+    parser.add_argument(
+        "--data",
+        metavar="DIR",
+        help="drill on a copy of this data directory, which is only read ("
+        + ", ".join(name for name, scenario in SCENARIOS.items() if scenario.takes_data)
+        + "); default: a store made for this",
+    )
+    parser.add_argument("--seed", help="the same seed does the same (default: drawn, and shown)")
+    parser.add_argument(
+        "--seconds",
+        type=_positive(float),
+        metavar="N",
+        help=f"of each scenario (default {_DEFAULT_SECONDS:.0f}, where nothing else bounds it)",
+    )
+    parser.add_argument(
+        "--images", type=_positive(int), metavar="N", help="end after about N recovered disks"
+    )
+    parser.add_argument(
+        "--round", type=_positive(int), metavar="N", help="only this round of the seed"
+    )
+    parser.add_argument(
+        "--report", metavar="FILE", help="write what came of it to FILE.json and FILE.html"
+    )
+    parser.add_argument(
+        "--work", metavar="DIR", help="where copies are made (default: the system's, for a while)"
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Runs the drill. Returns the exit code."""
+    # What a broken store logs is part of the drill, not of what is shown.
+    logging.getLogger("amqpstore").addHandler(logging.NullHandler())
+    # So that copies and processes are cleared away.
+    before = signal.signal(signal.SIGTERM, _interrupt)
+    try:
+        accounts = _run(arguments)
+        if arguments.report:
+            written = report.write(accounts, arguments.report)
+            sys.stdout.write(f"report: {' '.join(written)}\n")
+    except UsageError as error:
+        return _fail(_USAGE, error)
+    except StoreLockedError as error:
+        return _fail(_LOCKED, error)
+    except NotAStoreError as error:
+        return _fail(_NOT_A_STORE, error)
+    except (StoreError, OSError) as error:
+        return _fail(_FAILED, error)
+    except KeyboardInterrupt:
+        return _fail(_INTERRUPTED, "interrupted")
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    return _VIOLATED if any(account.findings for account in accounts) else 0
+
+
+def _run(arguments: argparse.Namespace) -> list[Account]:
+    names = list(SCENARIOS) if arguments.scenario == "all" else [arguments.scenario]
+    data = os.path.realpath(arguments.data) if arguments.data else None
+    if data:
+        refused = [name for name in names if not SCENARIOS[name].takes_data]
+        if refused and arguments.scenario != "all":
+            raise UsageError(f"{refused[0]} makes a store of its own, and takes no --data")
+        names = [name for name in names if name not in refused]
+    work = _checked_work(arguments.work, data)
+    seed = arguments.seed or str(random.SystemRandom().randrange(1_000_000))
+    seconds = arguments.seconds
+    if not (seconds or arguments.images or arguments.round):
+        seconds = _DEFAULT_SECONDS
+    accounts = []
+    for name in names:
+        with tempfile.TemporaryDirectory(prefix="amqpstore-drill-", dir=work) as directory:
+            settings = Settings(seed, directory, seconds, arguments.images, arguments.round, data)
+            if data:
+                copy_store(data, os.path.join(directory, "store"))
+            with board(name, settings) as show:
+                one = Run(name, settings, show)
+                SCENARIOS[name].run(one)
+                accounts.append(one.end())
+            report.print_account(accounts[-1])
+    return accounts
+
+
+def _checked_work(work: str | None, data: str | None) -> str | None:
+    """Where copies go. Raises: UsageError, when that is within what is to be copied."""
+    if work is None:
+        return None
+    path = os.path.realpath(work)
+    if data and os.path.commonpath([path, data]) == data:
+        raise UsageError(f"--work {work} is in the data directory, which is only read")
+    if not os.path.isdir(path):
+        raise UsageError(f"--work {work} is no directory")
+    return path
+
+
+def _positive(kind: type[float]) -> type[float]:
+    def parse(text: str) -> float:
+        number = kind(text)
+        if number <= 0:
+            raise argparse.ArgumentTypeError("it must be positive")
+        return number
+
+    parse.__name__ = kind.__name__
+    return parse  # type: ignore[return-value] # argparse calls it as it would call the type
+
+
+def _interrupt(_number: int, _stack: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+def _fail(code: int, error: object) -> int:
+    sys.stderr.write(f"amqpstore drill: {error}\n")
+    return code

@@ -1,0 +1,121 @@
+"""One run of one scenario: its bounds, its seed, and where it notes what it finds."""
+
+from __future__ import annotations
+
+import random
+import shlex
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+from tools.drill.verdict import Account, Finding, Step
+
+_MOST_FINDINGS = 50
+"""Of one run: then it ends, as everything else would only say it again."""
+
+_MOST_STEPS = 5_000
+"""Of a timeline."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the command line said.
+
+    `seconds` and `images` bound a run; None is no bound. `round`: only this one, counted from 1.
+    `data`: a real data directory, of which `work`, an empty directory, gets the copy.
+    """
+
+    seed: str
+    work: str
+    seconds: float | None = None
+    images: int | None = None
+    round: int | None = None
+    data: str | None = None
+
+
+class Run:
+    """Of the scenario `name`; `show` is called with the run whenever something was done."""
+
+    def __init__(
+        self, name: str, settings: Settings, show: Callable[[Run], None] = lambda _run: None
+    ) -> None:
+        self.settings = settings
+        self.account = Account(name, settings.seed)
+        self.images = 0
+        """Disks that were recovered and looked at: what --images counts."""
+        self.round = 0
+        self._show = show
+        self._start = time.monotonic()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether a bound is reached."""
+        settings = self.settings
+        return (
+            (settings.images is not None and self.images >= settings.images)
+            or (settings.seconds is not None and self.elapsed_s >= settings.seconds)
+            or len(self.account.findings) >= _MOST_FINDINGS
+        )
+
+    @property
+    def elapsed_s(self) -> float:
+        """Since the run began."""
+        return time.monotonic() - self._start
+
+    @property
+    def fraction(self) -> float:
+        """How far the run is towards the nearest of its bounds, 0 to 1."""
+        settings = self.settings
+        done = [0.0]
+        if settings.images:
+            done.append(self.images / settings.images)
+        if settings.seconds:
+            done.append(self.elapsed_s / settings.seconds)
+        return min(1.0, max(done))
+
+    def rounds(self) -> Iterator[random.Random]:
+        """A generator for each round, by the seed and the round's number alone."""
+        number = self.settings.round or 1
+        while not self.is_over:
+            self.round = number
+            yield self.rng("round")
+            self.account.did["rounds"] += 1
+            number += 1
+            if self.settings.round:
+                return
+
+    def rng(self, purpose: str) -> random.Random:
+        """Randomness of this round that depends on nothing before it."""
+        return random.Random(f"{self.settings.seed} {self.round} {purpose}")  # noqa: S311 (no secret)
+
+    def saw(self, invariants: Iterable[str], images: int = 1) -> None:
+        """Note that so many disks were looked at, for these invariants."""
+        self.images += images
+        self.account.did["disks recovered"] += images
+        self.account.checked(invariants, images)
+
+    def found(self, invariant: str, text: str, where: str) -> None:
+        """Note a violation in this round."""
+        known = {(finding.invariant, finding.text) for finding in self.account.findings}
+        if (invariant, text) not in known:
+            finding = Finding(invariant, text, where, self.command())
+            self.account.findings.append(finding)
+
+    def step(self, step: Step) -> None:
+        """Note what was done, and show how far the run is."""
+        if len(self.account.timeline) < _MOST_STEPS:
+            self.account.timeline.append(step)
+        self._show(self)
+
+    def end(self) -> Account:
+        """What the run found."""
+        self.account.seconds = self.elapsed_s
+        return self.account
+
+    def command(self) -> str:
+        """What shows this round again."""
+        words = ["amqpstore", "drill", self.account.scenario, "--seed", self.settings.seed]
+        words += ["--round", str(self.round)]
+        if self.settings.data:
+            words += ["--data", self.settings.data]
+        return shlex.join(words)

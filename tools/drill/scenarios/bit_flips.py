@@ -1,0 +1,44 @@
+"""One bit of a segment or an index file is flipped: it is named, and costs only its record."""
+
+from __future__ import annotations
+
+import os
+
+from tools.drill.copying import own_bytes
+from tools.drill.damaged import Damaged, Hit
+from tools.drill.examiner import Examiner
+from tools.drill.run import Run
+
+ABOUT = "flip one bit of a segment or an index file, anywhere, and take all messages"
+
+
+def run(run: Run) -> None:
+    """Flip a bit a round."""
+    with Examiner() as examiner:
+        damaged = Damaged(run, examiner)
+        damaged.fresh()
+        names = damaged.record_files()
+        if not names:
+            raise OSError("the store has no segment and no index file: there is nothing to flip")
+        sizes = [os.path.getsize(damaged.path(name)) for name in names]
+        for rng in run.rounds():
+            damaged.fresh()
+            # Half of the flips by size, half of them in any file, so that small ones get theirs.
+            weights = sizes if rng.random() < 0.5 else [min(size, 1) for size in sizes]
+            name = rng.choices(names, weights)[0]
+            offset, bit = rng.randrange(os.path.getsize(damaged.path(name))), rng.randrange(8)
+            kind, number = damaged.record_at(name, offset)
+            flip(damaged.path(name), offset, bit)
+            what = f"a {kind.name}" if kind else "no record"
+            did = f"bit {bit} of byte {offset} of {name} flipped, in {what}"
+            damaged.settle(Hit(did, name, kind, number))
+
+
+def flip(path: str, offset: int, bit: int) -> None:
+    """Flip bit `bit` (0 to 7) of a linked file's byte at `offset`."""
+    own_bytes(path)
+    with open(path, "r+b") as file:
+        file.seek(offset)
+        byte = file.read(1)[0]
+        file.seek(offset)
+        file.write(bytes([byte ^ 1 << bit]))

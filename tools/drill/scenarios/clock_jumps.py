@@ -1,0 +1,143 @@
+"""The wall clock jumps: by seconds or years, forwards or backwards, between batches and restarts.
+
+The store notes the time with each batch and expires messages by a time that its caller gives; its
+order is by numbers alone. So whatever the clock says, everything that was promised is there but
+for what had expired by the time that was given, and that is never back.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from amqpstore import Envelope, Message, MessageDamagedError, Queue, Store
+from tools.drill.invariants import Fault, reported_damage
+from tools.drill.memory_files import MemoryFiles
+from tools.drill.observation import observe
+from tools.drill.outside import NOW_MS
+from tools.drill.run import Run
+from tools.drill.scenarios.simulated import new_disk, open_store
+from tools.drill.verdict import Step
+
+ABOUT = "the clock jumps back and forth while messages come, expire, and the process is killed"
+
+_CHECKED = ("I1", "I2", "I5", "I6", "I9", "I10", "I12")
+_SECOND_MS = 1000
+_YEAR_MS = 365 * 24 * 3600 * _SECOND_MS
+_JUMPS_MS = (1, _SECOND_MS, 3600 * _SECOND_MS, _YEAR_MS, 40 * _YEAR_MS)
+_STEPS = 40
+
+
+@dataclass
+class _World:
+    """A store, its disk, what the clock says, and what must be in its queue: bodies, in order,
+    with the time when each expires (0: never)."""
+
+    files: MemoryFiles
+    store: Store
+    queue: Queue
+    now_ms: int = NOW_MS
+    number: int = 0
+    expected: dict[bytes, int] = field(default_factory=dict)
+
+
+def run(run: Run) -> None:
+    """A history a round."""
+    for rng in run.rounds():
+        files = new_disk()
+        store = open_store(files)
+        world = _World(files, store, store.create_queue({"name": "orders"}))
+        for number in range(1, _STEPS + 1):
+            did, faults = _step(world, rng)
+            if did.startswith("killed"):
+                run.saw(_CHECKED)
+            for invariant, text in faults:
+                run.found(invariant, text, f"step {number}, {did}")
+            held = world.queue.ready_count
+            promised = len(world.expected)
+            run.step(Step(run.round, number, did, promised, held, held, 0, bool(faults)))
+            if faults:
+                break
+        world.store.abandon()
+
+
+def _step(world: _World, rng: random.Random) -> tuple[str, list[Fault]]:
+    draw = rng.random()
+    if draw < 0.35:
+        jump_ms = rng.choice(_JUMPS_MS) * rng.choice([-1, 1])
+        # What no clock of an operating system says is not tried.
+        world.now_ms = max(1, world.now_ms + jump_ms)
+        return f"clock jumped by {jump_ms} ms, to {world.now_ms}", []
+    if draw < 0.65:
+        return _publish(world, rng)
+    if draw < 0.8:
+        return _expire(world)
+    if draw < 0.9:
+        _sync(world)
+        world.store.checkpoint()
+        world.store.housekeep()
+        return "checkpoint", []
+    return "killed, power cut, opened", list(_reopen(world))
+
+
+def _publish(world: _World, rng: random.Random) -> tuple[str, list[Fault]]:
+    expires_ms = rng.choice([0, 0, world.now_ms + rng.choice(_JUMPS_MS)])
+    bodies = [b"%d " % (world.number + place) + rng.randbytes(50) for place in range(3)]
+    world.number += len(bodies)
+    envelope = Envelope("", "orders", b"\x10\x00\x02", persistent=True)
+    messages = [Message(envelope, body) for body in bodies]
+    world.store.publish([world.queue], messages, expires_ms=expires_ms)
+    _sync(world)
+    world.expected.update(dict.fromkeys(bodies, expires_ms))
+    return f"published {len(bodies)}, which expire at {expires_ms}", []
+
+
+def _expire(world: _World) -> tuple[str, list[Fault]]:
+    """Take out what has expired by now, as a broker does."""
+    faults: list[Fault] = []
+    count = 0
+    while run := world.store.withdraw_expired(world.queue, world.now_ms, bodies=True):
+        if isinstance(run, MessageDamagedError):
+            return "expired", [("I1", f"an expired message cannot be read: {run}")]
+        for message in run.messages or ():
+            count += 1
+            due_ms = world.expected.pop(message.body, -1)
+            if not 0 < due_ms <= world.now_ms:
+                text = f"a message that expires at {due_ms} did so at {world.now_ms}"
+                faults.append(("I1", text))
+        world.store.ack(world.queue, run)
+    left = [one for one in world.expected.values() if 0 < one <= world.now_ms]
+    if left:
+        faults.append(("I5", f"{len(left)} messages have expired by {world.now_ms}, and are there"))
+    _sync(world)
+    return f"expired {count}", faults
+
+
+def _sync(world: _World) -> None:
+    """Make a batch durable, noted as of the time that the clock says."""
+    log = world.store.log
+    if batch := log.seal(world.now_ms):
+        log.write(batch)
+        log.settle(batch)
+
+
+def _reopen(world: _World) -> Iterator[Fault]:
+    world.store.abandon()
+    # Nothing but what was synced survives.
+    world.files = world.files.power_cut({}, {})
+    try:
+        world.store = open_store(world.files)
+    except Exception as error:  # noqa: BLE001 (whatever it is, it is the finding)
+        yield "I9", f"opening failed: {error!r}"
+        return
+    (world.queue,) = world.store.queues.values()
+    observation = observe(world.store)
+    yield from (*observation.faults, *reported_damage(observation.report))
+    found = [seen.payload.body for seen in observation.queues["orders"].ready]
+    if strangers := set(found) - world.expected.keys():
+        yield "I2", f"{len(strangers)} messages are there that had expired, or never were"
+    if lost := world.expected.keys() - set(found):
+        yield "I1", f"{len(lost)} messages are missing"
+    if found != list(world.expected) and not (strangers or lost):
+        yield "I6", "the queue is not in the order in which it was filled"

@@ -1,0 +1,89 @@
+"""What a drill says in the end: of each invariant whether it held, was violated, or was not met."""
+
+from __future__ import annotations
+
+import enum
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+INVARIANTS = {
+    "I1": "each confirmed message is there, once in each of its queues",
+    "I2": "nothing is there that was never published, bodies are identical",
+    "I3": "one publish is in all of its queues or in none",
+    "I4": "a transaction is all or nothing, acks included",
+    "I5": "a promised ack is never undone, a delivery is counted",
+    "I6": "each queue keeps its order",
+    "I7": "a message that is moved is in the source or the target",
+    "I8": "references are counted, and what they refer to is there",
+    "I9": "opening ends, in bounded memory, without an unexplained error",
+    "I10": "damage is named and costs no more than itself",
+    "I11": "files that the store does not know are untouched",
+    "I12": "counts equal a recount",
+}
+"""By name, in the order in which they are shown."""
+
+
+class Verdict(enum.Enum):
+    """Of one invariant."""
+
+    HELD = "held"
+    VIOLATED = "violated"
+    NOT_EXERCISED = "not exercised"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A violation; `reproduce` is the command that shows it again."""
+
+    invariant: str
+    text: str
+    where: str
+    reproduce: str
+
+
+@dataclass(frozen=True)
+class Step:
+    """One line of the timeline: what was done, and what came of what had been promised.
+
+    `promised` messages had to survive it; `least` and `most` of all that was seen did survive;
+    `named` were not served, and said to be damaged.
+    """
+
+    round: int
+    number: int
+    did: str
+    promised: int
+    least: int
+    most: int
+    named: int = 0
+    is_violated: bool = False
+
+
+@dataclass
+class Account:
+    """What one scenario did and found. `checks` counts how often each invariant was looked at."""
+
+    scenario: str
+    seed: str
+    did: Counter[str] = field(default_factory=Counter)
+    checks: Counter[str] = field(default_factory=Counter)
+    findings: list[Finding] = field(default_factory=list)
+    timeline: list[Step] = field(default_factory=list)
+    seconds: float = 0.0
+
+    def checked(self, invariants: Iterable[str], times: int = 1) -> None:
+        """Note that these were looked at."""
+        for invariant in invariants:
+            self.checks[invariant] += times
+
+    def verdict(self, invariant: str) -> Verdict:
+        """Whether the invariant held wherever it was looked at."""
+        if any(finding.invariant == invariant for finding in self.findings):
+            return Verdict.VIOLATED
+        return Verdict.HELD if self.checks[invariant] else Verdict.NOT_EXERCISED
+
+    @property
+    def verdicts(self) -> dict[str, Verdict]:
+        """Of every invariant, in their order."""
+        return {invariant: self.verdict(invariant) for invariant in INVARIANTS}
