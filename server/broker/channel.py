@@ -157,6 +157,8 @@ class Channel:
         taken = queue.take(1, acked=no_ack)
         if taken is None:
             return None
+        if queue.consumers:
+            queue.touch()  # what comes next may be small enough for one of them
         tag = self._next_delivery_tag
         self._next_delivery_tag += 1
         if not no_ack:

@@ -367,13 +367,15 @@ class Queue:
             ):
                 excess = max(excess, 1)
             if excess <= 0:
-                return
+                break
             run = self._store.withdraw(level, min(excess, _DROPPED_AT_ONCE))
             if isinstance(run, Run):
                 dropped += run.count
                 self._left(run)
                 if not self._bury(self, [Taken(level, run)], Reason.MAXLEN):
                     return
+        if dropped and self.consumers:
+            self.touch()  # what comes next may be small enough for one of them
 
     def expire(self) -> None:
         """Have what is due by now gone."""

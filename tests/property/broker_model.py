@@ -341,7 +341,8 @@ class Model:
             if channel.window.size:
                 by_channel = min(by_channel, 1)
             limit = channel.window.messages
-            able += min(by_channel, limit - len(channel.counted)) if limit else by_channel
+            left = max(limit - len(channel.counted), 0)
+            able += min(by_channel, left) if limit else by_channel
         return min(able, len(letters))
 
     def _place(self, sent: Sent, taken: Sequence[int]) -> list[tuple[Queue, list[Entry]]]:

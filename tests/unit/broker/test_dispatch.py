@@ -292,3 +292,16 @@ def test_consumers_are_told_when_their_queue_is_deleted(simulated: SimulatedBrok
     assert sorted(client.told) == ["cancelled a", "cancelled b"]
     assert not queue.consumers
     assert client.channel.consumers == {}
+
+
+def test_a_get_that_takes_a_large_message_lets_the_next_one_through(
+    simulated: SimulatedBroker,
+) -> None:
+    simulated.queue("q")
+    client, other = Client(simulated), Client(simulated)
+    client.consume("q", "a", prefetch_size=5)
+    publish(simulated, "q", "1", "too large", "2")
+    assert client.bodies("a") == ["1"]
+    assert other.get("q") == "too large"
+    simulated.settle()
+    assert client.bodies("a") == ["1", "2"]
