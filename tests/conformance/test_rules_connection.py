@@ -1,4 +1,4 @@
-"""Connections, channels, contents and what is logged of them (RULES.md B and Appendix A)."""
+"""Connections, channels, contents and what is logged of them (rules B and Appendix A)."""
 
 import time
 

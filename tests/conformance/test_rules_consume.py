@@ -1,4 +1,4 @@
-"""Consuming: prefetch, priorities, redelivery, cancellation (RULES.md F; class basic)."""
+"""Consuming: prefetch, priorities, redelivery, cancellation (rules F; class basic)."""
 
 import struct
 from collections import Counter

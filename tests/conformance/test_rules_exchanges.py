@@ -1,4 +1,4 @@
-"""Exchanges, bindings and routing (RULES.md C; 0-9-1 section 3.1.3, class exchange)."""
+"""Exchanges, bindings and routing (rules C; 0-9-1 section 3.1.3, class exchange)."""
 
 from collections import Counter
 from typing import Any

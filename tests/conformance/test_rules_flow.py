@@ -1,4 +1,4 @@
-"""Flow control and alarms (RULES.md L and B; channel.flow, connection.blocked)."""
+"""Flow control and alarms (rules L and B; channel.flow, connection.blocked)."""
 
 import os
 import shutil

@@ -1,4 +1,4 @@
-"""Publishing: returns, confirms, properties, requests and replies (RULES.md E and H)."""
+"""Publishing: returns, confirms, properties, requests and replies (rules E and H)."""
 
 import struct
 import threading

@@ -1,4 +1,4 @@
-"""Queues: life, names, limits and priorities (RULES.md D and H; class queue)."""
+"""Queues: life, names, limits and priorities (rules D and H; class queue)."""
 
 import struct
 

@@ -1,4 +1,4 @@
-"""Expiry, dead letters, delivery limits and delays (RULES.md H)."""
+"""Expiry, dead letters, delivery limits and delays (rules H)."""
 
 import pika
 import pytest

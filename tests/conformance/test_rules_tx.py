@@ -1,4 +1,4 @@
-"""Local transactions (RULES.md I; class tx)."""
+"""Local transactions (rules I; class tx)."""
 
 import struct
 

@@ -1,4 +1,4 @@
-"""Virtual hosts, users and permissions (RULES.md A and O)."""
+"""Virtual hosts, users and permissions (rules A and O of server/PROTOCOL.md)."""
 
 import pytest
 
@@ -128,7 +128,7 @@ def test_a_virtual_host_without_permission_is_530() -> None:
 def test_each_method_needs_its_permissions_and_no_more(
     method: Method, needs: dict[str, str]
 ) -> None:
-    """O05: 403 without any one of them (section 5.5 of RULES.md)."""
+    """O05: 403 without any one of them (the permissions of RabbitMQ)."""
     with SimulatedServer() as server:
         admin = SimulatedClient.opened(server, channels=1)
         admin.ask(1, methods.QueueDeclare(queue="there"))
