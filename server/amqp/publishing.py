@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from amqpstore import Message
+from server.broker.errors import BrokerError
 from server.broker.held import REPLY_TO
 from server.broker.label import Label, label
 from server.protocol.content import decode_properties, edit_properties
-from server.protocol.errors import PreconditionFailed
+from server.protocol.errors import AmqpError, PreconditionFailed
 from server.protocol.receiver import Publishes
 
 _CACHED_LABELS = 1024
@@ -47,7 +48,7 @@ class Labels:
                 if found is None:
                     try:
                         found = self._new(*key)
-                    except Exception:
+                    except (AmqpError, BrokerError):
                         if first is not None:
                             yield first, group
                         raise

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from amqpstore import DiskFullError, Message
+from amqpstore import DiskFullError, Message, Placement
 from server.broker.errors import ResourceExhaustedError
 from server.broker.label import Label
 from server.broker.outlet import Outlet, Returned
@@ -54,39 +55,37 @@ class Publisher:
     def publish(self, route: Route, label: Label, messages: list[Message], flags: Flags) -> None:
         """Put messages that are alike where their route leads. Raises: ResourceExhaustedError."""
         count = len(messages)
-        if route.placements and label.expiration_ms is None and not flags.immediate:
-            core = self._vhost.core
-            core.touched.update(route.queues)
-            try:
-                logged = core.store.place(route.placements, messages, priority=label.priority)
-            except DiskFullError as error:
-                raise ResourceExhaustedError(str(error)) from None
-            if flags.mandatory and not route.is_routed:
-                self._outlet.returned(messages, Returned.NO_ROUTE)
-            self._note(count, _Promise.WHEN_DURABLE if logged else _Promise.NOW)
-            return
         if flags.mandatory and not route.is_routed:
             self._outlet.returned(messages, Returned.NO_ROUTE)
+        if route.placements and label.expiration_ms is None and not flags.immediate:
+            self._vhost.core.touched.update(route.queues)
+            self._note(count, self._place(route.placements, label, messages))
+            return
         if not route.queues:
             self._note(count, _Promise.NOW)
             return
         planned = plan(route, label, messages, immediate=flags.immediate)
-        logged = False
-        placements = [one for one in planned.placements if one.most is None or one.most]
-        if placements:
-            try:
-                logged = self._vhost.core.store.place(placements, messages, priority=label.priority)
-            except DiskFullError as error:
-                raise ResourceExhaustedError(str(error)) from None
-            planned.arrived()
+        promise = self._place(planned.placements, label, messages)
+        planned.arrived()
         if planned.delivered < count and flags.immediate:
             self._outlet.returned(messages[planned.delivered :], Returned.NO_CONSUMERS)
-        self._note(planned.accepted, _Promise.WHEN_DURABLE if logged else _Promise.NOW)
+        self._note(planned.accepted, promise)
         if planned.accepted < count:
             self._note(count - planned.accepted, _Promise.REFUSED)
             for queue, placement in zip(planned.queues, planned.placements, strict=True):
                 if queue.buries_refused and placement.most is not None:
                     self._vhost.dead_letters.bury_refused(queue, messages[placement.most :])
+
+    def _place(
+        self, placements: Sequence[Placement], label: Label, messages: list[Message]
+    ) -> _Promise:
+        """Raises: ResourceExhaustedError."""
+        store = self._vhost.core.store
+        try:
+            logged = store.place(placements, messages, priority=label.priority)
+        except DiskFullError as error:
+            raise ResourceExhaustedError(str(error)) from None
+        return _Promise.WHEN_DURABLE if logged else _Promise.NOW
 
     def settle(self) -> None:
         """Confirm what was published since the last call: at once, or when it is durable."""

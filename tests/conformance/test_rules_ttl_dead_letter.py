@@ -473,6 +473,24 @@ def test_dead_letters_survive_a_kill_in_one_queue_or_the_other(broker: BrokerPro
         assert sorted(bodies(channel, "dead")) == sorted(published)
 
 
+def test_a_dead_letter_outlives_its_queue_and_a_kill(broker: BrokerProcess) -> None:
+    """H13: the deletion is on disk when it is answered, and so is what had left the queue."""
+    with session(broker.url) as connection:
+        channel = connection.channel()
+        channel.queue_declare("dead", durable=True)
+        channel.queue_declare("first", durable=True, arguments=dead_lettering("dead"))
+        confirming(connection).basic_publish("", "first", b"x", PERSISTENT)
+        message = get_soon(channel, "first", auto_ack=False)
+        channel.basic_reject(message.delivery_tag, requeue=False)
+        channel.queue_delete("first")
+        broker.kill()
+    broker.start()
+    with session(broker.url) as connection:
+        channel = connection.channel()
+        wait_until_ready(channel, "dead", 1)
+        assert bodies(channel, "dead") == [b"x"]
+
+
 def test_two_connections_may_dead_letter_to_one_queue(
     connection: pika.BlockingConnection, channel: BlockingChannel
 ) -> None:

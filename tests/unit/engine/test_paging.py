@@ -201,3 +201,15 @@ def test_transient_messages_that_were_written_aside_are_not_paged_out(disk: Disk
     assert one.ready_count == ENTRIES_A_FILE + 6000
     assert sum(run.first_id >= 1 << 63 for run in one.ready)
     store.abandon()
+
+
+def test_a_lazy_queue_leaves_all_of_it_to_its_index_files(disk: Disk) -> None:
+    with disk.open() as store:
+        lazy, other = store.create_queue("lazy"), store.create_queue("other")
+        store.set_lazy(lazy, lazy=True)
+        interleaved(store, [lazy, other], 50)
+        store.checkpoint()
+        assert (len(lazy.ready), lazy.ready_count) == (0, 50)
+        assert len(other.ready) == 50
+        check(lazy)
+        assert drained(store, lazy) == list(range(1, 51))
