@@ -33,7 +33,8 @@ The rooms, from the disk upwards:
 - `records` (framing and checksums) of `message`s, with `compression`; `segments`, one file of
   records; `log`, all of them, and how a batch becomes durable;
 - `runs` and `queue`, what waits in memory; `expiry`, when that expires; `memory`, how much of it
-  may be there; `transient`, where messages go that are not in the log; `transaction`;
+  may be there; `transient`, where messages go that are not in the log; `transaction` and
+  `prepared`, one that waits for a decision;
 - `ledger`, what the log says: of queues, with `index` and `index_writer`, and of segments, with
   `accounts`; `checkpoint` and `compaction`, which keep it on disk; `keeper`, when they are due, and
   `worker`, who does them; `space`, the reserve for a full disk;
@@ -56,6 +57,7 @@ from amqpstore.errors import (
 )
 from amqpstore.keeper import Options
 from amqpstore.message import Envelope, Message
+from amqpstore.prepared import Prepared, Publish
 from amqpstore.queue import Placement, Queue
 from amqpstore.recovery import RecoveryReport
 from amqpstore.runs import Run
@@ -73,6 +75,8 @@ __all__ = [
     "NotAStoreError",
     "Options",
     "Placement",
+    "Prepared",
+    "Publish",
     "Queue",
     "RecoveryReport",
     "Run",

@@ -29,6 +29,7 @@ Value = Any
 TABLES = (
     "store",
     "queues",
+    "prepared",
     "heads",
     "index",
     "segments",

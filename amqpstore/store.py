@@ -35,6 +35,7 @@ from amqpstore.log import Log
 from amqpstore.memory import Memory
 from amqpstore.message import Message
 from amqpstore.opening import open_directory
+from amqpstore.prepared import Prepared, restore
 from amqpstore.queue import PagedFile, Placement, Queue
 from amqpstore.records import Operation, OperationKind
 from amqpstore.recovery import Recovered
@@ -56,7 +57,11 @@ _MOST_PEEKED = 64
 
 
 class Store:
-    """An open store. Made by `Store.open`."""
+    """An open store. Made by `Store.open`.
+
+    `queues` has all queues by id, those that hold the messages of transactions in `prepared`, by
+    the same id, among them. `next_queue_id` is the id of the next queue.
+    """
 
     def __init__(
         self,
@@ -93,9 +98,11 @@ class Store:
             backing, self._log, queues, self._memory, space, recovered, options, worker
         )
         self._index = IndexReader(backing.files, backing.directory, backing.seed)
-        self._next_queue_id = int(self._catalog.rows("store").get(_NEXT_QUEUE_ID, 1))
+        self.next_queue_id = int(self._catalog.rows("store").get(_NEXT_QUEUE_ID, 1))
+        self.prepared: dict[int, Prepared] = {}
         self._failure: DurabilityError | None = None
         self._is_closed = False
+        restore(self)
 
     @classmethod
     def open(
@@ -163,10 +170,10 @@ class Store:
         self, definition: Value, *, durable: bool = True, changes: Sequence[Change] = ()
     ) -> Queue:
         """A new, empty queue; `changes` of definitions go with it. Raises: DurabilityError."""
-        queue = Queue(self._next_queue_id, definition, durable=durable)
-        self._next_queue_id += 1
+        queue = Queue(self.next_queue_id, definition, durable=durable)
+        self.next_queue_id += 1
         if durable:
-            counter = Change("store", _NEXT_QUEUE_ID, self._next_queue_id)
+            counter = Change("store", _NEXT_QUEUE_ID, self.next_queue_id)
             row = Change("queues", _queue_key(queue), definition)
             self._commit([counter, row, *changes])
         else:
@@ -353,6 +360,23 @@ class Store:
         it is ready.
         """
         return self._remove(queue, limit, 0)
+
+    def withdraw_range(self, queue: Queue, first_sequence: int, count: int) -> list[Run]:
+        """As `withdraw`: what there is of `count` messages from a sequence on.
+
+        Bodies are not read: a run has its messages only where they are in memory.
+        """
+        end = first_sequence + count
+        for file in [one for one in queue.paged if one.first < end and first_sequence < one.end]:
+            if error := self._page_in(queue, file):
+                _log.error("%s", error)
+        runs = queue.ready.remove(first_sequence, count)
+        for run in runs:
+            self._memory.let_go(queue, run.held_bytes)
+        if any(run.expires_ms for run in runs):
+            before = queue.ready.at(first_sequence - 1)
+            queue.watch((before,) if before else ())
+        return runs + queue.quarantined.remove(first_sequence, count)
 
     def withdraw_expired(
         self, queue: Queue, now_ms: int, *, bodies: bool

@@ -5,21 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
+from amqpstore.catalog import Value
 from amqpstore.errors import TransactionEndedError
 from amqpstore.message import Message
+from amqpstore.prepared import Prepared, Publish, prepare
 from amqpstore.queue import Placement, Queue
 from amqpstore.runs import Run
 
 if TYPE_CHECKING:
     from amqpstore.store import Store
-
-
-class _Publish(NamedTuple):
-    placements: Sequence[Placement]
-    messages: list[Message]
-    priority: int
 
 
 class Transaction:
@@ -32,7 +28,7 @@ class Transaction:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._publishes: list[_Publish] = []
+        self._publishes: list[Publish] = []
         self._acks: list[tuple[Queue, Run]] = []
         self._has_ended = False
 
@@ -53,7 +49,7 @@ class Transaction:
     ) -> None:
         """As `Store.place`. Raises: TransactionEndedError."""
         self._check()
-        self._publishes.append(_Publish(placements, messages, priority))
+        self._publishes.append(Publish(placements, messages, priority))
 
     def ack(self, queue: Queue, run: Run) -> None:
         """A run that was taken is done with, if the transaction commits.
@@ -81,6 +77,21 @@ class Transaction:
         # Only now: what is not in the log itself waits for the rest, which is.
         for queue, run in withheld:
             self._store.when_durable(partial(self._store.make_ready, queue, run))
+
+    def prepare(self, label: Value) -> Prepared:
+        """Have it durable and undecided: a crash leaves it so, or nothing of it.
+
+        The messages that it publishes are in no queue before it is committed, and what it acks is
+        nobody's until it is decided. Promise it only once it is durable: see
+        `Store.when_durable`.
+        Args: label, which is kept with it.
+        Raises: TransactionEndedError, StoreClosedError, DiskFullError (nothing is done then),
+        DurabilityError.
+        """
+        self._check()
+        self._store.check_writable(publishing=True)
+        self._has_ended = True
+        return prepare(self._store, label, self._publishes, self._acks)
 
     def rollback(self) -> list[tuple[Queue, Run]]:
         """Forget it. Returns what was to be acked: it stays with who took it.

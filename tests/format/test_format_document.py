@@ -231,6 +231,7 @@ def check_catalog_tables(text: str) -> None:
         ("store", "next_queue_id"),
         ("store", POSITION),
         ("queues", "%020d"),
+        ("prepared", "%020d"),
         ("heads", "%020d"),
         ("index", "%020d-%010d"),
         ("segments", "%010d"),
@@ -240,7 +241,7 @@ def check_catalog_tables(text: str) -> None:
         ("quarantine", "%010d"),
     ]
     types = [document.code(row["value"]) for row in rows]
-    assert types == ["bin", "int", "map", "any", *["map"] * 5, "bin", "list", *["any"] * 6]
+    assert types == ["bin", "int", "map", "any", *["map"] * 6, "bin", "list", *["any"] * 6]
 
 
 def check_catalog_maps(text: str) -> None:
@@ -264,7 +265,7 @@ def written_maps() -> dict[str, dict[str, object]]:
     with tempfile.TemporaryDirectory() as scratch:
         directory = written_store(scratch)
         catalog = LmdbCatalog(os.path.join(directory, filenames.CATALOG), False)
-        tables = ("heads", "index", "segments", "marks", "ends")
+        tables = ("prepared", "heads", "index", "segments", "marks", "ends")
         found = {table: next(iter(catalog.rows(table).values())) for table in tables}
         position = catalog.rows("store")[POSITION]
         catalog.close()
@@ -544,6 +545,7 @@ def written_store(scratch: str) -> str:
             run = take(store, queue)
             if run.first_sequence % 5 > 1:
                 store.ack(queue, run)
+        store.transaction().prepare({"name": "undecided"})
         store.sync()
         store.checkpoint()
         # Damage that costs no message: in a TRANSACTION before the checkpoint.

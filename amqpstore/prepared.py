@@ -1,0 +1,216 @@
+"""Prepared transactions: undecided, and safe from crashes until somebody decides them.
+
+What one is to publish waits in a queue of its own, and a row of the catalog (table `prepared`)
+says where that goes and which messages it is to ack:
+
+1. `prepare`: one commit of the catalog makes the queue, empty, and the row. One batch of the log
+   puts a marker and all messages into the queue. Once that is durable, so is the promise.
+2. `Prepared.commit`: one batch of the log places the messages, acks, and empties the queue. Behind
+   that the queue and the row go.
+3. `Prepared.rollback`: one commit of the catalog removes the queue, with its messages, and the row.
+
+So a crash leaves a queue that is empty of a transaction that was not prepared yet, or that is
+committed already: the next start removes it. Any other is undecided still, and what it is to ack
+is nobody's until it is decided.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from amqpstore.catalog import Change, Value
+from amqpstore.errors import TransactionEndedError
+from amqpstore.message import Envelope, Message
+from amqpstore.queue import Placement, Queue
+from amqpstore.runs import Run
+
+if TYPE_CHECKING:
+    from amqpstore.store import Store
+
+_log = logging.getLogger(__name__)
+
+TABLE = "prepared"
+
+_MARKER = Message(Envelope("", ""), b"prepared")
+"""What the queue holds also where nothing is published."""
+
+
+class Publish(NamedTuple):
+    """Messages, all of them persistent or none, and the queues they go to: see `Store.place`."""
+
+    placements: Sequence[Placement]
+    messages: list[Message]
+    priority: int
+
+
+class _Group(NamedTuple):
+    """Messages that wait in the queue from a sequence on, and where they go: see `Placement`."""
+
+    first_sequence: int
+    length: int
+    priority: int
+    placements: list[tuple[int, int, int | None]]
+
+
+class Prepared:
+    """A transaction that was prepared. Made by `Transaction.prepare`, and by `Store.open`.
+
+    `label` is what its owner said of it, `locked` what it is to ack: runs that are in no queue
+    now. Transient messages that it is to publish, and acks in queues that are not durable, do not
+    survive a restart, as they would not without it.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        hidden: Queue,
+        label: Value,
+        locked: list[tuple[Queue, Run]],
+        groups: list[_Group],
+    ) -> None:
+        self.label = label
+        self.locked = locked
+        self._store = store
+        self._hidden = hidden
+        self._groups = groups
+
+    def publishes(self) -> list[Publish]:
+        """What it is to publish, read from the store; to the queues that are still there.
+
+        A message that cannot be read is left out, and logged.
+        """
+        found = {
+            run.first_sequence + place: message
+            for run in self._runs()
+            for place, message in enumerate(run.messages or ())
+        }
+        publishes = []
+        for first, length, priority, placements in self._groups:
+            messages = [
+                found[sequence] for sequence in range(first, first + length) if sequence in found
+            ]
+            placed = [
+                Placement(queue, expires_ms, most)
+                for queue_id, expires_ms, most in placements
+                if (queue := self._store.queues.get(queue_id))
+            ]
+            if messages and placed:
+                publishes.append(Publish(placed, messages, priority))
+        return publishes
+
+    def commit(self, publishes: Sequence[Publish]) -> None:
+        """Do it: place what `publishes` says, which the owner may have changed, and ack.
+
+        Promise it only once it is durable: see `Store.when_durable`.
+        Raises: TransactionEndedError, StoreClosedError; DiskFullError (it is undecided then).
+        """
+        self._check()
+        store = self._store
+        store.check_writable(publishing=bool(publishes))
+        del store.prepared[self._hidden.id]
+        withheld: list[tuple[Queue, Run]] = []
+        for publish in publishes:
+            store.place(
+                publish.placements, publish.messages, priority=publish.priority, withheld=withheld
+            )
+        for queue, run in self.locked:
+            store.ack(queue, run)
+        store.purge(self._hidden)
+        for queue, run in withheld:
+            store.when_durable(partial(store.make_ready, queue, run))
+        store.when_durable(partial(_remove, store, self._hidden))
+
+    def rollback(self) -> list[tuple[Queue, Run]]:
+        """Forget it, which is durable on return. Returns `locked`: it is the caller's now.
+
+        Raises: TransactionEndedError, DurabilityError.
+        """
+        self._check()
+        _remove(self._store, self._hidden)
+        return self.locked
+
+    def _runs(self) -> Iterable[Run]:
+        """All that waits in its queue. It stays there."""
+        store, hidden = self._store, self._hidden
+        runs = []
+        while found := store.withdraw(hidden, hidden.ready_count):
+            if isinstance(found, Run):
+                runs.append(found)
+            else:
+                _log.error("message of a prepared transaction lost: %s", found)
+        for run in runs:
+            store.put_back(hidden, run)
+        return runs
+
+    def _check(self) -> None:
+        if self._store.prepared.get(self._hidden.id) is not self:
+            raise TransactionEndedError
+
+
+def prepare(
+    store: Store, label: Value, publishes: Sequence[Publish], acks: list[tuple[Queue, Run]]
+) -> Prepared:
+    """Put a transaction into the log's open batch, undecided: see `Transaction.prepare`."""
+    groups = []
+    sequence = 2
+    kept = []
+    for placements, messages, priority in publishes:
+        count = max(
+            len(messages) if one.most is None else min(one.most, len(messages))
+            for one in placements
+        )
+        if not count:
+            continue
+        placed = [(one.queue.id, one.expires_ms, one.most) for one in placements]
+        groups.append(_Group(sequence, count, priority, placed))
+        kept.append(messages[:count])
+        sequence += count
+    row = {
+        "label": label,
+        "locked": [[queue.id, run.first_sequence, run.count] for queue, run in acks],
+        "publishes": [list(group) for group in groups],
+    }
+    hidden = store.create_queue({}, changes=[Change(TABLE, _key(store.next_queue_id), row)])
+    place = [Placement(hidden)]
+    store.place(place, [_MARKER])
+    for messages in kept:
+        store.place(place, messages)
+    for _, run in acks:
+        # As it is after a restart: they were delivered, and nobody has them.
+        run.delivery_count += 1
+    prepared = store.prepared[hidden.id] = Prepared(store, hidden, label, acks, groups)
+    return prepared
+
+
+def restore(store: Store) -> None:
+    """Have in `Store.prepared` what is undecided, and nothing left of what is not."""
+    for key, row in store.definitions(TABLE).items():
+        hidden = store.queues[int(key)]
+        if not (hidden.ready_count or hidden.quarantined.count or hidden.unreadable_count):
+            _remove(store, hidden)
+            continue
+        locked = [
+            (queue, run)
+            for queue_id, first_sequence, count in row["locked"]
+            if (queue := store.queues.get(queue_id))
+            for run in store.withdraw_range(queue, first_sequence, count)
+        ]
+        groups = [_group(*group) for group in row["publishes"]]
+        store.prepared[hidden.id] = Prepared(store, hidden, row["label"], locked, groups)
+
+
+def _group(first_sequence: int, length: int, priority: int, placements: list[Any]) -> _Group:
+    placed = [(queue_id, expires_ms, most) for queue_id, expires_ms, most in placements]
+    return _Group(first_sequence, length, priority, placed)
+
+
+def _remove(store: Store, hidden: Queue) -> None:
+    store.prepared.pop(hidden.id, None)
+    store.delete_queue(hidden, changes=[Change(TABLE, _key(hidden.id), None)])
+
+
+def _key(queue_id: int) -> str:
+    return f"{queue_id:020}"
