@@ -416,14 +416,28 @@ class Store:
 
         What is on disk only is read for it, about 1 MiB at a time, and not kept.
         """
-        total = sum(self._count_bytes(run) for run in queue.ready)
+        total = sum(self.run_bytes(run) for run in queue.ready)
         for file in queue.paged:
             try:
                 runs = self._runs_of(queue, file)
             except (DamageError, OSError) as error:
                 _log.warning("%d messages are left out: %s", file.live, error)
                 continue
-            total += sum(map(self._count_bytes, runs))
+            total += sum(map(self.run_bytes, runs))
+        return total
+
+    def run_bytes(self, run: Run) -> int:
+        """Bytes in the bodies of a run, as far as it can be read."""
+        if run.messages is not None:
+            return run.held_bytes
+        total = counted = 0
+        while counted < run.count:
+            found = self._read_back(run, counted, run.count - counted)
+            if isinstance(found, MessageDamagedError):
+                counted += 1
+            else:
+                counted += len(found)
+                total += body_bytes(found)
         return total
 
     def ack(self, queue: Queue, run: Run) -> None:
@@ -524,20 +538,6 @@ class Store:
             run.first_id = 0
         run.messages = messages
         run.held_bytes = body_bytes(messages)
-
-    def _count_bytes(self, run: Run) -> int:
-        """Bytes in the bodies of a run that is ready."""
-        if run.messages is not None:
-            return run.held_bytes
-        total = counted = 0
-        while counted < run.count:
-            found = self._read_back(run, counted, run.count - counted)
-            if isinstance(found, MessageDamagedError):
-                counted += 1
-            else:
-                counted += len(found)
-                total += body_bytes(found)
-        return total
 
     def _runs_of(self, queue: Queue, file: PagedFile) -> list[Run]:
         """What is ready and in an index file only. Raises: DamageError, OSError."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from amqpstore import Message, Run
 from server.amqp.deliveries import add_content, add_deliveries
+from server.amqp.distributed import DTX_HANDLERS, Distributed
 from server.amqp.topology import TOPOLOGY_HANDLERS, Topology
 from server.broker.channel import Channel
 from server.broker.consumer import Consumer, ConsumerOptions
@@ -49,6 +50,7 @@ class AmqpChannel:
         self._outbox = connection.outbox
         self._broker = Channel(connection.vhost, connection, self)
         self._topology = Topology(connection.vhost, connection.access, connection, self._send)
+        self._distributed = Distributed(self._broker, connection.access, self._send_late)
         self._consumer_tags = 0
 
     # What the client sends.
@@ -58,6 +60,8 @@ class AmqpChannel:
         kind = type(method)
         if kind in TOPOLOGY_HANDLERS:
             self._topology.handle(method)
+        elif kind in DTX_HANDLERS:
+            self._distributed.handle(method)
         elif kind in HANDLERS:
             HANDLERS[kind](self, method)
         else:
@@ -117,16 +121,13 @@ class AmqpChannel:
             )
 
     def confirm(self, tag: int, *, multiple: bool) -> None:
-        if not self.is_closing:
-            self._send(methods.BasicAck(delivery_tag=tag, multiple=multiple))
+        self._send_late(methods.BasicAck(delivery_tag=tag, multiple=multiple))
 
     def refuse(self, tag: int) -> None:
-        if not self.is_closing:
-            self._send(methods.BasicNack(delivery_tag=tag, multiple=False, requeue=False))
+        self._send_late(methods.BasicNack(delivery_tag=tag, multiple=False, requeue=False))
 
     def committed(self) -> None:
-        if not self.is_closing:
-            self._send(methods.TxCommitOk())
+        self._send_late(methods.TxCommitOk())
 
     def consumer_cancelled(self, consumer_tag: str) -> None:
         if self._connection.client_hears_cancels:
@@ -136,6 +137,11 @@ class AmqpChannel:
 
     def _send(self, method: methods.Method) -> None:
         self._outbox.add(method_frame(self.number, method.encode()))
+
+    def _send_late(self, method: methods.Method) -> None:
+        """Send what the client may not wait for any more."""
+        if not self.is_closing:
+            self._send(method)
 
     def on_channel_flow(self, method: methods.ChannelFlow) -> None:
         self._broker.pause(paused=not method.active)
@@ -293,6 +299,16 @@ _FROM_SERVER: tuple[type[methods.Method], ...] = (
     methods.TxSelectOk,
     methods.TxCommitOk,
     methods.TxRollbackOk,
+    methods.DtxSelectOk,
+    methods.DtxStartOk,
+    methods.DtxEndOk,
+    methods.DtxPrepareOk,
+    methods.DtxCommitOk,
+    methods.DtxRollbackOk,
+    methods.DtxForgetOk,
+    methods.DtxRecoverOk,
+    methods.DtxGetTimeoutOk,
+    methods.DtxSetTimeoutOk,
     methods.ConfirmSelectOk,
     methods.ChannelOpenOk,
     methods.ChannelFlowOk,

@@ -404,6 +404,7 @@ class Connection:
                         "per_consumer_qos": True,
                         "direct_reply_to": True,
                         "authentication_failure_close": True,
+                        "dtx": True,
                     },
                 },
                 mechanisms=" ".join(MECHANISMS).encode(),

@@ -37,6 +37,7 @@ class Broker:
         # Only now there is a place for whatever a limit drops.
         for vhost in self.vhosts.values():
             vhost.apply_policies()
+        self._restore_branches()
         self._permissions = store.definitions("permissions")
 
     def vhost(self, name: str) -> VirtualHost:
@@ -83,9 +84,9 @@ class Broker:
 
     def _restore_queues(self) -> None:
         """Take in what the store has: first what queues are called, then their levels."""
-        stored_queues = list(self.core.store.queues.values())
+        store = self.core.store
         levels = []
-        for stored in stored_queues:
+        for stored in [one for one in store.queues.values() if one.id not in store.prepared]:
             definition: Any = stored.definition
             if "level" in definition:
                 levels.append((stored, definition))
@@ -94,3 +95,16 @@ class Broker:
         for stored, definition in levels:
             queue = self.vhosts[definition["vhost"]].queues[definition["name"]]
             queue.levels.add(definition["level"], stored)
+
+    def _restore_branches(self) -> None:
+        """Take in the transactions that the store has, and nobody has decided."""
+        if not self.core.store.prepared:
+            return
+        queues = {
+            level.id: queue
+            for vhost in self.vhosts.values()
+            for queue in vhost.queues.values()
+            for level in queue.levels
+        }
+        for prepared in self.core.store.prepared.values():
+            self.vhosts[prepared.label["vhost"]].branches.restore(prepared, queues)

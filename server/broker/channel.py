@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 from typing import TYPE_CHECKING
 
 import amqpstore
@@ -17,6 +18,15 @@ from server.broker.queue import Queue, Taken
 if TYPE_CHECKING:
     from server.broker.outlet import Outlet
     from server.broker.vhost import VirtualHost
+
+
+class _Mode(enum.StrEnum):
+    """What a channel was put into, once and for all."""
+
+    PLAIN = "plain"
+    CONFIRM = "confirm"
+    TX = "tx"
+    DTX = "dtx"
 
 
 class Delivery:
@@ -69,7 +79,7 @@ class Channel:
 
     `window` is what all its consumers together may have unacked, `consumer_window` what a new
     consumer of it gets as its own. While it `is_paused` nothing is delivered. `transaction` is
-    what the client does on a transacted channel, and None on any other.
+    what the client does on a transacted channel, or in a branch (see `branches`); else it is None.
     """
 
     def __init__(self, vhost: VirtualHost, connection: object, outlet: Outlet) -> None:
@@ -83,6 +93,7 @@ class Channel:
         self.reply_to = ""
         """The address of its direct replies, where it has a consumer for them."""
         self.transaction: LocalTransaction | None = None
+        self._mode = _Mode.PLAIN
         self._publisher = Publisher(vhost, outlet)
         self._unacked: RunList[Delivery] = RunList()
         self._next_delivery_tag = 1
@@ -91,8 +102,7 @@ class Channel:
 
     def select_confirms(self) -> None:
         """From now on each publish is confirmed. Raises: PreconditionFailedError."""
-        if self.transaction is not None:
-            raise PreconditionFailedError("cannot switch from tx to confirm mode")
+        self._select(_Mode.CONFIRM)
         self._publisher.confirms = True
 
     def publish(self, label: Label, messages: list[Message], flags: Flags) -> None:
@@ -206,7 +216,9 @@ class Channel:
         for consumer in self.consumers.values():
             self.vhost.remove_consumer(consumer)
         self.consumers.clear()
-        if self.transaction is not None:
+        if self._mode is _Mode.DTX:
+            self.vhost.branches.leave(self)
+        elif self.transaction is not None:
             self.rollback()
             self.transaction = None
         for delivery in self._unacked.clear():
@@ -221,10 +233,18 @@ class Channel:
 
     def select_transactions(self) -> None:
         """From now on publishes and acks wait for a commit. Raises: PreconditionFailedError."""
-        if self._publisher.confirms:
-            raise PreconditionFailedError("cannot switch from confirm to tx mode")
+        self._select(_Mode.TX)
         if self.transaction is None:
             self.transaction = LocalTransaction(self)
+
+    def select_branches(self) -> None:
+        """From now on it may work in branches. Raises: PreconditionFailedError."""
+        self._select(_Mode.DTX)
+
+    def check_branches(self) -> None:
+        """Raises: PreconditionFailedError, where it may not work in branches."""
+        if self._mode is not _Mode.DTX:
+            raise PreconditionFailedError("channel is not in dtx mode: dtx.select comes first")
 
     def commit(self) -> None:
         """Do all that waits, all of it or nothing; the client is told once it is durable.
@@ -243,9 +263,14 @@ class Channel:
 
     @property
     def _transaction(self) -> LocalTransaction:
-        if self.transaction is None:
+        if self.transaction is None or self._mode is not _Mode.TX:
             raise PreconditionFailedError("channel is not transactional")
         return self.transaction
+
+    def _select(self, mode: _Mode) -> None:
+        if self._mode not in (_Mode.PLAIN, mode):
+            raise PreconditionFailedError(f"cannot switch from {self._mode} to {mode} mode")
+        self._mode = mode
 
     # Settling: `requeue` says how, and None is an ack.
 

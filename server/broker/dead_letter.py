@@ -56,7 +56,7 @@ class DeadLetters:
     ) -> None:
         """Have messages that were taken off a queue leave it with a transaction."""
         for one in taken:
-            transaction.ack(one)
+            transaction.ack(queue, one)
             if one.run.messages is not None:
                 self._add_messages(transaction, queue, one.run.messages, reason)
 

@@ -154,7 +154,7 @@ class HeldMessages:
         exchange = self._exchanges.get(queue.name.removeprefix("amq.delayed."))
         transaction = Transaction(self._core)
         for one in taken:
-            transaction.ack(one)
+            transaction.ack(queue, one)
             for envelope, group in groupby(one.run.messages or (), attrgetter("envelope")):
                 properties = decode_properties(envelope.properties)
                 # The sign tells consumers, and this exchange, that it has waited.

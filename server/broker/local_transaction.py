@@ -1,4 +1,4 @@
-"""What a client does on a transacted channel between two commits (AMQP 0-9-1, class tx).
+"""What a client does on a channel between two commits (AMQP 0-9-1, class tx), or in a branch.
 
 Routes are found, and errors raised, when a message is sent. At the commit, what was published and
 what was acked or rejected, with the dead letters of that, is one transaction of the store.
@@ -63,14 +63,25 @@ class LocalTransaction:
         """Do everything, or nothing. Raises: PreconditionFailedError, ResourceExhaustedError."""
         channel = self._channel
         transaction = Transaction(channel.vhost.core)
+        try:
+            self.add_to(transaction)
+        except PreconditionFailedError:
+            transaction.undo()
+            raise
+        transaction.commit(channel.outlet.committed)
+        self.finish()
+
+    def add_to(self, transaction: Transaction) -> None:
+        """Have a transaction do it; what is to come back to the publisher does now.
+
+        Raises: PreconditionFailedError, where a queue refuses a part: the transaction is to be
+        undone then.
+        """
+        channel = self._channel
         plans = []
         for sent in self._sent:
             planned = self._plan(sent)
-            try:
-                refuse_if_full(planned)
-            except PreconditionFailedError:
-                transaction.undo()
-                raise
+            refuse_if_full(planned)
             transaction.publish(planned)
             plans.append(planned)
         for sent, planned in zip(self._sent, plans, strict=True):
@@ -79,12 +90,15 @@ class LocalTransaction:
             if delivery.queue.is_deleted:
                 continue
             if requeue is None:
-                transaction.ack(delivery.taken)
+                transaction.ack(delivery.queue, delivery.taken)
             elif not requeue:
                 channel.vhost.dead_letters.add(
                     transaction, delivery.queue, [delivery.taken], Reason.REJECTED
                 )
-        transaction.commit(channel.outlet.committed)
+
+    def finish(self) -> None:
+        """The transaction does it: what was settled is the client's no more."""
+        channel = self._channel
         settled, self._settled = self._settled, []
         self._sent = []
         for delivery, requeue in settled:

@@ -26,7 +26,7 @@ class Access:
     exchange."""
 
     def __init__(self, user: str, vhost: str, row: Mapping[str, Any]) -> None:
-        self._user = user
+        self.user = user
         self._vhost = vhost
         self._patterns = {kind: _compiled(row[kind]) for kind in ALL}
         self._topics: dict[tuple[str, str], re.Pattern[str]] = {
@@ -47,11 +47,15 @@ class Access:
         if not self._patterns[permission].search(resource):
             raise AccessRefusedError(
                 f"{permission} access to {kind} '{name}' in vhost '{self._vhost}' refused for "
-                f"user '{self._user}'"
+                f"user '{self.user}'"
             )
         if len(self._granted) >= _REMEMBERED:
             self._granted.clear()
         self._granted.add((permission, resource))
+
+    def may(self, permission: str, name: str) -> bool:
+        """As `check` of a queue, but for the error."""
+        return bool(self._patterns[permission].search(name))
 
     def check_any(self, kind: str, name: str) -> None:
         """Make sure that some permission is there: to know that something exists takes one.
@@ -61,8 +65,7 @@ class Access:
         resource = _resource(kind, name)
         if not any(pattern.search(resource) for pattern in self._patterns.values()):
             raise AccessRefusedError(
-                f"access to {kind} '{name}' in vhost '{self._vhost}' refused for user "
-                f"'{self._user}'"
+                f"access to {kind} '{name}' in vhost '{self._vhost}' refused for user '{self.user}'"
             )
 
     def check_topic(self, permission: str, exchange: str, routing_key: str) -> None:
@@ -71,12 +74,12 @@ class Access:
         if pattern is not None and not pattern.search(routing_key):
             raise AccessRefusedError(
                 f"{permission} access to topic '{routing_key}' in exchange '{exchange}' in vhost "
-                f"'{self._vhost}' refused for user '{self._user}'"
+                f"'{self._vhost}' refused for user '{self.user}'"
             )
 
     def _expanded(self, pattern: str) -> str:
         """A pattern of routing keys, with what stands for the user and the virtual host."""
-        names = {"{username}": self._user, "{vhost}": self._vhost}
+        names = {"{username}": self.user, "{vhost}": self._vhost}
         for variable, name in names.items():
             pattern = pattern.replace(variable, re.escape(name))
         return pattern

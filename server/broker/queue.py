@@ -294,7 +294,7 @@ class Queue:
             return
         run.returned_by = giver
         if self.settings.max_length_bytes is not None:
-            self._ready_bytes += run.held_bytes
+            self._ready_bytes += self._store.run_bytes(run)
         self._store.requeue(level, run)
         if run.expires_ms:
             self._watch_expiry()
@@ -312,7 +312,7 @@ class Queue:
     def put_back(self, taken: Taken) -> None:
         """The run could not leave: it is where it was."""
         if self.settings.max_length_bytes is not None:
-            self._ready_bytes += taken.run.held_bytes
+            self._ready_bytes += self._store.run_bytes(taken.run)
         self._store.put_back(taken.level, taken.run)
         if taken.run.expires_ms:
             self._watch_expiry()

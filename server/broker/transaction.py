@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from amqpstore import DiskFullError, Message
-from amqpstore.queue import Placement
+from amqpstore import DiskFullError, Message, Placement, Prepared
 from server.broker.core import Core
 from server.broker.errors import PreconditionFailedError, ResourceExhaustedError
 from server.broker.label import Label
@@ -63,14 +62,19 @@ def plan(route: Route, label: Label, messages: list[Message], *, immediate: bool
 
 
 class Transaction:
-    """Collects, and changes nothing before `commit`."""
+    """Collects, and changes nothing before `commit` or `prepare`."""
 
     def __init__(self, core: Core) -> None:
         self._core = core
-        self._store = core.store
-        self._left: set[int] = set()
-        self._stored = core.store.transaction()
         self._plans: list[Plan] = []
+        self._taken: list[Taken] = []
+        self.queues: dict[int, Queue] = {}
+        """Those that it concerns, by the ids of their queues in the store."""
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to do."""
+        return not self._plans and not self._taken
 
     def add(
         self, queue: Queue, label: Label, messages: list[Message], placement: Placement
@@ -81,16 +85,15 @@ class Transaction:
 
     def publish(self, plan: Plan) -> None:
         """Put messages in queues."""
-        placements = [one for one in plan.placements if one.most is None or one.most]
-        if placements:
-            self._stored.place(placements, plan.messages, priority=plan.label.priority)
+        if any(one.most is None or one.most for one in plan.placements):
             self._plans.append(plan)
+            self.queues.update((queue.levels.lowest.id, queue) for queue in plan.queues)
             plan.expect()
 
-    def ack(self, taken: Taken) -> None:
-        """A run that was taken off its queue is done with."""
-        self._stored.ack(taken.level, taken.run)
-        self._left.add(taken.level.id)
+    def ack(self, queue: Queue, taken: Taken) -> None:
+        """A run that was taken off a queue is done with."""
+        self._taken.append(taken)
+        self.queues[taken.level.id] = queue
 
     def commit_or_put_back(self, queue: Queue, taken: Sequence[Taken]) -> bool:
         """As `commit`. Returns False where the disk is full: `taken` is in its queue again."""
@@ -113,17 +116,53 @@ class Transaction:
 
         Raises: ResourceExhaustedError, when the disk is full; nothing is done then.
         """
+        stored = self._core.store.transaction()
+        for plan in self._plans:
+            placements = [one for one in plan.placements if one.most is None or one.most]
+            stored.place(placements, plan.messages, priority=plan.label.priority)
+        for level, run in self._taken:
+            stored.ack(level, run)
         try:
-            self._stored.commit()
+            stored.commit()
         except DiskFullError as error:
             self.undo()
             raise ResourceExhaustedError(str(error)) from None
-        if self._plans:
-            self._store.when_durable(self._core.moving(self._left))
+        when_moved(self._core, {level.id for level, _ in self._taken}, self._plans, on_durable)
+
+    def prepare(self, label: dict[str, Any]) -> Prepared:
+        """Have it durable and undecided: see `amqpstore.Transaction.prepare`.
+
+        Where in a queue messages go is found when it is decided: here each goes to level 0.
+        Raises: ResourceExhaustedError, when the disk is full; nothing is done then.
+        """
+        stored = self._core.store.transaction()
         for plan in self._plans:
-            self._store.when_durable(partial(_came, plan))
-        if on_durable:
-            self._store.when_durable(on_durable)
+            placements = [
+                Placement(queue.levels.lowest, most=placement.most)
+                for queue, placement in zip(plan.queues, plan.placements, strict=True)
+                if placement.most is None or placement.most
+            ]
+            stored.place(placements, plan.messages, priority=plan.label.priority)
+        for level, run in self._taken:
+            stored.ack(level, run)
+        self.undo()
+        try:
+            return stored.prepare(label)
+        except DiskFullError as error:
+            raise ResourceExhaustedError(str(error)) from None
+
+
+def when_moved(
+    core: Core, left: set[int], plans: Sequence[Plan], on_durable: Callable[[], None] | None = None
+) -> None:
+    """Messages moved in a transaction, from the store's queues `left`: see to what follows."""
+    store = core.store
+    if plans:
+        store.when_durable(core.moving(left))
+    for plan in plans:
+        store.when_durable(partial(_came, plan))
+    if on_durable:
+        store.when_durable(on_durable)
 
 
 def _came(plan: Plan) -> None:

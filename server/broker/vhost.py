@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import amqpstore
 from amqpstore.catalog import Change
+from server.broker.branches import Branches
 from server.broker.core import Core
 from server.broker.dead_letter import DeadLetters
 from server.broker.errors import (
@@ -66,6 +67,7 @@ class VirtualHost:
         self.router = Router(name, self.exchanges, self.queues)
         self.dead_letters = DeadLetters(core, self.router)
         self.policies = Policies(name)
+        self.branches = Branches(name, core)
         self._held = HeldMessages(core, self.router, self.exchanges, self.dead_letters)
         for predeclared, type_name in _PREDECLARED.items():
             row = {

@@ -17,7 +17,10 @@ from server.protocol.primitives import Reader, Writer
 
 
 class WireType(Enum):
-    """The specification's domains, reduced to what they are on the wire (section 4.2.5)."""
+    """The specification's domains, reduced to what they are on the wire (section 4.2.5).
+
+    OCTETS is none of its: a shortstr of bytes that need not be UTF-8.
+    """
 
     BIT = "bit"
     OCTET = "octet"
@@ -25,6 +28,7 @@ class WireType(Enum):
     LONG = "long"
     LONGLONG = "longlong"
     SHORTSTR = "shortstr"
+    OCTETS = "octets"
     LONGSTR = "longstr"
     TABLE = "table"
 
@@ -35,6 +39,7 @@ Short = Annotated[int, WireType.SHORT]
 Long = Annotated[int, WireType.LONG]
 LongLong = Annotated[int, WireType.LONGLONG]
 ShortStr = Annotated[str, WireType.SHORTSTR]
+Octets = Annotated[bytes, WireType.OCTETS]
 LongStr = Annotated[bytes, WireType.LONGSTR]
 Table = Annotated[dict[str, FieldValue], WireType.TABLE]
 
@@ -44,6 +49,7 @@ _CODECS: dict[WireType, tuple[Reader, Writer, Any]] = {
     WireType.LONG: (primitives.read_long, primitives.write_long, 0),
     WireType.LONGLONG: (primitives.read_longlong, primitives.write_longlong, 0),
     WireType.SHORTSTR: (primitives.read_shortstr, primitives.write_shortstr, ""),
+    WireType.OCTETS: (primitives.read_octets, primitives.write_octets, b""),
     WireType.LONGSTR: (primitives.read_longstr, primitives.write_longstr, b""),
     WireType.TABLE: (decode_table, encode_table, {}),
 }

@@ -22,6 +22,7 @@ from server.protocol.layout import (
     LongLong,
     LongStr,
     Octet,
+    Octets,
     Short,
     ShortStr,
     Table,
@@ -600,3 +601,157 @@ class TxRollback(Method):
 @_method(90, 31)
 class TxRollbackOk(Method):
     """It is forgotten."""
+
+
+@_method(100, 10)
+class DtxSelect(Method):
+    """Put the channel into distributed transactions from now on."""
+
+
+@_method(100, 11)
+class DtxSelectOk(Method):
+    """The channel can work in branches."""
+
+
+@_method(100, 20)
+class DtxStart(Method):
+    """Work in a branch: a new one, one that is there, or one that was suspended."""
+
+    format_id: Long
+    global_id: Octets
+    branch_id: Octets
+    join: Bit = False
+    resume: Bit = False
+
+
+@_method(100, 21)
+class DtxStartOk(Method):
+    """The channel works in it, unless the status says that it has failed."""
+
+    status: Short
+
+
+@_method(100, 30)
+class DtxEnd(Method):
+    """Stop working in a branch."""
+
+    format_id: Long
+    global_id: Octets
+    branch_id: Octets
+    fail: Bit = False
+    suspend: Bit = False
+
+
+@_method(100, 31)
+class DtxEndOk(Method):
+    """The channel does not work in it any more."""
+
+    status: Short
+
+
+@_method(100, 40)
+class DtxPrepare(Method):
+    """Make sure that a branch can be committed."""
+
+    format_id: Long
+    global_id: Octets
+    branch_id: Octets
+
+
+@_method(100, 41)
+class DtxPrepareOk(Method):
+    """It can be, or it is over, as the status says."""
+
+    status: Short
+
+
+@_method(100, 50)
+class DtxCommit(Method):
+    """Do all of a branch that is prepared, or with `one_phase` of one that is not."""
+
+    format_id: Long
+    global_id: Octets
+    branch_id: Octets
+    one_phase: Bit = False
+
+
+@_method(100, 51)
+class DtxCommitOk(Method):
+    """It is done, or undone, as the status says."""
+
+    status: Short
+
+
+@_method(100, 60)
+class DtxRollback(Method):
+    """Forget all of a branch."""
+
+    format_id: Long
+    global_id: Octets
+    branch_id: Octets
+
+
+@_method(100, 61)
+class DtxRollbackOk(Method):
+    """It is forgotten."""
+
+    status: Short
+
+
+@_method(100, 70)
+class DtxForget(Method):
+    """Forget a branch that was decided heuristically."""
+
+    format_id: Long
+    global_id: Octets
+    branch_id: Octets
+
+
+@_method(100, 71)
+class DtxForgetOk(Method):
+    """It is forgotten."""
+
+    status: Short
+
+
+@_method(100, 80)
+class DtxRecover(Method):
+    """List the branches that are prepared and not decided."""
+
+
+@_method(100, 81)
+class DtxRecoverOk(Method):
+    """Their names, one behind another: each as the arguments of `Prepare`."""
+
+    in_doubt: LongStr
+
+
+@_method(100, 90)
+class DtxGetTimeout(Method):
+    """Ask how long a branch may take until it is prepared."""
+
+    format_id: Long
+    global_id: Octets
+    branch_id: Octets
+
+
+@_method(100, 91)
+class DtxGetTimeoutOk(Method):
+    """So many seconds; 0 is any time."""
+
+    timeout: Long
+
+
+@_method(100, 100)
+class DtxSetTimeout(Method):
+    """Let a branch take so many seconds from its start until it is prepared."""
+
+    format_id: Long
+    global_id: Octets
+    branch_id: Octets
+    timeout: Long
+
+
+@_method(100, 101)
+class DtxSetTimeoutOk(Method):
+    """That holds from now on."""

@@ -76,6 +76,22 @@ def write_shortstr(value: str) -> bytes:
     return bytes((len(encoded),)) + encoded
 
 
+def read_octets(buffer: bytes, offset: int) -> tuple[bytes, int]:
+    """A length octet and as many bytes of anything."""
+    start = offset + 1
+    end = start + buffer[offset] if offset < len(buffer) else start
+    if end > len(buffer) or start > len(buffer):
+        raise truncated("octets", buffer, offset)
+    return buffer[start:end], end
+
+
+def write_octets(value: bytes) -> bytes:
+    """Raises: ValueError over 255 bytes."""
+    if len(value) > _SHORTSTR_BYTES:
+        raise ValueError(f"{len(value)} bytes do not fit the {_SHORTSTR_BYTES} of octets")
+    return bytes((len(value),)) + value
+
+
 def read_longstr(buffer: bytes, offset: int) -> tuple[bytes, int]:
     """Four octets of length and as many bytes of anything."""
     length, start = read_long(buffer, offset)

@@ -390,22 +390,22 @@ def test_a_delay_that_is_over_while_the_broker_is_down_is_routed_at_its_start() 
 
 
 def acked_before_it_is_published(patch: pytest.MonkeyPatch) -> None:
-    def ack(self: Transaction, taken: Taken) -> None:
-        self._store.ack(taken.level, taken.run)
-        sync_at_once(self._store)
+    def ack(self: Transaction, _queue: Queue, taken: Taken) -> None:
+        self._core.store.ack(taken.level, taken.run)
+        sync_at_once(self._core.store)
 
     patch.setattr(Transaction, "ack", ack)
 
 
 def published_before_it_is_acked(patch: pytest.MonkeyPatch) -> None:
-    def ack(self: Transaction, taken: Taken) -> None:
+    def ack(self: Transaction, _queue: Queue, taken: Taken) -> None:
         acks.append(taken)
 
     def committed(self: Transaction, *promise: Callable[[], None]) -> None:
         commit(self, *promise)
-        sync_at_once(self._store)
+        sync_at_once(self._core.store)
         for taken in acks:
-            self._store.ack(taken.level, taken.run)
+            self._core.store.ack(taken.level, taken.run)
         acks.clear()
 
     acks: list[Taken] = []

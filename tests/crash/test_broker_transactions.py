@@ -295,9 +295,11 @@ def each_publish_on_its_own(patch: pytest.MonkeyPatch) -> None:
 
     def published(self: server.broker.transaction.Transaction, plan: Plan) -> None:
         publish(self, plan)
-        self._stored.commit()
-        sync_at_once(self._store)
-        self._stored = self._store.transaction()
+        taken, self._taken = self._taken, []
+        self.commit()
+        sync_at_once(self._core.store)
+        self._taken = taken
+        self._plans = []
 
     patch.setattr(server.broker.transaction.Transaction, "publish", published)
 

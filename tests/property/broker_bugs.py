@@ -28,7 +28,7 @@ Patch = pytest.MonkeyPatch
 
 def a_dead_letter_stays_in_its_queue(patch: Patch) -> None:
     """It is not acked: after a crash it is in both queues."""
-    patch.setattr(Transaction, "ack", lambda self, taken: None)
+    patch.setattr(Transaction, "ack", lambda self, queue, taken: None)
 
 
 def a_requeued_message_goes_to_the_end(patch: Patch) -> None:

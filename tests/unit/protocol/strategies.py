@@ -67,6 +67,7 @@ def arguments(wire_type: WireType, *, floats: bool = True) -> st.SearchStrategy[
         WireType.LONG: unsigned(32),
         WireType.LONGLONG: unsigned(64),
         WireType.SHORTSTR: shortstrs,
+        WireType.OCTETS: st.binary(max_size=50),
         WireType.LONGSTR: st.binary(max_size=50),
         WireType.TABLE: tables(floats=floats),
     }
