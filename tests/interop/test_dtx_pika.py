@@ -25,6 +25,7 @@ from tools.pika_extras import (
     XaStatus,
     Xid,
 )
+from tools.pika_extras import get as waiting_get
 
 FORMAT = 77
 
@@ -188,16 +189,11 @@ def test_a_branch_that_takes_too_long_is_rolled_back(
     channel.basic_ack(received.delivery_tag)
     channel.basic_publish("", queue, b"late", PERSISTENT)
     xa.end(xid)
-    # A waiting get comes back when the message that was acked in the branch is ready again.
-    other = XaResource(other_channel)
-    back = None
-    for _ in range(200):
-        back = get(other_channel, queue, auto_ack=True)
-        if back is not None:
-            break
-        other_channel.connection.process_data_events(time_limit=0.05)
+    back = waiting_get(other_channel, queue, wait_s=20)
     assert back is not None
-    assert (back.body, back.redelivered) == (b"before", True)
+    assert (back[2], back[0].redelivered) == (b"before", True)
+    other_channel.basic_ack(back[0].delivery_tag or 0)
+    other = XaResource(other_channel)
     with pytest.raises((XaRolledBackError, XaNotFoundError)):
         other.prepare(xid)
 
