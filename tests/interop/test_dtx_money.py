@@ -104,8 +104,7 @@ def test_every_answer_is_lost_once(broker: BrokerProcess, money: Money, killed: 
                 broker.start()
                 relay.target(broker.url)
         lines = list(example.lines())
-        assert example.exit_code() == 0, money.log()
-    assert any("rolled back" in line for line in lines)
+        assert example.exit_code() == 0, (lines, money.log())
     money.check(broker.url)
 
 

@@ -16,6 +16,7 @@ from tools.pika_extras.errors import (
     XaHeuristicError,
     XaNotFoundError,
     XaProtocolError,
+    XaRefusedError,
     XaRolledBackError,
 )
 from tools.pika_extras.get import get
@@ -31,6 +32,7 @@ __all__ = [
     "XaHeuristicError",
     "XaNotFoundError",
     "XaProtocolError",
+    "XaRefusedError",
     "XaResource",
     "XaRolledBackError",
     "XaStatus",

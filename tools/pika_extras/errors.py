@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import ClassVar
 
 from pika.exceptions import AMQPError, ChannelClosedByBroker
@@ -59,40 +60,39 @@ class XaHeuristicError(XaError):
 class XaRefusedError(XaError):
     """The server closed the channel for a method of class dtx: go on with another channel."""
 
-    reply_code: ClassVar[int] = 0
-    xa_code: ClassVar[str] = "XAER_RMERR"
+    usual_xa_code: ClassVar[str] = "XAER_RMERR"
 
-    def __init__(self, method: str, reply_text: str) -> None:
-        super().__init__(f"{method}: {self.xa_code}, {self.reply_code} {reply_text}")
+    def __init__(self, method: str, reply_code: int, reply_text: str) -> None:
+        super().__init__(f"{method}: {reply_code} {reply_text}")
+        self.reply_code = reply_code
         self.reply_text = reply_text
+        named = _XA_CODE.search(reply_text)
+        self.xa_code = named[0] if named else self.usual_xa_code
+        """The name that X/Open's xa.h has for it, such as XAER_DUPID."""
 
 
 class XaNotFoundError(XaRefusedError):
     """404: the server knows no such branch (XAER_NOTA)."""
 
-    reply_code = 404
-    xa_code = "XAER_NOTA"
+    usual_xa_code = "XAER_NOTA"
 
 
 class XaProtocolError(XaRefusedError):
-    """406: the branch's or the channel's state does not allow it (XAER_PROTO, XAER_DUPID)."""
+    """406: not in this state (XAER_PROTO), with these arguments (XAER_INVAL), or the name is taken
+    (XAER_DUPID)."""
 
-    reply_code = 406
-    xa_code = "XAER_PROTO"
+    usual_xa_code = "XAER_PROTO"
 
 
 class XaAccessRefusedError(XaRefusedError):
     """403: the branch is another user's, and there is no right to decide it."""
 
-    reply_code = 403
+
+_XA_CODE = re.compile(r"\bXAER_[A-Z]+")
+_KINDS = {404: XaNotFoundError, 406: XaProtocolError, 403: XaAccessRefusedError}
 
 
-_REFUSALS = {
-    error.reply_code: error for error in (XaNotFoundError, XaProtocolError, XaAccessRefusedError)
-}
-
-
-def refusal(method: str, closed: ChannelClosedByBroker) -> AMQPError:
-    """The exception for a channel that the server closed; the same one if it is none of XA's."""
-    kind = _REFUSALS.get(closed.reply_code)
-    return closed if kind is None else kind(method, closed.reply_text)
+def refusal(method: str, closed: ChannelClosedByBroker) -> XaRefusedError:
+    """The exception for a channel that the server closed in answer to a method."""
+    kind = _KINDS.get(closed.reply_code, XaRefusedError)
+    return kind(method, closed.reply_code, closed.reply_text)
