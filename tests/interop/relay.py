@@ -7,17 +7,25 @@ address only. They are given the relay's.
 import contextlib
 import socket
 import threading
+from collections.abc import Callable
 from typing import Self
 from urllib.parse import urlsplit, urlunsplit
 
 READ_BYTES = 65536
 
+Change = Callable[[bytes], bytes]
+
 
 class Relay:
-    """Listens on a port of its own and copies bytes to and from the broker of a URL."""
+    """Listens on a port of its own and copies bytes to and from the broker of a URL.
 
-    def __init__(self, url: str) -> None:
+    What the broker sends goes through `from_broker`, which may change it, piece by piece as it is
+    read. When it returns nothing, the connection is cut there.
+    """
+
+    def __init__(self, url: str, from_broker: Change | None = None) -> None:
         self.accepted = 0
+        self._from_broker = from_broker
         self._target = _address(url)
         self._lock = threading.Lock()
         self._sockets: set[socket.socket] = set()
@@ -77,7 +85,9 @@ class Relay:
             thread.start()
 
     def _serve(self, client: socket.socket, broker: socket.socket) -> None:
-        back = threading.Thread(target=_copy, args=(broker, client), name="relay back")
+        back = threading.Thread(
+            target=_copy, args=(broker, client, self._from_broker), name="relay back"
+        )
         back.start()
         _copy(client, broker)
         back.join()
@@ -92,10 +102,12 @@ def _address(url: str) -> tuple[str, int]:
     return parts.hostname or "127.0.0.1", parts.port or 5672
 
 
-def _copy(source: socket.socket, destination: socket.socket) -> None:
-    """Copy until either end closes, then close both ways."""
+def _copy(source: socket.socket, destination: socket.socket, change: Change | None = None) -> None:
+    """Copy until either end closes, or nothing is left of a piece; then close both ways."""
     with contextlib.suppress(OSError):
         while read := source.recv(READ_BYTES):
+            if change is not None and not (read := change(read)):
+                break
             destination.sendall(read)
     _shut(source)
     _shut(destination)

@@ -75,6 +75,9 @@ def test_every_package_was_read() -> None:
         ("tools.bench.bad", "import server"),
         ("tools.bench.bad", "from amqpstore import Store"),
         ("tools.bench.serve", "import server"),
+        ("tools.pika_extras.bad", "import amqpstore"),
+        ("tools.pika_extras.bad", "from server.app import run"),
+        ("tools.pika_extras.bad", "from tools.bench import wire"),
     ],
 )
 def test_a_wrong_import_is_found(module: str, statement: str) -> None:
@@ -98,6 +101,7 @@ def test_a_wrong_import_is_found(module: str, statement: str) -> None:
         ("server.broker.good", "import amqpstore\nfrom server.broker import queue"),
         ("server.broker.good", "from server.protocol.content import BasicProperties"),
         ("server.broker.good", "from datetime import timedelta"),
+        ("tools.pika_extras.good", "import pika\nfrom tools.pika_extras.xid import Xid"),
         ("tools.good", "from amqpstore import Store\nimport trio"),
         ("tools.serve", "from server.app import run"),
         ("tools.testing.good", "from server.app import App"),
@@ -151,6 +155,9 @@ def is_forbidden(module: str, imported: str) -> bool:
             return among("server") or (
                 among("amqpstore") and not is_within(module, "tools.bench.store")
             )
+        if is_within(module, "tools.pika_extras"):
+            ours = among("tools") and not among("tools.pika_extras") and imported != "tools"
+            return ours or among("amqpstore", "server")
         runs_it = module == "tools.serve" or is_within(module, "tools.testing")
         return among("server") and not runs_it
     if among("tools", "asyncio"):

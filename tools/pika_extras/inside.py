@@ -1,0 +1,106 @@
+"""The one place that touches what pika does not offer to others.
+
+pika has no public way to send a method that is not in its own specification, to decode one, to
+wait for it, or to read the server's capabilities beyond four of them. Four names of it are enough,
+the same from pika 1.3 to 1.4:
+
+- `pika.spec.methods`, the table by which frames are decoded: new replies are entered there;
+- `BlockingChannel._impl`, the channel that does the work, with the connection it belongs to;
+- `Channel._rpc` on that, which sends a synchronous method and registers who gets the reply;
+- `BlockingChannel._flush_output`, which waits. `process_data_events` is public, but wakes up for
+  deliveries and not for replies, and runs consumers' callbacks in the middle of a call.
+
+A get that waits needs one more, `Channel._send_method`: see `sending_instead`. Each is looked for
+when it is needed, so that another pika is an error that says so and not an AttributeError.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import pika
+from pika import spec
+from pika.adapters.blocking_connection import BlockingChannel
+from pika.amqp_object import Method
+from pika.exceptions import ChannelWrongStateError
+
+from tools.pika_extras.errors import ExtensionMissingError, PikaChangedError
+
+_Reply = TypeVar("_Reply", bound=Method)
+
+
+def make_known(*replies: type[Method]) -> None:
+    """Have pika decode these methods."""
+    table = _part(spec, "methods")
+    for reply in replies:
+        table[reply.INDEX] = reply
+
+
+def call(channel: BlockingChannel, request: Method, reply: type[_Reply]) -> _Reply:
+    """Send a synchronous method and return its reply.
+
+    Raises: ChannelClosedByBroker when the server refuses it, and whatever else pika raises when
+    the channel or the connection is lost.
+    """
+    rpc = _part(_part(channel, "_impl"), "_rpc")
+    wait = _part(channel, "_flush_output")
+    received: list[_Reply] = []
+    rpc(request, lambda frame: received.append(frame.method), [reply])
+    wait(lambda: bool(received))
+    if not received:
+        raise ChannelWrongStateError(f"the channel was closed before {reply.NAME} came")
+    return received[0]
+
+
+def require(channel: BlockingChannel, capability: str) -> None:
+    """Check that the server of this channel announced the capability.
+
+    Raises: ExtensionMissingError when it did not.
+    """
+    connection = _part(_part(channel, "_impl"), "connection")
+    if (_part(connection, "server_capabilities") or {}).get(capability) is not True:
+        properties = _part(connection, "server_properties") or {}
+        name = f"{properties.get('product', 'unknown')} {properties.get('version', '')}".rstrip()
+        raise ExtensionMissingError(capability, name)
+
+
+@contextmanager
+def sending_instead(
+    channel: BlockingChannel, kind: type[Method], replacement: Method
+) -> Generator[None]:
+    """While this is open, the channel sends `replacement` where pika means to send a `kind`.
+
+    basic.get has a reply with content, which `_rpc` does not know how to wait for; pika's own
+    basic_get does. So that is used, and only the method that it sends is exchanged.
+
+    Raises: PikaChangedError when nothing was exchanged.
+    """
+    channel_object = _part(channel, "_impl")
+    send = _part(channel_object, "_send_method")
+    exchanged = False
+
+    def send_instead(method: Method, content: object = None) -> None:
+        nonlocal exchanged
+        if type(method) is kind:
+            exchanged = True
+            method = replacement
+        send(method, content)
+
+    vars(channel_object)["_send_method"] = send_instead
+    try:
+        yield
+    finally:
+        del vars(channel_object)["_send_method"]
+    if not exchanged:
+        raise PikaChangedError(pika.__version__, f"{kind.NAME} sent by Channel._send_method")
+
+
+def _part(owner: object, name: str) -> Any:
+    """An attribute of pika's that is not declared for others."""
+    try:
+        return getattr(owner, name)
+    except AttributeError:
+        kind = getattr(owner, "__name__", type(owner).__name__)
+        raise PikaChangedError(pika.__version__, f"{kind}.{name}") from None
