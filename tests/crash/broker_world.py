@@ -27,6 +27,7 @@ from server.broker.exchanges import EXCHANGE_TYPES
 from server.broker.held import DelayQueue
 from server.broker.label import label
 from server.broker.outlet import Returned
+from server.broker.permissions import ALL, Access
 from server.broker.publishing import Flags
 from server.broker.queue import Queue
 from server.broker.vhost import VirtualHost
@@ -53,6 +54,14 @@ FAR_MS = 1 << 40
 
 _ROUNDS = 100
 """More than any work takes that is given here; beyond that it would never end."""
+
+IN_DOUBT = "in.doubt"
+"""In places: the branches that are prepared, with how many messages each has locked.
+
+What they are to ack or to publish is in no queue.
+"""
+
+ANYBODY = Access("guest", DEFAULT_VHOST, ALL)
 
 Places = dict[str, tuple[str, ...]]
 """By queue, the messages in it in the order in which they would be taken; empty ones are left out.
@@ -496,6 +505,14 @@ def found_in(simulation: Simulation) -> Found:
                     bodies.append(described(message))
         if bodies:
             found.places[name] = tuple(bodies)
+    undecided = {xid.global_id.decode() for xid in simulation.vhost.branches.recover(ANYBODY)}
+    locked = {
+        prepared.label["xid"][1].decode(): sum(run.count for _, run in prepared.locked)
+        for prepared in simulation.store.prepared.values()
+    }
+    assert undecided == locked.keys()
+    if undecided:
+        found.places[IN_DOUBT] = tuple(f"{name}*{locked[name]}" for name in sorted(locked))
     return found
 
 
