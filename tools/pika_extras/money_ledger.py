@@ -39,7 +39,10 @@ class Ledger:
 
         Raises: LedgerError when it is in use, is no ledger, or cannot be opened.
         """
-        self._connection = sqlite3.connect(path, timeout=0, isolation_level=None)
+        try:
+            self._connection = sqlite3.connect(path, timeout=0, isolation_level=None)
+        except sqlite3.Error as error:
+            raise LedgerError(f"{path}: {error}; is there such a directory?") from error
         try:
             self._connection.execute("PRAGMA locking_mode = EXCLUSIVE")
             # The decision must not be undone by a power cut: EXTRA syncs the directory as well.

@@ -26,6 +26,7 @@ from __future__ import annotations
 import argparse
 import json
 import logging
+import sqlite3
 import sys
 import time
 import uuid
@@ -229,6 +230,8 @@ def main(command_line: Sequence[str] | None = None) -> int:
             _say(f"{settled} orders settled")
     except LedgerError as error:
         return _fail(str(error))
+    except sqlite3.Error as error:
+        return _fail(f"{arguments.ledger}: {error}; mend that and start again, nothing is lost")
     except AMQPConnectionError as error:
         where = f"{arguments.url.host}:{arguments.url.port}"
         return _fail(f"no connection to {where}: {type(error).__name__} {error}".rstrip())
@@ -252,7 +255,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--url",
         default="amqp://guest:guest@127.0.0.1:5672/%2F",
-        type=pika.URLParameters,
+        type=_url,
         help="the broker",
     )
     parser.add_argument("--ledger", required=True, metavar="FILE", help="made if it is not there")
@@ -298,9 +301,18 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _url(text: str) -> pika.URLParameters:
+    try:
+        return pika.URLParameters(text)
+    except (ValueError, IndexError):
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a URL such as amqp://guest:guest@127.0.0.1:5672/%2F"
+        ) from None
+
+
 def _amount(text: str) -> tuple[str, int]:
     name, _, cents = text.rpartition("=")
-    if not name or not cents.isdecimal():
+    if not name or not cents.isdecimal() or int(cents) > LARGEST_CENTS:
         raise argparse.ArgumentTypeError(f"{text!r} is not NAME=CENTS, such as alice=2500")
     return name, int(cents)
 
