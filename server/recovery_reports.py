@@ -6,10 +6,12 @@ import contextlib
 import json
 import logging
 import os
+from collections import Counter
 from datetime import UTC, datetime
 from typing import Any
 
 from amqpstore import Store
+from server.broker.branches import Xid
 
 DIRECTORY = "reports"
 
@@ -30,7 +32,7 @@ def keep_report(store: Store, now: datetime) -> str | None:
     summary = {
         "segments": report.segments,
         "scanned_bytes": report.scanned_bytes,
-        "messages": sum(report.kept.values()),
+        "messages": sum(queue["kept"] for queue in queues),
         "redelivered": sum(report.redelivered.values()),
         "torn_bytes": report.torn_bytes,
         "rolled_back": report.rolled_back,
@@ -51,6 +53,7 @@ def keep_report(store: Store, now: datetime) -> str | None:
         "time": now.isoformat(timespec="milliseconds"),
         **summary,
         "queues": queues,
+        "in_doubt": _in_doubt(store),
         "damage": [
             {"path": path, "offset": offset, "bytes": size, "reason": reason}
             for path, offset, size, reason in report.damage
@@ -71,8 +74,10 @@ def _by_queue(store: Store) -> list[dict[str, Any]]:
     report = store.recovery_report
     lost = [queue_id for queue_id, _, _ in report.lost]
     queues = []
-    for queue_id in sorted({*report.kept, *report.redelivered, *lost}):
+    for queue_id in sorted({*report.kept, *report.redelivered, *lost} - store.prepared.keys()):
         stored = store.queues.get(queue_id)
+        if stored is None and queue_id not in lost:
+            continue  # It was of a transaction that is decided.
         definition: Any = stored.definition if stored else None
         named = definition if isinstance(definition, dict) else {}
         queues.append(
@@ -88,6 +93,27 @@ def _by_queue(store: Store) -> list[dict[str, Any]]:
             }
         )
     return queues
+
+
+def _in_doubt(store: Store) -> list[dict[str, Any]]:
+    """The distributed transactions that wait for a decision, and what they have locked."""
+    found = []
+    for prepared in store.prepared.values():
+        label = prepared.label
+        format_id, global_id, branch_id = label["xid"]
+        locked: Counter[str] = Counter()
+        for queue, run in prepared.locked:
+            definition: Any = queue.definition
+            locked[definition["name"]] += run.count
+        found.append(
+            {
+                "vhost": label["vhost"],
+                "user": label["user"],
+                "xid": str(Xid(format_id, global_id, branch_id)),
+                "locked": dict(locked),
+            }
+        )
+    return found
 
 
 def _is_hurt(queue: dict[str, Any]) -> bool:

@@ -9,6 +9,7 @@ import pika
 from pika.exceptions import AMQPError
 
 from tests.broker_process import BrokerProcess
+from tools.pika_extras import XaResource, Xid
 
 PERSISTENT = pika.BasicProperties(delivery_mode=2)
 
@@ -60,6 +61,37 @@ def test_a_start_after_a_kill_leaves_a_report_by_queue(tmp_path: Path) -> None:
             "audit": 3,
         }
         assert "event=recovered" in broker.stderr
+
+
+def test_what_is_in_doubt_is_in_the_report(tmp_path: Path) -> None:
+    with BrokerProcess(str(tmp_path / "data"), str(tmp_path / "log")) as broker:
+        broker.start()
+        publish_and_kill(broker, "orders", 3)
+        broker.start()
+        connection = pika.BlockingConnection(pika.URLParameters(broker.url))
+        channel = connection.channel()
+        resource, xid = XaResource(channel), Xid(1, b"global", b"")
+        resource.start(xid)
+        method, _, _ = channel.basic_get("orders")
+        assert method is not None
+        channel.basic_ack(method.delivery_tag or 0)
+        channel.basic_publish("", "orders", b"invisible", PERSISTENT)
+        resource.end(xid)
+        resource.prepare(xid)
+        broker.kill()
+        with contextlib.suppress(AMQPError):
+            connection.close()
+        broker.start()
+        report = reports(broker)[-1]
+        [in_doubt] = report["in_doubt"]
+        assert in_doubt == {
+            "vhost": "/",
+            "user": "guest",
+            "xid": f"1:{b'global'.hex()}:",
+            "locked": {"orders": 1},
+        }
+        [orders] = report["queues"]
+        assert (orders["kept"], orders["redelivered"], report["messages"]) == (3, 1, 3)
 
 
 def test_damage_is_in_the_report(tmp_path: Path) -> None:
