@@ -77,7 +77,13 @@ def test_the_broker_is_killed_at_every_step(broker: BrokerProcess, money: Money)
     money.check(broker.url)
 
 
-@pytest.mark.parametrize("killed", [False, True], ids=["connection", "broker"])
+@pytest.mark.parametrize(
+    "killed",
+    [
+        pytest.param(False, id="with-the-connection"),
+        pytest.param(True, id="with-the-broker", marks=pytest.mark.long),
+    ],
+)
 def test_every_answer_is_lost_once(broker: BrokerProcess, money: Money, killed: bool) -> None:
     """What was asked for is done, or not; the example cannot know."""
     money.publish_orders(broker.url)

@@ -9,6 +9,7 @@ from pika.exceptions import ChannelWrongStateError, StreamLostError
 from tests.broker_process import BrokerProcess
 from tests.interop.pika_client import (
     PERSISTENT,
+    Inbox,
     connect,
     drain,
     get,
@@ -25,7 +26,6 @@ from tools.pika_extras import (
     XaStatus,
     Xid,
 )
-from tools.pika_extras import get as waiting_get
 
 FORMAT = 77
 
@@ -191,13 +191,10 @@ def test_a_branch_that_takes_too_long_is_rolled_back(
     channel.basic_ack(received.delivery_tag)
     channel.basic_publish("", queue, b"late", PERSISTENT)
     xa.end(xid)
-    back = waiting_get(other_channel, queue, wait_s=20)
-    assert back is not None
-    assert (back[2], back[0].redelivered) == (b"before", True)
-    other_channel.basic_ack(back[0].delivery_tag or 0)
-    other = XaResource(other_channel)
+    back = Inbox(other_channel, queue, auto_ack=True).wait_for(1)
+    assert [(message.body, message.redelivered) for message in back] == [(b"before", True)]
     with pytest.raises(XaRolledBackError, match="RBTIMEOUT"):
-        other.prepare(xid)
+        xa.prepare(xid)
 
 
 Refused = Callable[[XaResource, Xid], object]
