@@ -62,7 +62,7 @@ def test_the_broker_is_killed_at_every_step(broker: BrokerProcess, money: Money)
     paused = set()
     with (
         Relay(broker.url) as relay,
-        Example(relay.url, money, ["--idle-s", "0.5", *pauses]) as example,
+        Example(relay.url, money, ["--idle-s", "0.5", "--retry-s", "110", *pauses]) as example,
     ):
         for line in example.lines():
             word, _, step = line.partition(" ")
@@ -102,7 +102,7 @@ def test_every_answer_is_lost_once(broker: BrokerProcess, money: Money, killed: 
 
     with (
         Relay(broker.url, lose) as relay,
-        Example(relay.url, money, ["--idle-s", "0.5"]) as example,
+        Example(relay.url, money, ["--idle-s", "0.5", "--retry-s", "110"]) as example,
     ):
         for _ in REPLIES:
             lost.get(timeout=20)
@@ -131,7 +131,7 @@ def test_both_are_killed_at_random(broker: BrokerProcess, money: Money, seed: in
     money.publish_orders(broker.url, count=40)
     with Relay(broker.url) as relay:
         for _ in range(25):
-            with Example(relay.url, money, ["--idle-s", "0.5"]) as example:
+            with Example(relay.url, money, ["--idle-s", "0.5", "--retry-s", "110"]) as example:
                 lines = example.lines()
                 for _ in range(generator.randint(0, 4)):
                     next(lines, "")

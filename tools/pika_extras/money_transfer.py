@@ -182,7 +182,7 @@ def serve(arguments: argparse.Namespace, ledger: Ledger) -> int:
                 steps.reached("connected")
                 transfers = Transfers(ledger, connection.channel(), names, steps)
                 transfers.settle_in_doubt()
-                last_order = time.monotonic()
+                last_order = went_well = time.monotonic()
                 while (idle_s := time.monotonic() - last_order) < arguments.idle_s:
                     wait_s = min(_LONGEST_WAIT_S, arguments.idle_s - idle_s)
                     if transfers.settle_next(wait_s):
