@@ -1,14 +1,29 @@
-"""Field tables, as a client sent them, in the plain values that the broker keeps and compares."""
+"""Field tables, as a client sent them: in the plain values that the broker keeps and compares, and
+what they ask for."""
 
 from __future__ import annotations
 
 from decimal import Decimal
 from typing import Any
 
+from server.broker.waiting import MOST_WAIT_MS
+from server.protocol.errors import PreconditionFailed
+from server.protocol.methods import BasicGet
+
 
 def plain(table: dict[str, Any]) -> dict[str, Any]:
     """The same table in what the catalog takes: a timestamp is its seconds, a decimal is text."""
     return {key: _plain(value) for key, value in table.items()}
+
+
+def wait_ms(method: BasicGet) -> int:
+    """How long a get waits for a message, 0 where it does not. Raises: PreconditionFailed."""
+    wait = method.arguments.get("x-wait", 0)
+    if isinstance(wait, bool) or not isinstance(wait, int) or not 0 <= wait <= MOST_WAIT_MS:
+        raise PreconditionFailed(
+            f"invalid arg 'x-wait' for a get: {wait!r} is no number of ms from 0 to {MOST_WAIT_MS}"
+        )
+    return wait
 
 
 def _plain(value: Any) -> Any:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from amqpstore import Message, Run
+from server.amqp.arguments import wait_ms
 from server.amqp.deliveries import add_content, add_deliveries
 from server.amqp.distributed import DTX_HANDLERS, Distributed
 from server.amqp.topology import TOPOLOGY_HANDLERS, Topology
@@ -15,6 +16,7 @@ from server.broker.held import REPLY_TO
 from server.broker.outlet import Returned
 from server.broker.publishing import Flags
 from server.broker.queue import Queue
+from server.broker.waiting import Fetched, Gets
 from server.protocol import methods
 from server.protocol.errors import (
     CommandInvalid,
@@ -49,6 +51,7 @@ class AmqpChannel:
         self._connection = connection
         self._outbox = connection.outbox
         self._broker = Channel(connection.vhost, connection, self)
+        self._gets = Gets(self._broker, self._answer_get)
         self._topology = Topology(connection.vhost, connection.access, connection, self._send)
         self._distributed = Distributed(self._broker, connection.access, self._send_late)
         self._consumer_tags = 0
@@ -90,9 +93,11 @@ class AmqpChannel:
     def resume(self) -> None:
         """The connection can be written to again."""
         self._broker.resume()
+        self._gets.resume()
 
     def close(self) -> None:
         """The channel is gone: requeue what it had not acked."""
+        self._gets.close()
         self._broker.close()
 
     # What the broker sends (see Outlet).
@@ -188,11 +193,13 @@ class AmqpChannel:
 
     def on_basic_get(self, method: methods.BasicGet) -> None:
         queue = self._readable_queue(method.queue)
-        got = self._broker.get(queue, no_ack=method.no_ack)
-        if got is None:
+        self._gets.get(queue, no_ack=method.no_ack, wait_ms=wait_ms(method))
+
+    def _answer_get(self, queue: Queue, fetched: Fetched) -> None:
+        if fetched is None:
             self._send(methods.BasicGetEmpty())
             return
-        tag, run = got
+        tag, run = fetched
         assert run.messages is not None  # a run that was taken is in memory
         message = run.messages[0]
         answer = methods.BasicGetOk(

@@ -405,6 +405,7 @@ class Connection:
                         "direct_reply_to": True,
                         "authentication_failure_close": True,
                         "dtx": True,
+                        "basic.get.wait": True,
                     },
                 },
                 mechanisms=" ".join(MECHANISMS).encode(),

@@ -164,6 +164,10 @@ class Channel:
         """One message, with its delivery tag; None when nothing is ready."""
         queue.used()
         queue.expire()
+        return self.fetch(queue, no_ack=no_ack)
+
+    def fetch(self, queue: Queue, *, no_ack: bool) -> tuple[int, Run] | None:
+        """As `get`, for a get that waited: the queue has looked at what is due."""
         taken = queue.take(1, acked=no_ack)
         if taken is None:
             return None

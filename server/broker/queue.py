@@ -20,6 +20,7 @@ from server.broker.dispatch import Dispatch
 from server.broker.errors import ResourceLockedError
 from server.broker.levels import Levels
 from server.broker.settings import REJECT_PUBLISH_DLX, Settings
+from server.broker.waiting import QueueLine
 from server.protocol.content import edit_properties
 from server.protocol.field_table import FieldValue, Int64
 
@@ -98,6 +99,7 @@ class Queue:
         self.settings = Settings()
         self.levels = Levels(core.store, stored)
         self.consumers = Dispatch(self)
+        self.waiting = QueueLine(self)
         self.is_deleted = False
         self._core = core
         self._store = core.store
@@ -151,7 +153,8 @@ class Queue:
     def used(self) -> None:
         """Somebody did what keeps it from being unused: declared it, fetched, or left."""
         expires = self.settings.expires
-        idle = expires is not None and not self.consumers and not self.is_deleted
+        in_use = self.consumers or self.waiting
+        idle = expires is not None and not in_use and not self.is_deleted
         self._unused.set(self._core.clock() + expires if idle and expires is not None else 0)
 
     def touch(self) -> None:
@@ -163,8 +166,14 @@ class Queue:
         if self.is_deleted:
             return
         self.expire()
-        self.consumers.pump()
+        self._hand_out()
         self._drop_excess()
+
+    def _hand_out(self) -> None:
+        """Gets that wait are first: each has one message, and is gone."""
+        if self.waiting:
+            self.waiting.pump()
+        self.consumers.pump()
 
     # What comes in.
 
@@ -176,7 +185,9 @@ class Queue:
         if immediate or settings.rejects:
             self.pump()
             largest = max([len(message.body) for message in messages])
-            able = 0 if self.ready_count else self.consumers.capacity(largest)
+            able = 0
+            if not self.ready_count:
+                able = self.waiting.able_count + self.consumers.capacity(largest)
             count = able if immediate else self._room(messages, able)
         return Placement(self._level(label, expires_ms), expires_ms, count)
 
@@ -193,7 +204,7 @@ class Queue:
         # Whoever can take it at once does, before anything is dropped: with a length of 0, or a
         # TTL of 0, that is the only way through.
         if self.settings.is_limited or 0 < placement.expires_ms <= now:
-            self.consumers.pump()
+            self._hand_out()
             self._expire(now)
             self._drop_excess()
 
@@ -339,6 +350,7 @@ class Queue:
         self.is_deleted = True
         self._expiry.set(0)
         self._unused.set(0)
+        self.waiting.dissolve()
 
     def _left(self, run: Run) -> None:
         if self.settings.max_length_bytes is not None:

@@ -31,6 +31,8 @@ class WireType(Enum):
     OCTETS = "octets"
     LONGSTR = "longstr"
     TABLE = "table"
+    TRAILING_TABLE = "trailing table"
+    """An extension: it may be left out, and is then empty. Only for the last argument."""
 
 
 Bit = Annotated[bool, WireType.BIT]
@@ -42,6 +44,16 @@ ShortStr = Annotated[str, WireType.SHORTSTR]
 Octets = Annotated[bytes, WireType.OCTETS]
 LongStr = Annotated[bytes, WireType.LONGSTR]
 Table = Annotated[dict[str, FieldValue], WireType.TABLE]
+TrailingTable = Annotated[dict[str, FieldValue], WireType.TRAILING_TABLE]
+
+
+def _read_trailing_table(payload: bytes, offset: int) -> tuple[dict[str, FieldValue], int]:
+    return ({}, offset) if offset == len(payload) else decode_table(payload, offset)
+
+
+def _write_trailing_table(table: dict[str, FieldValue]) -> bytes:
+    return encode_table(table) if table else b""
+
 
 _CODECS: dict[WireType, tuple[Reader, Writer, Any]] = {
     WireType.OCTET: (primitives.read_octet, primitives.write_octet, 0),
@@ -52,6 +64,7 @@ _CODECS: dict[WireType, tuple[Reader, Writer, Any]] = {
     WireType.OCTETS: (primitives.read_octets, primitives.write_octets, b""),
     WireType.LONGSTR: (primitives.read_longstr, primitives.write_longstr, b""),
     WireType.TABLE: (decode_table, encode_table, {}),
+    WireType.TRAILING_TABLE: (_read_trailing_table, _write_trailing_table, {}),
 }
 """Reader, writer and the value of a reserved argument. Bits share octets and are not here."""
 

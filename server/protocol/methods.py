@@ -26,6 +26,7 @@ from server.protocol.layout import (
     Short,
     ShortStr,
     Table,
+    TrailingTable,
 )
 
 _IDS = struct.Struct(">HH")
@@ -492,11 +493,12 @@ class BasicDeliver(Method):
 
 @_method(60, 70)
 class BasicGet(Method):
-    """Ask for one message."""
+    """Ask for one message; `arguments` are an extension, which most clients leave out."""
 
     reserved_1: ClassVar[Short]
     queue: ShortStr
     no_ack: Bit = False
+    arguments: TrailingTable = field(default_factory=dict)
 
 
 @_method(60, 71)

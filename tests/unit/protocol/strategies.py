@@ -70,6 +70,7 @@ def arguments(wire_type: WireType, *, floats: bool = True) -> st.SearchStrategy[
         WireType.OCTETS: st.binary(max_size=50),
         WireType.LONGSTR: st.binary(max_size=50),
         WireType.TABLE: tables(floats=floats),
+        WireType.TRAILING_TABLE: tables(floats=floats),
     }
     return strategies[wire_type]
 
