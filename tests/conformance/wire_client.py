@@ -188,6 +188,13 @@ def basic_get(channel: int, queue: str, no_ack: bool = True) -> bytes:
     return method(channel, BASIC_GET, struct.pack(">H", 0) + short_string(queue) + bytes([no_ack]))
 
 
+def waiting_get(channel: int, queue: str, wait_ms: int, no_ack: bool = True) -> bytes:
+    """basic.get with an extension of amqpstore's: a table behind its arguments."""
+    wait = table(field("x-wait", b"I", struct.pack(">i", wait_ms)))
+    plain = struct.pack(">H", 0) + short_string(queue) + bytes([no_ack])
+    return method(channel, BASIC_GET, plain + wait)
+
+
 def basic_consume(channel: int, queue: str, consumer_tag: str, no_ack: bool = True) -> bytes:
     arguments = struct.pack(">H", 0) + short_string(queue) + short_string(consumer_tag)
     return method(channel, BASIC_CONSUME, arguments + bytes([no_ack << 1]) + table())
