@@ -15,7 +15,8 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from operator import attrgetter
 
 from amqpstore import marker
 from amqpstore.backing import Backing
@@ -410,6 +411,43 @@ class Store:
     def put_back(self, queue: Queue, run: Run) -> None:
         """A run that was withdrawn is ready again, in its place."""
         self.make_ready(queue, run)
+
+    def browse(self, queue: Queue) -> Iterator[list[Message]]:
+        """All that is ready, in order, about 1 MiB of messages at a time; it stays as it is.
+
+        What cannot be read is logged and left out. Until the end of it, nothing may be done to
+        the queue.
+        """
+        position = 0
+        for file in [*queue.paged, None]:
+            paged: list[Run] = []
+            end = queue.next_sequence
+            if file is not None:
+                end = file.end
+                try:
+                    paged = self._runs_of(queue, file)
+                except (DamageError, OSError) as error:
+                    _log.warning("%d messages are left out: %s", file.live, error)
+            held = [run for run in queue.ready.between(position, end) if run.end > position]
+            # What is in memory only may lie between that which an index file has.
+            for run in sorted([*paged, *held], key=attrgetter("first_sequence")):
+                yield from self._bodies_of(run)
+            position = max(end, held[-1].end if held else 0)
+
+    def _bodies_of(self, run: Run) -> Iterator[list[Message]]:
+        """The messages of a run that is ready, about 1 MiB at a time."""
+        if run.messages is not None:
+            yield run.messages
+            return
+        place = 0
+        while place < run.count:
+            found = self._read_back(run, place, run.count - place)
+            if isinstance(found, MessageDamagedError):
+                _log.warning("1 message is left out: %s", found)
+                place += 1
+            else:
+                yield found
+                place += len(found)
 
     def ready_bytes(self, queue: Queue) -> int:
         """Bytes in the bodies of what is ready, as far as it can be read.

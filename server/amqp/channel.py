@@ -12,6 +12,7 @@ from server.amqp.distributed import DTX_HANDLERS, Distributed
 from server.amqp.topology import TOPOLOGY_HANDLERS, Topology
 from server.broker.channel import Channel
 from server.broker.consumer import Consumer, ConsumerOptions
+from server.broker.exchanges.replay import REPLAY_EXCHANGE
 from server.broker.held import REPLY_TO
 from server.broker.outlet import Returned
 from server.broker.publishing import Flags
@@ -75,6 +76,8 @@ class AmqpChannel:
         publish = publishes.publish
         access = self._connection.access
         access.check("write", "exchange", publish.exchange)
+        if publish.exchange == REPLAY_EXCHANGE:
+            self._topology.check_replay(publish.routing_key)
         flags = Flags(publish.mandatory, publish.immediate)
         broker = self._broker
         for label, messages in self._connection.labels.messages(publishes, broker.reply_to):

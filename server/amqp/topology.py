@@ -13,6 +13,7 @@ from server.broker.held import REPLY_TO
 from server.broker.names import without_line_ends
 from server.broker.permissions import Access
 from server.broker.queue import Queue
+from server.broker.routing import DEFAULT_EXCHANGE
 from server.broker.vhost import VirtualHost
 from server.protocol import methods
 from server.protocol.errors import AccessRefused, NotFound
@@ -79,6 +80,16 @@ class Topology:
         found = self._vhost.exchanges.get(exchange)
         if found is not None and found.type == "topic":
             self._access.check_topic(permission, exchange, routing_key)
+
+    def check_replay(self, name: str) -> None:
+        """Make sure that the user may have the history of a queue put in queues.
+
+        Raises: AccessRefusedError, ResourceLockedError.
+        """
+        self._access.check("read", "queue", name)
+        self._access.check("write", "exchange", DEFAULT_EXCHANGE)
+        if queue := self._vhost.queues.get(name):
+            queue.check_owner(self._owner)
 
     def exchange_declare(self, method: methods.ExchangeDeclare) -> None:
         vhost, access = self._vhost, self._access

@@ -10,6 +10,7 @@ from amqpstore import Message, Run
 from amqpstore.runs import RunList
 from server.broker.consumer import Consumer, ConsumerOptions, Window
 from server.broker.errors import NotAllowedError, PreconditionFailedError
+from server.broker.exchanges.replay import REPLAY_EXCHANGE
 from server.broker.label import Label
 from server.broker.local_transaction import LocalTransaction
 from server.broker.publishing import Flags, Publisher
@@ -108,11 +109,21 @@ class Channel:
     def publish(self, label: Label, messages: list[Message], flags: Flags) -> None:
         """Route messages whose labels, the first of which is `label`, are alike.
 
-        Raises: NotFoundError, AccessRefusedError (an internal exchange), ResourceExhaustedError.
+        Raises: NotFoundError, AccessRefusedError (an internal exchange), ResourceExhaustedError,
+        PreconditionFailedError (a replay that cannot be).
         """
+        if label.exchange == REPLAY_EXCHANGE:
+            self._replay(messages, flags)
+            return
         publisher = self._publisher if self.transaction is None else self.transaction
         for route, its_label, part in self.vhost.router.routes(label, messages):
             publisher.publish(route, its_label, part, flags)
+
+    def _replay(self, messages: list[Message], flags: Flags) -> None:
+        if self.transaction is not None:
+            raise PreconditionFailedError("a replay cannot be part of a transaction")
+        for message in messages:
+            self._publisher.replay(message, flags)
 
     def settle(self) -> None:
         """Confirm what was published since the last call: at once, or when it is durable."""

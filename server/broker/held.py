@@ -9,9 +9,10 @@ from operator import attrgetter
 from typing import TYPE_CHECKING
 
 import amqpstore
-from amqpstore import Message, Run
+from amqpstore import Message
 from server.broker.exchanges.delayed import DELAY_HEADER, DelayedExchange, delay_ms
 from server.broker.exchanges.recent_history import RecentHistoryExchange
+from server.broker.history import HISTORY_PREFIX, ConsumedQueue
 from server.broker.label import Label, label
 from server.broker.queue import Queue, Taken
 from server.broker.settings import Settings
@@ -92,16 +93,7 @@ class HistoryQueue(Queue):
 
     def messages(self) -> list[Message]:
         """All of them, the oldest first. They stay."""
-        runs = []
-        level = self.levels.lowest
-        while level.ready_count:
-            run = self._store.withdraw(level, level.ready_count)
-            if isinstance(run, Run):
-                runs.append(run)
-        found = [message for run in runs for message in run.messages or ()]
-        for run in runs:
-            self._store.put_back(level, run)
-        return found
+        return [message for part in self._store.browse(self.levels.lowest) for message in part]
 
 
 class ReplyQueue(Queue):
@@ -122,6 +114,8 @@ def queue_type(name: str) -> type[Queue]:
         return DelayQueue
     if name.startswith("amq.history."):
         return HistoryQueue
+    if name.startswith(HISTORY_PREFIX):
+        return ConsumedQueue
     if name.startswith(f"{REPLY_TO}."):
         return ReplyQueue
     return Queue

@@ -90,7 +90,7 @@ class LocalTransaction:
             if delivery.queue.is_deleted:
                 continue
             if requeue is None:
-                transaction.ack(delivery.queue, delivery.taken)
+                transaction.consume(delivery.queue, delivery.taken)
             elif not requeue:
                 channel.vhost.dead_letters.add(
                     transaction, delivery.queue, [delivery.taken], Reason.REJECTED

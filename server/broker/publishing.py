@@ -11,6 +11,7 @@ from amqpstore import DiskFullError, Message, Placement
 from server.broker.errors import ResourceExhaustedError
 from server.broker.label import Label
 from server.broker.outlet import Outlet, Returned
+from server.broker.replay import Outcome
 from server.broker.transaction import plan
 
 if TYPE_CHECKING:
@@ -75,6 +76,14 @@ class Publisher:
             for queue, placement in zip(planned.queues, planned.placements, strict=True):
                 if queue.buries_refused and placement.most is not None:
                     self._vhost.dead_letters.bury_refused(queue, messages[placement.most :])
+
+    def replay(self, message: Message, flags: Flags) -> None:
+        """Do the replay that a message asks for. Raises: PreconditionFailedError,
+        ResourceExhaustedError."""
+        outcome = self._vhost.replays.replay(message.envelope)
+        if outcome is Outcome.NOWHERE and flags.mandatory:
+            self._outlet.returned([message], Returned.NO_ROUTE)
+        self._note(1, _Promise.REFUSED if outcome is Outcome.REFUSED else _Promise.WHEN_DURABLE)
 
     def _place(
         self, placements: Sequence[Placement], label: Label, messages: list[Message]

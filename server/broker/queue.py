@@ -26,6 +26,7 @@ from server.protocol.field_table import FieldValue, Int64
 
 if TYPE_CHECKING:
     from server.broker.consumer import Consumer
+    from server.broker.history import History
     from server.broker.label import Label
 
 _log = logging.getLogger(__name__)
@@ -100,6 +101,8 @@ class Queue:
         self.levels = Levels(core.store, stored)
         self.consumers = Dispatch(self)
         self.waiting = QueueLine(self)
+        self.history: History | None = None
+        """Where what was consumed goes; None where it is just gone."""
         self.is_deleted = False
         self._core = core
         self._store = core.store
@@ -256,7 +259,9 @@ class Queue:
 
         Args: not_from, whose messages, that it gave back, are passed over.
         """
-        while found := self.levels.take(limit, acked=acked, not_from=not_from):
+        history = self.history if acked else None
+        ends = acked and history is None
+        while found := self.levels.take(limit, acked=ends, not_from=not_from):
             level, run = found
             if isinstance(run, MessageDamagedError):
                 _log.error("message lost", extra={"queue": self.name, "reason": str(run)})
@@ -267,6 +272,8 @@ class Queue:
                 if not self._bury(self, [taken], Reason.DELIVERY_LIMIT):
                     return None
                 continue
+            if history is not None:
+                history.consumed(self, taken)
             return taken
         return None
 
@@ -290,7 +297,10 @@ class Queue:
 
     def ack(self, taken: Taken) -> None:
         """The run is done with."""
-        self._store.ack(taken.level, taken.run)
+        if self.history is not None:
+            self.history.consumed(self, taken)
+        else:
+            self._store.ack(taken.level, taken.run)
 
     def requeue(self, taken: Taken, giver: object) -> None:
         """The run goes back to its place; `giver` gets it again only where there is nobody else."""
@@ -350,6 +360,7 @@ class Queue:
         self.is_deleted = True
         self._expiry.set(0)
         self._unused.set(0)
+        self.history = None
         self.waiting.dissolve()
 
     def _left(self, run: Run) -> None:

@@ -38,6 +38,14 @@ class Settings:
     delivery_limit: int | None = None
     queue_mode: str = "default"
     single_active_consumer: bool = False
+    history_length: int | None = None
+    history_ttl: int | None = None
+
+    @property
+    def keeps_history(self) -> bool:
+        """Whether what was consumed is kept; a limit of 0 is a way to say that it is not."""
+        limits = {self.history_length, self.history_ttl} - {None}
+        return bool(limits) and 0 not in limits
 
     @property
     def is_limited(self) -> bool:
@@ -130,6 +138,8 @@ _NUMBERS = {
     "max-length-bytes": _number(0),
     "delivery-limit": _number(0),
     "max-priority": _number(0, 255),
+    "history-length": _number(0),
+    "history-ttl": _number(0),
 }
 
 _CHECKS = {

@@ -95,6 +95,12 @@ class Transaction:
         self._taken.append(taken)
         self.queues[taken.level.id] = queue
 
+    def consume(self, queue: Queue, taken: Taken) -> None:
+        """As `ack`, by a consumer of its queue: where that keeps a history, it is there then."""
+        self.ack(queue, taken)
+        if queue.history is not None:
+            queue.history.add(self, taken)
+
     def commit_or_put_back(self, queue: Queue, taken: Sequence[Taken]) -> bool:
         """As `commit`. Returns False where the disk is full: `taken` is in its queue again."""
         try:

@@ -20,6 +20,7 @@ from server.broker.errors import (
 from server.broker.exchanges.base import Binding, Exchange
 from server.broker.exchanges.delayed import DelayedExchange
 from server.broker.exchanges.recent_history import RecentHistoryExchange
+from server.broker.exchanges.replay import REPLAY_EXCHANGE
 from server.broker.held import (
     REPLY_TO,
     DelayQueue,
@@ -28,9 +29,11 @@ from server.broker.held import (
     held_settings,
     queue_type,
 )
+from server.broker.history import Histories
 from server.broker.names import RESERVED_PREFIX, check_name, without_line_ends
 from server.broker.policy import Policies, Policy
 from server.broker.queue import Queue, Reason, Taken
+from server.broker.replay import Replays
 from server.broker.routing import DEFAULT_EXCHANGE, Router
 from server.broker.rows import (
     binding_changes,
@@ -53,6 +56,7 @@ _PREDECLARED = {
     "amq.headers": "headers",
     "amq.match": "headers",
     "amq.rabbitmq.trace": "topic",
+    REPLAY_EXCHANGE: "x-replay",
 }
 
 
@@ -68,6 +72,8 @@ class VirtualHost:
         self.dead_letters = DeadLetters(core, self.router)
         self.policies = Policies(name)
         self.branches = Branches(name, core)
+        self.histories = Histories(core, self.queues, self._create_history)
+        self.replays = Replays(core, self.queues, self.histories)
         self._held = HeldMessages(core, self.router, self.exchanges, self.dead_letters)
         for predeclared, type_name in _PREDECLARED.items():
             row = {
@@ -268,6 +274,13 @@ class VirtualHost:
         queue.enforce()
         return queue
 
+    def _create_history(self, name: str, queue: Queue) -> Queue:
+        """The queue for what is consumed from another, which is as durable, and has its owner."""
+        durable = queue.levels.lowest.durable
+        definition = _definition(self.name, name, auto_delete=False, arguments={})
+        stored = self.core.store.create_queue(definition, durable=durable)
+        return self.add_queue(stored, durable=durable, owner=queue.owner)
+
     def reply_queue(self, connection: object) -> Queue:
         """A queue for a channel's direct replies, which ends with its consumer."""
         name = f"{REPLY_TO}.{self.core.make_name()}"
@@ -298,7 +311,7 @@ class VirtualHost:
         """Delete a queue, its bindings and messages; its consumers are told.
 
         Returns the number of messages that were ready.
-        Raises: AccessRefusedError (it is an exchange's own), PreconditionFailedError.
+        Raises: AccessRefusedError (it is the broker's own), PreconditionFailedError.
         """
         self.check_usable(queue)
         if if_unused and queue.consumers:
@@ -308,7 +321,10 @@ class VirtualHost:
         count = queue.ready_count
         changes: list[Change] = []
         unbound = self._unbind_all(queue, changes)
-        self._delete_levels(queue, changes)
+        history = self.histories.of(queue.name)
+        self._delete_levels(queue, changes, *(history.levels if history else ()))
+        if history:
+            self._forget_queue(history)
         self._forget_queue(queue)
         self.router.changed()
         for consumer in queue.consumers.clear():
@@ -321,7 +337,8 @@ class VirtualHost:
     def delete_queues_of(self, connection: object) -> None:
         """Delete the exclusive queues of a connection that ended."""
         for queue in [queue for queue in self.queues.values() if queue.owner is connection]:
-            self.delete_queue(queue)
+            if not queue.is_internal:
+                self.delete_queue(queue)
 
     def remove_consumer(self, consumer: Consumer) -> None:
         """Take a consumer off its queue, and delete an auto-delete queue with its last."""
@@ -335,20 +352,22 @@ class VirtualHost:
             queue.touch()
 
     def check_usable(self, queue: Queue) -> None:
-        """Raises: AccessRefusedError, where a queue is an exchange's own."""
+        """Raises: AccessRefusedError, where a queue is the broker's own."""
         if queue.is_internal:
             raise AccessRefusedError(
-                f"queue '{queue.name}' in vhost '{self.name}' belongs to its exchange: it can be "
+                f"queue '{queue.name}' in vhost '{self.name}' is the broker's own: it can be "
                 "purged, and nothing else"
             )
 
-    def _delete_levels(self, queue: Queue, changes: Sequence[Change]) -> None:
-        """Delete what the store has of a queue."""
+    def _delete_levels(
+        self, queue: Queue, changes: Sequence[Change], *others: amqpstore.Queue
+    ) -> None:
+        """Delete what the store has of a queue, and others with it."""
         while any(self.core.moved[level.id] for level in queue.levels):
             # The deletion is durable at once. What was moved elsewhere has to be before that, or
             # a crash would leave it nowhere.
             self.core.flush()
-        self.core.store.delete_queue(*queue.levels, changes=changes)
+        self.core.store.delete_queue(*queue.levels, *others, changes=changes)
 
     def _forget_queue(self, queue: Queue) -> None:
         del self.queues[queue.name]
@@ -468,6 +487,7 @@ class VirtualHost:
             queue.apply(queue.settings)
             return
         queue.apply(self.policies.queue_settings(queue.name, queue.arguments))
+        self.histories.apply(queue)
 
     def _apply_to_exchange(self, exchange: Exchange) -> None:
         exchange.alternate = self.policies.alternate(exchange.name, exchange.arguments)

@@ -54,6 +54,7 @@ from server.broker.exchanges.fanout import FanoutExchange
 from server.broker.exchanges.headers import HeadersExchange
 from server.broker.exchanges.random_ import RandomExchange
 from server.broker.exchanges.recent_history import RecentHistoryExchange
+from server.broker.exchanges.replay import ReplayExchange
 from server.broker.exchanges.topic import TopicExchange
 
 _log = logging.getLogger(__name__)
@@ -71,6 +72,7 @@ EXCHANGE_TYPES: dict[str, type[Exchange]] = {
         RandomExchange,
         RecentHistoryExchange,
         DelayedExchange,
+        ReplayExchange,
     )
 }
 """Those that come with the broker."""

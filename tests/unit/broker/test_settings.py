@@ -15,6 +15,8 @@ NUMBERS = {
     "max-length-bytes": (0, 1 << 52),
     "delivery-limit": (0, 1 << 52),
     "max-priority": (0, 255),
+    "history-length": (0, 1 << 52),
+    "history-ttl": (0, 1 << 52),
 }
 """The least and the most that each may be."""
 

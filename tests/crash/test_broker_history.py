@@ -1,0 +1,346 @@
+"""The history of consumed messages and its replays, with the power cut at every operation.
+
+What was consumed is in its queue or in its history, never in both and never in neither, however
+it was consumed. A replay is all of its copies or none, and what was confirmed of it is on disk. A
+history ends with its queue.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import pytest
+
+import amqpstore
+import server.broker.transaction
+from amqpstore import Placement
+from amqpstore.catalog import Change
+from server.broker.history import History
+from server.broker.label import Label
+from server.broker.publishing import Publisher
+from server.broker.queue import Queue, Taken
+from server.broker.replay import Outcome, Replays
+from server.broker.vhost import VirtualHost
+from tests.crash.broker_world import Client, Places, World, sync_at_once, violations
+
+Bug = Callable[[pytest.MonkeyPatch], None]
+
+
+def consume(client: Client, queue: str, count: int) -> None:
+    for _ in range(count):
+        client.get(queue)
+
+
+def consumption() -> World:
+    """Acks one by one and many at once, without acks, in transactions; and what is no ack."""
+    world = World()
+    world.queue("work", history_length=100, dead_letter_exchange="", dead_letter_routing_key="dead")
+    world.queue("fast", history_length=3, max_priority=2)
+    world.queue("orders")
+    world.queue("dead")
+    sender, client, transacted = world.client(), world.client(), world.client()
+    sender.channel.select_confirms()
+    transacted.channel.select_transactions()
+    world.begin()
+    world.step(work="w1 w2 w3 w4 w5 w6 w7 w8")
+    sender.publish("", "work", *(f"w{number}" for number in range(1, 9)))
+    world.sync()
+
+    consume(client, "work", 4)
+    world.step(work="w1 w3 w4 w5 w6 w7 w8", amq__consumed__work="w2")
+    client.ack("w2")
+    world.promise()
+    world.begin_sync()
+    # While the disk is busy: an ack of several, a rejection, and what is put back.
+    world.step(work="w4 w5 w6 w7 w8", amq__consumed__work="w2 w1 w3")
+    client.channel.ack_until(client.tag("w3"))
+    world.promise()
+    world.finish_sync()
+    world.step(work="w5 w6 w7 w8", dead="w4:rejected@work*1")
+    client.reject("w4")
+    world.sync()
+
+    world.step(work="w6 w7 w8", amq__consumed__work="w2 w1 w3 w5")
+    assert client.get("work", no_ack=True) == "w5"
+    world.promise()
+    world.sync()
+
+    consume(transacted, "work", 3)
+    transacted.publish("", "orders", "a", "b")
+    transacted.ack("w6")
+    transacted.ack("w8")
+    world.step(work="w7", amq__consumed__work="w2 w1 w3 w5 w6 w8", orders="a b")
+    transacted.commit()
+    transacted.ack("w7")
+    transacted.channel.rollback()
+    world.sync()
+
+    # A history that is full: it has one more for a moment, and then the oldest goes.
+    world.step(fast="f1 f2 f3 f4")
+    sender.publish("", "fast", "f1", "f2", "f3", "f4", priority=1)
+    world.sync()
+    world.step(fast="", amq__consumed__fast="f1 f2 f3 f4")
+    world.step(fast="", amq__consumed__fast="f2 f3 f4")
+    client.consume("fast", no_ack=True)
+    world.sync()
+    world.restart()
+    world.step(amq__consumed__fast="")
+    world.vhost.queue("amq.consumed.fast").purge()
+    world.promise()
+    world.sync()
+
+    world.step(work="", amq__consumed__work="")
+    world.vhost.delete_queue(world.vhost.queue("work"))
+    world.sync()
+    return world
+
+
+def replays() -> World:
+    """Into the queue itself, into another, and into one that refuses; through a restart."""
+    world = World()
+    world.queue("work", history_length=100)
+    world.queue("browse")
+    world.queue("small", max_length=2, overflow="reject-publish")
+    sender, client = world.client(), world.client()
+    sender.channel.select_confirms()
+    world.begin()
+    world.step(work="a b c d")
+    sender.publish("", "work", "a", "b", "c", "d")
+    world.sync()
+    client.consume("work", no_ack=True)
+    world.step(work="", amq__consumed__work="a b c d")
+    world.sync()
+    client.channel.cancel("from work")
+    world.step(browse="a b c d")
+    sender.publish("amq.replay", "work", "request", headers={"x-replay-to": "browse"})
+    world.sync()
+    world.step(work="a b")
+    sender.publish("amq.replay", "work", "request", headers={"x-limit": 2})
+    world.begin_sync()
+    world.step(browse="a b c d a b c d")
+    sender.publish("amq.replay", "work", "request", headers={"x-replay-to": "browse"})
+    sender.publish("amq.replay", "work", "request", headers={"x-replay-to": "small"})
+    world.finish_sync()
+    world.sync()
+    assert sender.refused == [8]
+    world.restart()
+    sender = world.client()
+    sender.channel.select_confirms()
+    world.step(work="a b a b c d")
+    sender.publish("amq.replay", "work", "request")
+    world.sync()
+    return world
+
+
+def expiring() -> World:
+    """A history that time ends."""
+    world = World()
+    world.queue("work", history_ttl=100)
+    client = world.client()
+    world.begin()
+    world.step(work="a b c")
+    client.publish("", "work", "a", "b", "c")
+    world.sync()
+    consume(client, "work", 2)
+    world.step(work="b c", amq__consumed__work="a")
+    client.ack("a")
+    world.sync()
+    world.pass_time(60)
+    world.step(work="c", amq__consumed__work="a b")
+    client.ack("b")
+    world.sync()
+    world.step(work="c", amq__consumed__work="b")
+    world.pass_time(50)
+    world.sync()
+    world.step(work="c", amq__consumed__work="")
+    world.restart(after_ms=100)
+    world.sync()
+    return world
+
+
+def without_histories(places: Places) -> Places:
+    """What is left once the time of all histories is over."""
+    return {queue: bodies for queue, bodies in places.items() if "consumed" not in queue}
+
+
+def test_what_is_consumed_is_in_its_queue_or_in_its_history() -> None:
+    assert violations(consumption()) == []
+
+
+def test_a_replay_is_all_of_its_copies_or_none() -> None:
+    assert violations(replays()) == []
+
+
+def test_time_ends_a_history_and_nothing_else() -> None:
+    assert violations(expiring(), later=without_histories) == []
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("history", [consumption, replays])
+def test_many_images(history: Callable[[], World]) -> None:
+    assert violations(history(), images=400) == []
+
+
+# Broken copies.
+
+
+def history_first(patch: pytest.MonkeyPatch) -> None:
+    in_two_batches(patch, ack_first=False)
+
+
+def ack_first(patch: pytest.MonkeyPatch) -> None:
+    in_two_batches(patch, ack_first=True)
+
+
+def in_two_batches(patch: pytest.MonkeyPatch, *, ack_first: bool) -> None:
+    def consumed(self: History, taken: Taken) -> None:
+        def ack() -> None:
+            self._core.store.ack(taken.level, taken.run)
+
+        def keep() -> None:
+            transaction = server.broker.transaction.Transaction(self._core)
+            self.add(transaction, taken)
+            transaction.commit()
+
+        first, second = (ack, keep) if ack_first else (keep, ack)
+        first()
+        sync_at_once(self._core.store)
+        second()
+
+    patch.setattr(History, "consumed", consumed)
+
+
+def transactions_without_history(patch: pytest.MonkeyPatch) -> None:
+    """As a broker that thinks of it once the transaction is committed."""
+
+    def consume(self: server.broker.transaction.Transaction, queue: Queue, taken: Taken) -> None:
+        self.ack(taken)
+        if (history := queue.history) is not None:
+
+            def keep() -> None:
+                transaction = server.broker.transaction.Transaction(self._core)
+                history.add(transaction, taken)
+                transaction.commit()
+
+            later.append(keep)
+
+    def commit(self: server.broker.transaction.Transaction, *arguments: object) -> None:
+        committed(self, *arguments)  # type: ignore[arg-type]
+        todo = list(later)
+        later.clear()
+        for keep in todo:
+            sync_at_once(self._store)
+            keep()
+
+    later: list[Callable[[], None]] = []
+    committed = server.broker.transaction.Transaction.commit
+    patch.setattr(server.broker.transaction.Transaction, "consume", consume)
+    patch.setattr(server.broker.transaction.Transaction, "commit", commit)
+
+
+def forgotten_without_acks(patch: pytest.MonkeyPatch) -> None:
+    """Deliveries without acks are acked where they are taken, and never reach the history."""
+    take = Queue.take
+
+    def taken(self: Queue, limit: int, *, acked: bool, not_from: object = None) -> Taken | None:
+        history, self.history = self.history, None
+        try:
+            return take(self, limit, acked=acked, not_from=not_from)
+        finally:
+            self.history = history
+
+    patch.setattr(Queue, "take", taken)
+
+
+def deleted_apart(patch: pytest.MonkeyPatch) -> None:
+    """The history is deleted once its queue is."""
+
+    def delete_levels(
+        self: VirtualHost, queue: Queue, changes: Sequence[Change], *others: amqpstore.Queue
+    ) -> None:
+        self.core.store.delete_queue(*queue.levels, changes=changes)
+        for other in others:
+            self.core.store.delete_queue(other)
+
+    patch.setattr(VirtualHost, "_delete_levels", delete_levels)
+
+
+HISTORY_BUGS: dict[Bug, str] = {
+    history_first: "in pieces",
+    ack_first: "in pieces",
+    transactions_without_history: "in pieces",
+    forgotten_without_acks: "in pieces",
+    deleted_apart: "in pieces",
+}
+
+
+@pytest.mark.parametrize("bug", HISTORY_BUGS, ids=lambda bug: bug.__name__)
+def test_a_history_that_is_not_in_step_is_caught(bug: Bug, monkeypatch: pytest.MonkeyPatch) -> None:
+    bug(monkeypatch)
+    found = violations(consumption())
+    assert any(one.startswith(HISTORY_BUGS[bug]) for one in found), found
+
+
+def each_copy_on_its_own(patch: pytest.MonkeyPatch) -> None:
+    add = server.broker.transaction.Transaction.publish
+
+    def publish(
+        self: server.broker.transaction.Transaction, plan: server.broker.transaction.Plan
+    ) -> None:
+        for message in plan.messages:
+            add(self, plan._replace(messages=[message]))
+            self._stored.commit()
+            sync_at_once(self._store)
+            self._stored = self._store.transaction()
+
+    patch.setattr(server.broker.transaction.Transaction, "publish", publish)
+
+
+def copies_until_it_is_full(patch: pytest.MonkeyPatch) -> None:
+    """As a broker that copies what there is room for, and refuses the rest."""
+    add = Queue.placement
+
+    def placement(
+        self: Queue, label: Label, messages: Sequence[amqpstore.Message], *, immediate: bool
+    ) -> Placement:
+        found = add(self, label, messages, immediate=immediate)
+        if found.most is not None and found.most < len(messages):
+            self._store.place([found], list(messages))
+        return found
+
+    patch.setattr(Queue, "placement", placement)
+
+
+def confirmed_at_once(patch: pytest.MonkeyPatch) -> None:
+    replay = Replays.replay
+
+    def replayed(self: Replays, envelope: amqpstore.Envelope) -> Outcome:
+        confirmed.append(envelope)
+        return replay(self, envelope)
+
+    def settle(self: Publisher) -> None:
+        if confirmed:
+            confirmed.clear()
+            self._outlet.confirm(self._next_tag - 1, multiple=False)
+        settled(self)
+
+    confirmed: list[amqpstore.Envelope] = []
+    settled = Publisher.settle
+    patch.setattr(Replays, "replay", replayed)
+    patch.setattr(Publisher, "settle", settle)
+
+
+REPLAY_BUGS: dict[Bug, str] = {
+    each_copy_on_its_own: "in pieces",
+    copies_until_it_is_full: "in pieces",
+    confirmed_at_once: "undone",
+}
+
+
+@pytest.mark.parametrize("bug", REPLAY_BUGS, ids=lambda bug: bug.__name__)
+def test_a_replay_that_breaks_its_promise_is_caught(
+    bug: Bug, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bug(monkeypatch)
+    found = violations(replays())
+    assert any(one.startswith(REPLAY_BUGS[bug]) for one in found), found

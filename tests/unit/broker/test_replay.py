@@ -1,0 +1,284 @@
+"""Replays: which messages of a history are copied, where to, and what the publisher is told."""
+
+from typing import Any
+
+import pytest
+
+import server.broker.replay
+from amqpstore import Message
+from server.broker.errors import AccessRefusedError, PreconditionFailedError
+from server.broker.exchanges.replay import REPLAY_EXCHANGE
+from server.broker.publishing import Flags
+from server.protocol.field_table import Timestamp
+from tests.unit.broker.simulated import START_MS, Client, SimulatedBroker, labelled
+
+HISTORY = "amq.consumed.q"
+
+
+@pytest.fixture
+def simulated() -> SimulatedBroker:
+    """A queue whose history has a to e, one each 10 ms, and a queue to browse it in."""
+    made = SimulatedBroker()
+    made.queue("q", history_length=100)
+    made.queue("browse", durable=False)
+    made.queue("plain")
+    client = Client(made)
+    for body in "abcde":
+        client.publish("", "q", body, message_id=f"id {body}", headers={"mine": body})
+        made.settle()
+        client.get("q")
+        client.ack(body)
+        made.pass_time(10)
+    return made
+
+
+@pytest.fixture
+def client(simulated: SimulatedBroker) -> Client:
+    made = Client(simulated)
+    made.channel.select_confirms()
+    return made
+
+
+def ask(client: Client, name: str = "q", *, mandatory: bool = False, **headers: Any) -> None:
+    """Ask for a replay: each `_` in the names of headers is a `-`."""
+    named = {key.replace("_", "-"): value for key, value in headers.items()}
+    its_label, messages = labelled(REPLAY_EXCHANGE, name, "body", headers=named)
+    client.channel.publish(its_label, messages, Flags(mandatory=mandatory))
+    client.channel.settle()
+
+
+def test_all_of_it_into_the_queue_itself(simulated: SimulatedBroker, client: Client) -> None:
+    client.publish("", "q", "new")
+    ask(client)
+    simulated.settle()
+    assert simulated.ready("q") == ["new", *"abcde"]
+    assert simulated.headers("q")[1:] == [
+        {"mine": body, "x-consumed-at": START_MS + 10 * place, "x-replayed": True}
+        for place, body in enumerate("abcde")
+    ]
+    assert client.told == ["confirmed 1", "confirmed 2"]
+    assert simulated.ready(HISTORY) == [*"abcde"]
+    envelope = simulated.messages("q")[1].envelope
+    assert (envelope.exchange, envelope.routing_key) == ("", "q")
+
+
+def test_it_is_confirmed_once_it_is_durable(simulated: SimulatedBroker, client: Client) -> None:
+    ask(client)
+    assert client.told == []
+    assert simulated.ready("q") == []
+    simulated.store.sync()
+    assert client.told == ["confirmed 1"]
+    simulated.restart()
+    assert simulated.ready("q") == [*"abcde"]
+
+
+def test_into_another_queue_to_browse(simulated: SimulatedBroker, client: Client) -> None:
+    ask(client, x_replay_to="browse")
+    simulated.settle()
+    assert simulated.ready("browse") == [*"abcde"]
+    assert simulated.ready("q") == []
+
+
+@pytest.mark.parametrize(
+    ("headers", "bodies"),
+    [
+        ({"x_from": START_MS + 10}, "bcde"),
+        ({"x_from": START_MS + 11}, "cde"),
+        ({"x_to": START_MS + 10}, "a"),
+        ({"x_to": START_MS + 11}, "ab"),
+        ({"x_from": START_MS + 10, "x_to": START_MS + 30}, "bc"),
+        ({"x_from": START_MS + 30, "x_to": START_MS + 10}, ""),
+        ({"x_from": 0, "x_to": 0}, ""),
+        ({"x_limit": 2}, "ab"),
+        ({"x_limit": 0}, ""),
+        ({"x_limit": 99}, "abcde"),
+        ({"x_from": START_MS + 20, "x_limit": 1}, "c"),
+        ({"x_message_id": "id d"}, "d"),
+        ({"x_message_id": "id"}, ""),
+        ({"x_message_id": "id d", "x_to": START_MS + 10}, ""),
+        ({"x_message_id": "d"}, ""),
+        ({"x_from": Timestamp(START_MS // 1000)}, "abcde"),
+        ({"x_to": Timestamp(START_MS // 1000)}, ""),
+        ({"x_other": [1]}, "abcde"),
+    ],
+    ids=str,
+)
+def test_headers_select(
+    simulated: SimulatedBroker, client: Client, headers: dict[str, Any], bodies: str
+) -> None:
+    ask(client, x_replay_to="browse", **headers)
+    simulated.settle()
+    assert simulated.ready("browse") == [*bodies]
+    assert client.told == ["confirmed 1"]
+
+
+@pytest.mark.parametrize("name", ["x_from", "x_to", "x_limit"])
+@pytest.mark.parametrize("value", [-1, "1", True, 1.5, 1 << 60, [1]])
+def test_a_number_that_is_none_is_refused(client: Client, name: str, value: Any) -> None:
+    with pytest.raises(PreconditionFailedError, match=name.replace("_", "-")):
+        ask(client, **{name: value})
+
+
+@pytest.mark.parametrize("name", ["x_replay_to", "x_message_id"])
+def test_a_text_that_is_none_is_refused(client: Client, name: str) -> None:
+    with pytest.raises(PreconditionFailedError, match=name.replace("_", "-")):
+        ask(client, **{name: 5})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("name", "headers"),
+    [
+        ("nowhere", {}),
+        ("plain", {}),
+        (HISTORY, {}),
+        ("q", {"x_replay_to": "nowhere"}),
+        ("q", {"x_replay_to": HISTORY}),
+    ],
+)
+def test_where_there_is_no_history_or_no_queue_it_is_unroutable(
+    simulated: SimulatedBroker, client: Client, name: str, headers: dict[str, Any]
+) -> None:
+    ask(client, name, mandatory=True, **headers)
+    ask(client, name, **headers)
+    simulated.settle()
+    assert client.told[0] == "returned body NO_ROUTE"
+    assert client.told[-1].startswith("confirmed 2")
+    assert client.told[1:-1] in ([], ["confirmed 1"])
+    assert simulated.ready(HISTORY) == [*"abcde"]
+
+
+def test_an_empty_selection_is_routed(simulated: SimulatedBroker, client: Client) -> None:
+    ask(client, mandatory=True, x_limit=0)
+    simulated.settle()
+    assert client.told == ["confirmed 1"]
+
+
+def test_copies_that_are_consumed_are_history_again(
+    simulated: SimulatedBroker, client: Client
+) -> None:
+    ask(client, x_limit=1)
+    simulated.settle()
+    client.get("q")
+    client.ack("a")
+    simulated.settle()
+    assert simulated.ready(HISTORY) == [*"abcde", "a"]
+    assert simulated.headers(HISTORY)[-1] == {
+        "mine": "a",
+        "x-consumed-at": simulated.now_ms,
+        "x-replayed": True,
+    }
+
+
+def test_what_is_due_is_not_copied(simulated: SimulatedBroker, client: Client) -> None:
+    simulated.queue("brief", history_ttl=100)
+    client.publish("", "brief", "a")
+    simulated.settle()
+    client.get("brief")
+    client.ack("a")
+    simulated.settle()
+    simulated.now_ms += 100
+    ask(client, "brief", x_replay_to="browse")
+    simulated.settle()
+    assert simulated.ready("browse") == []
+
+
+def test_a_full_queue_refuses_all_of_it(simulated: SimulatedBroker, client: Client) -> None:
+    simulated.queue("small", max_length=3, overflow="reject-publish")
+    ask(client, x_replay_to="small")
+    simulated.settle()
+    assert client.told == ["refused 1"]
+    assert simulated.ready("small") == []
+    ask(client, x_replay_to="small", x_limit=3)
+    simulated.settle()
+    assert simulated.ready("small") == [*"abc"]
+
+
+def test_a_queue_that_drops_keeps_the_last(simulated: SimulatedBroker, client: Client) -> None:
+    simulated.queue("last", max_length=2)
+    ask(client, x_replay_to="last")
+    simulated.settle()
+    assert simulated.ready("last") == ["d", "e"]
+
+
+def test_more_than_its_bounds_is_refused_and_says_how_to_go_on(
+    simulated: SimulatedBroker, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """256 bytes beside its body and properties are counted for a message."""
+    monkeypatch.setattr(server.broker.replay, "MOST_BYTES", 1200)
+    with pytest.raises(PreconditionFailedError, match=f"x-to={START_MS + 30}"):
+        ask(client, x_replay_to="browse")
+    simulated.settle()
+    assert simulated.ready("browse") == []
+    ask(client, x_replay_to="browse", x_to=START_MS + 30)
+    ask(client, x_replay_to="browse", x_from=START_MS + 30)
+    simulated.settle()
+    assert simulated.ready("browse") == [*"abcde"]
+
+
+def test_it_is_no_part_of_a_transaction(simulated: SimulatedBroker) -> None:
+    client = Client(simulated)
+    client.channel.select_transactions()
+    with pytest.raises(PreconditionFailedError, match="part of a transaction"):
+        ask(client)
+
+
+def test_a_full_disk_copies_nothing(simulated: SimulatedBroker, client: Client) -> None:
+    simulated.fill_disk()
+    with pytest.raises(Exception, match="disk"):
+        ask(client)
+    simulated.free_disk()
+    simulated.settle()
+    assert simulated.ready("q") == []
+
+
+def test_requests_that_are_alike_are_each_done(simulated: SimulatedBroker, client: Client) -> None:
+    first, messages = labelled(REPLAY_EXCHANGE, "q", "1", headers={"x-limit": 1})
+    other, more = labelled(REPLAY_EXCHANGE, "q", "2", headers={"x-limit": 2})
+    client.channel.publish(first, [*messages, *more, Message(other, b"3")], Flags())
+    client.channel.settle()
+    simulated.settle()
+    assert simulated.ready("q") == [*"aabab"]
+    assert client.told == ["confirmed 3 and before"]
+
+
+def test_the_exchange_routes_nothing(simulated: SimulatedBroker, client: Client) -> None:
+    vhost = simulated.vhost
+    with pytest.raises(AccessRefusedError, match="nothing can be bound"):
+        vhost.bind(vhost.queue("plain"), REPLAY_EXCHANGE, "q", {})
+    vhost.unbind(vhost.queue("plain"), REPLAY_EXCHANGE, "q", {})
+    with pytest.raises(PreconditionFailedError, match="alone is"):
+        simulated.exchange("mine", "x-replay")
+    with pytest.raises(AccessRefusedError):
+        vhost.delete_exchange(REPLAY_EXCHANGE, if_unused=False)
+    # A message that comes by another way asks for nothing.
+    simulated.exchange("all", "fanout")
+    vhost.bind(vhost.exchange(REPLAY_EXCHANGE), "all", "", {})
+    client.publish("all", "q", "x")
+    simulated.settle()
+    assert simulated.ready("q") == []
+
+
+def test_a_large_history_is_copied_whole_and_in_order(
+    simulated: SimulatedBroker, client: Client
+) -> None:
+    """Of several MiB, in memory, on disk and in index files, with transient ones between."""
+    simulated.queue("large", history_length=1 << 20)
+    bodies = [f"{number:05} ".ljust(1000, "x") for number in range(5000)]
+    client.consume("large", "c", no_ack=True)
+    for place in range(0, len(bodies), 100):
+        mode = 1 if place % 1000 == 500 else 2
+        client.publish("", "large", *bodies[place : place + 100], delivery_mode=mode)
+        simulated.settle()
+        if place % 1500 == 0:
+            simulated.store.checkpoint()
+    ask(client, "large", x_replay_to="browse")
+    simulated.settle()
+    assert simulated.ready("browse") == bodies
+    assert simulated.ready("amq.consumed.large") == bodies
+    simulated.vhost.queue("browse").purge()
+    simulated.restart()
+    simulated.queue("browse", durable=False)
+    ask(Client(simulated), "large", x_replay_to="browse")
+    simulated.settle()
+    kept = [body for body in bodies if int(body[:5]) % 1000 // 100 != 5]
+    assert simulated.ready("browse") == kept
