@@ -161,6 +161,10 @@ MATRIX: dict[str, tuple[Method, list[tuple[str, str]]]] = {
         methods.BasicPublish(exchange="", routing_key="q"),
         [("write", "amq.default")],
     ),
+    "basic.publish of a replay": (
+        methods.BasicPublish(exchange="amq.replay", routing_key="q"),
+        [("write", "amq.replay"), ("write", "amq.default"), ("read", "q")],
+    ),
 }
 
 
