@@ -1,5 +1,6 @@
 """The same methods, properties and tables through pika's codec, which is not ours, both ways."""
 
+import dataclasses
 from datetime import UTC, datetime
 from typing import Any
 
@@ -15,7 +16,8 @@ from server.protocol.content import (
     encode_properties,
 )
 from server.protocol.field_table import FieldValue, Timestamp, decode_table, encode_table
-from server.protocol.methods import METHODS, Method, decode_method
+from server.protocol.layout import WireType
+from server.protocol.methods import METHODS, BasicGet, Method, decode_method
 from tests.unit.protocol import strategies
 
 _spec: Any = pika.spec
@@ -49,11 +51,11 @@ def as_pika(value: Any) -> Any:
 
 
 def fields(method: Method) -> dict[str, Any]:
-    """A method's arguments under pika's names, as pika has them."""
+    """A method's arguments under pika's names, as pika has them, but for what it does not know."""
     return {
         PIKA_NAMES.get(argument.name, argument.name): as_pika(getattr(method, argument.name))
         for argument in method.layout.arguments
-        if not argument.is_reserved
+        if not argument.is_reserved and argument.wire_type is not WireType.TRAILING_TABLE
     }
 
 
@@ -82,6 +84,8 @@ def test_pika_reads_our_methods(cls: type[Method], chooser: st.DataObject) -> No
 @given(chooser=st.data())
 def test_we_read_pikas_methods(cls: type[Method], chooser: st.DataObject) -> None:
     method = chooser.draw(strategies.methods_of(cls, floats=False))
+    if isinstance(method, BasicGet):
+        method = dataclasses.replace(method, arguments={})
     theirs = _spec.methods[cls.class_id << 16 | cls.method_id](**fields(method))
     ids = cls.class_id.to_bytes(2, "big") + cls.method_id.to_bytes(2, "big")
     assert decode_method(ids + b"".join(theirs.encode())) == method
