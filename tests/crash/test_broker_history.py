@@ -193,7 +193,7 @@ def ack_first(patch: pytest.MonkeyPatch) -> None:
 
 
 def in_two_batches(patch: pytest.MonkeyPatch, *, ack_first: bool) -> None:
-    def consumed(self: History, taken: Taken) -> None:
+    def consumed(self: History, _queue: Queue, taken: Taken) -> None:
         def ack() -> None:
             self._core.store.ack(taken.level, taken.run)
 
@@ -214,7 +214,7 @@ def transactions_without_history(patch: pytest.MonkeyPatch) -> None:
     """As a broker that thinks of it once the transaction is committed."""
 
     def consume(self: server.broker.transaction.Transaction, queue: Queue, taken: Taken) -> None:
-        self.ack(taken)
+        self.ack(queue, taken)
         if (history := queue.history) is not None:
 
             def keep() -> None:
@@ -229,7 +229,7 @@ def transactions_without_history(patch: pytest.MonkeyPatch) -> None:
         todo = list(later)
         later.clear()
         for keep in todo:
-            sync_at_once(self._store)
+            sync_at_once(self._core.store)
             keep()
 
     later: list[Callable[[], None]] = []
@@ -289,9 +289,9 @@ def each_copy_on_its_own(patch: pytest.MonkeyPatch) -> None:
     ) -> None:
         for message in plan.messages:
             add(self, plan._replace(messages=[message]))
-            self._stored.commit()
-            sync_at_once(self._store)
-            self._stored = self._store.transaction()
+            self.commit()
+            sync_at_once(self._core.store)
+            self._plans = []
 
     patch.setattr(server.broker.transaction.Transaction, "publish", publish)
 

@@ -4,7 +4,9 @@ from typing import Any
 
 import pytest
 
+from server.broker.branches import XaStatus, Xid
 from server.broker.errors import AccessRefusedError, PreconditionFailedError
+from server.broker.permissions import ALL, Access
 from server.broker.policy import Policy
 from server.broker.replay import consumed_at
 from server.protocol.content import decode_properties, edit_properties
@@ -113,6 +115,35 @@ def test_a_transaction_has_it_with_its_commit(simulated: SimulatedBroker, client
     client.channel.commit()
     simulated.settle()
     assert simulated.ready(HISTORY) == ["b"]
+
+
+def test_a_branch_has_it_from_its_prepare_on_once_it_is_committed(
+    simulated: SimulatedBroker, client: Client
+) -> None:
+    Client(simulated).publish("", "q", "a", "b")
+    simulated.settle()
+    branches, access = simulated.vhost.branches, Access("ann", "/", ALL)
+    client.channel.select_branches()
+    told: list[XaStatus] = []
+    for number, body in enumerate("ab"):
+        xid = Xid(0, bytes([number + 1]), b"")
+        client.get("q")
+        branches.start(client.channel, access, xid, join=False, resume=False)
+        client.ack(body)
+        branches.end(client.channel, access, xid, fail=False, suspend=False)
+        branches.prepare(access, xid, told.append)
+    simulated.settle()
+    assert told == [XaStatus.OK, XaStatus.OK]
+    assert simulated.ready(HISTORY) == []
+    simulated.now_ms += 10
+    simulated.restart()
+    branches = simulated.vhost.branches
+    branches.commit(access, Xid(0, b"\1", b""), told.append, one_phase=False)
+    branches.rollback(access, Xid(0, b"\2", b""))
+    simulated.settle()
+    assert simulated.ready(HISTORY) == ["a"]
+    assert simulated.headers(HISTORY) == [{"x-consumed-at": START_MS}]
+    assert simulated.ready("q") == ["b"]
 
 
 def test_what_was_not_consumed_is_not_there(simulated: SimulatedBroker, client: Client) -> None:

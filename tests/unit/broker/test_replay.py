@@ -282,3 +282,17 @@ def test_a_large_history_is_copied_whole_and_in_order(
     simulated.settle()
     kept = [body for body in bodies if int(body[:5]) % 1000 // 100 != 5]
     assert simulated.ready("browse") == kept
+
+
+def test_many_in_a_row_wait_for_the_disk(
+    simulated: SimulatedBroker, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is not durable yet is in memory: beyond the bounds of one replay, the next makes it."""
+    monkeypatch.setattr(server.broker.replay, "MOST_BYTES", 2500)
+    pending = []
+    for _ in range(20):
+        ask(client)
+        pending.append(simulated.store.log.pending_bytes)
+    assert max(pending) < 5000
+    simulated.settle()
+    assert simulated.vhost.queue("q").ready_count == 100
