@@ -1,67 +1,32 @@
-"""Waiting gets and the history of consumed messages with pika, through stops and SIGKILL."""
+"""Gets that wait and histories with pika, while the broker is stopped and killed."""
 
 import itertools
 import threading
-import time
 
 import pytest
-from pika import data, spec
+from pika import spec
 from pika.adapters.blocking_connection import BlockingChannel
 from pika.exceptions import AMQPError, ConnectionClosedByBroker
 
 from tests.broker_process import BrokerProcess
 from tests.conformance.topology import session
 from tests.interop.pika_client import (
-    Received,
     drain,
-    get,
     publish_confirmed,
     ready,
 )
+from tools.pika_extras import get
 
 HISTORY = "amq.consumed.work"
 LONG = pytest.mark.long
 
 
-@pytest.fixture
-def waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every basic.get of pika's waits up to 20 s: its table goes behind what pika encodes."""
-    plain = spec.Basic.Get.encode
-
-    def encode(self: spec.Basic.Get) -> list[bytes]:
-        pieces: list[bytes] = plain(self)
-        data.encode_table(pieces, {"x-wait": 20_000})
-        return pieces
-
-    monkeypatch.setattr(spec.Basic.Get, "encode", encode)
-
-
-@pytest.mark.usefixtures("waiting")
-def test_a_get_of_pikas_waits_for_its_message(broker: BrokerProcess) -> None:
-    got: list[Received | None] = []
-    with session(broker.url) as connection, session(broker.url) as other:
-        channel, sender = connection.channel(), other.channel()
-        channel.queue_declare("work")
-        capabilities = vars(connection)["_impl"].server_properties["capabilities"]
-        assert capabilities["basic.get.wait"] is True
-        since = time.monotonic()
-        getter = threading.Thread(target=lambda: got.append(get(channel, "work")))
-        getter.start()
-        sender.basic_publish("", "work", b"here")
-        other.process_data_events(time_limit=0)
-        getter.join(20)
-    assert got[0] is not None
-    assert got[0].body == b"here"
-    assert time.monotonic() - since < 15
-
-
-@pytest.mark.usefixtures("waiting")
 def test_a_broker_that_stops_ends_gets_that_wait(broker: BrokerProcess) -> None:
     caught: list[BaseException] = []
 
     def wait(channel: BlockingChannel) -> None:
         try:
-            get(channel, "work")
+            get(channel, "work", wait_s=20)
         except AMQPError as error:
             caught.append(error)
 
