@@ -9,10 +9,15 @@ from typing import Any, NamedTuple
 import pytest
 
 import server
+from amqpstore import Envelope
+from server.broker.errors import PreconditionFailedError
+from server.broker.replay import MOST_BYTES, Request
 from server.broker.settings import CHECKS
+from server.broker.waiting import MOST_WAITING
+from server.protocol.content import edit_properties
 from server.protocol.errors import AmqpError, ChannelException, ConnectionException, MalformedError
 from server.protocol.field_table import MAX_DEPTH, MAX_ENTRIES, Timestamp, decode_table
-from server.protocol.methods import METHODS
+from server.protocol.methods import METHODS, BasicGet
 from tests.format.document import Row, code, table
 
 PATH = os.path.join(os.path.dirname(server.__file__), "PROTOCOL.md")
@@ -199,3 +204,21 @@ def test_reply_codes_are_the_exceptions() -> None:
 def test_the_arguments_of_queues_are_those_that_are_checked() -> None:
     listed = {code(row.cells["argument"]) for row in table(document(), "Arguments of queues")}
     assert listed == CHECKS.keys()
+
+
+def test_the_get_that_waits_is_on_the_wire_as_it_is_here() -> None:
+    (line,) = re.findall(r"\n    (00 3c 00 46 .*)\n", document())
+    get = BasicGet(queue="q", arguments={"x-wait": 1000})
+    assert bytes.fromhex(line) == get.encode()
+    assert f"one channel {MOST_WAITING} gets may wait" in document()
+
+
+def test_the_headers_of_a_replay_are_those_that_it_reads() -> None:
+    """Each is refused where it is of no type that it can have."""
+    listed = [code(row.cells["header"]) for row in table(document(), "History and replays")]
+    assert len(listed) == len(set(listed)) == len(Request._fields) - 1
+    for header in listed:
+        raw = edit_properties(b"\0\0", headers={header: True})
+        with pytest.raises(PreconditionFailedError, match=header):
+            Request.of(Envelope("amq.replay", "q", raw))
+    assert f"more than {MOST_BYTES >> 20} MiB" in document()

@@ -49,6 +49,7 @@ PREDECLARED = {
     "amq.headers": "headers",
     "amq.match": "headers",
     "amq.rabbitmq.trace": "topic",
+    "amq.replay": "x-replay",
 }
 
 
