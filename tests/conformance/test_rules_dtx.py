@@ -165,7 +165,7 @@ def test_a_connection_that_breaks_rolls_back_what_is_not_prepared(url: str) -> N
         assert name not in channel.recover()
 
 
-NAMED = xid().encoded()
+NAMED = Xid(7, b"\xff never started", b"").encoded()
 NO_BITS = bytes(1)
 
 
