@@ -20,6 +20,7 @@ ABOUT = "cut the power at every write of a random workload, and recover what is 
 _STEPS = 60
 _IMAGES_AN_OPERATION = 12
 _IMAGES_IN_RECOVERY = 2
+_CUTS_IN_RECOVERY = 1
 _MOVES = 6
 _CHECKED = ("I1", "I2", "I3", "I5", "I6", "I8", "I9", "I10", "I11", "I12")
 _CHECKED_OF_MOVES = ("I4", "I5", "I7", "I9")
@@ -60,6 +61,7 @@ def _explore_history(run: Run, rng: random.Random) -> None:
         f"{run.settings.seed} {run.round}",
         images_an_operation=_IMAGES_AN_OPERATION,
         images_in_recovery=_IMAGES_IN_RECOVERY,
+        cuts_in_recovery=_CUTS_IN_RECOVERY,
         go_on=go_on,
     )
     result = explored.explore(outside.trace)
