@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import logging
 import os
 import random
@@ -61,6 +62,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--round", type=_positive(int), metavar="N", help="only this round of the seed"
     )
     parser.add_argument(
+        "--operations",
+        type=_positive(int),
+        metavar="N",
+        help="power-cut: one history of N operations of clients, with more images of it as long "
+        "as there is time (default: short histories, one after the other)",
+    )
+    parser.add_argument(
         "--report", metavar="FILE", help="write what came of it to FILE.json and FILE.html"
     )
     parser.add_argument(
@@ -72,6 +80,8 @@ def run(arguments: argparse.Namespace) -> int:
     """Runs the drill. Returns the exit code."""
     # What a broken store logs is part of the drill, not of what is shown.
     logging.getLogger("amqpstore").addHandler(logging.NullHandler())
+    # Thousands of stores a minute, and next to no cycles among what they leave.
+    gc.set_threshold(100_000, 50, 100)
     # So that copies and processes are cleared away.
     before = signal.signal(signal.SIGTERM, _interrupt)
     try:
@@ -110,7 +120,15 @@ def _run(arguments: argparse.Namespace) -> list[Account]:
     accounts = []
     for name in names:
         with tempfile.TemporaryDirectory(prefix="amqpstore-drill-", dir=work) as directory:
-            settings = Settings(seed, directory, seconds, arguments.images, arguments.round, data)
+            settings = Settings(
+                seed,
+                directory,
+                seconds,
+                arguments.images,
+                arguments.round,
+                data,
+                arguments.operations,
+            )
             if data:
                 copy_store(data, os.path.join(directory, "store"))
             with board(name, settings) as show:

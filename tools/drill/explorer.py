@@ -110,8 +110,6 @@ class Explorer:
         """
         self._seed = seed or self._seed
         self._explore(trace)
-        self.result.distinct = self._prover.distinct
-        self.result.opened = self._prover.opened
         return self.result
 
     def _explore(self, trace: Trace) -> None:
@@ -144,6 +142,7 @@ class Explorer:
             self._check(ledger, images, number, operation)
             if not isinstance(operation, DataSync | SyncDirectory | LockFile | Commit):
                 self._kill(ledger, files, number, operation)
+            result.distinct, result.opened = self._prover.distinct, self._prover.opened
             if not self._go_on(self._cut(ledger, images, number, operation)):
                 return
         self._check(ledger, images, number, operation)
@@ -176,7 +175,6 @@ class Explorer:
             recovered = self._prover.proven(image.files, self._rng(number, f"recovery {place}"))
             self._violated(recovered.faults, number, operation, image.description)
             self.result.images += 1
-            self.result.distinct = self._prover.distinct
             yield image, recovered
 
     def _check(

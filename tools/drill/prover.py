@@ -138,10 +138,14 @@ class Prover:
         for place, operation in enumerate(operations):
             disk.redo(operation)
             if place in drawn:
-                for image in crash_images(disk, rng, self._images_in_recovery):
-                    yield f"at {operation}", image, False
-        for image in crash_images(disk, rng, self._images_in_recovery):
-            yield "when open", image, True
+                yield from ((f"at {operation}", image, False) for image in self._images(disk, rng))
+        yield from (("when open", image, True) for image in self._images(disk, rng))
+
+    def _images(self, disk: MemoryFiles, rng: random.Random) -> list[Image]:
+        limit = self._images_in_recovery
+        images = list(crash_images(disk, rng, limit))
+        # There are two at least where something is unsynced.
+        return images if len(images) <= limit else rng.sample(images, limit)
 
     def _crash_faults(
         self, files: MemoryFiles, recovered: Recovered, rng: random.Random

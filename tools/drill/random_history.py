@@ -31,6 +31,9 @@ SLOW = "slow"
 """A queue that is there all the time, and takes little and gives little."""
 
 
+_MOST_QUEUES = 5
+
+
 def play(outside: Outside, rng: random.Random, steps: int) -> None:
     """Open the store, do `steps` things to it, and close it or kill it."""
     outside.open()
@@ -144,4 +147,8 @@ def _publish(outside: Outside, rng: random.Random) -> None:
 
 
 def _create_queue(outside: Outside, rng: random.Random) -> None:
+    names = outside.queue_names
+    if len(names) >= _MOST_QUEUES:
+        # A long history goes on with as much as a short one: each of its disks is looked at.
+        outside.delete_queue(rng.choice([name for name in names if name != SLOW]))
     outside.create_queue(f"queue-{outside.next_number}", durable=rng.random() < 0.85)

@@ -22,6 +22,7 @@ class Settings:
     """What the command line said.
 
     `seconds` and `images` bound a run; None is no bound. `round`: only this one, counted from 1.
+    `operations`: length of the one history that is drilled, where a scenario has such.
     `data`: a real data directory, of which `work`, an empty directory, gets the copy.
     """
 
@@ -31,6 +32,7 @@ class Settings:
     images: int | None = None
     round: int | None = None
     data: str | None = None
+    operations: int | None = None
 
 
 class Run:
@@ -88,6 +90,10 @@ class Run:
         """Randomness of this round that depends on nothing before it."""
         return random.Random(f"{self.settings.seed} {self.round} {purpose}")  # noqa: S311 (no secret)
 
+    def rng_of_all(self, purpose: str) -> random.Random:
+        """Randomness that is the same in every round."""
+        return random.Random(f"{self.settings.seed} {purpose}")  # noqa: S311 (no secret)
+
     def saw(self, invariants: Iterable[str], images: int = 1) -> None:
         """Note that so many disks were looked at, for these invariants."""
         self.images += images
@@ -116,6 +122,8 @@ class Run:
         """What shows this round again."""
         words = ["amqpstore", "drill", self.account.scenario, "--seed", self.settings.seed]
         words += ["--round", str(self.round)]
+        if self.settings.operations:
+            words += ["--operations", str(self.settings.operations)]
         if self.settings.data:
             words += ["--data", self.settings.data]
         return shlex.join(words)
