@@ -113,7 +113,7 @@ class Explorer:
         return self.result
 
     def _explore(self, trace: Trace) -> None:
-        ledger = Ledger()
+        ledger = Ledger.before(trace)
         files = trace.base.fork()
         result = self.result
         number = 0

@@ -64,15 +64,15 @@ def _queue_faults(name: str, account: Account, queue: ObservedQueue) -> Iterator
     seen: dict[str, Seen] = {}
     last_place = -1
     for message in queue.ready:
-        what = f"{message.payload.routing_key} in {name}"
-        entry = account.entries.get(message.payload.routing_key)
+        what = f"{message.name} in {name}"
+        entry = account.entries.get(message.name)
         if entry is None:
             yield "I2", f"{what} was never published there"
             continue
-        if message.payload.routing_key in seen:
+        if message.name in seen:
             yield "I1", f"{what} is there twice"
             continue
-        seen[message.payload.routing_key] = message
+        seen[message.name] = message
         if entry.place < last_place:
             yield "I6", f"{what} is behind a later message"
         last_place = max(last_place, entry.place)
@@ -101,7 +101,7 @@ def _fan_out_faults(ledger: Ledger, observation: Observation) -> Iterator[Fault]
     for name, account in ledger.accounts.items():
         queue = observation.queues.get(name)
         ready = queue.ready if queue else ()
-        seen = {message.payload.routing_key for message in ready}
+        seen = {message.name for message in ready}
         for message_name, entry in account.entries.items():
             if message_name in seen:
                 there[entry.publish] = f"{message_name} in {name}"

@@ -47,6 +47,9 @@ def page(accounts: Sequence[Account]) -> str:
 def _scenario(account: Account) -> Iterator[str]:
     did = ", ".join(f"{count:,} {what}" for what, count in sorted(account.did.items()))
     yield f"<h2>{escape(account.scenario)}</h2>\n"
+    if account.left_out:
+        yield f"<p>Left out: {escape(account.left_out)}</p>\n"
+        return
     yield f"<p>Seed {escape(account.seed)}: {escape(did)}, {account.seconds:.1f} s.</p>\n"
     yield _table(
         ("", "verdict", "#times looked at", "what must hold"),
@@ -92,7 +95,7 @@ def _charts(timeline: Sequence[Step]) -> Iterator[str]:
 
 def _chart(steps: Sequence[Step], title: str) -> str:
     highest = max(1, *(max(step.most, step.promised) for step in steps))
-    across = _WIDTH / max(1, len(steps) - 1)
+    across = _WIDTH / len(steps)
 
     def points(heights: Iterable[tuple[int, int]]) -> str:
         return " ".join(
@@ -100,14 +103,18 @@ def _chart(steps: Sequence[Step], title: str) -> str:
             for place, height in heights
         )
 
-    upper = list(enumerate(step.most for step in steps))
-    lower = list(enumerate(step.least for step in steps))
+    def stairs(heights: Sequence[int]) -> list[tuple[int, int]]:
+        # A number holds from its step up to the next: nothing lies between the two.
+        return [(place + end, height) for place, height in enumerate(heights) for end in (0, 1)]
+
+    upper = stairs([step.most for step in steps])
+    lower = stairs([step.least for step in steps])
     marks = "".join(
-        f'<circle class="bad" cx="{place * across:.1f}" cy="8" r="5"/>'
+        f'<circle class="bad" cx="{(place + 0.5) * across:.1f}" cy="8" r="5"/>'
         for place, step in enumerate(steps)
         if step.is_violated
     )
-    promised = points(enumerate(step.promised for step in steps))
+    promised = points(stairs([step.promised for step in steps]))
     return (
         f'<figure><svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="{escape(title)}">'
         f'<polygon class="band" points="{points([*upper, *reversed(lower)])}"/>'

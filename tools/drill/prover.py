@@ -25,9 +25,9 @@ from tools.drill.trace import Asked, Opened, Promised, Trace
 _FIRST_NUMBER = 1_000_000
 """Of the requests made of a recovered store: no history has as many."""
 
-_REMEMBERED = 4_000
-"""Disks of which it is remembered what became of them: those of neighbouring operations are often
-the same, and a long drill must not keep them all."""
+_REMEMBERED = 200_000
+"""Messages on disks of which it is remembered what became of them: those of neighbouring operations
+are often the same, and a long drill must not keep them all."""
 
 
 @dataclass(frozen=True)
@@ -61,8 +61,8 @@ class Prover:
         self._open_store = open_store
         self._images_in_recovery = images_in_recovery
         self._cuts_in_recovery = cuts_in_recovery
-        self._reopened: OrderedDict[bytes, Recovered] = OrderedDict()
-        self._proven: OrderedDict[bytes, Recovered] = OrderedDict()
+        self._reopened = _Memory()
+        self._proven = _Memory()
         self._distinct: set[bytes] = set()
 
     @property
@@ -80,7 +80,7 @@ class Prover:
         known = self._reopened.get(digest) or self._proven.get(digest)
         if known is None:
             known = self._opened(files.fork(), checkpoint=False)
-            _remember(self._reopened, digest, known)
+            self._reopened.remember(digest, known)
         return known
 
     def proven(self, files: MemoryFiles, rng: random.Random) -> Recovered:
@@ -93,7 +93,7 @@ class Prover:
                 faults = tuple(self._crash_faults(files, known, rng))
                 known = Recovered(known.observation, faults, known.after)
             self._distinct.add(digest)
-            _remember(self._proven, digest, known)
+            self._proven.remember(digest, known)
         return known
 
     def used(self, files: MemoryFiles, rng: random.Random) -> Recovered:
@@ -235,7 +235,23 @@ def _checkpoint_faults(store: Store, files: MemoryFiles) -> list[Fault]:
         return [("I9", f"a checkpoint failed: {error!r}")]
 
 
-def _remember(known: OrderedDict[bytes, Recovered], digest: bytes, recovered: Recovered) -> None:
-    known[digest] = recovered
-    if len(known) > _REMEMBERED:
-        known.popitem(last=False)
+class _Memory:
+    """What became of disks, by their digest; the oldest are forgotten."""
+
+    def __init__(self) -> None:
+        self._known: OrderedDict[bytes, Recovered] = OrderedDict()
+        self._weight = 0
+
+    def get(self, digest: bytes) -> Recovered | None:
+        return self._known.get(digest)
+
+    def remember(self, digest: bytes, recovered: Recovered) -> None:
+        self._known[digest] = recovered
+        self._weight += self._weight_of(recovered)
+        while self._weight > _REMEMBERED:
+            self._weight -= self._weight_of(self._known.popitem(last=False)[1])
+
+    @staticmethod
+    def _weight_of(recovered: Recovered) -> int:
+        queues = recovered.observation.queues.values() if recovered.observation else ()
+        return 20 + sum(len(queue.ready) for queue in queues)

@@ -27,7 +27,7 @@ _STEPS = {
 }
 
 
-SLOW = "slow"
+SLOW = "drill-slow"
 """A queue that is there all the time, and takes little and gives little."""
 
 
@@ -37,7 +37,8 @@ _MOST_QUEUES = 5
 def play(outside: Outside, rng: random.Random, steps: int) -> None:
     """Open the store, do `steps` things to it, and close it or kill it."""
     outside.open()
-    outside.create_queue(SLOW)
+    if SLOW not in outside.queue_names:
+        outside.create_queue(SLOW)
     _create_queue(outside, rng)
     names, weights = list(_STEPS), list(_STEPS.values())
     for step in rng.choices(names, weights, k=steps):
@@ -151,4 +152,4 @@ def _create_queue(outside: Outside, rng: random.Random) -> None:
     if len(names) >= _MOST_QUEUES:
         # A long history goes on with as much as a short one: each of its disks is looked at.
         outside.delete_queue(rng.choice([name for name in names if name != SLOW]))
-    outside.create_queue(f"queue-{outside.next_number}", durable=rng.random() < 0.85)
+    outside.create_queue(f"drill-{outside.next_number}", durable=rng.random() < 0.85)

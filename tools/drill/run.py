@@ -17,6 +17,10 @@ _MOST_STEPS = 5_000
 """Of a timeline."""
 
 
+class LeftOutError(Exception):
+    """A scenario cannot work on this copy of a data directory; the message says why."""
+
+
 @dataclass(frozen=True)
 class Settings:
     """What the command line said.

@@ -23,10 +23,10 @@ from tools.drill.random_history import play
 from tools.drill.run import Run
 from tools.drill.scenarios.simulated import (
     DIRECTORY,
+    Base,
     keep_unknown_files,
     open_faulty_store,
     open_store,
-    outside_of,
 )
 from tools.drill.trace import Asked, Opened, Promised
 from tools.drill.verdict import Step
@@ -39,7 +39,13 @@ _Told = Callable[[Outside], None]
 
 
 def fail_one_call(
-    run: Run, rng: random.Random, kind: FaultKind, verbs: Sequence[str], *, for_good: bool = False
+    run: Run,
+    rng: random.Random,
+    base: Base,
+    kind: FaultKind,
+    verbs: Sequence[str],
+    *,
+    for_good: bool = False,
 ) -> None:
     """Play a history in which one call, drawn from those that begin with `verbs`, fails.
 
@@ -51,10 +57,10 @@ def fail_one_call(
         keep_unknown_files(outside)
         play(outside, random.Random(seed), _STEPS)  # noqa: S311 (no secret)
 
-    places = _places(told, verbs)
+    places = _places(base, told, verbs)
     nth = rng.choice(places)
     faults = LastingFaults(nth, kind, verbs) if for_good else Faults(nth, kind)
-    outside = outside_of(functools.partial(open_faulty_store, faults=faults))
+    outside = base.outside(functools.partial(open_faulty_store, faults=faults))
     error: Exception | None = None
     try:
         told(outside)
@@ -95,10 +101,10 @@ def _is_of_the_log(call: str) -> bool:
     return is_log and verb in ("append", "datasync")
 
 
-def _places(told: _Told, verbs: Sequence[str]) -> list[int]:
+def _places(base: Base, told: _Told, verbs: Sequence[str]) -> list[int]:
     """Which calls of a history may fail: those that begin with one of `verbs`, counted from 0."""
     faults = Faults(-1)
-    told(outside_of(functools.partial(open_faulty_store, faults=faults)))
+    told(base.outside(functools.partial(open_faulty_store, faults=faults)))
     return [place for place, call in enumerate(faults.calls) if call.startswith(tuple(verbs))]
 
 
@@ -106,7 +112,7 @@ def _left_behind(
     run: Run, rng: random.Random, outside: Outside, did: str, is_violated: bool
 ) -> list[Fault]:
     """What is wrong after the process ended, and after the machine lost power as well."""
-    ledger = Ledger()
+    ledger = Ledger.before(outside.trace)
     for event in outside.trace.events:
         if isinstance(event, Asked | Promised | Opened):
             ledger.note(event)

@@ -13,7 +13,7 @@ import random
 from tools.drill import explorer, moves
 from tools.drill.random_history import play
 from tools.drill.run import Run
-from tools.drill.scenarios.simulated import keep_unknown_files, new_disk, open_store, outside_of
+from tools.drill.scenarios.simulated import Base, base_of, keep_unknown_files, open_store
 from tools.drill.trace import Trace
 from tools.drill.verdict import Step
 
@@ -31,26 +31,27 @@ _CHECKED_OF_MOVES = ("I4", "I5", "I7", "I9")
 
 def run(run: Run) -> None:
     """Explore a history a round, or the one of the given length in each."""
+    base = base_of(run)
     exploration: _Exploration | None = None
     length = run.settings.operations
     for rng in run.rounds():
         if length is None:
             if run.round % 3 == 1:
-                _explore_moves(run, rng)
+                _explore_moves(run, rng, base)
             else:
-                _Exploration(run, rng, _STEPS).explore()
+                _Exploration(run, rng, base, _STEPS).explore()
             continue
         if exploration is None:
-            _explore_moves(run, rng)
-            exploration = _Exploration(run, run.rng_of_all("history"), length)
+            _explore_moves(run, rng, base)
+            exploration = _Exploration(run, run.rng_of_all("history"), base, length)
         exploration.explore()
 
 
 class _Exploration:
     """One history; each time that it is explored other images are drawn."""
 
-    def __init__(self, run: Run, rng: random.Random, steps: int) -> None:
-        outside = outside_of(open_store)
+    def __init__(self, run: Run, rng: random.Random, base: Base, steps: int) -> None:
+        outside = base.outside(open_store)
         keep_unknown_files(outside)
         play(outside, rng, steps)
         self._run = run
@@ -94,7 +95,7 @@ class _Exploration:
         self._counted.violations = list(violations)
 
 
-def _explore_moves(run: Run, rng: random.Random) -> None:
+def _explore_moves(run: Run, rng: random.Random, base: Base) -> None:
     def go_on(cut: moves.Cut) -> bool:
         run.saw(_CHECKED_OF_MOVES, cut.images)
         run.account.did["operations cut"] += 1
@@ -108,5 +109,5 @@ def _explore_moves(run: Run, rng: random.Random) -> None:
         return not run.is_over
 
     moves.explore_moves(
-        open_store, new_disk(), rng, moves=_MOVES, images=_IMAGES_OF_MOVES, go_on=go_on
+        open_store, base.disk.fork(), rng, moves=_MOVES, images=_IMAGES_OF_MOVES, go_on=go_on
     )
