@@ -51,12 +51,14 @@ class Violation:
 @dataclass
 class Result:
     """What an exploration saw: `images` of power cuts, `kills` of processes; `distinct` disks
-    were recovered and proven, and a store was `opened` so often in all."""
+    were recovered and looked at, those of crashed recoveries too, and `distinct_used` of them also
+    used and their recovery crashed; and a store was `opened` so often in all."""
 
     operations: int = 0
     images: int = 0
     kills: int = 0
     distinct: int = 0
+    distinct_used: int = 0
     opened: int = 0
     violations: list[Violation] = field(default_factory=list)
 
@@ -142,7 +144,9 @@ class Explorer:
             self._check(ledger, images, number, operation)
             if not isinstance(operation, DataSync | SyncDirectory | LockFile | Commit):
                 self._kill(ledger, files, number, operation)
-            result.distinct, result.opened = self._prover.distinct, self._prover.opened
+            prover = self._prover
+            result.distinct, result.distinct_used = prover.distinct, prover.distinct_used
+            result.opened = prover.opened
             if not self._go_on(self._cut(ledger, images, number, operation)):
                 return
         self._check(ledger, images, number, operation)

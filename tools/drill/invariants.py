@@ -18,6 +18,7 @@ from amqpstore import RecoveryReport
 from tools.drill.ledger import Account, Entry, Ledger
 from tools.drill.memory_files import MemoryFiles
 from tools.drill.observation import Observation, ObservedQueue, Seen
+from tools.drill.trace import Asked, Opened, Promised, Trace
 
 Fault = tuple[str, str]
 
@@ -41,6 +42,20 @@ def broken_promises(ledger: Ledger, observation: Observation) -> list[Fault]:
         else:
             faults.extend(_queue_faults(name, account, queue))
     faults.extend(_fan_out_faults(ledger, observation))
+    return faults
+
+
+def faults_at_openings(ledger: Ledger, trace: Trace) -> list[Fault]:
+    """What is wrong with a store each time that it was opened in a history; `ledger` is what was
+    promised before, and what is promised at its end."""
+    faults: list[Fault] = []
+    for event in trace.events:
+        if isinstance(event, Opened):
+            found = event.observation
+            faults += [*found.faults, *reported_damage(found.report)]
+            faults += broken_promises(ledger, found)
+        if isinstance(event, Asked | Promised | Opened):
+            ledger.note(event)
     return faults
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from amqpstore import Store
 from tools.drill.accounting import misaccounted
 from tools.drill.crash_images import Image, crash_images
-from tools.drill.invariants import Fault, broken_promises, reported_damage
+from tools.drill.invariants import Fault, faults_at_openings, reported_damage
 from tools.drill.ledger import Ledger
 from tools.drill.memory_files import MemoryFiles
 from tools.drill.observation import Observation, observe
@@ -64,11 +64,17 @@ class Prover:
         self._reopened = _Memory()
         self._proven = _Memory()
         self._distinct: set[bytes] = set()
+        self._used: set[bytes] = set()
 
     @property
     def distinct(self) -> int:
-        """How many different disks were recovered and proven."""
+        """How many different disks were recovered and looked at."""
         return len(self._distinct)
+
+    @property
+    def distinct_used(self) -> int:
+        """Of how many of them the store was also used, and its recovery crashed."""
+        return len(self._used)
 
     def recover(self, files: MemoryFiles) -> Recovered:
         """Open the store on `files`, look at it, have it make a checkpoint, and abandon it."""
@@ -80,6 +86,7 @@ class Prover:
         known = self._reopened.get(digest) or self._proven.get(digest)
         if known is None:
             known = self._opened(files.fork(), checkpoint=False)
+            self._distinct.add(digest)
             self._reopened.remember(digest, known)
         return known
 
@@ -93,6 +100,7 @@ class Prover:
                 faults = tuple(self._crash_faults(files, known, rng))
                 known = Recovered(known.observation, faults, known.after)
             self._distinct.add(digest)
+            self._used.add(digest)
             self._proven.remember(digest, known)
         return known
 
@@ -200,14 +208,7 @@ class Prover:
         except Exception as error:  # noqa: BLE001 (whatever it is, it is the finding)
             outside.kill()
             return [("I9", f"it failed: {error!r}")], outside.files
-        ledger = Ledger.of(before)
-        for event in trace.events:
-            if isinstance(event, Opened):
-                found = event.observation
-                faults += [*found.faults, *reported_damage(found.report)]
-                faults += broken_promises(ledger, found)
-            if isinstance(event, Asked | Promised | Opened):
-                ledger.note(event)
+        faults += faults_at_openings(Ledger.of(before), trace)
         if not is_clean:
             faults.append(("I10", "a store that was closed in order is not clean"))
         return faults, outside.files

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tools.drill.observation import Observation
 
 
-EXCHANGE = "drill"
+EXCHANGE = "amqpstore-drill"
 """Of all that a drill publishes to a store on a simulated disk."""
 
 

@@ -77,11 +77,14 @@ class _Exploration:
         run.saw(_CHECKED, result.images + result.kills - counted.images - counted.kills)
         run.account.did["operations cut"] += 1
         run.account.did["distinct disks"] += result.distinct - counted.distinct
+        used = result.distinct_used - counted.distinct_used
+        run.account.did["of them used, and recovery crashed"] += used
         run.account.did["stores opened"] += result.opened - counted.opened
         is_violated = len(result.violations) > len(counted.violations)
         self._note(result.violations)
         counted.images, counted.kills = result.images, result.kills
         counted.distinct, counted.opened = result.distinct, result.opened
+        counted.distinct_used = result.distinct_used
         did = f"power cut at {cut.operation}"
         run.step(
             Step(run.round, cut.number, did, cut.promised, cut.least, cut.most, 0, is_violated)

@@ -31,13 +31,13 @@ OPTIONS = Options(
 )
 
 
-def open_store(files: MemoryFiles) -> Store:
+def open_store(files: MemoryFiles, options: Options = OPTIONS) -> Store:
     """The store on a simulated disk."""
     return Store.open(
         DIRECTORY,
         files=files,
         open_catalog=functools.partial(MemoryCatalog, files),
-        options=OPTIONS,
+        options=options,
         worker=InlineWorker(),
     )
 
