@@ -18,7 +18,8 @@ _STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem; }
 table { border-collapse: collapse; width: 100%; margin: .5rem 0 1.5rem; }
 th, td { text-align: left; padding: .2rem .6rem .2rem 0; border-bottom: 1px solid var(--line);
-  vertical-align: top; overflow-wrap: anywhere; }
+  vertical-align: top; overflow-wrap: break-word; }
+td:first-child { white-space: nowrap; }
 td.number, th.number { text-align: right; white-space: nowrap; }
 .held { color: var(--good); } .violated { color: var(--bad); font-weight: bold; }
 .not-exercised { color: var(--dim); }

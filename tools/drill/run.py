@@ -50,6 +50,8 @@ class Run:
         self.images = 0
         """Disks that were recovered and looked at: what --images counts."""
         self.round = 0
+        self.rounds_follow = False
+        """Whether a round goes on where the one before it ended, each with one disk to look at."""
         self._show = show
         self._start = time.monotonic()
 
@@ -125,7 +127,8 @@ class Run:
     def command(self) -> str:
         """What shows this round again."""
         words = ["amqpstore", "drill", self.account.scenario, "--seed", self.settings.seed]
-        words += ["--round", str(self.round)]
+        which = "--images" if self.rounds_follow else "--round"
+        words += [which, str(self.round)]
         if self.settings.operations:
             words += ["--operations", str(self.settings.operations)]
         if self.settings.data:

@@ -86,6 +86,7 @@ class _Known:
 
 def run(run: Run) -> None:
     """Kill the broker once a round; every tenth round begins with a new store, or a new copy."""
+    run.rounds_follow = run.settings.round is None
     known = _Known()
     directory = ""
     for rng in run.rounds():
