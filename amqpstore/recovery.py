@@ -194,6 +194,7 @@ class _Recovery:
                 self._files.sync_directory(f"{self._directory}/{SEGMENTS}")
                 out.changes.append(Change("ends", f"{last.number:010}", {"end": last.size}))
         out.changes += self._to_quarantine()
+        out.changes += self._left_rows()
         out.start = self._start
         out.position = position
         out.segments.sort(key=lambda segment: (segment.first_id, segment.number))
@@ -265,6 +266,15 @@ class _Recovery:
                 self._report.unknown_files.append(name)
             elif key not in states:
                 self._out.leftovers.append(f"{index}/{name}")
+
+    def _left_rows(self) -> Iterator[Change]:
+        """Rows to remove: of segments that the checkpoint does not know, and is behind of. A log
+        segment of which a crash left nothing to adopt has no account, and goes like that."""
+        rows = {int(key) for key in self._rows}
+        for table, numbers in (("marks", map(int, self._marks)), ("ends", self._ends)):
+            for number in numbers:
+                if number not in rows and not self._start.segment <= number < FIRST_COMPACTED:
+                    yield Change(table, f"{number:010}", None)
 
     def _sealed(self, number: int) -> Segment:
         """A segment that the checkpoint knows, as it stands in the catalog."""

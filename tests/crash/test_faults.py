@@ -50,7 +50,7 @@ def faults_left_behind(outside: Outside, prover: Prover, rng: random.Random) -> 
     files = outside.files
     recovered = [
         prover.recover(files.fork()),
-        *(prover.recovered(image.files) for image in crash_images(files, rng, 5)),
+        *(prover.recover(image.files.fork()) for image in crash_images(files, rng, 5)),
     ]
     found = [fault for some in recovered for fault in some.faults]
     for some in recovered:

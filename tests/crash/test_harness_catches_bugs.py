@@ -41,7 +41,6 @@ from tests.crash.histories import DIRECTORY, open_store, outside_of, record
 from tools.drill.explorer import Explorer
 from tools.drill.memory_catalog import MemoryCatalog
 from tools.drill.memory_files import MemoryFile, MemoryFiles
-from tools.drill.nodes import FileNode
 from tools.drill.outside import Outside
 
 Patch = pytest.MonkeyPatch
@@ -169,9 +168,9 @@ def confirms_leave_before_the_sync(patch: Patch) -> None:
 def only_the_first_write_of_a_segment_is_synced(patch: Patch) -> None:
     sync_file = MemoryFiles.sync_file
 
-    def sync_once(self: MemoryFiles, path: str, node: FileNode) -> None:
-        if not node.synced:
-            sync_file(self, path, node)
+    def sync_once(self: MemoryFiles, path: str, number: int) -> None:
+        if not self.numbered(number).synced:
+            sync_file(self, path, number)
 
     patch.setattr(MemoryFiles, "sync_file", sync_once)
 
@@ -179,7 +178,7 @@ def only_the_first_write_of_a_segment_is_synced(patch: Patch) -> None:
 def the_adopted_tail_is_not_synced(patch: Patch) -> None:
     def datasync(self: MemoryFile) -> None:
         if self._is_writable:
-            self._files.sync_file(self.path, self._node)
+            self._files.sync_file(self.path, self._number)
 
     # Only recovery syncs a file that it did not create.
     patch.setattr(MemoryFile, "datasync", datasync)
@@ -286,9 +285,9 @@ def what_was_delivered_goes_to_the_end(patch: Patch) -> None:
 def the_marker_is_not_synced(patch: Patch) -> None:
     sync_file = MemoryFiles.sync_file
 
-    def sync_others(self: MemoryFiles, path: str, node: FileNode) -> None:
+    def sync_others(self: MemoryFiles, path: str, number: int) -> None:
         if not path.endswith("STORE.new"):
-            sync_file(self, path, node)
+            sync_file(self, path, number)
 
     patch.setattr(MemoryFiles, "sync_file", sync_others)
 
@@ -345,9 +344,9 @@ def the_first_message_is_read_for_all(patch: Patch) -> None:
 def not_synced(path_part: str) -> Callable[[Patch], None]:
     sync_file = MemoryFiles.sync_file
 
-    def sync_others(self: MemoryFiles, path: str, node: FileNode) -> None:
+    def sync_others(self: MemoryFiles, path: str, number: int) -> None:
         if path_part not in path:
-            sync_file(self, path, node)
+            sync_file(self, path, number)
 
     return lambda patch: patch.setattr(MemoryFiles, "sync_file", sync_others)
 

@@ -19,7 +19,7 @@ def test_every_operation_of_a_short_history() -> None:
     assert [str(violation) for violation in result.violations] == []
     # Fewer would mean that the history, or what is made of it, is not what it was meant to be.
     assert result.operations > 200
-    assert result.distinct > 300
+    assert result.distinct_used > 300
     assert result.kills > 100
 
 
@@ -28,7 +28,7 @@ def test_many_images_of_a_short_history() -> None:
     explorer = Explorer(open_store, "short", images_an_operation=300)
     result = explorer.explore(record(short_history))
     assert [str(violation) for violation in result.violations] == []
-    assert result.distinct > 3_000
+    assert result.distinct_used > 3_000
 
 
 @pytest.mark.parametrize("seed", [0, 2, 3])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import selectors
@@ -17,17 +18,36 @@ _TIMEOUT_S = 30.0
 _ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 
+_USER = "amqpstore-drill"
+_DEFINITIONS = {
+    "vhosts": [{"name": "/"}],
+    "users": [{"name": _USER, "password": _USER, "tags": ""}],
+    "permissions": [
+        {"user": _USER, "vhost": "/", "configure": "^drill-", "write": ".*", "read": ".*"}
+    ],
+}
+
+
 class BrokerError(OSError):
     """The broker did not start, or ended by itself."""
 
 
 class Broker:
-    """The broker on one data directory, on a port of the system's choice; its log is a file."""
+    """The broker on one data directory, on a port of the system's choice.
 
-    def __init__(self, directory: str, log_path: str) -> None:
+    Beside the directory are its log, its configuration, and a definitions file with a user of the
+    drill's own, as a copied store need not have any that is known here.
+    """
+
+    def __init__(self, directory: str) -> None:
+        configuration, definitions = f"{directory}.toml", f"{directory}.json"
+        with open(definitions, "w", encoding="utf-8") as file:
+            json.dump(_DEFINITIONS, file)
+        with open(configuration, "w", encoding="utf-8") as file:
+            file.write(f"definitions = {json.dumps(definitions)}\nleast_free_bytes = 0\n")
         self._command = [sys.executable, "-m", "tools", "serve", "--data", directory]
-        self._command += ["--listen", "127.0.0.1:0"]
-        self._log_path = log_path
+        self._command += ["--config", configuration, "--listen", "127.0.0.1:0"]
+        self._log_path = f"{directory}.log"
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Self:
@@ -51,7 +71,7 @@ class Broker:
         if ready is None:
             self.kill()
             raise BrokerError(f"the broker did not start: {self.log_tail()}")
-        return Address(ready[1], int(ready[2]), "guest", "guest", "/")
+        return Address(ready[1], int(ready[2]), _USER, _USER, "/")
 
     def kill(self) -> int | None:
         """End it with SIGKILL. Returns its exit code if it had ended before, by itself."""

@@ -148,9 +148,12 @@ def _stale_fill(files: MemoryFiles, rng: random.Random) -> Fill:
 
     Only of what was synced: no other block of the disk has a sector that was never written.
     """
-    pool = [content for content in files.synced_contents() if len(content) >= SECTOR_BYTES]
+    pool: list[bytes] | None = None
 
     def fill(offset: int, size: int) -> bytes:
+        nonlocal pool
+        if pool is None:
+            pool = [content for content in files.synced_contents() if len(content) >= SECTOR_BYTES]
         if not pool:
             return bytes(size)
         content = rng.choice(pool)

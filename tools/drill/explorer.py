@@ -51,12 +51,14 @@ class Violation:
 @dataclass
 class Result:
     """What an exploration saw: `images` of power cuts, `kills` of processes; `distinct` disks
-    were recovered and proven, and a store was `opened` so often in all."""
+    were recovered and looked at, those of crashed recoveries too, and `distinct_used` of them also
+    used and their recovery crashed; and a store was `opened` so often in all."""
 
     operations: int = 0
     images: int = 0
     kills: int = 0
     distinct: int = 0
+    distinct_used: int = 0
     opened: int = 0
     violations: list[Violation] = field(default_factory=list)
 
@@ -75,10 +77,13 @@ class Cut:
 
 
 class Explorer:
-    """Explores histories of the store that `open_store` opens.
+    """Explores a history of the store that `open_store` opens; once or, with other draws, again.
 
-    Args: seed, of all that is drawn; images_an_operation, at most so many; stop_after, so many
-    violations; go_on, is told of each operation, and says whether to go on.
+    What was seen at an operation is not looked at again.
+
+    Args: seed, of all that is drawn; images_an_operation, at most so many each time;
+    images_in_recovery and cuts_in_recovery, see `Prover`; stop_after, so many violations;
+    go_on, is told of each operation, and says whether to go on.
     """
 
     def __init__(
@@ -88,6 +93,7 @@ class Explorer:
         *,
         images_an_operation: int = 40,
         images_in_recovery: int = 6,
+        cuts_in_recovery: int | None = None,
         stop_after: int = 10,
         go_on: Callable[[Cut], bool] = lambda _cut: True,
     ) -> None:
@@ -96,17 +102,20 @@ class Explorer:
         self._seed = seed
         self._images_an_operation = images_an_operation
         self._stop_after = stop_after
-        self._prover = Prover(open_store, images_in_recovery)
+        self._prover = Prover(open_store, images_in_recovery, cuts_in_recovery)
+        self._seen: set[tuple[int, bytes]] = set()
 
-    def explore(self, trace: Trace) -> Result:
-        """Check every image at every operation of a history, until `stop_after` violations."""
+    def explore(self, trace: Trace, seed: str = "") -> Result:
+        """Check images at every operation of a history, until `stop_after` violations.
+
+        Args: seed, another one of what is drawn from now on.
+        """
+        self._seed = seed or self._seed
         self._explore(trace)
-        self.result.distinct = self._prover.distinct
-        self.result.opened = self._prover.opened
         return self.result
 
     def _explore(self, trace: Trace) -> None:
-        ledger = Ledger()
+        ledger = Ledger.before(trace)
         files = trace.base.fork()
         result = self.result
         number = 0
@@ -135,6 +144,9 @@ class Explorer:
             self._check(ledger, images, number, operation)
             if not isinstance(operation, DataSync | SyncDirectory | LockFile | Commit):
                 self._kill(ledger, files, number, operation)
+            prover = self._prover
+            result.distinct, result.distinct_used = prover.distinct, prover.distinct_used
+            result.opened = prover.opened
             if not self._go_on(self._cut(ledger, images, number, operation)):
                 return
         self._check(ledger, images, number, operation)
@@ -159,11 +171,13 @@ class Explorer:
         self, files: MemoryFiles, number: int, operation: Operation
     ) -> Iterator[tuple[Image, Recovered]]:
         rng = self._rng(number, "images")
-        for image in crash_images(files, rng, self._images_an_operation):
-            recovered = self._prover.recovered(image.files)
-            proven = self._prover.proven(image.files, self._rng(number, "recovery"))
-            faults = [*recovered.faults, *proven]
-            self._violated(faults, number, operation, image.description)
+        for place, image in enumerate(crash_images(files, rng, self._images_an_operation)):
+            seen = number, image.files.digest()
+            if seen in self._seen:
+                continue
+            self._seen.add(seen)
+            recovered = self._prover.proven(image.files, self._rng(number, f"recovery {place}"))
+            self._violated(recovered.faults, number, operation, image.description)
             self.result.images += 1
             yield image, recovered
 
@@ -184,15 +198,15 @@ class Explorer:
         """End the process here, recover, and cut the power during and after that."""
         self.result.kills += 1
         rng = self._rng(number, "kill")
-        killed = self._prover.recover(files.fork())
+        killed = self._prover.used(files.fork(), rng)
         self._violated(killed.faults, number, operation, "process killed")
         if killed.observation is None:
             return
         faults = broken_promises(ledger, killed.observation)
-        faults += self._prover.faults_in_use(files.fork(), killed.observation)
         self._violated(faults, number, operation, "process killed")
-        for description, crashed, is_open in self._prover.recovery_crashes(files.fork(), rng):
-            again = self._prover.recovered(crashed.files)
+        crashes = self._prover.recovery_crashes(files, killed.operations, rng)
+        for description, crashed, is_open in crashes:
+            again = self._prover.reopened(crashed.files)
             faults = [*again.faults]
             if again.observation is not None:
                 faults += broken_promises(ledger, again.observation)

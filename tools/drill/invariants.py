@@ -18,6 +18,7 @@ from amqpstore import RecoveryReport
 from tools.drill.ledger import Account, Entry, Ledger
 from tools.drill.memory_files import MemoryFiles
 from tools.drill.observation import Observation, ObservedQueue, Seen
+from tools.drill.trace import Asked, Opened, Promised, Trace
 
 Fault = tuple[str, str]
 
@@ -44,6 +45,20 @@ def broken_promises(ledger: Ledger, observation: Observation) -> list[Fault]:
     return faults
 
 
+def faults_at_openings(ledger: Ledger, trace: Trace) -> list[Fault]:
+    """What is wrong with a store each time that it was opened in a history; `ledger` is what was
+    promised before, and what is promised at its end."""
+    faults: list[Fault] = []
+    for event in trace.events:
+        if isinstance(event, Opened):
+            found = event.observation
+            faults += [*found.faults, *reported_damage(found.report)]
+            faults += broken_promises(ledger, found)
+        if isinstance(event, Asked | Promised | Opened):
+            ledger.note(event)
+    return faults
+
+
 def reported_damage(report: RecoveryReport) -> list[Fault]:
     """I10: nothing of a disk that only lost power is damaged, and nothing on it is lost."""
     faults = [("I10", f"a crash was reported as damage: {damage}") for damage in report.damage]
@@ -64,15 +79,15 @@ def _queue_faults(name: str, account: Account, queue: ObservedQueue) -> Iterator
     seen: dict[str, Seen] = {}
     last_place = -1
     for message in queue.ready:
-        what = f"{message.payload.routing_key} in {name}"
-        entry = account.entries.get(message.payload.routing_key)
+        what = f"{message.name} in {name}"
+        entry = account.entries.get(message.name)
         if entry is None:
             yield "I2", f"{what} was never published there"
             continue
-        if message.payload.routing_key in seen:
+        if message.name in seen:
             yield "I1", f"{what} is there twice"
             continue
-        seen[message.payload.routing_key] = message
+        seen[message.name] = message
         if entry.place < last_place:
             yield "I6", f"{what} is behind a later message"
         last_place = max(last_place, entry.place)
@@ -101,7 +116,7 @@ def _fan_out_faults(ledger: Ledger, observation: Observation) -> Iterator[Fault]
     for name, account in ledger.accounts.items():
         queue = observation.queues.get(name)
         ready = queue.ready if queue else ()
-        seen = {message.payload.routing_key for message in ready}
+        seen = {message.name for message in ready}
         for message_name, entry in account.entries.items():
             if message_name in seen:
                 there[entry.publish] = f"{message_name} in {name}"

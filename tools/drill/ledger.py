@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from tools.drill.observation import Observation
-from tools.drill.trace import Asked, Deed, Mark, Opened, Payload, Promised
+from tools.drill.trace import Asked, Deed, Mark, Opened, Payload, Promised, Trace
 
 
 @dataclass
@@ -57,18 +57,23 @@ class Ledger:
         for name, queue in observation.queues.items():
             accounts[name] = Account(is_kept=True, must_be_there=True)
             accounts[name].entries = {
-                payload.routing_key: Entry(
+                seen.name: Entry(
                     place,
-                    payload,
+                    seen.payload,
                     publish=0,
                     is_kept=True,
                     is_confirmed=True,
-                    deliveries_asked=delivery_count,
-                    deliveries_promised=delivery_count,
+                    deliveries_asked=seen.delivery_count,
+                    deliveries_promised=seen.delivery_count,
                 )
-                for place, (payload, _, delivery_count) in enumerate(queue.ready)
+                for place, seen in enumerate(queue.ready)
             }
         return cls(accounts)
+
+    @classmethod
+    def before(cls, trace: Trace) -> Ledger:
+        """A ledger of what was in the store before a history began."""
+        return cls() if trace.before is None else cls.of(trace.before)
 
     @property
     def promised_count(self) -> int:
@@ -141,7 +146,7 @@ class Ledger:
                 account.may_be_gone = account.must_be_gone = True
                 continue
             account.must_be_there = True
-            seen = {message.payload.routing_key: message for message in queue.ready}
+            seen = {message.name: message for message in queue.ready}
             for message, entry in account.entries.items():
                 if message in seen:
                     count = seen[message].delivery_count

@@ -7,6 +7,7 @@ them, and a catalog whose directory entry was never synced is lost like any othe
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 
 import msgpack
@@ -34,9 +35,7 @@ class MemoryCatalog:
         elif not files.exists(self._path):
             raise DamageError(self._path, 0, "the file is missing")
         content = files.content(self._path)
-        self._tables: dict[str, dict[bytes, bytes]] = {table: {} for table in TABLES}
-        if content:
-            self._tables.update(msgpack.unpackb(content))
+        self._tables = _tables_of(content)
 
     def rows(self, table: str) -> dict[str, Value]:
         rows = self._tables[table]
@@ -45,7 +44,9 @@ class MemoryCatalog:
         }
 
     def commit(self, changes: Sequence[Change]) -> None:
-        changed = {table: dict(rows) for table, rows in self._tables.items()}
+        changed = dict(self._tables)
+        for table in {change.table for change in changes}:
+            changed[table] = dict(changed[table])
         for table, key, value in changes:
             encoded = key.encode()
             if not 0 < len(encoded) <= _MAX_KEY_BYTES:
@@ -59,3 +60,12 @@ class MemoryCatalog:
 
     def close(self) -> None:
         """Nothing is held open."""
+
+
+@functools.lru_cache(maxsize=200)
+def _tables_of(content: bytes) -> dict[str, dict[bytes, bytes]]:
+    """Nobody changes them: a commit makes others."""
+    tables: dict[str, dict[bytes, bytes]] = {table: {} for table in TABLES}
+    if content:
+        tables.update(msgpack.unpackb(content))
+    return tables

@@ -19,7 +19,7 @@ from tools.drill.operations import Operation
 from tools.drill.outside import OpenStore
 
 _ENVELOPE = Envelope("", "moved", b"\x10\x00\x02")
-_SOURCE, _TARGETS = "source", ("target", "copies")
+_SOURCE, _TARGETS = "drill-source", ("drill-target", "drill-copies")
 
 
 @dataclass(frozen=True)
@@ -106,6 +106,7 @@ def _found(
         queue.definition["name"]: _numbers(store, queue)
         for queue in store.queues.values()
         if isinstance(queue.definition, dict)
+        and queue.definition.get("name") in (_SOURCE, *_TARGETS)
     }
     store.abandon()
     targets = [numbers.get(name, []) for name in _TARGETS]

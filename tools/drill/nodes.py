@@ -1,62 +1,128 @@
-"""What names on a simulated disk stand for: files and directories, each with its overlay."""
+"""What names on a simulated disk stand for: files and directories, each with its overlay.
+
+Nodes are values: a change makes a new one, so that copies of a disk share what neither changed.
+Directories name their entries by number; which node has a number, the disk knows.
+"""
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 from typing import NamedTuple
 
+DIGEST_BYTES = 16
+
 
 class FileNode:
-    """What a file's name stands for. `is_scratch`: its content means nothing after a crash."""
+    """What a file's name stands for: bytes that are durable, and the writes since.
 
-    __slots__ = ("is_locked", "is_scratch", "number", "synced", "unsynced")
+    `is_scratch`: its content means nothing after a crash.
+    """
 
-    def __init__(self, number: int, synced: bytes = b"") -> None:
-        self.number = number
+    __slots__ = ("_content", "_digest", "is_scratch", "synced", "unsynced")
+
+    def __init__(
+        self, synced: bytes = b"", unsynced: tuple[bytes, ...] = (), *, is_scratch: bool = False
+    ) -> None:
         self.synced = synced
-        self.unsynced: list[bytes] = []
-        self.is_scratch = False
-        self.is_locked = False
+        self.unsynced = unsynced
+        self.is_scratch = is_scratch
+        self._content = None if unsynced else synced
+        self._digest = b""
 
     @property
     def content(self) -> bytes:
         """What a process reads."""
-        return b"".join([self.synced, *self.unsynced]) if self.unsynced else self.synced
+        if self._content is None:
+            self._content = b"".join([self.synced, *self.unsynced])
+        return self._content
 
+    @property
+    def digest(self) -> bytes:
+        """Equal for files of the same content, and the same unsynced part."""
+        if not self._digest:
+            state = hashlib.blake2b(digest_size=DIGEST_BYTES)
+            if self.is_scratch:
+                state.update(b"scratch")
+            else:
+                sizes = [len(self.synced), *map(len, self.unsynced)]
+                state.update(repr(sizes).encode())
+                state.update(self.content)
+            self._digest = state.digest()
+        return self._digest
 
-class DirectoryNode:
-    """What a directory's name stands for: entries as a process sees them, and as they are safe.
+    def written(self, content: bytes) -> FileNode:
+        """The same after one more write."""
+        return FileNode(self.synced, (*self.unsynced, content), is_scratch=self.is_scratch)
 
-    `changes` leads from `durable` to `entries`.
-    """
+    def made_durable(self) -> FileNode:
+        """The same once all of it is durable."""
+        return FileNode(self.content, is_scratch=self.is_scratch) if self.unsynced else self
 
-    __slots__ = ("changes", "durable", "entries", "number")
-
-    def __init__(self, number: int) -> None:
-        self.number = number
-        self.durable: dict[str, Node] = {}
-        self.entries: dict[str, Node] = {}
-        self.changes: list[EntryChange] = []
-
-    def change(self, change: EntryChange) -> None:
-        self.changes.append(change)
-        apply_change(self.entries, change)
-
-
-Node = FileNode | DirectoryNode
+    def after_power_cut(self) -> FileNode:
+        """The same without what was not durable."""
+        return FileNode(self.synced, is_scratch=self.is_scratch) if self.unsynced else self
 
 
 class EntryChange(NamedTuple):
-    """`name` stands for `node` from now on (None: for nothing), and `old` for nothing."""
+    """`name` stands for node `number` from now on (None: for nothing), and `old` for nothing."""
 
     name: str
-    node: Node | None
+    number: int | None
     old: str | None = None
 
     def __str__(self) -> str:
         if self.old is not None:
             return f"{self.old} -> {self.name}"
-        return f"{'-' if self.node is None else '+'}{self.name}"
+        return f"{'-' if self.number is None else '+'}{self.name}"
+
+
+class DirectoryNode:
+    """What a directory's name stands for: entries as a process sees them, and as they are safe.
+
+    Entries are numbers of nodes by name; `changes` lead from `durable` to `entries`.
+    """
+
+    __slots__ = ("changes", "durable", "entries")
+
+    def __init__(
+        self,
+        durable: dict[str, int] | None = None,
+        entries: dict[str, int] | None = None,
+        changes: tuple[EntryChange, ...] = (),
+    ) -> None:
+        self.durable = {} if durable is None else durable
+        self.entries = self.durable if entries is None else entries
+        self.changes = changes
+
+    def changed(self, change: EntryChange) -> DirectoryNode:
+        """The same after one more change."""
+        entries = dict(self.entries)
+        _apply(entries, change)
+        return DirectoryNode(self.durable, entries, (*self.changes, change))
+
+    def made_durable(self) -> DirectoryNode:
+        """The same once all entries are durable."""
+        return DirectoryNode(self.entries) if self.changes else self
+
+    def after_power_cut(self, kept: tuple[int, ...] = ()) -> DirectoryNode:
+        """The same with nothing but what was durable, and the changes at the places `kept`."""
+        if not self.changes:
+            return self
+        durable = dict(self.durable)
+        for place in sorted(kept):
+            _apply(durable, self.changes[place])
+        return DirectoryNode(durable)
+
+    def named(self) -> dict[str, int]:
+        """Every entry that is there, was, or may be again."""
+        if not self.changes:
+            return self.entries
+        changed = {one.name: one.number for one in self.changes if one.number is not None}
+        return {**self.durable, **changed, **self.entries}
+
+
+Node = FileNode | DirectoryNode
 
 
 @dataclass(frozen=True)
@@ -78,11 +144,11 @@ class UnsyncedDirectory:
     changes: tuple[EntryChange, ...]
 
 
-def apply_change(entries: dict[str, Node], change: EntryChange) -> None:
+def _apply(entries: dict[str, int], change: EntryChange) -> None:
     """Do to a directory's entries what the change says."""
     if change.old is not None:
         entries.pop(change.old, None)
-    if change.node is None:
+    if change.number is None:
         entries.pop(change.name, None)
     else:
-        entries[change.name] = change.node
+        entries[change.name] = change.number

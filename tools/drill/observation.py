@@ -10,7 +10,7 @@ from amqpstore.catalog import Value
 from amqpstore.files import Files
 from amqpstore.index import IndexReader, live_runs
 from amqpstore.records import checksum_seed
-from tools.drill.trace import Payload
+from tools.drill.trace import Payload, message_name
 
 
 class Seen(NamedTuple):
@@ -19,6 +19,12 @@ class Seen(NamedTuple):
     payload: Payload
     sequence: int
     delivery_count: int
+    message_id: int
+
+    @property
+    def name(self) -> str:
+        """Of the message."""
+        return message_name(self.payload.exchange, self.payload.routing_key, self.message_id)
 
 
 @dataclass(frozen=True)
@@ -47,7 +53,7 @@ def observe(store: Store) -> Observation:
     faults: list[tuple[str, str]] = []
     queues: dict[str, ObservedQueue] = {}
     for queue in store.queues.values():
-        name = queue.definition["name"] if isinstance(queue.definition, dict) else ""
+        name = _name_of(queue)
         said = queue.ready_count
         store.read_index(queue)
         if queue.ready_count != said:
@@ -59,6 +65,18 @@ def observe(store: Store) -> Observation:
         queues[name] = ObservedQueue(queue.id, queue.definition, tuple(ready))
         faults.extend(_recount(store, queue, name))
     return Observation(queues, store.recovery_report, tuple(faults))
+
+
+def _name_of(queue: Queue) -> str:
+    """What a broker calls a queue, or the one of its parts that this is."""
+    if not isinstance(queue.definition, dict) or "name" not in queue.definition:
+        return f"queue {queue.id}"
+    name = str(queue.definition["name"])
+    if (vhost := queue.definition.get("vhost", "/")) != "/":
+        name = f"{vhost}/{name}"
+    if "level" in queue.definition:
+        name = f"{name} (priority {queue.definition['level']})"
+    return name
 
 
 def paged_runs(store: Store, files: Files, queue: Queue) -> list[Run]:
@@ -95,6 +113,7 @@ def _read(store: Store, run: Run, name: str, faults: list[tuple[str, str]]) -> l
                 ),
                 run.first_sequence + got + place,
                 run.delivery_count,
+                run.first_id + got + place,
             )
             for place, message in enumerate(found)
         )

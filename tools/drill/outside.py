@@ -13,7 +13,7 @@ from amqpstore import Envelope, Message, MessageDamagedError, Queue, Run, Store
 from amqpstore.log import Batch
 from tools.drill.memory_files import MemoryFiles
 from tools.drill.observation import observe, paged_runs
-from tools.drill.trace import Asked, Deed, Opened, Payload, Promised, Trace
+from tools.drill.trace import EXCHANGE, Asked, Deed, Opened, Payload, Promised, Trace, message_name
 
 OpenStore = Callable[[MemoryFiles], Store]
 
@@ -82,6 +82,10 @@ class Outside:
         by_id = {queue.id: name for name, queue in observation.queues.items()}
         self._queues = {by_id[queue.id]: queue for queue in store.queues.values()}
         self._unacked = {name: [] for name in self._queues}
+        for name, queue in observation.queues.items():
+            for seen in queue.ready:
+                self._names_in_queues[name, seen.sequence] = seen.name
+                self._names[seen.message_id] = seen.name
 
     def close(self) -> None:
         """Close the store in order."""
@@ -135,7 +139,7 @@ class Outside:
     ) -> None:
         number = self.next_number
         payloads = tuple(
-            Payload("drill", f"{number}.{place}", b"\x10\x00\x02" if persistent else b"", body)
+            Payload(EXCHANGE, f"{number}.{place}", b"\x10\x00\x02" if persistent else b"", body)
             for place, body in enumerate(bodies)
         )
         self._ask(Deed.PUBLISH, tuple(queues), payloads=payloads, is_kept=persistent)
@@ -165,7 +169,10 @@ class Outside:
         if run is None:
             raise RuntimeError(f"nothing is ready in {name}, which said that something is")
         # Which messages these are is known only now; nothing is written before the next sync.
-        names = tuple(message.envelope.routing_key for message in run.messages or ())
+        names = tuple(
+            message_name(message.envelope.exchange, message.envelope.routing_key, message_id)
+            for message_id, message in enumerate(run.messages or (), run.first_id)
+        )
         self._promise_later(self._ask(Deed.ACK if acked else Deed.TAKE, (name,), names))
         if not acked:
             self._unacked[name].append((run, names))

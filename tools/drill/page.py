@@ -18,7 +18,8 @@ _STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem; }
 table { border-collapse: collapse; width: 100%; margin: .5rem 0 1.5rem; }
 th, td { text-align: left; padding: .2rem .6rem .2rem 0; border-bottom: 1px solid var(--line);
-  vertical-align: top; overflow-wrap: anywhere; }
+  vertical-align: top; overflow-wrap: break-word; }
+td:first-child { white-space: nowrap; }
 td.number, th.number { text-align: right; white-space: nowrap; }
 .held { color: var(--good); } .violated { color: var(--bad); font-weight: bold; }
 .not-exercised { color: var(--dim); }
@@ -47,6 +48,9 @@ def page(accounts: Sequence[Account]) -> str:
 def _scenario(account: Account) -> Iterator[str]:
     did = ", ".join(f"{count:,} {what}" for what, count in sorted(account.did.items()))
     yield f"<h2>{escape(account.scenario)}</h2>\n"
+    if account.left_out:
+        yield f"<p>Left out: {escape(account.left_out)}</p>\n"
+        return
     yield f"<p>Seed {escape(account.seed)}: {escape(did)}, {account.seconds:.1f} s.</p>\n"
     yield _table(
         ("", "verdict", "#times looked at", "what must hold"),
@@ -92,7 +96,7 @@ def _charts(timeline: Sequence[Step]) -> Iterator[str]:
 
 def _chart(steps: Sequence[Step], title: str) -> str:
     highest = max(1, *(max(step.most, step.promised) for step in steps))
-    across = _WIDTH / max(1, len(steps) - 1)
+    across = _WIDTH / len(steps)
 
     def points(heights: Iterable[tuple[int, int]]) -> str:
         return " ".join(
@@ -100,14 +104,18 @@ def _chart(steps: Sequence[Step], title: str) -> str:
             for place, height in heights
         )
 
-    upper = list(enumerate(step.most for step in steps))
-    lower = list(enumerate(step.least for step in steps))
+    def stairs(heights: Sequence[int]) -> list[tuple[int, int]]:
+        # A number holds from its step up to the next: nothing lies between the two.
+        return [(place + end, height) for place, height in enumerate(heights) for end in (0, 1)]
+
+    upper = stairs([step.most for step in steps])
+    lower = stairs([step.least for step in steps])
     marks = "".join(
-        f'<circle class="bad" cx="{place * across:.1f}" cy="8" r="5"/>'
+        f'<circle class="bad" cx="{(place + 0.5) * across:.1f}" cy="8" r="5"/>'
         for place, step in enumerate(steps)
         if step.is_violated
     )
-    promised = points(enumerate(step.promised for step in steps))
+    promised = points(stairs([step.promised for step in steps]))
     return (
         f'<figure><svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="{escape(title)}">'
         f'<polygon class="band" points="{points([*upper, *reversed(lower)])}"/>'

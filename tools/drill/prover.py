@@ -7,71 +7,167 @@ next crash; and recovery may itself be crashed at any operation without changing
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from amqpstore import Store
 from tools.drill.accounting import misaccounted
 from tools.drill.crash_images import Image, crash_images
-from tools.drill.invariants import Fault, broken_promises, reported_damage
+from tools.drill.invariants import Fault, faults_at_openings, reported_damage
 from tools.drill.ledger import Ledger
 from tools.drill.memory_files import MemoryFiles
 from tools.drill.observation import Observation, observe
+from tools.drill.operations import Operation
 from tools.drill.outside import OpenStore, Outside
 from tools.drill.trace import Asked, Opened, Promised, Trace
 
 _FIRST_NUMBER = 1_000_000
 """Of the requests made of a recovered store: no history has as many."""
 
+_REMEMBERED = 200_000
+"""Messages on disks of which it is remembered what became of them: those of neighbouring operations
+are often the same, and a long drill must not keep them all."""
+
 
 @dataclass(frozen=True)
 class Recovered:
     """What became of an image: what is in it, and what is wrong with that, whatever was promised.
 
-    `after` is the disk once the store was open, and had made a checkpoint.
+    `after` is the disk that was left in the end; `operations`, where they were noted, are those
+    of the recovery.
     """
 
     observation: Observation | None
     faults: tuple[Fault, ...]
     after: MemoryFiles
+    operations: tuple[Operation, ...] = ()
 
 
 class Prover:
     """Recovers disks, each of the same content once; `opened` counts how often a store was opened.
 
-    Args: images_in_recovery, at most so many at each operation of a recovery.
+    Args: images_in_recovery, at most so many at each operation of a recovery; cuts_in_recovery,
+    at most so many of its operations are drawn for that, and the one after it. Else it is all.
     """
 
-    def __init__(self, open_store: OpenStore, images_in_recovery: int) -> None:
+    def __init__(
+        self,
+        open_store: OpenStore,
+        images_in_recovery: int,
+        cuts_in_recovery: int | None = None,
+    ) -> None:
         self.opened = 0
         self._open_store = open_store
         self._images_in_recovery = images_in_recovery
-        self._recovered: dict[bytes, Recovered] = {}
-        self._proven: dict[bytes, tuple[Fault, ...]] = {}
+        self._cuts_in_recovery = cuts_in_recovery
+        self._reopened = _Memory()
+        self._proven = _Memory()
+        self._distinct: set[bytes] = set()
+        self._used: set[bytes] = set()
 
     @property
     def distinct(self) -> int:
-        """How many different disks were recovered and proven."""
-        return len(self._proven)
+        """How many different disks were recovered and looked at."""
+        return len(self._distinct)
 
-    def recovered(self, files: MemoryFiles) -> Recovered:
-        """Open what is on a disk that has nothing unsynced."""
-        digest = files.digest()
-        known = self._recovered.get(digest)
-        if known is None:
-            known = self._recovered[digest] = self.recover(files.fork())
-        return known
-
-    def proven(self, files: MemoryFiles, rng: random.Random) -> tuple[Fault, ...]:
-        """Crash the recovery of such a disk, and use what was recovered."""
-        digest = files.digest()
-        known = self._proven.get(digest)
-        if known is None:
-            known = self._proven[digest] = tuple(self._prove(files, rng))
-        return known
+    @property
+    def distinct_used(self) -> int:
+        """Of how many of them the store was also used, and its recovery crashed."""
+        return len(self._used)
 
     def recover(self, files: MemoryFiles) -> Recovered:
         """Open the store on `files`, look at it, have it make a checkpoint, and abandon it."""
+        return self._opened(files, checkpoint=True)
+
+    def reopened(self, files: MemoryFiles) -> Recovered:
+        """Open what is on a disk that has nothing unsynced, and look at it."""
+        digest = files.digest()
+        known = self._reopened.get(digest) or self._proven.get(digest)
+        if known is None:
+            known = self._opened(files.fork(), checkpoint=False)
+            self._distinct.add(digest)
+            self._reopened.remember(digest, known)
+        return known
+
+    def proven(self, files: MemoryFiles, rng: random.Random) -> Recovered:
+        """Recover such a disk, use what was recovered, and crash the recovery."""
+        digest = files.digest()
+        known = self._proven.get(digest)
+        if known is None:
+            known = self.used(files.fork(), rng)
+            if known.observation is not None and not known.faults:
+                faults = tuple(self._crash_faults(files, known, rng))
+                known = Recovered(known.observation, faults, known.after)
+            self._distinct.add(digest)
+            self._used.add(digest)
+            self._proven.remember(digest, known)
+        return known
+
+    def used(self, files: MemoryFiles, rng: random.Random) -> Recovered:
+        """Open the store on `files`, look at it, and use it: publish, take and ack.
+
+        Then the power is cut, and the store is opened again. Its accounts are checked, by draw,
+        before it is used, or in the end: then it is also closed and opened once more.
+        """
+        trace = Trace(files.fork())
+        outside = Outside(trace, files, self._open_store, first_number=_FIRST_NUMBER)
+        self.opened += 1
+        try:
+            outside.open()
+        except Exception as error:  # noqa: BLE001 (whatever it is, it is the finding)
+            return Recovered(None, (("I9", f"opening failed: {error!r}"),), files)
+        operations: list[Operation] = []
+        for event in trace.events:
+            if isinstance(event, Opened):
+                before = event.observation
+            elif not isinstance(event, Asked | Promised):
+                operations.append(event)
+        faults = [*before.faults, *reported_damage(before.report)]
+        checks_first = rng.random() < 0.5
+        if checks_first:
+            faults += _checkpoint_faults(outside.store, files)
+        if faults:
+            outside.kill()
+        else:
+            found, files = self._faults_in_use(trace, outside, before, not checks_first)
+            faults += [(name, f"using the recovered store: {text}") for name, text in found]
+        return Recovered(before, tuple(faults), files, tuple(operations))
+
+    def recovery_crashes(
+        self, files: MemoryFiles, operations: Sequence[Operation], rng: random.Random
+    ) -> Iterator[tuple[str, Image, bool]]:
+        """Images of a crash at operations of opening the store on `files`, and then of one right
+        after them: the flag says which it is."""
+        disk = files.fork()
+        places = range(len(operations))
+        limit = self._cuts_in_recovery
+        drawn = set(places if limit is None else rng.sample(places, min(limit, len(places))))
+        for place, operation in enumerate(operations):
+            disk.redo(operation)
+            if place in drawn:
+                yield from ((f"at {operation}", image, False) for image in self._images(disk, rng))
+        yield from (("when open", image, True) for image in self._images(disk, rng))
+
+    def _images(self, disk: MemoryFiles, rng: random.Random) -> list[Image]:
+        limit = self._images_in_recovery
+        images = list(crash_images(disk, rng, limit))
+        # There are two at least where something is unsynced.
+        return images if len(images) <= limit else rng.sample(images, limit)
+
+    def _crash_faults(
+        self, files: MemoryFiles, recovered: Recovered, rng: random.Random
+    ) -> Iterator[Fault]:
+        operations = recovered.operations
+        for description, crashed, is_open in self.recovery_crashes(files, operations, rng):
+            again = self.reopened(crashed.files)
+            where = f"after recovery was crashed ({description}; {crashed.description})"
+            yield from ((name, f"{where}: {text}") for name, text in again.faults)
+            if again.observation is not None and again.observation != recovered.observation:
+                when = "once it was open" if is_open else "while it was opened"
+                yield "I5", f"{where}: recovered anew, {when}, it is not the same"
+
+    def _opened(self, files: MemoryFiles, *, checkpoint: bool) -> Recovered:
         self.opened += 1
         try:
             store = self._open_store(files)
@@ -80,90 +176,55 @@ class Prover:
         try:
             observation = observe(store)
             faults = [*observation.faults, *reported_damage(observation.report)]
-            faults += _checkpoint_faults(store, files)
+            if checkpoint:
+                faults += _checkpoint_faults(store, files)
         finally:
             store.abandon()
         return Recovered(observation, tuple(faults), files)
 
-    def _prove(self, files: MemoryFiles, rng: random.Random) -> Iterator[Fault]:
-        recovered = self.recovered(files)
-        if recovered.observation is None or recovered.faults:
-            return
-        for description, crashed, is_open in self.recovery_crashes(files.fork(), rng):
-            again = self.recovered(crashed.files)
-            where = f"after recovery was crashed ({description}; {crashed.description})"
-            yield from ((name, f"{where}: {text}") for name, text in again.faults)
-            if again.observation is not None and again.observation != recovered.observation:
-                when = "once it was open" if is_open else "while it was opened"
-                yield "I5", f"{where}: recovered anew, {when}, it is not the same"
-        yield from self.faults_in_use(files.fork(), recovered.observation)
-
-    def recovery_crashes(
-        self, files: MemoryFiles, rng: random.Random
-    ) -> Iterator[tuple[str, Image, bool]]:
-        """Images of a crash at each operation of opening the store on `files`, and then of one
-        right after it: the flag says which it is."""
-        trace = Trace(files.fork())
-        files.record = trace.note
+    def _faults_in_use(
+        self, trace: Trace, outside: Outside, before: Observation, is_checked: bool
+    ) -> tuple[list[Fault], MemoryFiles]:
+        """Publish to an open store, take and ack, and open it again after a crash; where
+        `is_checked`, close it, open it again, and check its accounts. Also returns its disk."""
+        faults: list[Fault] = []
+        is_clean = True
         try:
-            self._open_store(files).abandon()
-        except Exception:  # noqa: BLE001 (`_recovered` has reported it)
-            return
-        files.record = None
-        self.opened += 1
-        disk = trace.base.fork()
-        for event in trace.events:
-            if isinstance(event, Asked | Promised | Opened):
-                continue
-            disk.redo(event)
-            for image in crash_images(disk, rng, self._images_in_recovery):
-                yield f"at {event}", image, False
-        for image in crash_images(disk, rng, self._images_in_recovery):
-            yield "when open", image, True
-
-    def faults_in_use(self, files: MemoryFiles, before: Observation) -> Iterator[Fault]:
-        """Publish to a recovered store, take and ack, twice with a crash in between, close it."""
-        trace = Trace(files.fork())
-        outside = Outside(trace, files, self._open_store, first_number=_FIRST_NUMBER)
-        try:
-            for _ in range(2):
+            _use(outside, before)
+            outside.kill()
+            # Nothing but what was synced survives.
+            files = outside.files.power_cut({}, {})
+            outside = Outside(trace, files, self._open_store, outside.next_number)
+            self.opened += 1
+            outside.open()
+            if is_checked:
+                outside.close()
+                self.opened += 1
                 outside.open()
-                names = [*before.queues] or ["queue-of-its-own"]
-                if not before.queues and not outside.queue_names:
-                    outside.create_queue(names[0])
-                outside.publish(names, [b"after the crash", bytes(600)])
-                outside.sync()
-                outside.take(names[0], 3)
-                outside.sync()
-                outside.ack(names[0])
-                outside.sync()
-                outside.kill()
-                # Nothing but what was synced survives.
-                files = outside.files.power_cut({}, {})
-                outside = Outside(trace, files, self._open_store, outside.next_number)
-            outside.open()
-            outside.close()
-            outside.open()
-            report = outside.store.recovery_report
+                is_clean = outside.store.recovery_report.is_clean
+                # Only now: a torn segment of which nothing was adopted goes with the next start.
+                faults += _checkpoint_faults(outside.store, files)
             outside.kill()
         except Exception as error:  # noqa: BLE001 (whatever it is, it is the finding)
-            yield "I9", f"using the recovered store failed: {error!r}"
-            return
-        ledger = Ledger.of(before)
-        for event in trace.events:
-            if isinstance(event, Opened):
-                found = event.observation
-                faults = [*found.faults, *reported_damage(found.report)]
-                faults += broken_promises(ledger, found)
-                if faults:
-                    yield from (
-                        (name, f"using the recovered store: {text}") for name, text in faults
-                    )
-                    return
-            if isinstance(event, Asked | Promised | Opened):
-                ledger.note(event)
-        if not report.is_clean:
-            yield "I10", f"a store that was closed in order is not clean: {report}"
+            outside.kill()
+            return [("I9", f"it failed: {error!r}")], outside.files
+        faults += faults_at_openings(Ledger.of(before), trace)
+        if not is_clean:
+            faults.append(("I10", "a store that was closed in order is not clean"))
+        return faults, outside.files
+
+
+def _use(outside: Outside, before: Observation) -> None:
+    """Publish to every queue, and take and ack from one."""
+    names = [*before.queues] or ["queue-of-its-own"]
+    if not before.queues:
+        outside.create_queue(names[0])
+    outside.publish(names, [b"after the crash", bytes(600)])
+    outside.sync()
+    outside.take(names[0], 3)
+    outside.sync()
+    outside.ack(names[0])
+    outside.sync()
 
 
 def _checkpoint_faults(store: Store, files: MemoryFiles) -> list[Fault]:
@@ -173,3 +234,25 @@ def _checkpoint_faults(store: Store, files: MemoryFiles) -> list[Fault]:
         return misaccounted(store, files)
     except Exception as error:  # noqa: BLE001 (whatever it is, it is the finding)
         return [("I9", f"a checkpoint failed: {error!r}")]
+
+
+class _Memory:
+    """What became of disks, by their digest; the oldest are forgotten."""
+
+    def __init__(self) -> None:
+        self._known: OrderedDict[bytes, Recovered] = OrderedDict()
+        self._weight = 0
+
+    def get(self, digest: bytes) -> Recovered | None:
+        return self._known.get(digest)
+
+    def remember(self, digest: bytes, recovered: Recovered) -> None:
+        self._known[digest] = recovered
+        self._weight += self._weight_of(recovered)
+        while self._weight > _REMEMBERED:
+            self._weight -= self._weight_of(self._known.popitem(last=False)[1])
+
+    @staticmethod
+    def _weight_of(recovered: Recovered) -> int:
+        queues = recovered.observation.queues.values() if recovered.observation else ()
+        return 20 + sum(len(queue.ready) for queue in queues)

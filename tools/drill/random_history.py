@@ -27,14 +27,19 @@ _STEPS = {
 }
 
 
-SLOW = "slow"
+SLOW = "drill-slow"
 """A queue that is there all the time, and takes little and gives little."""
+
+
+_MOST_QUEUES = 5
+_MOST_SLOW = 16
 
 
 def play(outside: Outside, rng: random.Random, steps: int) -> None:
     """Open the store, do `steps` things to it, and close it or kill it."""
     outside.open()
-    outside.create_queue(SLOW)
+    if SLOW not in outside.queue_names:
+        outside.create_queue(SLOW)
     _create_queue(outside, rng)
     names, weights = list(_STEPS), list(_STEPS.values())
     for step in rng.choices(names, weights, k=steps):
@@ -122,6 +127,9 @@ def _publish_fast_and_slow(outside: Outside, rng: random.Random) -> None:
 
 def _drain(outside: Outside, rng: random.Random) -> None:
     """Leave little of all queues but the slow one: then segments are mostly garbage."""
+    if (count := outside.ready_count(SLOW)) > _MOST_SLOW:
+        # The same: what a disk costs to look at goes by what is on it.
+        outside.take(SLOW, count - _MOST_SLOW // 2, acked=True)
     for name in outside.queue_names:
         left = rng.randint(0, 2)
         while name != SLOW and (count := outside.ready_count(name)) > left:
@@ -144,4 +152,8 @@ def _publish(outside: Outside, rng: random.Random) -> None:
 
 
 def _create_queue(outside: Outside, rng: random.Random) -> None:
-    outside.create_queue(f"queue-{outside.next_number}", durable=rng.random() < 0.85)
+    names = outside.queue_names
+    if len(names) >= _MOST_QUEUES:
+        # A long history goes on with as much as a short one: each of its disks is looked at.
+        outside.delete_queue(rng.choice([name for name in names if name != SLOW]))
+    outside.create_queue(f"drill-{outside.next_number}", durable=rng.random() < 0.85)

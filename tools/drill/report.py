@@ -20,6 +20,9 @@ def print_account(account: Account) -> None:
     from rich.text import Text
 
     console = Console(file=sys.stdout, highlight=False, soft_wrap=True)
+    if account.left_out:
+        console.print(Text(f"{account.scenario}: left out: {account.left_out}", "bold"))
+        return
     did = ", ".join(f"{count:,} {what}" for what, count in sorted(account.did.items()))
     console.print(
         Text(f"{account.scenario}: seed {account.seed}, {did}, {account.seconds:.1f} s", "bold")
@@ -72,6 +75,7 @@ def _plain(account: Account) -> dict[str, object]:
     return {
         "scenario": account.scenario,
         "seed": account.seed,
+        "left_out": account.left_out,
         "seconds": round(account.seconds, 3),
         "did": dict(account.did),
         "verdicts": verdicts,

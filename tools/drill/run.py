@@ -17,11 +17,16 @@ _MOST_STEPS = 5_000
 """Of a timeline."""
 
 
+class LeftOutError(Exception):
+    """A scenario cannot work on this copy of a data directory; the message says why."""
+
+
 @dataclass(frozen=True)
 class Settings:
     """What the command line said.
 
     `seconds` and `images` bound a run; None is no bound. `round`: only this one, counted from 1.
+    `operations`: length of the one history that is drilled, where a scenario has such.
     `data`: a real data directory, of which `work`, an empty directory, gets the copy.
     """
 
@@ -31,6 +36,7 @@ class Settings:
     images: int | None = None
     round: int | None = None
     data: str | None = None
+    operations: int | None = None
 
 
 class Run:
@@ -44,6 +50,8 @@ class Run:
         self.images = 0
         """Disks that were recovered and looked at: what --images counts."""
         self.round = 0
+        self.rounds_follow = False
+        """Whether a round goes on where the one before it ended, each with one disk to look at."""
         self._show = show
         self._start = time.monotonic()
 
@@ -88,6 +96,10 @@ class Run:
         """Randomness of this round that depends on nothing before it."""
         return random.Random(f"{self.settings.seed} {self.round} {purpose}")  # noqa: S311 (no secret)
 
+    def rng_of_all(self, purpose: str) -> random.Random:
+        """Randomness that is the same in every round."""
+        return random.Random(f"{self.settings.seed} {purpose}")  # noqa: S311 (no secret)
+
     def saw(self, invariants: Iterable[str], images: int = 1) -> None:
         """Note that so many disks were looked at, for these invariants."""
         self.images += images
@@ -115,7 +127,10 @@ class Run:
     def command(self) -> str:
         """What shows this round again."""
         words = ["amqpstore", "drill", self.account.scenario, "--seed", self.settings.seed]
-        words += ["--round", str(self.round)]
+        which = "--images" if self.rounds_follow else "--round"
+        words += [which, str(self.round)]
+        if self.settings.operations:
+            words += ["--operations", str(self.settings.operations)]
         if self.settings.data:
             words += ["--data", self.settings.data]
         return shlex.join(words)

@@ -8,19 +8,19 @@ from collections.abc import Iterator
 from amqpstore.filenames import SEGMENTS
 from tools.drill.invariants import Fault
 
-_FILES = {"by-hand": b"not the store's", f"{SEGMENTS}/notes.txt": b"nor this"}
+STRANGERS = {"by-hand": b"not the store's", f"{SEGMENTS}/notes.txt": b"nor this"}
 
 
 def put_strangers(directory: str) -> None:
     """Write them, in place of what is there."""
-    for path, content in _FILES.items():
+    for path, content in STRANGERS.items():
         with open(os.path.join(directory, path), "wb") as file:
             file.write(content)
 
 
 def touched_strangers(directory: str) -> Iterator[Fault]:
     """I11: those that are not as they were put there."""
-    for path, content in _FILES.items():
+    for path, content in STRANGERS.items():
         try:
             with open(os.path.join(directory, path), "rb") as file:
                 is_same = file.read() == content

@@ -18,13 +18,23 @@ if TYPE_CHECKING:
     from tools.drill.observation import Observation
 
 
+EXCHANGE = "amqpstore-drill"
+"""Of all that a drill publishes to a store on a simulated disk."""
+
+
 class Payload(NamedTuple):
-    """What was published. The routing key is the message's name: no two have the same."""
+    """What was published. Where a drill did, the routing key is the message's name: no two have
+    the same."""
 
     exchange: str
     routing_key: str
     properties: bytes
     body: bytes
+
+
+def message_name(exchange: str, routing_key: str, message_id: int) -> str:
+    """What a message is called: those that were in the store before the drill, by their id."""
+    return routing_key if exchange == EXCHANGE else f"message {message_id}"
 
 
 class Deed(enum.Enum):
@@ -75,9 +85,10 @@ Mark = Asked | Promised | Opened
 
 @dataclass
 class Trace:
-    """`base` is the disk before the first of the `events`."""
+    """`base` is the disk before the first of the `events`, and `before` what a store there held."""
 
     base: MemoryFiles
+    before: Observation | None = None
     events: list[Operation | Mark] = field(default_factory=list)
 
     def note(self, event: Operation | Mark) -> None:

@@ -62,7 +62,8 @@ class Step:
 
 @dataclass
 class Account:
-    """What one scenario did and found. `checks` counts how often each invariant was looked at."""
+    """What one scenario did and found. `checks` counts how often each invariant was looked at;
+    `left_out` says why nothing was done."""
 
     scenario: str
     seed: str
@@ -71,6 +72,7 @@ class Account:
     findings: list[Finding] = field(default_factory=list)
     timeline: list[Step] = field(default_factory=list)
     seconds: float = 0.0
+    left_out: str = ""
 
     def checked(self, invariants: Iterable[str], times: int = 1) -> None:
         """Note that these were looked at."""

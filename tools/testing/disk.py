@@ -10,7 +10,6 @@ from contextlib import contextmanager
 
 from tools.drill.crash_images import crash_images
 from tools.drill.memory_files import MemoryFile, MemoryFiles, MemoryLock
-from tools.drill.nodes import FileNode
 
 _IMAGES = 100
 """Of those that a power cut may leave, how many a seed chooses from."""
@@ -101,10 +100,10 @@ class Disk(MemoryFiles):
         with self._powered(syncing=True):
             super().replace(path, content)
 
-    def write(self, path: str, node: FileNode, content: bytes) -> None:
+    def write(self, path: str, number: int, content: bytes) -> None:
         with self._powered():
-            super().write(path, node, content)
+            super().write(path, number, content)
 
-    def sync_file(self, path: str, node: FileNode) -> None:
+    def sync_file(self, path: str, number: int) -> None:
         with self._powered(syncing=True):
-            super().sync_file(path, node)
+            super().sync_file(path, number)

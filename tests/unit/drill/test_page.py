@@ -69,3 +69,20 @@ def test_the_json_has_every_verdict_finding_and_step() -> None:
     assert scenario["checks"] == {"I1": 3}
     assert scenario["findings"][0]["text"] == EVIL
     assert [step["number"] for step in scenario["timeline"]] == [0, 1, 2]
+
+
+def test_what_is_counted_at_steps_is_drawn_as_steps() -> None:
+    text = page([account()])
+    lines = re.findall(r'<polyline class="(?:least|promised)" points="([^"]+)"', text)
+    assert len(lines) == 2
+    for line in lines:
+        points = [tuple(map(float, point.split(","))) for point in line.split()]
+        assert len(points) == 2 * len(account().timeline)
+        pairs = list(zip(points[::2], points[1::2], strict=True))
+        assert all(left[1] == right[1] and left[0] < right[0] for left, right in pairs)
+
+
+def test_a_scenario_that_was_left_out_says_why() -> None:
+    left_out = Account("power-cut", "1", left_out="too <large>")
+    assert "Left out: too &lt;large&gt;" in page([left_out])
+    assert json.loads(as_json([left_out]))["scenarios"][0]["left_out"] == "too <large>"

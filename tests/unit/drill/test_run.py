@@ -48,6 +48,16 @@ def test_a_violation_names_the_command_that_shows_it_again() -> None:
     )
 
 
+def test_where_rounds_follow_each_other_all_of_them_are_shown_again() -> None:
+    run = Run("kill", settings(images=3))
+    run.rounds_follow = True
+    for _ in run.rounds():
+        run.found("I2", "a body", "somewhere")
+        run.saw(["I2"])
+    (finding,) = run.end().findings
+    assert finding.reproduce == "amqpstore drill kill --seed 7 --images 1"
+
+
 def test_every_invariant_has_a_verdict() -> None:
     run = Run("kill", settings())
     run.saw(["I1", "I2"])

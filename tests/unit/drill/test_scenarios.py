@@ -11,11 +11,14 @@ import pytest
 from amqpstore import Queue, Store
 from amqpstore.errors import DurabilityError
 from amqpstore.log import Batch, Log
+from amqpstore.space import Space
+from tools.drill import loading
 from tools.drill.damaged import make_store
 from tools.drill.examiner import Examined, Examiner, examine_here
-from tools.drill.memory_files import MemoryFile
-from tools.drill.run import Run, Settings
-from tools.drill.scenarios import SCENARIOS
+from tools.drill.memory_files import MemoryFile, MemoryFiles
+from tools.drill.run import LeftOutError, Run, Settings
+from tools.drill.scenarios import SCENARIOS, clock_jumps
+from tools.drill.scenarios.simulated import open_store
 from tools.drill.verdict import Account, Step
 
 SIMULATED = ("power-cut", "full-disk", "failing-sync", "clock-jumps")
@@ -126,12 +129,76 @@ def test_an_examiner_that_died_is_started_again(tmp_path: Path) -> None:
         assert examiner.examine(directory).queues
 
 
-@pytest.mark.parametrize("name", ON_FILES)
-def test_a_copy_of_a_store_is_drilled_as_well(name: str, tmp_path: Path) -> None:
-    work = tmp_path / "work"
+def of_a_copy(name: str, work: Path) -> Run:
     work.mkdir()
     make_store(str(work / "store"), random.Random(2))
-    run = Run(name, Settings("7", str(work), images=20, data="/where/it/was/copied/from"))
+    return Run(name, Settings("7", str(work), images=20, data="/where/it/was/copied/from"))
+
+
+@pytest.mark.parametrize("name", [*SIMULATED, *ON_FILES])
+def test_a_copy_of_a_store_is_drilled_as_well(name: str, tmp_path: Path) -> None:
+    run = of_a_copy(name, tmp_path / "work")
     SCENARIOS[name].run(run)
-    assert run.end().findings == []
-    assert run.images == 20
+    account = run.end()
+    assert account.findings == []
+    assert run.images >= 20
+    assert account.did["messages in the store"] > 50
+
+
+def test_what_is_lost_of_a_copy_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A start that has an index file without its first entry, from the second one on."""
+    run = of_a_copy("clock-jumps", tmp_path / "work")
+    opened = 0
+
+    def forgetful(files: MemoryFiles) -> Store:
+        nonlocal opened
+        opened += 1
+        store = open_store(files)
+        queue = next(iter(store.queues.values()))
+        if opened > 4 and queue.ready_count:
+            store.take(queue, 1, acked=True)
+            store.sync()
+        return store
+
+    monkeypatch.setattr(clock_jumps, "open_store", forgetful)
+    SCENARIOS["clock-jumps"].run(run)
+    assert "I1" in {one.invariant for one in run.end().findings}
+
+
+def test_a_copy_that_is_too_large_for_memory_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loading, "_MOST_BYTES", 1000)
+    run = of_a_copy("power-cut", tmp_path / "work")
+    with pytest.raises(LeftOutError, match="a disk in memory takes"):
+        SCENARIOS["power-cut"].run(run)
+
+
+def cuts(account: Account, number: int) -> list[str]:
+    return [
+        step.did
+        for step in account.timeline
+        if step.round == number and step.did.startswith("power cut")
+    ]
+
+
+def test_a_history_of_a_given_length_is_looked_at_again_and_again(tmp_path: Path) -> None:
+    account = drill("power-cut", tmp_path, images=900, operations=2)
+    assert account.findings == []
+    assert account.did["rounds"] >= 1
+    first, second = cuts(account, 1), cuts(account, 2)
+    assert second
+    assert second == first[: len(second)]
+    # What was seen at an operation is not looked at again.
+    assert account.did["of them used, and recovery crashed"] <= account.did["disks recovered"]
+    alone = drill("power-cut", tmp_path, images=300, operations=2, round=2)
+    assert cuts(alone, 2)
+    assert cuts(alone, 2) == first[: len(cuts(alone, 2))]
+
+
+def test_a_store_without_its_reserve_is_seen_on_a_full_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Space, "make_room", lambda _self, _needed_bytes=0: None)
+    found = drill("full-disk", tmp_path, images=200).findings
+    assert any(one.text.startswith("on a full disk, with a reserve") for one in found)

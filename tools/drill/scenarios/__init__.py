@@ -23,19 +23,18 @@ from tools.drill.scenarios import (
 
 
 class Scenario(NamedTuple):
-    """`takes_data`: it can work on a copy of a real data directory; the others make a store."""
+    """What it does, and how. Each works on a store of its own or on the run's copy of one."""
 
     about: str
     run: Callable[[Run], None]
-    takes_data: bool = False
 
 
 SCENARIOS = {
     "power-cut": Scenario(power_cut.ABOUT, power_cut.run),
     "kill": Scenario(kill.ABOUT, kill.run),
-    "bit-flips": Scenario(bit_flips.ABOUT, bit_flips.run, takes_data=True),
-    "missing-files": Scenario(missing_files.ABOUT, missing_files.run, takes_data=True),
-    "torn-catalog": Scenario(torn_catalog.ABOUT, torn_catalog.run, takes_data=True),
+    "bit-flips": Scenario(bit_flips.ABOUT, bit_flips.run),
+    "missing-files": Scenario(missing_files.ABOUT, missing_files.run),
+    "torn-catalog": Scenario(torn_catalog.ABOUT, torn_catalog.run),
     "full-disk": Scenario(full_disk.ABOUT, full_disk.run),
     "failing-sync": Scenario(failing_sync.ABOUT, failing_sync.run),
     "clock-jumps": Scenario(clock_jumps.ABOUT, clock_jumps.run),

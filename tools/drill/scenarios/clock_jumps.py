@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 from amqpstore import Envelope, Message, MessageDamagedError, Queue, Store
 from tools.drill.invariants import Fault, reported_damage
 from tools.drill.memory_files import MemoryFiles
-from tools.drill.observation import observe
+from tools.drill.observation import ObservedQueue, observe
 from tools.drill.outside import NOW_MS
 from tools.drill.run import Run
-from tools.drill.scenarios.simulated import new_disk, open_store
+from tools.drill.scenarios.simulated import base_of, open_store
 from tools.drill.verdict import Step
 
 ABOUT = "the clock jumps back and forth while messages come, expire, and the process is killed"
@@ -27,6 +27,7 @@ _SECOND_MS = 1000
 _YEAR_MS = 365 * 24 * 3600 * _SECOND_MS
 _JUMPS_MS = (1, _SECOND_MS, 3600 * _SECOND_MS, _YEAR_MS, 40 * _YEAR_MS)
 _STEPS = 40
+_QUEUE = "drill-orders"
 
 
 @dataclass
@@ -38,16 +39,20 @@ class _World:
     store: Store
     queue: Queue
     now_ms: int = NOW_MS
+    before: dict[str, ObservedQueue] = field(default_factory=dict)
     number: int = 0
     expected: dict[bytes, int] = field(default_factory=dict)
 
 
 def run(run: Run) -> None:
     """A history a round."""
+    base = base_of(run)
     for rng in run.rounds():
-        files = new_disk()
+        files = base.disk.fork()
         store = open_store(files)
-        world = _World(files, store, store.create_queue({"name": "orders"}))
+        world = _World(files, store, store.create_queue({"name": _QUEUE}))
+        if base.before is not None:
+            world.before = base.before.queues
         for number in range(1, _STEPS + 1):
             did, faults = _step(world, rng)
             if did.startswith("killed"):
@@ -131,10 +136,13 @@ def _reopen(world: _World) -> Iterator[Fault]:
     except Exception as error:  # noqa: BLE001 (whatever it is, it is the finding)
         yield "I9", f"opening failed: {error!r}"
         return
-    (world.queue,) = world.store.queues.values()
     observation = observe(world.store)
+    world.queue = world.store.queues[observation.queues[_QUEUE].id]
+    for name, queue in world.before.items():
+        if observation.queues.get(name) != queue:
+            yield "I1", f"queue {name}, which nobody used, is not what it was"
     yield from (*observation.faults, *reported_damage(observation.report))
-    found = [seen.payload.body for seen in observation.queues["orders"].ready]
+    found = [seen.payload.body for seen in observation.queues[_QUEUE].ready]
     if strangers := set(found) - world.expected.keys():
         yield "I2", f"{len(strangers)} messages are there that had expired, or never were"
     if lost := world.expected.keys() - set(found):

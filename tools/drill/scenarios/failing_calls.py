@@ -7,6 +7,7 @@ when it is opened again: after the process ended, and after the power was cut as
 from __future__ import annotations
 
 import functools
+import os
 import random
 from collections.abc import Callable, Sequence
 
@@ -14,21 +15,22 @@ from amqpstore import StoreError
 from amqpstore.filenames import FIRST_COMPACTED, SEGMENTS, segment_number
 from tools.drill.crash_images import crash_images
 from tools.drill.faulty_files import FaultKind, Faults
-from tools.drill.invariants import Fault, broken_promises, touched_files
+from tools.drill.invariants import Fault, broken_promises, reported_damage, touched_files
 from tools.drill.ledger import Ledger
 from tools.drill.memory_files import MemoryFiles
+from tools.drill.observation import observe
 from tools.drill.outside import Outside
 from tools.drill.prover import Prover
 from tools.drill.random_history import play
 from tools.drill.run import Run
 from tools.drill.scenarios.simulated import (
     DIRECTORY,
+    Base,
     keep_unknown_files,
     open_faulty_store,
     open_store,
-    outside_of,
 )
-from tools.drill.trace import Asked, Opened, Promised
+from tools.drill.trace import Asked, Opened, Promised, Trace
 from tools.drill.verdict import Step
 
 _CHECKED = ("I1", "I2", "I3", "I5", "I6", "I8", "I9", "I10", "I11", "I12")
@@ -39,7 +41,13 @@ _Told = Callable[[Outside], None]
 
 
 def fail_one_call(
-    run: Run, rng: random.Random, kind: FaultKind, verbs: Sequence[str], *, for_good: bool = False
+    run: Run,
+    rng: random.Random,
+    base: Base,
+    kind: FaultKind,
+    verbs: Sequence[str],
+    *,
+    for_good: bool = False,
 ) -> None:
     """Play a history in which one call, drawn from those that begin with `verbs`, fails.
 
@@ -51,10 +59,10 @@ def fail_one_call(
         keep_unknown_files(outside)
         play(outside, random.Random(seed), _STEPS)  # noqa: S311 (no secret)
 
-    places = _places(told, verbs)
+    places = _places(base, told, verbs)
     nth = rng.choice(places)
     faults = LastingFaults(nth, kind, verbs) if for_good else Faults(nth, kind)
-    outside = outside_of(functools.partial(open_faulty_store, faults=faults))
+    outside = base.outside(functools.partial(open_faulty_store, faults=faults))
     error: Exception | None = None
     try:
         told(outside)
@@ -68,7 +76,11 @@ def fail_one_call(
         found.append(("I1", f"{call.split()[0]} of the log failed, and the store went on"))
     # While the fault lasts: nobody is to be promised anything now.
     outside.kill()
-    found += _left_behind(run, rng, outside, did, bool(found))
+    disk = outside.files.fork()
+    if for_good and faults.has_struck:
+        found += _restart_faults(run, disk, outside.trace, LastingFaults(0, kind, verbs))
+        did = f"{did}; restarted while it lasted, and then without"
+    found += _left_behind(run, rng, outside.trace, disk, did, bool(found))
     for invariant, text in found:
         run.found(invariant, text, did)
     run.account.did["calls failed"] += 1
@@ -95,24 +107,51 @@ def _is_of_the_log(call: str) -> bool:
     return is_log and verb in ("append", "datasync")
 
 
-def _places(told: _Told, verbs: Sequence[str]) -> list[int]:
+def _places(base: Base, told: _Told, verbs: Sequence[str]) -> list[int]:
     """Which calls of a history may fail: those that begin with one of `verbs`, counted from 0."""
     faults = Faults(-1)
-    told(outside_of(functools.partial(open_faulty_store, faults=faults)))
+    told(base.outside(functools.partial(open_faulty_store, faults=faults)))
     return [place for place, call in enumerate(faults.calls) if call.startswith(tuple(verbs))]
 
 
-def _left_behind(
-    run: Run, rng: random.Random, outside: Outside, did: str, is_violated: bool
+def _restart_faults(
+    run: Run, disk: MemoryFiles, trace: Trace, faults: LastingFaults
 ) -> list[Fault]:
-    """What is wrong after the process ended, and after the machine lost power as well."""
-    ledger = Ledger()
-    for event in outside.trace.events:
+    """What is wrong with a start while the fault lasts: all that was promised is there, or it is
+    refused, and the operating system's reason is named."""
+    try:
+        store = open_faulty_store(disk, faults)
+    except (OSError, StoreError) as error:
+        run.account.did["starts refused while calls failed"] += 1
+        reason = os.strerror(faults.error("").errno or 0)
+        if reason not in str(error):
+            return [("I9", f"a start is refused, and not for {reason}: {error!r}")]
+        return []
+    run.account.did["starts while calls failed"] += 1
+    try:
+        observation = observe(store)
+    finally:
+        store.abandon()
+    faulty = [*observation.faults, *reported_damage(observation.report)]
+    return [*faulty, *broken_promises(_ledger(trace), observation)]
+
+
+def _ledger(trace: Trace) -> Ledger:
+    ledger = Ledger.before(trace)
+    for event in trace.events:
         if isinstance(event, Asked | Promised | Opened):
             ledger.note(event)
+    return ledger
+
+
+def _left_behind(
+    run: Run, rng: random.Random, trace: Trace, left: MemoryFiles, did: str, is_violated: bool
+) -> list[Fault]:
+    """What is wrong after the process ended, and after the machine lost power as well."""
+    ledger = _ledger(trace)
     prover = Prover(open_store, 2)
-    disks: list[MemoryFiles] = [outside.files.fork()]
-    disks += [image.files for image in crash_images(outside.files, rng, _IMAGES)]
+    disks: list[MemoryFiles] = [left.fork()]
+    disks += [image.files for image in crash_images(left, rng, _IMAGES)]
     found: list[Fault] = []
     held: list[int] = []
     for disk in disks:

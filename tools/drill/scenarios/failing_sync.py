@@ -8,6 +8,7 @@ from __future__ import annotations
 from tools.drill.faulty_files import FaultKind
 from tools.drill.run import Run
 from tools.drill.scenarios.failing_calls import fail_one_call
+from tools.drill.scenarios.simulated import base_of
 
 ABOUT = "an fsync or a commit of the catalog fails, though it may have been done"
 
@@ -16,8 +17,9 @@ _SYNCS = ("datasync", "sync_directory", "commit")
 
 def run(run: Run) -> None:
     """Fail one a round."""
+    base = base_of(run)
     for rng in run.rounds():
         if rng.random() < 0.5:
-            fail_one_call(run, rng, FaultKind.EIO, _SYNCS)
+            fail_one_call(run, rng, base, FaultKind.EIO, _SYNCS)
         else:
-            fail_one_call(run, rng, FaultKind.DONE_ANYWAY, ("datasync", "commit"))
+            fail_one_call(run, rng, base, FaultKind.DONE_ANYWAY, ("datasync", "commit"))

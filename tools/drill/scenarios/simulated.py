@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import functools
+import os
+from dataclasses import dataclass
 
 from amqpstore import Options, Store
 from amqpstore.catalog import Catalog
 from amqpstore.worker import InlineWorker
 from tools.drill.faulty_files import Faults, FaultyCatalog, FaultyFiles
+from tools.drill.invariants import reported_damage
+from tools.drill.loading import load_store
 from tools.drill.memory_catalog import MemoryCatalog
 from tools.drill.memory_files import MemoryFiles
+from tools.drill.observation import Observation, observe
 from tools.drill.outside import OpenStore, Outside
+from tools.drill.run import LeftOutError, Run
+from tools.drill.strangers import STRANGERS
 from tools.drill.trace import Trace
 
 DIRECTORY = "/var/store"
@@ -24,13 +31,13 @@ OPTIONS = Options(
 )
 
 
-def open_store(files: MemoryFiles) -> Store:
+def open_store(files: MemoryFiles, options: Options = OPTIONS) -> Store:
     """The store on a simulated disk."""
     return Store.open(
         DIRECTORY,
         files=files,
         open_catalog=functools.partial(MemoryCatalog, files),
-        options=OPTIONS,
+        options=options,
         worker=InlineWorker(),
     )
 
@@ -50,22 +57,50 @@ def open_faulty_store(files: MemoryFiles, faults: Faults) -> Store:
     )
 
 
-def new_disk() -> MemoryFiles:
-    """A disk where the store can be made."""
-    files = MemoryFiles()
-    files.make_directory(DIRECTORY.rpartition("/")[0])
-    return files
+@dataclass(frozen=True)
+class Base:
+    """The disk that a scenario begins with, which nobody writes to; `before` is what a store
+    there held, where there is one."""
+
+    disk: MemoryFiles
+    before: Observation | None = None
+
+    def outside(self, open_store: OpenStore) -> Outside:
+        """Everyone who will use the store; it is there, or made when it is opened."""
+        files = self.disk.fork()
+        return Outside(Trace(self.disk, self.before), files, open_store)
 
 
-def outside_of(open_store: OpenStore) -> Outside:
-    """Everyone who will use a store that is not on its disk yet."""
-    files = new_disk()
-    return Outside(Trace(files.fork()), files, open_store)
+def base_of(run: Run) -> Base:
+    """An empty disk; or the run's copy of a data directory, in memory, closed in order.
+
+    Raises: LeftOutError, OSError, StoreError.
+    """
+    disk = MemoryFiles()
+    disk.make_directory(DIRECTORY.rpartition("/")[0])
+    if run.settings.data is None:
+        return Base(disk)
+    load_store(os.path.join(run.settings.work, "store"), disk, DIRECTORY)
+    # What a crash left is settled: from then on all of it is promised.
+    for _ in range(2):
+        store = open_store(disk)
+        before = observe(store)
+        store.close()
+    if faults := [*before.faults, *reported_damage(before.report)]:
+        raise LeftOutError(f"the copy is not sound before it is drilled: {faults[0][1]}")
+    disk = disk.power_cut({}, {})
+    run.account.did["messages in the store"] = sum(
+        len(queue.ready) for queue in before.queues.values()
+    )
+    run.account.did["queues in the store"] = len(before.queues)
+    return Base(disk, before)
 
 
 def keep_unknown_files(outside: Outside) -> None:
     """Put files into the store that are none of its own."""
     outside.open()
-    outside.keep_file(f"{DIRECTORY}/segments/notes.txt", b"not the store's")
-    outside.keep_file(f"{DIRECTORY}/by-hand", b"nor this")
+    for name, content in STRANGERS.items():
+        path = f"{DIRECTORY}/{name}"
+        if not outside.files.exists(path):
+            outside.keep_file(path, content)
     outside.close()

@@ -1,0 +1,67 @@
+"""A copy of a data directory, put onto a disk in memory: all of it synced."""
+
+from __future__ import annotations
+
+import os
+
+import msgpack
+
+from amqpstore.catalog import TABLES, LmdbCatalog
+from amqpstore.filenames import CATALOG
+from tools.drill import memory_catalog
+from tools.drill.memory_files import MemoryFiles
+from tools.drill.run import LeftOutError
+
+_MOST_BYTES = 32 << 20
+"""Each disk that is recovered is read as a whole, thousands of times."""
+
+
+def load_store(directory: str, files: MemoryFiles, target: str) -> None:
+    """Make `target` on `files` what the copy `directory` is; the catalog becomes the model's.
+
+    Raises: LeftOutError, when it is too large; DamageError (the catalog), OSError.
+    """
+    paths = [
+        os.path.relpath(os.path.join(root, name), directory)
+        for root, _, names in os.walk(directory)
+        for name in names
+    ]
+    size = sum(
+        os.path.getsize(os.path.join(directory, path))
+        for path in paths
+        if not path.startswith(CATALOG + os.sep)
+    )
+    if size > _MOST_BYTES:
+        raise LeftOutError(
+            f"the copy has {size >> 20} MiB, and a disk in memory takes {_MOST_BYTES >> 20} MiB"
+        )
+    files.make_directory(target)
+    for path in paths:
+        name = f"{target}/{path}"
+        files.make_directory(os.path.dirname(name))
+        if path.startswith(CATALOG + os.sep):
+            continue
+        with open(os.path.join(directory, path), "rb") as source:
+            content = source.read()
+        file = files.create(name)
+        file.append([content])
+        file.datasync()
+        file.close()
+        files.sync_directory(os.path.dirname(name))
+    path = f"{target}/{CATALOG}"
+    files.create(f"{path}/{memory_catalog.FILE_NAME}").close()
+    files.replace(f"{path}/{memory_catalog.FILE_NAME}", _catalog(os.path.join(directory, CATALOG)))
+    files.sync_directory(path)
+
+
+def _catalog(directory: str) -> bytes:
+    catalog = LmdbCatalog(directory, create=False)
+    try:
+        rows = {table: catalog.rows(table) for table in TABLES}
+    finally:
+        catalog.close()
+    tables = {
+        table: {key.encode(): msgpack.packb(value) for key, value in of_table.items()}
+        for table, of_table in rows.items()
+    }
+    return bytes(msgpack.packb(tables))
