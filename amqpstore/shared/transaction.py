@@ -118,6 +118,24 @@ class SharedTransaction:
             Received(message, run.delivery_count) for run in runs for message in run.messages or ()
         ]
 
+    def replay(
+        self, queue: str, *, first_ms: int = 0, last_ms: int | None = None, to: str | None = None
+    ) -> int:
+        """Send copies of what is in a queue's history: see `SharedStore.history`.
+
+        Args: to, the queue that they go to; the one that they came from, if it is not said.
+        Returns: how many. They are in memory until this commits.
+        Raises: QueueNotFoundError.
+        """
+        with self._core.locked():
+            self._check()
+            history = self._queues.get(queue).history
+        if history is None:
+            return 0
+        messages = [one.message for one in history.browse(self._core, first_ms, last_ms)]
+        self.send(queue if to is None else to, messages)
+        return len(messages)
+
     def peek(self, queue: str) -> Message | None:
         """The message at the head of a queue, which stays there. None where nothing is ready.
 
