@@ -94,8 +94,8 @@ class SharedTransaction:
         Waits until there is one. They are nobody else's, and gone if this commits.
         Args: timeout_s, how long it waits; None for ever.
         Raises: TimeoutError, nothing came, and the transaction goes on; QueueNotFoundError, also
-        where the queue is deleted meanwhile; MessageDamagedError, once for each message that
-        cannot be read: it is in quarantine then.
+        where the queue is deleted meanwhile; MessageDamagedError, once, where the first cannot be
+        read: it is in quarantine then. One behind others is only logged.
         """
         if limit < 1:
             raise ValueError(f"a limit is 1 at least, not {limit}")

@@ -116,14 +116,12 @@ def test_kill9_undoes_what_was_not_committed_and_nothing_else(tmp_path: Path) ->
     directory = tmp_path / "store"
     sent: set[str] = set()
     moved: set[str] = set()
-    undecided = 0
     for seed in range(1, 6):
         for what, *bodies in run_and_kill(directory, seed):
             {"sent": sent, "moved": moved, "ready": set()}[what].update(bodies)
         with SharedStore.open(str(directory), options=OPTIONS, worker=InlineWorker()) as shared:
             assert shared.recovery_report.damage == []
             for prepared in shared.prepared():
-                undecided += 1
                 prepared.rollback()
             found = contents(shared)
         orders, done, history = found["orders"], found["done"], found["history"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
+from pathlib import Path
 
 import pytest
 
@@ -12,6 +13,7 @@ from amqpstore import (
     Envelope,
     ForkedError,
     Message,
+    MessageDamagedError,
     NotInTransactionError,
     OtherOwnerError,
     QueueDiffersError,
@@ -291,3 +293,17 @@ def test_queues_of_somebody_else_are_left_alone(directory: str, definition: obje
         SharedStore.open(directory, options=OPTIONS)
     with Store.open(directory, options=OPTIONS) as store:
         assert [queue.definition for queue in store.queues.values()] == [definition]
+
+
+def test_a_message_that_cannot_be_read_is_told_once(directory: str) -> None:
+    with SharedStore.open(directory, options=OPTIONS) as shared:
+        shared.declare("q")
+        send(shared, "q", b"the first", b"the second", b"the third")
+    (path,) = (Path(directory) / "segments").iterdir()
+    path.write_bytes(path.read_bytes().replace(b"the second", b"THE second"))
+    with SharedStore.open(directory, options=OPTIONS) as shared:
+        with pytest.raises(MessageDamagedError), shared.transaction() as transaction:
+            assert [one.body for one in transaction.receive("q")] == [b"the first"]
+            transaction.receive("q")
+        assert receive(shared, "q", 1) == [b"the first"]
+        assert receive(shared, "q", 9) == [b"the third"]
