@@ -145,6 +145,33 @@ def test_a_receive_that_is_interrupted_takes_nobodys_wake_up(shared: SharedStore
     assert ready(shared, "q") == 1
 
 
+def test_who_is_interrupted_while_it_waits_for_the_disk_holds_nobody_up(
+    directory: str, threads: Threads
+) -> None:
+    files = SlowFiles()
+    with SharedStore.open(directory, options=OPTIONS, files=files) as shared:
+        shared.declare("q")
+        files.gate.clear()
+        threads.start(lambda: send(shared, "q", b"leads"))
+        wait_until(lambda: files.syncs == 1)
+
+        def interrupt(*arguments: object) -> None:
+            threads.start(lambda: send(shared, "q", b"follows"))
+            raise UndoneError
+
+        before = signal.signal(signal.SIGALRM, interrupt)
+        try:
+            signal.setitimer(signal.ITIMER_REAL, 0.05)
+            with pytest.raises(UndoneError):
+                send(shared, "q", b"interrupted")  # which nobody can take back any more
+        finally:
+            signal.signal(signal.SIGALRM, before)
+        wait_until(lambda: len(shared._core._waiting) == 1)
+        files.gate.set()
+        threads.join()
+        assert ready(shared, "q") == 3
+
+
 class SlowFiles(OsFiles):
     """Whose syncs wait for a gate, and then do nothing, or fail."""
 
