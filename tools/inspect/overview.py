@@ -36,7 +36,7 @@ def facts(image: StoreImage) -> Facts:
             "bytes": sum(one.size or 0 for one in image.index_files),
             "missing": [one.path for one in image.index_files if one.size is None],
         },
-        "checkpoint": image.tail.start._asdict() if image.tail.start.segment else None,
+        "checkpoint": _checkpoint(image),
         "log_tail": image.tail._asdict()
         | {"start": image.tail.start._asdict(), "end": image.tail.end._asdict()},
         "prepared": _prepared(image),
@@ -126,6 +126,12 @@ def last_recovery(directory: str) -> Facts | None:
         if isinstance(content, dict):
             return {"path": path, **content}
     return None
+
+
+def _checkpoint(image: StoreImage) -> Facts | None:
+    """Where the last one was; None where there is none, or the catalog does not say."""
+    start = image.tail.start
+    return start._asdict() if start.segment and not image.is_rebuilt else None
 
 
 def _queue(queue: QueueImage) -> Facts:

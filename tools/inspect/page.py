@@ -130,11 +130,16 @@ def show_segments(segments: list[Facts], most: int) -> None:
     total = sum(one["bytes"] for one in segments)
     garbage = sum(one["garbage_bytes"] or 0 for one in segments)
     percent = 100 * garbage / total if total else 0
-    text = f"Segments: {len(segments):,}, {size(total)}, {size(garbage)} ({percent:.0f} %) garbage"
-    out.print(heading(text))
+    is_known = any(one["live_bytes"] is not None for one in segments)
+    what = (
+        f"{size(garbage)} ({percent:.0f} %) garbage"
+        if is_known
+        else "how much of it is live is not known"
+    )
+    out.print(heading(f"Segments: {len(segments):,}, {size(total)}, {what}"))
     if not segments:
         return
-    if most and len(segments) > most:
+    if most and len(segments) > most and is_known:
         out.print("  live part of each, in the order of their messages:")
         fractions = [_live(one) for one in segments]
         width = max(out.width - 4, 10)
@@ -169,10 +174,12 @@ def _show_log(found: Facts) -> None:
             f"  checkpoint at segment {checkpoint['segment']}, offset {checkpoint['offset']:,}: "
             f"before LSN {checkpoint['lsn']:,}, message {checkpoint['message_id']:,}"
         )
+    elif found["catalog_reason"]:
+        out.print("  where the last checkpoint was is not known: all of the log was read")
     else:
         out.print("  no checkpoint: all of the log is read at a start")
     out.print(
-        f"  behind it {size(tail['bytes'])}: {tail['batches']:,} batches, "
+        f"  {'behind it' if checkpoint else 'in all'} {size(tail['bytes'])}: {tail['batches']:,} batches, "
         f"{counted(tail['messages'], 'message')}, {counted(tail['operations'], 'operation')}; "
         f"next is LSN {tail['end']['lsn']:,}"
     )

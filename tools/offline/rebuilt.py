@@ -10,14 +10,15 @@ segment that was dropped since are there again.
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
+from operator import or_
 from typing import Any
 
 from amqpstore.accounts import Account, Accounts
 from amqpstore.catalog import Value
 from amqpstore.checkpoint import POSITION
-from amqpstore.index import Bits, Entries, IndexState, no_entries
+from amqpstore.index import Bits, Entries, IndexState, contiguous, no_entries
 from amqpstore.log import Position
 from amqpstore.records import Gap, Kind, OperationKind, Record, decode_transaction
 from amqpstore.segments import Segment
@@ -33,7 +34,7 @@ class Uncounted(Accounts):
         """Nothing: what is live is not known of any segment."""
 
 
-class _Spans:
+class Spans:
     """Sequences of one queue, as disjoint ranges."""
 
     def __init__(self) -> None:
@@ -46,13 +47,24 @@ class _Spans:
         self._spans.append((first, end))
 
     def sort(self) -> None:
-        """Before they are looked at."""
-        self._spans.sort()
+        """Before they are looked at. Those that overlap, of copies, become one."""
+        disjoint: list[tuple[int, int]] = []
+        for first, end in sorted(self._spans):
+            if disjoint and first <= disjoint[-1][1]:
+                first, end = disjoint[-1][0], max(end, disjoint.pop()[1])
+            disjoint.append((first, end))
+        self._spans = disjoint
 
-    def has(self, sequence: int) -> bool:
-        """Whether a sequence is in one of them."""
-        place = bisect_right(self._spans, (sequence, 1 << 64)) - 1
-        return place >= 0 and sequence < self._spans[place][1]
+    def flags(self, sequences: Sequence[int]) -> Bits:
+        """For each of ascending sequences, whether it is in one of them."""
+        flags = Bits(len(sequences))
+        place = max(bisect_right(self._spans, (sequences[0], 1 << 64)) - 1, 0)
+        for first, end in self._spans[place:]:
+            if first > sequences[-1]:
+                break
+            start, stop = bisect_left(sequences, first), bisect_left(sequences, end)
+            flags[start:stop] = b"\1" * (stop - start)
+        return flags
 
 
 def rebuilt_tables(segments: Sequence[SegmentImage], index: Iterable[IndexImage]) -> Tables:
@@ -60,7 +72,7 @@ def rebuilt_tables(segments: Sequence[SegmentImage], index: Iterable[IndexImage]
     log = sorted(one.number for one in segments if not one.is_compacted)
     position = Position(log[0] if log else 0, 0, 1, 1)
     tables: Tables = {"store": {POSITION: position._asdict()}, "segments": {}, "marks": {}}
-    enqueued: dict[int, _Spans] = {}
+    enqueued: dict[int, Spans] = {}
     for segment in segments:
         if segment.is_compacted:
             key = f"{segment.number:010}"
@@ -75,7 +87,7 @@ def rebuilt_tables(segments: Sequence[SegmentImage], index: Iterable[IndexImage]
     return tables
 
 
-def _read_enqueues(segment: SegmentImage, enqueued: dict[int, _Spans]) -> None:
+def _read_enqueues(segment: SegmentImage, enqueued: dict[int, Spans]) -> None:
     for found, payload in segment.scan_payloads():
         if not isinstance(found, Record) or found.kind != Kind.TRANSACTION:
             continue
@@ -86,7 +98,7 @@ def _read_enqueues(segment: SegmentImage, enqueued: dict[int, _Spans]) -> None:
         for operation in operations:
             if operation.kind == OperationKind.ENQUEUE:
                 end = operation.first_sequence + operation.message_count
-                enqueued.setdefault(operation.queue_id, _Spans()).add(operation.first_sequence, end)
+                enqueued.setdefault(operation.queue_id, Spans()).add(operation.first_sequence, end)
 
 
 def _compacted_rows(segment: SegmentImage) -> tuple[Value, Value]:
@@ -112,21 +124,25 @@ def _compacted_rows(segment: SegmentImage) -> tuple[Value, Value]:
 
 
 def _index_rows(
-    index: Iterable[IndexImage], enqueued: dict[int, _Spans]
+    index: Iterable[IndexImage], enqueued: dict[int, Spans]
 ) -> Iterable[tuple[str, Value]]:
     """A row for each index file: of as much as is sound, and is not given by the log as well."""
-    given: dict[int, _Spans] = {}
+    given: dict[int, Spans] = {}
     for file in sorted(index, key=lambda one: (one.queue_id, one.number)):
         entries, end_bytes = _sound_entries(file)
         if not entries.sequences:
             continue
-        elsewhere = [one[file.queue_id] for one in (enqueued, given) if file.queue_id in one]
-        acked = Bits(
-            any(spans.has(sequence) for spans in elsewhere) for sequence in entries.sequences
-        )
-        mine = given.setdefault(file.queue_id, _Spans())
-        for sequence in entries.sequences:
-            mine.add(sequence, sequence + 1)
+        sequences = entries.sequences
+        acked = Bits(len(sequences))
+        for one in (enqueued, given):
+            if spans := one.get(file.queue_id):
+                acked = Bits(map(or_, acked, spans.flags(sequences)))
+        mine = given.setdefault(file.queue_id, Spans())
+        if contiguous(sequences, 0, len(sequences)):
+            mine.add(sequences[0], sequences[-1] + 1)
+        else:
+            for sequence in sequences:
+                mine.add(sequence, sequence + 1)
         mine.sort()
         state = IndexState(
             number=file.number,
