@@ -178,8 +178,9 @@ def _show_log(found: Facts) -> None:
         out.print("  where the last checkpoint was is not known: all of the log was read")
     else:
         out.print("  no checkpoint: all of the log is read at a start")
+    where = "behind it" if checkpoint else "in all"
     out.print(
-        f"  {'behind it' if checkpoint else 'in all'} {size(tail['bytes'])}: {tail['batches']:,} batches, "
+        f"  {where} {size(tail['bytes'])}: {tail['batches']:,} batches, "
         f"{counted(tail['messages'], 'message')}, {counted(tail['operations'], 'operation')}; "
         f"next is LSN {tail['end']['lsn']:,}"
     )
