@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from typing import NamedTuple
 
 import zstandard
 
@@ -19,10 +20,17 @@ FILE = f"{CATALOG}/data.mdb"
 _KNOWN = {*TABLES, "prepared"}
 
 
-def read_catalog(path: str, findings: Findings) -> Rows | None:
-    """The rows of every table, without those that are damaged; None where nothing can be read.
+class Catalog(NamedTuple):
+    """The rows that are as they should be, and table and key of those that are not."""
 
-    Args: path, the directory that the catalog is in.
+    rows: Rows
+    damaged: set[tuple[str, str]]
+
+
+def read_catalog(path: str, findings: Findings) -> Catalog | None:
+    """The rows of every table; None where nothing can be read.
+
+    Those that are damaged are left out of `rows`. Args: path, the directory that the catalog is in.
     """
     if not os.path.exists(os.path.join(path, os.path.basename(FILE))):
         findings.add("catalog-missing", FILE, "the file is missing")
@@ -45,9 +53,10 @@ def read_catalog(path: str, findings: Findings) -> Rows | None:
         image.close()
 
 
-def _rows(image: CatalogImage, findings: Findings) -> Rows:
+def _rows(image: CatalogImage, findings: Findings) -> Catalog:
     """Raises: DamageError."""
     rows: Rows = {}
+    damaged: set[tuple[str, str]] = set()
     for table in sorted(_KNOWN):
         try:
             rows[table] = image.rows(table)
@@ -59,12 +68,14 @@ def _rows(image: CatalogImage, findings: Findings) -> Rows:
         findings.add("table-unknown", FILE, f"nothing is known of a table {table!r}")
     for bad in image.bad_rows:
         name = bad.key.decode("utf-8", "backslashreplace")
+        damaged.add((bad.table, name))
         findings.add("row-damaged", FILE, f"table {bad.table}, row {name!r}: {bad.reason}")
     for table, key, reason in list(misshapen(rows)):
         findings.add("row-damaged", FILE, f"table {table}, row {key!r}: {reason}")
+        damaged.add((table, key))
         del rows[table][key]
     _check_dictionaries(rows, findings)
-    return rows
+    return Catalog(rows, damaged)
 
 
 def _check_dictionaries(rows: Rows, findings: Findings) -> None:

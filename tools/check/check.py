@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from amqpstore import marker
-from amqpstore.compression import Decompressor
+from amqpstore.compression import Decompressor, body_size
 from amqpstore.errors import DamageError, NotAStoreError
 from amqpstore.filenames import (
     CATALOG,
@@ -34,7 +34,7 @@ from tools.check.history import History, LogChecker, check_position
 from tools.check.index import IndexChecker, Live
 from tools.check.reading import StoreFile
 from tools.check.references import ReferenceChecker
-from tools.check.segments import Segment, SegmentReader, check_mark, segment_name
+from tools.check.segments import Segment, SegmentReader, check_mark, copied_from, segment_name
 from tools.check.shapes import Rows
 from tools.offline.holding import held
 from tools.offline.reading import ReadOnlyFiles
@@ -121,7 +121,9 @@ class _Check:
         if marked is None and not list(self._findings):
             self._findings.add("marker-missing", MARKER, "the file is missing")
         self._tell("the catalog", 0, 0)
-        rows = read_catalog(self._catalog, self._findings)
+        catalog = read_catalog(self._catalog, self._findings)
+        rows = catalog.rows if catalog else None
+        self._damaged_rows = catalog.damaged if catalog else set()
         if rows:
             self._findings.names |= {int(key): _name(row) for key, row in rows["queues"].items()}
         self._store_id = self._identify(marked, rows)
@@ -231,16 +233,34 @@ class _Check:
         start = self._position(rows)[0]
         for number in self._numbers:
             key = f"{number:010}"
-            if key in rows["segments"] or start <= number < FIRST_COMPACTED:
+            is_known = key in rows["segments"] or ("segments", key) in self._damaged_rows
+            if is_known or start <= number < FIRST_COMPACTED:
                 continue
             self._left_over.add(number)
+            if of := self._copied_from(number):
+                text = f"it is a copy of segment {of}: nothing in it counts"
+                self._findings.add("segment-copied", segment_name(number), text, 0)
+                continue
             does = "moves it to quarantine" if key in rows["quarantine"] else "removes it"
             text = f"nothing in it is live: the next start {does}"
             self._findings.add("file-left-over", segment_name(number), text)
         for name in self._list(INDEX):
-            if (found := index_key(name)) and f"{found[0]:020}-{found[1]:010}" not in rows["index"]:
+            found = index_key(name)
+            key = f"{found[0]:020}-{found[1]:010}" if found else ""
+            if found and key not in rows["index"] and ("index", key) not in self._damaged_rows:
                 text = "no row speaks of it: the next start removes it"
                 self._findings.add("file-left-over", f"{INDEX}/{name}", text, queue_id=found[0])
+
+    def _copied_from(self, number: int) -> int:
+        """The number of the segment that a file is a copy of; 0 where it is none."""
+        try:
+            file = StoreFile(self._files, self._directory, segment_name(number), self._findings)
+        except FileNotFoundError:
+            return 0
+        try:
+            return copied_from(file.read(0, HEADER.size), number)
+        finally:
+            file.close()
 
     # Segments.
 
@@ -273,7 +293,7 @@ class _Check:
             self._findings,
             store_id=self._store_id,
             seed=self._seed,
-            decompress=Decompressor(_dictionaries(rows)).decompress,
+            measure=_measure(rows),
         )
         log = LogChecker(rows, self._findings)
         total, done = sum(sizes.values()), 0
@@ -320,7 +340,12 @@ class _Check:
         self._out.index_files = len(rows["index"])
         self._tell("references", 0, 0)
         check_position(rows, self._segments, self._findings)
-        ReferenceChecker(rows, self._segments, history, self._findings).check(live)
+        is_whole = index.is_whole and not any(table == "index" for table, _ in self._damaged_rows)
+        if not is_whole:
+            text = "what all index files hold is not known, so references cannot be counted anew"
+            self._findings.add("not-compared", INDEX, text)
+        references = ReferenceChecker(rows, self._segments, history, self._findings)
+        references.check(live, is_whole=is_whole)
         self._check_queues(rows, history)
         self._check_marks(rows)
         self._check_prepared(rows)
@@ -367,7 +392,8 @@ class _Check:
             number = int(key)
             name = segment_name(number)
             account = rows["segments"].get(key)
-            if account is None and not start <= number < FIRST_COMPACTED:
+            is_known = account is not None or ("segments", key) in self._damaged_rows
+            if not is_known and not start <= number < FIRST_COMPACTED:
                 text = f"table marks, row {key!r}: segment {number} has no row in segments"
                 findings.add("row-orphaned", FILE, text)
                 continue
@@ -413,8 +439,14 @@ class _Check:
                 self._findings.add("prepared-queue-missing", FILE, text, queue_id=int(key))
 
 
-def _dictionaries(rows: Rows | None) -> dict[int, bytes]:
-    return {int(key): row for key, row in rows["dictionaries"].items()} if rows else {}
+def _measure(rows: Rows | None) -> Callable[[bytes], int]:
+    """How large a body was before it was compressed. Without the catalog, and so without its
+    dictionaries, it is only asked."""
+    if rows is None:
+        return body_size
+    dictionaries = {int(key): row for key, row in rows["dictionaries"].items()}
+    decompressor = Decompressor(dictionaries)
+    return lambda compressed: len(decompressor.decompress(compressed))
 
 
 def _name(definition: object) -> str:

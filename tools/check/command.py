@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 
 from amqpstore import StoreError
 from tools.check.board import board
 from tools.check.check import Checked, check
+from tools.offline import terminal
+from tools.offline.json_output import write_json
 
 _CLEAN, _FOUND, _NOT_CHECKED, _INTERRUPTED = 0, 1, 2, 130
 
@@ -40,7 +41,7 @@ def run(arguments: argparse.Namespace) -> int:
             checked = check(arguments.directory, live=arguments.live, tell=tell)
     except (StoreError, OSError) as error:
         if arguments.json:
-            _write_json({"error": str(error), "kind": type(error).__name__})
+            write_json({"error": str(error), "kind": type(error).__name__})
         else:
             sys.stderr.write(f"amqpstore check: {error}\n")
         return _NOT_CHECKED
@@ -48,14 +49,12 @@ def run(arguments: argparse.Namespace) -> int:
         sys.stderr.write("amqpstore check: interrupted\n")
         return _INTERRUPTED
     if arguments.json:
-        _write_json(as_json(checked))
+        write_json(as_json(checked))
     else:
-        # Here, so that the other verbs start without it.
-        from rich.console import Console
-
+        # Here, so that the other verbs start without what it draws with.
         from tools.check.report import print_report
 
-        print_report(checked, arguments.directory, Console())
+        print_report(checked, arguments.directory, terminal.console())
     return _FOUND if checked.is_damaged else _CLEAN
 
 
@@ -71,8 +70,3 @@ def as_json(checked: Checked) -> dict[str, object]:
         "index_files": checked.index_files,
         "findings": [finding.as_json() for finding in checked.findings],
     }
-
-
-def _write_json(found: dict[str, object]) -> None:
-    json.dump(found, sys.stdout, indent=1, ensure_ascii=False)
-    sys.stdout.write("\n")

@@ -36,6 +36,7 @@ CODES = {
     "segment-missing": _ERROR,
     "segment-short": _ERROR,
     "segment-header": _ERROR,
+    "segment-copied": _WARNING,
     "record-damaged": _ERROR,
     "message-malformed": _ERROR,
     "body-damaged": _ERROR,

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from amqpstore.filenames import INDEX, index_key
 from amqpstore.files import Files
 from amqpstore.index import Bits, Entries, IndexState, decode_block, no_entries
-from amqpstore.records import Gap, Kind, scan
+from amqpstore.records import Gap, Kind, Record, scan
 from tools.check.findings import Findings
 from tools.check.reading import StoreFile
 from tools.check.shapes import Rows
@@ -30,13 +30,17 @@ class Live(NamedTuple):
 
 
 class IndexChecker:
-    """Reads the index files of a store. Args: seed, of its checksums."""
+    """Reads the index files of a store. Args: seed, of its checksums.
+
+    `is_whole` says, when all are read, whether it is known what every queue holds.
+    """
 
     def __init__(self, files: Files, directory: str, seed: int, findings: Findings) -> None:
         self._files = files
         self._directory = directory
         self._seed = seed
         self._findings = findings
+        self.is_whole = True
 
     def check(self, rows: Rows) -> Iterator[list[Live]]:
         """What is live of each index file that has a row, in the order of queues and sequences."""
@@ -52,7 +56,9 @@ class IndexChecker:
                 text = f"it begins with sequence {state.first}, which another file has too"
                 self._findings.add("index-order", name, text, 0, queue_id=queue_id)
             last[queue_id] = state.end
-            if entries is not None:
+            if entries is None:
+                self.is_whole = False
+            else:
                 self._compare(name, queue_id, state, entries)
                 yield list(_live(queue_id, state, entries))
 
@@ -85,20 +91,31 @@ class IndexChecker:
             file.close()
         if file.size < state.end_bytes:
             text = f"it has {file.size} bytes, and {state.end_bytes} were written"
-            findings.add("index-damaged", name, text, file.size, queue_id=queue_id)
+            findings.add(
+                "index-damaged", name, text, file.size, queue_id=queue_id, messages=state.live
+            )
             return None
         if file.size > size:
             text = f"{file.size - size} bytes were written and not committed: they do not count"
             findings.add("index-behind-end", name, text, size, queue_id=queue_id)
-        return self._decode(name, queue_id, state.number, content)
+        return self._decode(name, queue_id, state, content)
 
-    def _decode(self, name: str, queue_id: int, number: int, content: bytes) -> Entries | None:
+    def _decode(
+        self, name: str, queue_id: int, state: IndexState, content: bytes
+    ) -> Entries | None:
         entries = no_entries()
         is_whole = True
-        for found in scan(content, number, self._seed):
+        for found in scan(content, state.number, self._seed):
             reason = self._extend(entries, queue_id, found, content)
             if reason:
-                self._findings.add("index-damaged", name, reason, found.offset, queue_id=queue_id)
+                self._findings.add(
+                    "index-damaged",
+                    name,
+                    reason,
+                    found.offset,
+                    queue_id=queue_id,
+                    messages=state.live if is_whole else 0,
+                )
                 is_whole = False
         for column in (entries.sequences, entries.ids):
             if any(map(int.__ge__, column, column[1:])):
@@ -107,21 +124,20 @@ class IndexChecker:
                 return None
         return entries if is_whole else None
 
-    def _extend(self, entries: Entries, queue_id: int, found: object, content: bytes) -> str:
+    def _extend(self, entries: Entries, queue_id: int, found: Record | Gap, content: bytes) -> str:
         """Add a record's entries. Returns why that cannot be done."""
         if isinstance(found, Gap):
             return f"{found.end - found.offset} bytes are no record: {found.reason}"
-        number, kind, start, end = found.number, found.kind, found.payload_offset, found.end  # type: ignore[attr-defined]
-        if kind != Kind.INDEX:
-            return f"a record of kind {kind} is in an index file"
+        if found.kind != Kind.INDEX:
+            return f"a record of kind {found.kind} is in an index file"
         try:
-            of_queue, block = decode_block(content[start:end])
+            of_queue, block = decode_block(content[found.payload_offset : found.end])
         except (ValueError, struct.error, OverflowError) as error:
             return str(error)
         if of_queue != queue_id:
             return f"it is of queue {of_queue}"
-        if not block.sequences or block.sequences[0] != number:
-            return f"its first sequence is not {number}"
+        if not block.sequences or block.sequences[0] != found.number:
+            return f"its first sequence is not {found.number}"
         if block.flags.count(0) != len(block.flags):
             return "entries have unknown flags"
         entries.extend(block)

@@ -6,11 +6,11 @@ import shlex
 from collections.abc import Iterator, Sequence
 
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from tools.check.check import Checked
 from tools.check.findings import CODES, Finding, Severity
+from tools.offline import terminal
 
 _COLOURS = {Severity.ERROR: "bold red", Severity.WARNING: "yellow", Severity.NOTE: "cyan"}
 _MOST_SHOWN = 12
@@ -35,22 +35,15 @@ def print_report(checked: Checked, directory: str, console: Console) -> None:
 
 
 def _print_group(severity: Severity, found: Sequence[Finding], console: Console) -> None:
-    table = Table(
-        title=f"{len(found)} {severity}{'s' if len(found) > 1 else ''}",
-        title_style=_COLOURS[severity],
-        title_justify="left",
-        show_edge=False,
-        pad_edge=False,
-        header_style="bold",
-    )
-    table.add_column("code", no_wrap=True)
-    table.add_column("where", overflow="fold")
-    table.add_column("queue", overflow="fold")
-    table.add_column("what", overflow="fold", ratio=1)
+    plural = "" if len(found) == 1 else "s"
+    console.print(Text(f"{len(found):,} {severity}{plural}", _COLOURS[severity]))
+    table = terminal.table("code", "where", "queue", "what", wrap="where queue what")
     for code, of_code in _by_code(found):
         for place, one in enumerate(of_code[:_MOST_SHOWN]):
             shown = Text(code if not place else "", style=_COLOURS[severity])
-            table.add_row(shown, Text(_where(one)), Text(_queue(one)), Text(one.text))
+            table.add_row(
+                shown, *(terminal.shown(text) for text in (_where(one), _queue(one), one.text))
+            )
         if rest := of_code[_MOST_SHOWN:]:
             messages = sum(one.messages for one in rest)
             about = f", {messages:,} messages" if messages else ""

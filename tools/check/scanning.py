@@ -119,7 +119,8 @@ class Scanner:
     """Scans one segment up to `end`. Use it once.
 
     Args: read, of a file, from an offset, so many bytes; segment, its number; seed, of the
-    checksums; decompress, of a body, raises ValueError where it cannot be done.
+    checksums; measure, how large a body was before it was compressed, raises ValueError where it
+    cannot be decompressed.
     """
 
     def __init__(
@@ -129,13 +130,13 @@ class Scanner:
         *,
         segment: int,
         seed: int,
-        decompress: Callable[[bytes], bytes],
+        measure: Callable[[bytes], int],
     ) -> None:
         self._read = read
         self._end = end
         self._segment = segment
         self._seed = seed
-        self._decompress = decompress
+        self._measure = measure
         self._out = Scanned()
         self._batch = Batch(0)
         self._names = (0, b"")
@@ -287,7 +288,11 @@ class Scanner:
             end = offset + self._next_record(1)
         else:
             end = self._base + gap.end
-        self._out.gaps.append(Gap(offset, end, gap.reason))
+        gaps = self._out.gaps
+        if gaps and (gaps[-1].end, gaps[-1].reason) == (offset, gap.reason):
+            gaps[-1] = gaps[-1]._replace(end=end)
+        else:
+            gaps.append(Gap(offset, end, gap.reason))
         self._batch.gaps += 1
         return end
 
@@ -298,7 +303,7 @@ class Scanner:
         elif record.flags:
             try:
                 compressed = payload[len(self._head) :]
-                size += len(self._decompress(compressed)) - len(compressed)
+                size += self._measure(compressed) - len(compressed)
             except ValueError as error:
                 unread = Unread(record.number, record.offset, str(error), is_body=True)
                 self._out.unread.append(unread)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from crc32c import crc32c
+
 from amqpstore.filenames import FIRST_COMPACTED, SEGMENTS
 from amqpstore.files import Files
 from amqpstore.log import FORMAT_VERSION
@@ -43,8 +45,8 @@ class Segment:
 class SegmentReader:
     """Reads the segments of one store.
 
-    Args: store_id, of 16 bytes, None where it is not known; seed, of its checksums; decompress,
-    of a body, raises ValueError.
+    Args: store_id, of 16 bytes, None where it is not known; seed, of its checksums; measure, how
+    large a body was before it was compressed, raises ValueError.
     """
 
     def __init__(
@@ -55,14 +57,14 @@ class SegmentReader:
         *,
         store_id: bytes | None,
         seed: int,
-        decompress: Callable[[bytes], bytes],
+        measure: Callable[[bytes], int],
     ) -> None:
         self._files = files
         self._directory = directory
         self._findings = findings
         self._store_id = store_id
         self._seed = seed
-        self._decompress = decompress
+        self._measure = measure
 
     def read(self, number: int, *, end: int | None, least: int, is_open: bool) -> Segment | None:
         """A segment; None where its file is missing, which is a finding.
@@ -93,7 +95,11 @@ class SegmentReader:
         if torn is not None:
             size = segment.end - torn
             text = f"the last batch was not whole when the process ended: {size} bytes do not count"
-            self._findings.add("batch-torn", file.name, text, torn)
+            if not torn and (of := copied_from(file.read(0, HEADER.size), number)):
+                text = f"it is a copy of segment {of}: nothing in it counts"
+                self._findings.add("segment-copied", file.name, text, 0)
+            else:
+                self._findings.add("batch-torn", file.name, text, torn)
             segment.end = torn
         if not is_open or torn != 0:
             self._check_header(segment)
@@ -103,7 +109,7 @@ class SegmentReader:
         return segment
 
     def _scan(self, read: Callable[[int, int], bytes], end: int, number: int) -> Scanned:
-        scanner = Scanner(read, end, segment=number, seed=self._seed, decompress=self._decompress)
+        scanner = Scanner(read, end, segment=number, seed=self._seed, measure=self._measure)
         return scanner.run()
 
     def _check_header(self, segment: Segment) -> None:
@@ -112,8 +118,6 @@ class SegmentReader:
         headers = segment.scanned.headers
         if not headers or headers[0][0]:
             text = "it does not begin with its SEGMENT record"
-            if any("written for segment" in gap.reason for gap in segment.scanned.gaps[:1]):
-                text = f"it is no segment {segment.number}: {segment.scanned.gaps[0].reason}"
             findings.add("segment-header", name, text, 0)
         for offset, number, payload in headers:
             if offset:
@@ -165,6 +169,15 @@ def check_mark(file: StoreFile, offset: int, message_id: int) -> bool:
         return False
     magic, kind, _, _, number, *_ = HEADER.unpack(header)
     return bool(magic == MAGIC and kind == Kind.MESSAGE and number == message_id)
+
+
+def copied_from(header: bytes, number: int) -> int:
+    """The number of the segment that a file was written as, where it is another's; else 0."""
+    if len(header) < HEADER.size:
+        return 0
+    magic, kind, _, _, of, written_in, _, checksum, _ = HEADER.unpack(header)
+    is_sound = magic == MAGIC and kind == Kind.SEGMENT and crc32c(header[:24]) == checksum
+    return int(of) if is_sound and of == written_in != number else 0
 
 
 def segment_name(number: int) -> str:
