@@ -55,15 +55,8 @@ def read_catalog(path: str, findings: Findings) -> Catalog | None:
 
 def _rows(image: CatalogImage, findings: Findings) -> Catalog:
     """Raises: DamageError."""
-    rows: Rows = {}
+    rows: Rows = {table: image.rows(table) for table in sorted(_KNOWN)}
     damaged: set[tuple[str, str]] = set()
-    for table in sorted(_KNOWN):
-        try:
-            rows[table] = image.rows(table)
-        except TypeError as error:
-            # A map whose key is a list, in msgpack that is no more.
-            rows[table] = {}
-            findings.add("row-damaged", FILE, f"table {table}: {error}")
     for table in sorted({*image.tables} - _KNOWN):
         findings.add("table-unknown", FILE, f"nothing is known of a table {table!r}")
     for bad in image.bad_rows:

@@ -29,7 +29,7 @@ from amqpstore.filenames import (
 from amqpstore.files import Files
 from amqpstore.records import HEADER, SEGMENT_PAYLOAD, Kind, Record, checksum_seed, record_at
 from tools.check.catalog import FILE, read_catalog
-from tools.check.findings import Findings, Severity
+from tools.check.findings import Findings
 from tools.check.history import History, LogChecker, check_position
 from tools.check.index import IndexChecker, Live
 from tools.check.reading import StoreFile
@@ -72,7 +72,7 @@ class Checked:
     @property
     def is_damaged(self) -> bool:
         """Whether anything was found that a crash or a repair does not leave."""
-        return any(found.severity is not Severity.NOTE for found in self.findings)
+        return bool(self.findings.of_harm())
 
 
 def check(directory: str, *, live: bool = False, tell: Tell = lambda *_: None) -> Checked:

@@ -136,6 +136,6 @@ class Findings:
         """Those of a severity."""
         return [found for found in self._found if found.severity is severity]
 
-    def keep(self, findings: list[Finding]) -> None:
-        """Have only these."""
-        self._found = findings
+    def of_harm(self) -> list[Finding]:
+        """Errors and warnings: what a crash or a repair does not leave."""
+        return [found for found in self._found if found.severity is not Severity.NOTE]

@@ -77,7 +77,10 @@ class History:
     def _publish(self, queues: list[Queue]) -> None:
         rng = self._rng
         envelope = Envelope(
-            "amq.topic", rng.choice(["a.b", "grüße"]), b"\x10\x00\x02", persistent=rng.random() < 0.9
+            "amq.topic",
+            rng.choice(["a.b", "grüße"]),
+            b"\x10\x00\x02",
+            persistent=rng.random() < 0.9,
         )
         messages = [
             Message(envelope, b'{"order": %d, "state": "new"}' % n + b"x" * rng.choice([0, 9, 900]))
@@ -91,4 +94,6 @@ class History:
         if isinstance(run, MessageDamagedError):
             raise run
         if isinstance(run, Run):
-            self.store.ack(queue, run) if self._rng.random() < 0.7 else self.store.requeue(queue, run)
+            self.store.ack(queue, run) if self._rng.random() < 0.7 else self.store.requeue(
+                queue, run
+            )
