@@ -39,6 +39,13 @@ def test_only_what_does_no_harm_is_not_noticed() -> None:
     assert unnoticed == UNNOTICED
 
 
+@pytest.mark.parametrize(("name", "codes"), [("golden", set()), ("torn", {"batch-torn"})])
+def test_what_was_not_damaged_is_sound(name: str, codes: set[str]) -> None:
+    found = expected(os.path.join(ROOT, "v1", name, "store"), [])
+    assert found["exit"] == 0
+    assert {one["code"] for one in found["findings"]} == codes
+
+
 def test_the_cases_are_small() -> None:
     sizes = [
         os.path.getsize(os.path.join(parent, name))
