@@ -17,8 +17,6 @@ from tools.offline.catalog import CatalogImage
 
 FILE = f"{CATALOG}/data.mdb"
 
-_KNOWN = {*TABLES, "prepared"}
-
 
 class Catalog(NamedTuple):
     """The rows that are as they should be, and table and key of those that are not."""
@@ -55,9 +53,9 @@ def read_catalog(path: str, findings: Findings) -> Catalog | None:
 
 def _rows(image: CatalogImage, findings: Findings) -> Catalog:
     """Raises: DamageError."""
-    rows: Rows = {table: image.rows(table) for table in sorted(_KNOWN)}
+    rows: Rows = {table: image.rows(table) for table in TABLES}
     damaged: set[tuple[str, str]] = set()
-    for table in sorted({*image.tables} - _KNOWN):
+    for table in sorted({*image.tables} - {*TABLES}):
         findings.add("table-unknown", FILE, f"nothing is known of a table {table!r}")
     for bad in image.bad_rows:
         name = bad.key.decode("utf-8", "backslashreplace")

@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import Any
 
 from amqpstore import marker
 from amqpstore.compression import Decompressor, body_size
@@ -32,9 +31,11 @@ from tools.check.catalog import FILE, read_catalog
 from tools.check.findings import Findings
 from tools.check.history import History, LogChecker, check_position
 from tools.check.index import IndexChecker, Live
+from tools.check.marks import MarkChecker
+from tools.check.prepared import Holdings, check_prepared
 from tools.check.reading import StoreFile
 from tools.check.references import ReferenceChecker
-from tools.check.segments import Segment, SegmentReader, check_mark, copied_from, segment_name
+from tools.check.segments import Segment, SegmentReader, copied_from, segment_name
 from tools.check.shapes import Rows
 from tools.offline.holding import held
 from tools.offline.reading import ReadOnlyFiles
@@ -67,6 +68,7 @@ class Checked:
     segments: int = 0
     segment_bytes: int = 0
     index_files: int = 0
+    prepared: int = 0
     is_compared: bool = False
 
     @property
@@ -347,22 +349,16 @@ class _Check:
         references = ReferenceChecker(rows, self._segments, history, self._findings)
         references.check(live, is_whole=is_whole)
         self._check_queues(rows, history)
-        self._check_marks(rows)
-        self._check_prepared(rows)
-        self._out.queues = len(rows["queues"])
-        self._out.messages = self._count(rows, live, history)
+        damaged = {key for table, key in self._damaged_rows if table == "segments"}
+        marks = MarkChecker(self._files, self._directory, self._segments, damaged, self._findings)
+        marks.check(rows)
+        holdings = Holdings(live, history)
+        check_prepared(rows, holdings, history, self._findings)
+        owned = rows["queues"].keys() - rows["prepared"].keys()
+        self._out.prepared = len(rows["prepared"])
+        self._out.queues = len(owned)
+        self._out.messages = sum(holdings.count(int(key)) for key in owned)
         self._out.is_compared = True
-
-    def _count(self, rows: Rows, live: list[Live], history: History) -> int:
-        """How many messages are in queues that are there."""
-        fresh = (one.operation for one in history.fresh)
-        runs = [(one.queue_id, one.first_sequence, len(one.sizes)) for one in live]
-        runs += [(one.queue_id, one.first_sequence, one.message_count) for one in fresh]
-        count = 0
-        for queue_id, first, size in runs:
-            if f"{queue_id:020}" in rows["queues"]:
-                count += size - history.removed_of(queue_id, first, first + size)
-        return count
 
     def _check_queues(self, rows: Rows, history: History) -> None:
         findings = self._findings
@@ -382,61 +378,6 @@ class _Check:
         if highest >= (following := rows["store"].get("next_queue_id", 1)):
             text = f"queue {highest} is there, and {following} is said to be next"
             findings.add("queue-id-too-low", FILE, text, queue_id=highest)
-
-    def _check_marks(self, rows: Rows) -> None:
-        """The tables by which messages are found."""
-        findings = self._findings
-        start = self._position(rows)[0]
-        last_end = 0
-        for key, row in sorted(rows["marks"].items(), key=lambda item: item[1]["first_id"]):
-            number = int(key)
-            name = segment_name(number)
-            account = rows["segments"].get(key)
-            is_known = account is not None or ("segments", key) in self._damaged_rows
-            if not is_known and not start <= number < FIRST_COMPACTED:
-                text = f"table marks, row {key!r}: segment {number} has no row in segments"
-                findings.add("row-orphaned", FILE, text)
-                continue
-            if segment := self._segments.get(number):
-                self._check_offsets(segment, row)
-            if row["first_id"] < min(last_end, row["end_id"]):
-                text = f"ids from {row['first_id']} on are said to be in another segment too"
-                findings.add("marks-wrong", name, text)
-            last_end = max(last_end, row["end_id"])
-            if (
-                account
-                and account["live_count"]
-                and not (
-                    row["first_id"] <= account["first_id"] and account["end_id"] <= row["end_id"]
-                )
-            ):
-                text = f"it has ids from {account['first_id']} to {account['end_id'] - 1}, and is"
-                text = f"{text} searched for those from {row['first_id']} to {row['end_id'] - 1}"
-                findings.add("marks-wrong", name, text)
-        for key, row in rows["segments"].items():
-            if row["live_count"] and key not in rows["marks"]:
-                findings.add("marks-wrong", segment_name(int(key)), "it has no row in marks")
-
-    def _check_offsets(self, segment: Segment, row: Any) -> None:
-        try:
-            file = StoreFile(self._files, self._directory, segment.name, self._findings)
-        except FileNotFoundError:
-            return
-        try:
-            for message_id, offset in zip(row["ids"], row["offsets"], strict=True):
-                if not check_mark(file, offset, message_id) and not segment.in_gap(offset):
-                    text = f"message {message_id} is said to be at {offset}, and is not"
-                    self._findings.add(
-                        "marks-wrong", segment.name, text, offset, message_id=message_id, messages=1
-                    )
-        finally:
-            file.close()
-
-    def _check_prepared(self, rows: Rows) -> None:
-        for key in rows["prepared"]:
-            if key not in rows["queues"]:
-                text = f"the prepared transaction of queue {int(key)}: the queue is not there"
-                self._findings.add("prepared-queue-missing", FILE, text, queue_id=int(key))
 
 
 def _measure(rows: Rows | None) -> Callable[[bytes], int]:

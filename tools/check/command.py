@@ -65,6 +65,7 @@ def as_json(checked: Checked) -> dict[str, object]:
         "compared": checked.is_compared,
         "queues": checked.queues,
         "messages": checked.messages,
+        "prepared": checked.prepared,
         "segments": checked.segments,
         "segment_bytes": checked.segment_bytes,
         "index_files": checked.index_files,

@@ -66,6 +66,7 @@ CODES = {
     "quarantined": _NOTE,
     "quarantine-missing": _WARNING,
     "prepared-queue-missing": _ERROR,
+    "prepared-incomplete": _ERROR,
     "not-compared": _NOTE,
 }
 """Every code, and its severity. Codes are stable: scripts and repair plans name them."""

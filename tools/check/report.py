@@ -74,6 +74,8 @@ def _looked_at(checked: Checked) -> str:
     text = f"{text} index files: {checked.index_files:,}"
     if checked.is_compared:
         text = f"{text}, queues: {checked.queues:,}, messages in them: {checked.messages:,}"
+    if checked.prepared:
+        text = f"{text}, prepared transactions: {checked.prepared:,}"
     return f"{text}. Nothing was changed."
 
 

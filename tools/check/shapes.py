@@ -164,7 +164,26 @@ def _dictionaries(_key: str, row: Any) -> str:
 
 
 def _prepared(_key: str, row: Any) -> str:
-    return "" if isinstance(row, dict) else "it is no map"
+    if not isinstance(row, dict) or "label" not in row:
+        return "it is no transaction"
+    for name, size in (("locked", 3), ("publishes", 4)):
+        if not isinstance(row.get(name), list) or not all(
+            isinstance(one, list) and len(one) == size and all(map(_is_number, one[:3]))
+            for one in row[name]
+        ):
+            return f"{name} is no list of {size} values each"
+    placements = (one for publish in row["publishes"] for one in _list(publish[3]))
+    if not all(
+        isinstance(one, list) and len(one) == 3 and all(map(_is_number, one[:2]))
+        for one in placements
+    ):
+        return "publishes has no lists of queues"
+    return ""
+
+
+def _list(value: object) -> list[Any]:
+    """What is none has one element that is wrong."""
+    return value if isinstance(value, list) else [None]
 
 
 _LOOKS: dict[str, Callable[[str, Any], str]] = {

@@ -5,9 +5,10 @@ import os
 from collections.abc import Callable
 from typing import Any
 
+import lmdb
 import pytest
 
-from amqpstore import Envelope, Message, Options, Store, marker
+from amqpstore import Envelope, Message, Options, Run, Store, marker
 from amqpstore.catalog import Change, LmdbCatalog
 from amqpstore.files import File, OsFiles
 from amqpstore.index import decode_block, encode_block
@@ -313,16 +314,53 @@ def test_a_disk_that_cannot_read(kept: Forged, call: str, monkeypatch: pytest.Mo
     assert "file-unreadable" in kept.found()
 
 
-@pytest.mark.parametrize(
-    ("table", "code"), [("prepared", "prepared-queue-missing"), ("strange", "table-unknown")]
-)
-def test_a_table_that_this_version_does_not_write(kept: Forged, table: str, code: str) -> None:
-    import lmdb
-    import msgpack
-
+def test_a_table_that_this_version_does_not_write(kept: Forged) -> None:
     path = os.path.join(kept.directory, "catalog")
     with lmdb.open(path, max_dbs=64) as environment:
-        database = environment.open_db(table.encode())
+        database = environment.open_db(b"strange")
         with environment.begin(database, write=True) as transaction:
-            transaction.put(f"{9:020}".encode(), msgpack.packb({}))
+            transaction.put(b"key", b"value")
+    assert set(kept.found()) == {"table-unknown"}
+
+
+def prepared(*locked: list[int], publishes: list[Any] | None = None) -> dict[str, Any]:
+    return {"label": "one", "locked": list(locked), "publishes": publishes or []}
+
+
+@pytest.mark.parametrize(
+    ("code", "queue_id", "row"),
+    [
+        ("prepared-queue-missing", 9, prepared()),
+        ("prepared-incomplete", 2, prepared(publishes=[[2, 5, 0, [[1, 0, None]]]])),
+        ("prepared-incomplete", 2, prepared([1, 1, 1])),
+        ("row-damaged", 2, {"label": "one"}),
+        ("row-damaged", 2, prepared([1, 2])),
+        ("row-damaged", 2, prepared(publishes=[[2, 5, 0, [[1, 0]]]])),
+        ("row-damaged", 2, prepared(publishes=[[2, 5, 0, 7]])),
+    ],
+)
+def test_a_prepared_transaction_that_is_not_all_there(
+    kept: Forged, code: str, queue_id: int, row: dict[str, Any]
+) -> None:
+    # The first message of queue 1 is acked behind the checkpoint.
+    kept.segment(2, kept.batch(9, range(0), op(ACK, 1, 1, 1), segment=2))
+    assert kept.found() == {}
+    kept.rows(Change("prepared", f"{queue_id:020}", row))
     assert set(kept.found()) == {code}
+
+
+def test_a_prepared_transaction_that_is_undecided(forged: Forged) -> None:
+    store = Store.open(forged.directory, options=OPTIONS, worker=InlineWorker())
+    orders, audit = store.queues.values()
+    store.publish([orders], [Message(ENVELOPE, b"one"), Message(ENVELOPE, b"two")])
+    store.sync()
+    run = store.take(orders, 1)
+    assert isinstance(run, Run)
+    transaction = store.transaction()
+    transaction.ack(orders, run)
+    transaction.publish([audit], [Message(ENVELOPE, b"three")])
+    transaction.prepare("one")
+    store.close()
+    checked = check(forged.directory)
+    assert list(checked.findings) == []
+    assert (checked.prepared, checked.queues, checked.messages) == (1, 2, 2)
