@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from amqpstore import StoreError
+from amqpstore import StoreError, StoreLockedError
 from tools.check.board import board
 from tools.check.check import Checked, check
 from tools.offline import terminal
@@ -40,10 +40,13 @@ def run(arguments: argparse.Namespace) -> int:
         with board() as tell:
             checked = check(arguments.directory, live=arguments.live, tell=tell)
     except (StoreError, OSError) as error:
+        text = str(error)
+        if isinstance(error, StoreLockedError):
+            text = f"{text} With --live it is checked while the broker runs."
         if arguments.json:
-            write_json({"error": str(error), "kind": type(error).__name__})
+            write_json({"error": text, "kind": type(error).__name__})
         else:
-            sys.stderr.write(f"amqpstore check: {error}\n")
+            sys.stderr.write(f"amqpstore check: {text}\n")
         return _NOT_CHECKED
     except KeyboardInterrupt:
         sys.stderr.write("amqpstore check: interrupted\n")
