@@ -298,6 +298,7 @@ class _Check:
             measure=_measure(rows),
         )
         log = LogChecker(rows, self._findings)
+        position = self._position(rows)[0] if rows else 0
         total, done = sum(sizes.values()), 0
         for number in sorted(numbers):
             self._tell(segment_name(number), done, total)
@@ -311,6 +312,9 @@ class _Check:
                 self._out.segment_bytes += sizes[number]
                 if not segment.is_compacted:
                     log.check(segment)
+                if number != position:
+                    # They are many, and nobody looks at them again.
+                    segment.scanned.batches = []
         self._tell("", total, total)
         return log.history
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 
 from amqpstore.files import Files
@@ -27,9 +26,9 @@ class StoreFile:
         """`size` bytes from `offset`, fewer only at the end of the file."""
         try:
             return self._file.read(offset, size)
-        except OSError as error:
-            if error.errno != errno.EIO:
-                raise
+        except OSError:
+            # Some of it may be readable.
+            pass
         end = min(offset + size, self.size)
         pages = (
             self._page(start, min(_PAGE_BYTES, end - start))
@@ -41,8 +40,6 @@ class StoreFile:
         try:
             return self._file.read(offset, size).ljust(size, b"\0")
         except OSError as error:
-            if error.errno != errno.EIO:
-                raise
             self._findings.add("file-unreadable", self.name, str(error), offset)
             return bytes(size)
 

@@ -194,14 +194,19 @@ class Scanner:
         checksum = crc32c
         starts = content.startswith
         ids = self._ids
-        if ids is None or self._batch.tag < 0:
+        place = offset - self._base
+        last = size - 32
+        if ids is None or place > last:
             return offset
         lead = _PLAIN_MESSAGE + self._batch.tag
+        if self._batch.tag < 0:
+            # The first record of a batch says which batch it is.
+            lead = unpack(content, place)[0]
+            if lead & ~0xFFFF != _PLAIN_MESSAGE:
+                return offset
         head = self._head
         append = ids.sizes.append
         wanted = first = ids.end_id
-        place = offset - self._base
-        last = size - 32
         while place <= last:
             leads, number, written_in, length, header_checksum, payload_checksum = unpack(
                 content, place
@@ -225,6 +230,7 @@ class Scanner:
             wanted += 1
             place = end
         if wanted > first:
+            self._batch.tag = lead & 0xFFFF
             self._note(first, wanted)
         return self._base + place
 
@@ -261,9 +267,8 @@ class Scanner:
             found = Gap(found.offset, found.end, f"number {found.number} does not ascend")
         if isinstance(found, Gap):
             return self._gap(found, offset)
-        record = found._replace(
-            offset=offset, payload_offset=base + found.payload_offset, end=base + found.end
-        )
+        kind, batch, number, _, start, end, flags = found
+        record = Record(kind, batch, number, offset, base + start, base + end, flags)
         payload = content[found.payload_offset : found.end]
         self._last[record.kind] = record.number
         if record.kind == Kind.SEGMENT:
@@ -283,9 +288,10 @@ class Scanner:
     def _gap(self, gap: Gap, offset: int) -> int:
         if gap.end == gap.offset:
             # The next record may be anywhere.
-            self._content = self._read(offset, self._end - offset)
-            self._base = offset
-            end = offset + self._next_record(1)
+            if self._base + len(self._content) < self._end:
+                self._content = self._read(offset, self._end - offset)
+                self._base = offset
+            end = self._base + self._next_record(offset - self._base + 1)
         else:
             end = self._base + gap.end
         gaps = self._out.gaps
