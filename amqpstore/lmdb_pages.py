@@ -131,7 +131,9 @@ class _Walk:
     def _page(self, page: int, kind: int) -> bytes:
         """The content of a page that must be of this kind."""
         self._claim(page)
-        content = self._file.read(page * self._page_bytes, self._page_bytes)
+        # A number that is damaged may be larger than any offset.
+        is_there = page * self._page_bytes < self._file.size()
+        content = self._file.read(page * self._page_bytes, self._page_bytes) if is_there else b""
         if len(content) < self._page_bytes:
             self._damaged(page, "the file ends before it")
         number, _, flags, *_ = _PAGE_HEADER.unpack_from(content)
@@ -194,6 +196,8 @@ class _Walk:
         (pages,) = struct.unpack_from("=I", first, 12)
         if not value_bytes <= pages * self._page_bytes - _PAGE_HEADER.size:
             self._damaged(page, f"{value_bytes} bytes are said to be in {pages} pages")
+        if (page + pages - 1) * self._page_bytes >= self._file.size():
+            self._damaged(page, "the file ends within it")
         for following in range(page + 1, page + pages):
             self._claim(following)
         value = self._file.read(page * self._page_bytes + _PAGE_HEADER.size, value_bytes)

@@ -8,12 +8,14 @@ from importlib.metadata import version
 
 from tools import serve
 from tools.bench import command as bench
+from tools.check import command as check
 from tools.drill import command as drill
 from tools.inspect import command as inspect
 from tools.stats import command as stats
 
 _VERBS = {
     "serve": (serve, "run the broker"),
+    "check": (check, "look for damage in a data directory, without changing it"),
     "bench": (bench, "measure a broker, ours or another"),
     "drill": (drill, "break a store that may be broken, and see what survives"),
     "inspect": (inspect, "show what is in a store"),

@@ -73,7 +73,7 @@ class CatalogImage:
                         if decoded is None:
                             raise ValueError("it is nil")  # noqa: TRY301 - as what unpackb raises
                         rows[bytes(key).decode()] = decoded
-                    except (ValueError, msgpack.UnpackException) as error:
+                    except (ValueError, TypeError, msgpack.UnpackException) as error:
                         self.bad_rows.append(BadRow(table, bytes(key), str(error)))
         except lmdb.Error as error:
             raise DamageError(self.path, 0, f"table {table}: {error}") from error
