@@ -9,11 +9,13 @@ from importlib.metadata import version
 from tools import serve
 from tools.bench import command as bench
 from tools.drill import command as drill
+from tools.inspect import command as inspect
 
 _VERBS = {
     "serve": (serve, "run the broker"),
     "bench": (bench, "measure a broker, ours or another"),
     "drill": (drill, "break a store that may be broken, and see what survives"),
+    "inspect": (inspect, "show what is in a store"),
 }
 
 

@@ -140,7 +140,7 @@ class Snapshot:
             before = last_transaction(catalog)
             files = HeldFiles()
             try:
-                _copy(catalog, os.path.join(self.catalog_path, FILE_NAME))
+                _copy_file(catalog, os.path.join(self.catalog_path, FILE_NAME))
                 for name in (SEGMENTS, INDEX, QUARANTINE):
                     files.hold(f"{directory}/{name}")
                 if last_transaction(catalog) == before:
@@ -154,7 +154,22 @@ class Snapshot:
         raise SnapshotError(directory)
 
 
-def _copy(source: str, target: str) -> None:
+def copy_catalog(directory: str, target: str) -> None:
+    """Copy the catalog of a store, as one of its commits left it, to the directory `target`.
+
+    Raises: SnapshotError, DamageError, OSError.
+    """
+    catalog = os.path.join(directory, CATALOG, FILE_NAME)
+    for _ in range(_ATTEMPTS):
+        before = last_transaction(catalog)
+        _copy_file(catalog, os.path.join(target, FILE_NAME))
+        if last_transaction(catalog) == before:
+            return
+        time.sleep(_PAUSE_S)
+    raise SnapshotError(directory)
+
+
+def _copy_file(source: str, target: str) -> None:
     """Copy the bytes of a file, its first ones first: LMDB's choice of a state is in them."""
     file = OsFiles().open(source)
     try:

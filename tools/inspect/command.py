@@ -1,0 +1,116 @@
+"""The command line of `amqpstore inspect`."""
+
+from __future__ import annotations
+
+import argparse
+
+from tools.inspect import follow, message, overview, queue, segment, transaction
+from tools.offline.exits import EXIT_CODES, run_tool
+from tools.offline.image import StoreImage
+from tools.offline.json_output import write_json
+
+_DEFAULT_LIMIT = 20
+_FOLLOW_LIMIT = 10
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the directory, what of it is looked at, and the options of all."""
+    parser.description = (
+        "Show what is in the data directory DIR of a broker that does not run, or, with --live, of "
+        "one that does. Nothing in it is changed."
+    )
+    parser.epilog = EXIT_CODES
+    parser.add_argument("data", metavar="DIR", help="the data directory")
+    _add_common(parser)
+    parser.add_argument(
+        "--follow",
+        action="store_true",
+        help="show the log as it grows, until Ctrl-C; a broker may run",
+    )
+    what = parser.add_subparsers(
+        dest="what", metavar="WHAT", help="one thing in it, instead of the whole"
+    )
+    one = what.add_parser("segment", help="one segment and its records")
+    one.add_argument("number", type=_number, metavar="N", help="its number")
+    one.add_argument("--first", type=_number, default=0, metavar="OFFSET", help="from there on")
+    _add_common(one, is_part=True)
+    one = what.add_parser("queue", help="one queue and its messages")
+    one.add_argument("name", metavar="NAME", help="its name, or #ID")
+    one.add_argument("--vhost", metavar="VHOST", help="where several have a queue of that name")
+    one.add_argument("--first", type=_number, default=0, metavar="SEQUENCE", help="from there on")
+    _add_common(one, is_part=True)
+    one = what.add_parser("message", help="one message: header, routing, properties, body, queues")
+    one.add_argument("number", type=_number, metavar="ID", help="its id in the store")
+    one.add_argument("--body", choices=message.FORMS, help="all of the body, in this form")
+    _add_common(one, is_part=True)
+    one = what.add_parser("transaction", help="one transaction of the log: its operations")
+    one.add_argument("number", type=_number, metavar="LSN", help="its log sequence number")
+    _add_common(one, is_part=True)
+
+
+def _add_common(parser: argparse.ArgumentParser, *, is_part: bool = False) -> None:
+    # Before or behind WHAT: where they are not given behind it, those before it hold.
+    absent = argparse.SUPPRESS
+    parser.add_argument(
+        "--live",
+        action="store_true",
+        default=absent if is_part else False,
+        help="where a broker runs on DIR: show a snapshot",
+    )
+    parser.add_argument(
+        "--json",
+        action="store_true",
+        default=absent if is_part else False,
+        help="print one JSON object; with --follow, one a line",
+    )
+    parser.add_argument(
+        "--limit",
+        type=_number,
+        default=absent if is_part else None,
+        metavar="N",
+        help=f"rows of a list, 0 is all (default {_DEFAULT_LIMIT}; with --follow "
+        f"{_FOLLOW_LIMIT} of what is there already)",
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Show it. Returns the exit code."""
+    if arguments.follow:
+        return run_tool("inspect", lambda: _follow(arguments), has_live=True)
+    return run_tool("inspect", lambda: _inspect(arguments), has_live=True)
+
+
+def _follow(arguments: argparse.Namespace) -> None:
+    limit = _FOLLOW_LIMIT if arguments.limit is None else arguments.limit or None
+    show = follow.show_json if arguments.json else follow.show_line
+    follow.follow(arguments.data, show, limit)
+
+
+def _inspect(arguments: argparse.Namespace) -> None:
+    limit = _DEFAULT_LIMIT if arguments.limit is None else arguments.limit
+    with StoreImage.open(arguments.data, live=arguments.live) as image:
+        if arguments.what == "segment":
+            found = segment.facts(image, arguments.number, arguments.first, limit)
+            write_json(found) if arguments.json else segment.show(found)
+        elif arguments.what == "queue":
+            found = queue.facts(image, arguments.name, arguments.vhost, arguments.first, limit)
+            write_json(found) if arguments.json else queue.show(found)
+        elif arguments.what == "message":
+            found = message.facts(image, arguments.number, arguments.body)
+            write_json(found) if arguments.json else message.show(found)
+        elif arguments.what == "transaction":
+            found = transaction.facts(image, arguments.number)
+            write_json(found) if arguments.json else transaction.show(found)
+        else:
+            found = overview.facts(image)
+            write_json(found) if arguments.json else overview.show(found, limit)
+
+
+def _number(text: str) -> int:
+    number = int(text)
+    if number < 0:
+        raise argparse.ArgumentTypeError("it must not be negative")
+    return number
+
+
+_number.__name__ = "number"

@@ -1,0 +1,385 @@
+"""The whole of a store on one page."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from tools.offline.contents import plain
+from tools.offline.image import StoreImage
+from tools.offline.queues import QueueImage
+from tools.offline.segments import SegmentHeader, SegmentImage
+from tools.offline.terminal import console, heading, shown, size, split_bar, strip, table, when
+
+REPORTS = "reports"
+
+Facts = dict[str, Any]
+
+_BAR = 20
+
+
+def facts(image: StoreImage) -> Facts:
+    """All of it. Reads the index files."""
+    return {
+        **store_facts(image),
+        "vhosts": sorted(image.rows("vhosts")),
+        "users": sorted(image.rows("users")),
+        "exchanges": _exchanges(image),
+        "bindings": len(image.rows("bindings")),
+        "policies": len(image.rows("policies")),
+        "queues": queue_facts(image.queues),
+        "segments": [segment_facts(one) for one in image.segments],
+        "quarantined_segments": [segment_facts(one) for one in image.quarantined],
+        "index_files": {
+            "count": len(image.index_files),
+            "bytes": sum(one.size or 0 for one in image.index_files),
+            "missing": [one.path for one in image.index_files if one.size is None],
+        },
+        "checkpoint": image.tail.start._asdict() if image.tail.start.segment else None,
+        "log_tail": image.tail._asdict()
+        | {"start": image.tail.start._asdict(), "end": image.tail.end._asdict()},
+        "prepared": _prepared(image),
+        "damage": [
+            {"path": path, "offset": offset, "bytes": count, "reason": reason}
+            for path, offset, count, reason in image.report.damage
+        ],
+        "lost": len(image.report.lost),
+        "orphaned": len(image.report.orphaned),
+        "unknown_files": image.report.unknown_files,
+        "last_recovery": last_recovery(image.directory),
+    }
+
+
+def store_facts(image: StoreImage) -> Facts:
+    """Which store it is, and what of it cannot be read."""
+    return {
+        "directory": image.directory,
+        "format_version": image.format_version,
+        "store_id": image.store_id.hex if image.store_id else None,
+        "is_live": image.is_live,
+        "taken_ms": image.taken_ms,
+        "marker_reason": image.marker_reason,
+        "catalog_reason": image.catalog_reason,
+        "bad_rows": [
+            {"table": row.table, "key": plain(row.key), "reason": row.reason}
+            for row in image.catalog.bad_rows
+        ],
+    }
+
+
+def queue_facts(queues: Iterable[QueueImage]) -> list[Facts]:
+    """The queues as a broker has them: the levels of one with priorities are taken together."""
+    together: dict[tuple[str | None, str | None, int], Facts] = {}
+    for queue in queues:
+        totals = queue.totals()
+        key = (queue.vhost, queue.name, 0 if queue.name is not None else queue.id)
+        found = together.setdefault(key, _queue(queue))
+        found["ids"].append(queue.id)
+        found["ready"] += totals.ready
+        found["delivered"] += totals.delivered
+        found["bytes"] += totals.bytes
+        found["lost"] += len(queue.lost)
+        found["unreadable"] += totals.unreadable
+    return list(together.values())
+
+
+def segment_facts(segment: SegmentImage) -> Facts:
+    """One segment, without reading its records."""
+    header = segment.header() if segment.size else None
+    account = segment.account
+    return {
+        "number": segment.number,
+        "state": segment.state.value,
+        "path": segment.path,
+        "bytes": segment.size,
+        "live_bytes": segment.live_bytes if account else None,
+        "garbage_bytes": segment.garbage_bytes if account else None,
+        "messages": account.count if account else None,
+        "live_messages": account.live_count if account else None,
+        "first_id": segment.first_id,
+        "end_id": segment.end_id,
+        "end": segment.end,
+        "created_ms": header.created_ms if isinstance(header, SegmentHeader) else None,
+        "damage": [
+            {"offset": offset, "bytes": count, "reason": reason}
+            for offset, count, reason in segment.damage
+        ],
+    }
+
+
+def last_recovery(directory: str) -> Facts | None:
+    """The last report that a start of a broker left; None where there is none."""
+    reports = os.path.join(directory, REPORTS)
+    try:
+        names = sorted(name for name in os.listdir(reports) if name.startswith("recovery-"))
+    except OSError:
+        return None
+    for name in reversed(names):
+        path = os.path.join(reports, name)
+        try:
+            with open(path, encoding="utf-8") as file:
+                content = json.load(file)
+        except (OSError, ValueError) as error:
+            return {"path": path, "reason": str(error)}
+        if isinstance(content, dict):
+            return {"path": path, **content}
+    return None
+
+
+def _queue(queue: QueueImage) -> Facts:
+    definition = queue.definition if isinstance(queue.definition, Mapping) else {}
+    return {
+        "vhost": queue.vhost,
+        "name": queue.name,
+        "label": queue.label,
+        "ids": [],
+        "ready": 0,
+        "delivered": 0,
+        "bytes": 0,
+        "lost": 0,
+        "unreadable": 0,
+        "arguments": plain(definition.get("arguments", {})),
+    }
+
+
+def _exchanges(image: StoreImage) -> list[Facts]:
+    rows = [row for row in image.rows("exchanges").values() if isinstance(row, Mapping)]
+    return [plain(dict(row)) for row in rows]
+
+
+def _prepared(image: StoreImage) -> list[Facts]:
+    return [
+        {"queue_id": int(key) if key.isdecimal() else key, **_prepared_row(row)}
+        for key, row in image.prepared().items()
+    ]
+
+
+def _prepared_row(row: Any) -> Facts:
+    found = plain(row)
+    return found if isinstance(found, dict) else {"row": found}
+
+
+def show(found: Facts, most: int) -> None:
+    """Print it. Args: most, rows of a table, 0 is all."""
+    out = console()
+    show_store(found)
+    _show_topology(found, most)
+    show_queues(found["queues"], most)
+    show_segments(found["segments"], most)
+    for segment in found["quarantined_segments"]:
+        out.print(f"  quarantined: {shown(segment['path'])}, {size(segment['bytes'])}")
+    _show_log(found)
+    _show_prepared(found["prepared"])
+    _show_damage(found, most)
+    _show_recovery(found["last_recovery"])
+
+
+def show_store(found: Facts) -> None:
+    """The first lines: which store it is."""
+    from rich.text import Text
+
+    out = console()
+    out.print(Text(shown(found["directory"]), "bold"))
+    out.print(f"  store {found['store_id'] or 'unknown'}, format version {found['format_version']}")
+    if found["is_live"]:
+        out.print(f"  a broker runs on it: snapshot of {when(found['taken_ms'])} UTC")
+    if found["marker_reason"]:
+        out.print(Text(f"  STORE cannot be read: {found['marker_reason']}", "red"))
+    if found["catalog_reason"]:
+        text = f"  the catalog cannot be read: {shown(found['catalog_reason'])}"
+        out.print(Text(text, "red"))
+        out.print("  what follows is what segments and index files say: names of queues may be")
+        out.print("  missing, and messages that were acked long ago may count as ready")
+    for row in found["bad_rows"]:
+        text = f"  row {shown(row['key'])} of table {row['table']} cannot be read: {row['reason']}"
+        out.print(Text(shown(text), "red"))
+
+
+def _show_topology(found: Facts, most: int) -> None:
+    out = console()
+    named = [exchange for exchange in found["exchanges"] if isinstance(exchange.get("name"), str)]
+    out.print(
+        f"  {_count(found['vhosts'], 'virtual host')}, {_count(found['users'], 'user')}, "
+        f"{_count(named, 'exchange')} besides those of AMQP, "
+        f"{found['bindings']:,} bindings, {found['policies']:,} policies"
+    )
+    queues = Counter(queue["vhost"] for queue in found["queues"])
+    exchanges = Counter(exchange.get("vhost") for exchange in named)
+    if len(found["vhosts"]) > 1:
+        rows = table("virtual host", "queues", "exchanges", right="queues exchanges")
+        for vhost in _first(found["vhosts"], most):
+            rows.add_row(shown(vhost, 40), f"{queues[vhost]:,}", f"{exchanges[vhost]:,}")
+        out.print(heading("Virtual hosts"))
+        out.print(rows)
+        _more(found["vhosts"], most)
+    if named:
+        rows = table("vhost", "exchange", "type", "durable", wrap="exchange")
+        for exchange in _first(named, most):
+            rows.add_row(
+                shown(exchange.get("vhost"), 20),
+                shown(exchange["name"]),
+                shown(exchange.get("type"), 24),
+                "yes" if exchange.get("durable") else "no",
+            )
+        out.print(heading("Exchanges"))
+        out.print(rows)
+        _more(named, most)
+
+
+def show_queues(queues: list[Facts], most: int) -> None:
+    """The largest first, where they are many."""
+    out = console()
+    out.print(heading(f"Queues: {len(queues):,}, {sum(one['ready'] for one in queues):,} messages"))
+    if not queues:
+        return
+    bad = any(queue["lost"] or queue["unreadable"] for queue in queues)
+    columns = ["vhost", "queue", "ready", "delivered", "bytes", *(["unreadable"] if bad else [])]
+    rows = table(*columns, right="ready delivered bytes unreadable", wrap="queue")
+    if most and len(queues) > most:
+        queues = sorted(queues, key=lambda one: (-one["bytes"], -one["ready"]))
+    for queue in _first(queues, most):
+        cells = [
+            shown(queue["vhost"] if queue["vhost"] is not None else "-", 20),
+            shown(queue["label"]),
+            f"{queue['ready']:,}",
+            f"{queue['delivered']:,}",
+            size(queue["bytes"]),
+        ]
+        rows.add_row(*cells, *([f"{queue['lost'] + queue['unreadable']:,}"] if bad else []))
+    out.print(rows)
+    _more(queues, most)
+    if any(queue["delivered"] for queue in queues):
+        out.print("delivered: once or more, and not acked; ready again, and flagged redelivered")
+
+
+def show_segments(segments: list[Facts], most: int) -> None:
+    """A bar for each; where they are many, a strip of all, and those with the most garbage."""
+    out = console()
+    total = sum(one["bytes"] for one in segments)
+    garbage = sum(one["garbage_bytes"] or 0 for one in segments)
+    percent = 100 * garbage / total if total else 0
+    text = f"Segments: {len(segments):,}, {size(total)}, {size(garbage)} ({percent:.0f} %) garbage"
+    out.print(heading(text))
+    if not segments:
+        return
+    if most and len(segments) > most:
+        out.print("  live part of each, in the order of their messages:")
+        fractions = [_live(one) for one in segments]
+        width = max(out.width - 4, 10)
+        for start in range(0, min(len(fractions), 8 * width), width):
+            last = start + width >= 8 * width
+            some = fractions[start:] if last else fractions[start : start + width]
+            out.print(f"  {strip(some, width)}")
+        segments = sorted(segments, key=lambda one: -(one["garbage_bytes"] or 0))
+    rows = table("segment", "state", "size", "live", "", "messages", right="size messages")
+    for segment in _first(segments, most):
+        known = segment["live_bytes"] is not None
+        rows.add_row(
+            str(segment["number"]),
+            segment["state"],
+            size(segment["bytes"]),
+            split_bar(_live(segment), _BAR) if known else "unknown",
+            f"{100 * _live(segment):3.0f} %" if known else "",
+            f"{segment['live_messages']:,} of {segment['messages']:,}" if known else "",
+        )
+    out.print(rows)
+    _more(segments, most)
+
+
+def _show_log(found: Facts) -> None:
+    out = console()
+    tail = found["log_tail"]
+    checkpoint = found["checkpoint"]
+    out.print(heading("Log"))
+    if checkpoint:
+        out.print(
+            f"  checkpoint at segment {checkpoint['segment']}, offset {checkpoint['offset']:,}: "
+            f"before LSN {checkpoint['lsn']:,}, message {checkpoint['message_id']:,}"
+        )
+    else:
+        out.print("  no checkpoint: all of the log is read at a start")
+    out.print(
+        f"  behind it {size(tail['bytes'])}: {tail['batches']:,} batches, "
+        f"{tail['messages']:,} messages, {tail['operations']:,} operations; "
+        f"next is LSN {tail['end']['lsn']:,}"
+    )
+    if tail["torn_bytes"]:
+        what = "being written" if found["is_live"] else "torn tail"
+        out.print(
+            f"  {what}: {tail['torn_bytes']:,} bytes, {tail['rolled_back']:,} messages, left out"
+        )
+    index = found["index_files"]
+    out.print(f"  {index['count']:,} index files, {size(index['bytes'])}")
+
+
+def _show_prepared(prepared: list[Facts]) -> None:
+    if not prepared:
+        return
+    out = console()
+    out.print(heading(f"Prepared transactions: {len(prepared):,}"))
+    rows = table("queue id", "label", "acks", "publishes", wrap="label")
+    for row in prepared:
+        cells = [row["queue_id"], row.get("label", "-"), row.get("acks"), row.get("publishes")]
+        rows.add_row(*(_counted(cell) for cell in cells))
+    out.print(rows)
+
+
+def _show_damage(found: Facts, most: int) -> None:
+    from rich.text import Text
+
+    out = console()
+    damage = found["damage"]
+    if damage or found["lost"] or found["orphaned"]:
+        text = f"Damage: {len(damage):,} places, {found['lost']:,} messages lost"
+        out.print(heading(f"{text}, {found['orphaned']:,} orphaned"))
+    for one in _first(damage, most):
+        where = os.path.relpath(one["path"], found["directory"])
+        text = f"  {where} at {one['offset']:,}, {one['bytes']:,} bytes: {one['reason']}"
+        out.print(Text(shown(text), "red"))
+    _more(damage, most)
+    for name in _first(found["unknown_files"], most):
+        out.print(f"  unknown file, left alone: {shown(name)}")
+
+
+def _show_recovery(report: Facts | None) -> None:
+    out = console()
+    out.print(heading("Last recovery after a crash"))
+    if report is None:
+        out.print("  no report is there")
+        return
+    out.print(f"  {shown(report['path'])}")
+    if "reason" in report:
+        out.print(f"  cannot be read: {shown(report['reason'])}")
+        return
+    names = ("messages", "redelivered", "torn_bytes", "rolled_back", "lost", "orphaned")
+    counts = ", ".join(f"{name} {report.get(name, '?')}" for name in names)
+    damage = report.get("damage")
+    out.print(f"  {shown(report.get('time', '?'))}: {shown(counts)}")
+    if damage:
+        out.print(f"  damage in {len(damage):,} places")
+
+
+def _live(segment: Facts) -> float:
+    return (segment["live_bytes"] or 0) / segment["bytes"] if segment["bytes"] else 0.0
+
+
+def _counted(value: Any) -> str:
+    if isinstance(value, (list, dict)):
+        return f"{len(value):,}"
+    return "-" if value is None else shown(value)
+
+
+def _count(values: list[Any], name: str) -> str:
+    return f"{len(values):,} {name}" + ("" if len(values) == 1 else "s")
+
+
+def _first(values: list[Any], most: int) -> list[Any]:
+    return values[:most] if most else values
+
+
+def _more(values: list[Any], most: int) -> None:
+    if most and len(values) > most:
+        console().print(f"  and {len(values) - most:,} more: --limit 0 shows all", style="dim")
