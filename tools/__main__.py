@@ -10,12 +10,14 @@ from tools import serve
 from tools.bench import command as bench
 from tools.drill import command as drill
 from tools.inspect import command as inspect
+from tools.stats import command as stats
 
 _VERBS = {
     "serve": (serve, "run the broker"),
     "bench": (bench, "measure a broker, ours or another"),
     "drill": (drill, "break a store that may be broken, and see what survives"),
     "inspect": (inspect, "show what is in a store"),
+    "stats": (stats, "show what takes the room in a store"),
 }
 
 

@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="show the log as it grows, until Ctrl-C; a broker may run",
     )
     what = parser.add_subparsers(
-        dest="what", metavar="WHAT", help="one thing in it, instead of the whole"
+        dest="what", metavar="[WHAT]", help="one thing in it, instead of the whole"
     )
     one = what.add_parser("segment", help="one segment and its records")
     one.add_argument("number", type=_number, metavar="N", help="its number")

@@ -28,7 +28,7 @@ from tools.offline.json_output import write_line
 from tools.offline.reading import ReadOnlyFiles, scan_file
 from tools.offline.segments import SegmentImage, SegmentState
 from tools.offline.snapshot import copy_catalog
-from tools.offline.terminal import console, shown, size, when
+from tools.offline.terminal import console, counted, shown, size, when
 
 Facts = dict[str, Any]
 
@@ -227,7 +227,7 @@ def show_line(found: Facts) -> None:
         return
     bytes_ = size(found["end"] - found["batch_offset"])
     head = f"{when(found['time_ms'])[11:]}  LSN {found['lsn']}  segment {found['segment']}"
-    out.print(Text.assemble((head, "bold"), f"  {found['messages']:,} messages, {bytes_}"))
+    out.print(Text.assemble((head, "bold"), f"  {counted(found['messages'], 'message')}, {bytes_}"))
     for operation in found["operations"]:
         kind, queue, sequences, rest = operation_text(operation)
         count = operation["message_count"]

@@ -12,7 +12,17 @@ from tools.offline.contents import plain
 from tools.offline.image import StoreImage
 from tools.offline.queues import QueueImage
 from tools.offline.segments import SegmentHeader, SegmentImage
-from tools.offline.terminal import console, heading, shown, size, split_bar, strip, table, when
+from tools.offline.terminal import (
+    console,
+    counted,
+    heading,
+    shown,
+    size,
+    split_bar,
+    strip,
+    table,
+    when,
+)
 
 REPORTS = "reports"
 
@@ -202,9 +212,9 @@ def _show_topology(found: Facts, most: int) -> None:
     out = console()
     named = [exchange for exchange in found["exchanges"] if isinstance(exchange.get("name"), str)]
     out.print(
-        f"  {_count(found['vhosts'], 'virtual host')}, {_count(found['users'], 'user')}, "
-        f"{_count(named, 'exchange')} besides those of AMQP, "
-        f"{found['bindings']:,} bindings, {found['policies']:,} policies"
+        f"  {counted(len(found['vhosts']), 'virtual host')}, "
+        f"{counted(len(found['users']), 'user')}, {counted(len(named), 'exchange')} of its own, "
+        f"{counted(found['bindings'], 'binding')}, {counted(found['policies'], 'policy')}"
     )
     queues = Counter(queue["vhost"] for queue in found["queues"])
     exchanges = Counter(exchange.get("vhost") for exchange in named)
@@ -232,7 +242,8 @@ def _show_topology(found: Facts, most: int) -> None:
 def show_queues(queues: list[Facts], most: int) -> None:
     """The largest first, where they are many."""
     out = console()
-    out.print(heading(f"Queues: {len(queues):,}, {sum(one['ready'] for one in queues):,} messages"))
+    ready = sum(queue["ready"] for queue in queues)
+    out.print(heading(f"Queues: {len(queues):,}, with {counted(ready, 'message')}"))
     if not queues:
         return
     bad = any(queue["lost"] or queue["unreadable"] for queue in queues)
@@ -303,7 +314,7 @@ def _show_log(found: Facts) -> None:
         out.print("  no checkpoint: all of the log is read at a start")
     out.print(
         f"  behind it {size(tail['bytes'])}: {tail['batches']:,} batches, "
-        f"{tail['messages']:,} messages, {tail['operations']:,} operations; "
+        f"{counted(tail['messages'], 'message')}, {counted(tail['operations'], 'operation')}; "
         f"next is LSN {tail['end']['lsn']:,}"
     )
     if tail["torn_bytes"]:
@@ -312,7 +323,7 @@ def _show_log(found: Facts) -> None:
             f"  {what}: {tail['torn_bytes']:,} bytes, {tail['rolled_back']:,} messages, left out"
         )
     index = found["index_files"]
-    out.print(f"  {index['count']:,} index files, {size(index['bytes'])}")
+    out.print(f"  {counted(index['count'], 'index file')}, {size(index['bytes'])}")
 
 
 def _show_prepared(prepared: list[Facts]) -> None:
@@ -370,10 +381,6 @@ def _counted(value: Any) -> str:
     if isinstance(value, (list, dict)):
         return f"{len(value):,}"
     return "-" if value is None else shown(value)
-
-
-def _count(values: list[Any], name: str) -> str:
-    return f"{len(values):,} {name}" + ("" if len(values) == 1 else "s")
 
 
 def _first(values: list[Any], most: int) -> list[Any]:

@@ -11,7 +11,7 @@ from tools.offline.contents import plain
 from tools.offline.exits import NotFoundError
 from tools.offline.image import StoreImage
 from tools.offline.queues import QueueImage
-from tools.offline.terminal import console, heading, shown, size, table, when
+from tools.offline.terminal import console, counted, heading, shown, size, table, when
 
 Facts = dict[str, Any]
 
@@ -103,7 +103,7 @@ def show(found: Facts) -> None:
     vhost = f" in virtual host {shown(found['vhost'])}" if found["vhost"] is not None else ""
     out.print(Text(f"Queue {shown(found['label'])}{vhost}", "bold"))
     out.print(
-        f"  {found['ready']:,} messages, {size(found['bytes'])}; "
+        f"  {counted(found['ready'], 'message')}, {size(found['bytes'])}; "
         f"{found['delivered']:,} of them were delivered before"
     )
     if found["lost"]:
@@ -116,7 +116,7 @@ def show(found: Facts) -> None:
     if len(found["levels"]) > 1:
         for level in found["levels"]:
             text = f"  priority {level['level']}: queue id {level['queue_id']}"
-            out.print(f"{text}, {level['messages']:,} messages")
+            out.print(f"{text}, {counted(level['messages'], 'message')}")
     out.print(heading("Messages"))
     count = 0
     while some := list(islice(found["messages"], _BATCH)):

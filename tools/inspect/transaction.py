@@ -9,7 +9,7 @@ from tools.inspect.names import Names, names_of, operation_facts
 from tools.offline.contents import TransactionImage
 from tools.offline.exits import NotFoundError
 from tools.offline.image import StoreImage
-from tools.offline.terminal import console, heading, shown, table, when
+from tools.offline.terminal import console, counted, heading, shown, table, when
 
 Facts = dict[str, Any]
 
@@ -56,7 +56,7 @@ def operation_text(operation: Facts) -> tuple[str, str, str, str]:
     if operation.get("expires_ms"):
         rest.append(f"expires {when(operation['expires_ms'])[:19]}")
     if "delivery_count" in operation:
-        rest.append(f"{operation['delivery_count']} times by then")
+        rest.append(f"delivery count {operation['delivery_count']}")
     if operation.get("detail"):
         rest.append(f"detail {operation['detail']}")
     name = operation["queue"]
@@ -74,7 +74,9 @@ def show(found: Facts) -> None:
     out.print(
         f"  {shown(where)} to {found['end']:,}; its batch starts at {found['batch_offset']:,}"
     )
-    out.print(f"  sealed at {when(found['time_ms'])} UTC with {found['messages']:,} messages")
+    out.print(
+        f"  sealed at {when(found['time_ms'])} UTC with {counted(found['messages'], 'message')}"
+    )
     out.print(heading(f"Operations: {len(found['operations']):,}"))
     rows = table("operation", "queue", "messages", "sequences", "", right="messages", wrap="queue")
     for operation in found["operations"]:

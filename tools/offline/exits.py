@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import sys
@@ -33,6 +34,9 @@ def run_tool(verb: str, tool: Callable[[], None], *, has_live: bool) -> int:
 
     Args: verb, its name; has_live, whether `--live` is there for it.
     """
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # Bars and names where only ASCII is taken: anything is better than nothing.
+        sys.stdout.reconfigure(errors="replace")
     before = signal.signal(signal.SIGTERM, _interrupt)
     try:
         tool()

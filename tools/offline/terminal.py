@@ -22,7 +22,12 @@ def console() -> Console:
     # Here, so that the other verbs start without it.
     from rich.console import Console
 
-    return Console(file=sys.stdout, highlight=False, markup=False, emoji=False)
+    class OutConsole(Console):
+        def on_broken_pipe(self) -> None:
+            """What `exits.run_tool` makes of it: nobody reads on, and that is no failure."""
+            raise BrokenPipeError
+
+    return OutConsole(file=sys.stdout, highlight=False, markup=False, emoji=False)
 
 
 def table(*columns: str, right: str = "", wrap: str = "") -> Table:
@@ -60,6 +65,12 @@ def shown(text: object, most: int = 0) -> str:
 def shown_lines(text: str) -> str:
     """The same, but that it keeps its line feeds and tabs."""
     return "\n".join("\t".join(map(shown, line.split("\t"))) for line in text.split("\n"))
+
+
+def counted(count: int, noun: str) -> str:
+    """A number of things: one message, two messages."""
+    plural = noun if count == 1 else f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}s"
+    return f"{count:,} {plural}"
 
 
 def size(count: int) -> str:
