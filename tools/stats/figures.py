@@ -91,7 +91,12 @@ class _Largest:
 
     def add(self, columns: Entries, queue: QueueImage) -> None:
         """Look at some of a queue's messages."""
-        if max(columns.sizes) <= self._least:
+        most = max(columns.sizes)
+        first, last = columns.ids[0], columns.ids[-1]
+        if most < self._least or (
+            # One as large may be one of these, in another queue.
+            most == self._least and not any(first <= one <= last for one in self._found)
+        ):
             return
         pairs = zip(columns.sizes, columns.ids, strict=True)
         for size, message_id in heapq.nlargest(2 * LARGEST, pairs):
@@ -108,8 +113,7 @@ class _Largest:
                 }
         self._found = {one["id"]: one for one in self.messages()}
         if len(self._found) == LARGEST:
-            # One as large may be one of these, in another queue.
-            self._least = min(one["bytes"] for one in self._found.values()) - 1
+            self._least = min(one["bytes"] for one in self._found.values())
 
     def messages(self) -> list[Facts]:
         """The largest first."""
@@ -141,12 +145,11 @@ def _count(columns: Entries, of_queue: Facts, sizes: Counter[int]) -> None:
 
 
 Published = list[tuple[int, int]]
-"""Ids from which on messages were published at a time, ms since 1970, or later; ascending."""
+"""First ids of the log's segments, ascending, and when each was started, ms since 1970."""
 
 
 def _published(segments: Sequence[SegmentImage]) -> Published:
-    """By when the log's segments were started. What compaction moved keeps no time: it is as old
-    as what was published just before it, or older."""
+    """By when the log's segments were started; what compaction moved keeps no time."""
     found = []
     for segment in segments:
         if segment.is_compacted or not segment.end_id:
@@ -158,7 +161,8 @@ def _published(segments: Sequence[SegmentImage]) -> Published:
 
 
 def _time_of(published: Published, message_id: int | None) -> int | None:
-    """About when a message was published: no later than that; None where nothing says it."""
+    """About when a message was published: when the segment was started that it is in, or where
+    compaction moved it, the one before it that is left; None where there is none."""
     if message_id is None or not published:
         return None
     place = bisect_right(published, (message_id, 1 << 64)) - 1
