@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import json
 import os
 from typing import Any
@@ -147,14 +148,8 @@ def _body(body: bytes, form: str | None) -> Facts:
 
 
 def _whole_characters(part: bytes) -> str:
-    """Raises: UnicodeDecodeError."""
-    for cut in range(4):
-        try:
-            return part[: len(part) - cut].decode()
-        except UnicodeDecodeError as error:
-            if error.start < len(part) - 4:
-                raise
-    return part.decode()
+    """The text but for a character that is cut at its end. Raises: UnicodeDecodeError."""
+    return codecs.getincrementaldecoder("utf-8")().decode(part)
 
 
 def _entry(entry: Entry) -> Facts:

@@ -40,7 +40,7 @@ def facts(image: StoreImage) -> Facts:
         "exchanges": _exchanges(image),
         "bindings": len(image.rows("bindings")),
         "policies": len(image.rows("policies")),
-        "queues": queue_facts(image.queues),
+        "queues": queue_facts(one for one in image.queues if not one.is_hidden),
         "segments": [segment_facts(one) for one in image.segments],
         "quarantined_segments": [segment_facts(one) for one in image.quarantined],
         "index_files": {
@@ -89,6 +89,7 @@ def queue_facts(queues: Iterable[QueueImage]) -> list[Facts]:
         found = together.setdefault(key, _queue(queue))
         found["ids"].append(queue.id)
         found["ready"] += totals.ready
+        found["locked"] += totals.locked
         found["delivered"] += totals.delivered
         found["bytes"] += totals.bytes
         found["lost"] += len(queue.lost)
@@ -147,6 +148,7 @@ def _queue(queue: QueueImage) -> Facts:
         "label": queue.label,
         "ids": [],
         "ready": 0,
+        "locked": 0,
         "delivered": 0,
         "bytes": 0,
         "lost": 0,
@@ -162,14 +164,16 @@ def _exchanges(image: StoreImage) -> list[Facts]:
 
 def _prepared(image: StoreImage) -> list[Facts]:
     return [
-        {"queue_id": int(key) if key.isdecimal() else key, **_prepared_row(row)}
-        for key, row in image.prepared().items()
+        {
+            "queue_id": one.queue_id,
+            "label": plain(one.label),
+            "is_undecided": one.is_undecided,
+            "locked": [run._asdict() for run in one.locked],
+            "publishes": [group._asdict() for group in one.publishes],
+            "reason": one.reason,
+        }
+        for one in image.prepared
     ]
-
-
-def _prepared_row(row: Any) -> Facts:
-    found = plain(row)
-    return found if isinstance(found, dict) else {"row": found}
 
 
 def show(found: Facts, most: int) -> None:
@@ -247,8 +251,10 @@ def show_queues(queues: list[Facts], most: int) -> None:
     if not queues:
         return
     bad = any(queue["lost"] or queue["unreadable"] for queue in queues)
-    columns = ["vhost", "queue", "ready", "delivered", "bytes", *(["unreadable"] if bad else [])]
-    rows = table(*columns, right="ready delivered bytes unreadable", wrap="queue")
+    locked = any(queue["locked"] for queue in queues)
+    more = [*(["locked"] if locked else []), *(["unreadable"] if bad else [])]
+    columns = ["vhost", "queue", "ready", "delivered", "bytes", *more]
+    rows = table(*columns, right="ready delivered bytes locked unreadable", wrap="queue")
     if most and len(queues) > most:
         queues = sorted(queues, key=lambda one: (-one["bytes"], -one["ready"]))
     for queue in _first(queues, most):
@@ -259,7 +265,11 @@ def show_queues(queues: list[Facts], most: int) -> None:
             f"{queue['delivered']:,}",
             size(queue["bytes"]),
         ]
-        rows.add_row(*cells, *([f"{queue['lost'] + queue['unreadable']:,}"] if bad else []))
+        if locked:
+            cells.append(f"{queue['locked']:,}")
+        if bad:
+            cells.append(f"{queue['lost'] + queue['unreadable']:,}")
+        rows.add_row(*cells)
     out.print(rows)
     _more(queues, most)
     if any(queue["delivered"] for queue in queues):
@@ -330,12 +340,27 @@ def _show_prepared(prepared: list[Facts]) -> None:
     if not prepared:
         return
     out = console()
-    out.print(heading(f"Prepared transactions: {len(prepared):,}"))
-    rows = table("queue id", "label", "acks", "publishes", wrap="label")
-    for row in prepared:
-        cells = [row["queue_id"], row.get("label", "-"), row.get("acks"), row.get("publishes")]
-        rows.add_row(*(_counted(cell) for cell in cells))
+    undecided = sum(one["is_undecided"] for one in prepared)
+    out.print(heading(f"Prepared transactions: {undecided:,} undecided"))
+    rows = table("queue id", "label", "publishes", "acks", "", right="publishes acks", wrap="label")
+    for one in prepared:
+        rows.add_row(
+            str(one["queue_id"]),
+            shown(_label(one["label"])),
+            f"{sum(group['message_count'] for group in one['publishes']):,}",
+            f"{sum(run['message_count'] for run in one['locked']):,}",
+            "" if one["is_undecided"] else "done with",
+        )
     out.print(rows)
+    for one in prepared:
+        if one["reason"]:
+            out.print(f"  {one['queue_id']}: {shown(one['reason'])}", style="red")
+
+
+def _label(label: Any) -> str:
+    if isinstance(label, dict):
+        return ", ".join(f"{key} {value}" for key, value in label.items())
+    return str(label)
 
 
 def _show_damage(found: Facts, most: int) -> None:
@@ -375,12 +400,6 @@ def _show_recovery(report: Facts | None) -> None:
 
 def _live(segment: Facts) -> float:
     return (segment["live_bytes"] or 0) / segment["bytes"] if segment["bytes"] else 0.0
-
-
-def _counted(value: Any) -> str:
-    if isinstance(value, (list, dict)):
-        return f"{len(value):,}"
-    return "-" if value is None else shown(value)
 
 
 def _first(values: list[Any], most: int) -> list[Any]:

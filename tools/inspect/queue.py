@@ -106,6 +106,8 @@ def show(found: Facts) -> None:
         f"  {counted(found['ready'], 'message')}, {size(found['bytes'])}; "
         f"{found['delivered']:,} of them were delivered before"
     )
+    if found["locked"]:
+        out.print(f"  {counted(found['locked'], 'message')} more wait for a prepared transaction")
     if found["lost"]:
         out.print(Text(f"  {found['lost']:,} messages are lost: their records are damaged", "red"))
     for one in found["unreadable_files"]:
@@ -145,5 +147,5 @@ def show(found: Facts) -> None:
             )
         count += len(some)
         out.print(rows)
-    if count < found["ready"] + found["lost"]:
+    if count < found["ready"] + found["locked"] + found["lost"]:
         out.print("  --first SEQUENCE goes on, --limit 0 shows all", style="dim")

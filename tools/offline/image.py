@@ -10,9 +10,9 @@ from __future__ import annotations
 import os
 import time
 import uuid
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from functools import cached_property
 from operator import attrgetter
@@ -39,6 +39,7 @@ from amqpstore.filenames import (
 from amqpstore.files import Files
 from amqpstore.index import IndexReader
 from amqpstore.log import FORMAT_VERSION, Position
+from amqpstore.prepared import TABLE as PREPARED
 from amqpstore.queue import Queue
 from amqpstore.records import (
     Gap,
@@ -52,6 +53,7 @@ from amqpstore.recovery import Recovered, recover
 from tools.offline.catalog import CatalogImage, RowsCatalog
 from tools.offline.contents import StoredMessage, TransactionImage
 from tools.offline.holding import held
+from tools.offline.prepared import PreparedImage, prepared_of
 from tools.offline.queues import Entry, QueueImage
 from tools.offline.reading import ReadOnlyFiles
 from tools.offline.rebuilt import rebuilt_tables
@@ -268,6 +270,11 @@ class StoreImage:
             lost.setdefault(queue_id, set()).add(sequence)
         ledger = self._recovered.ledger
         definitions = self.rows("queues")
+        hidden = {one.queue_id for one in self.prepared}
+        locked: Counter[int] = Counter()
+        for one in self.prepared:
+            for run in one.locked if one.is_undecided else ():
+                locked[run.queue_id] += run.message_count
         reader = IndexReader(self.files, self.directory, self.seed)
         images = [
             QueueImage(
@@ -277,15 +284,26 @@ class StoreImage:
                 ledger.sizes,
                 reader,
                 frozenset(lost.get(queue_id, ())),
+                locked_count=locked[queue_id],
+                is_hidden=queue_id in hidden,
             )
             for queue_id, queue in ledger.queues.items()
         ]
         return sorted(images, key=_queue_order)
 
-    def prepared(self) -> Mapping[str, Any]:
-        """Rows of transactions that were prepared and not decided, by the id of the queue that
-        hides what they would publish."""
-        return self.rows("prepared")
+    @cached_property
+    def prepared(self) -> list[PreparedImage]:
+        """Transactions that were prepared, and those of which the next start removes the rest."""
+        ledger = self._recovered.ledger
+        found = []
+        for key, row in self.rows(PREPARED).items():
+            if key.isdecimal():
+                queue = ledger.queues.get(int(key))
+                waiting = queue is not None and bool(
+                    queue.fresh.count or any(file.live for file in queue.files)
+                )
+                found.append(prepared_of(int(key), row, is_undecided=waiting))
+        return found
 
     # Messages and transactions.
 
@@ -398,6 +416,11 @@ class StoreImage:
         report = recovered.report
         # Segments that were dropped are missing too, and nothing tells which.
         report.damage = [one for one in report.damage if one[3] != _MISSING]
+        # What compaction moved is not in the log, where recovery looks for all of it.
+        moved = [one.ids for one in recovered.ledger.accounts if one.ids]
+        report.lost = [
+            one for one in report.lost if not any(_is_among(ids, one[2]) for ids in moved)
+        ]
         return recovered
 
     def _definitions(self) -> dict[int, Any]:
@@ -540,6 +563,11 @@ def _size(files: Files, path: str) -> int:
         return file.size()
     finally:
         file.close()
+
+
+def _is_among(ids: Sequence[int], message_id: int) -> bool:
+    place = bisect_left(ids, message_id)
+    return place < len(ids) and ids[place] == message_id
 
 
 def _field(row: Any, name: str) -> int | None:

@@ -37,9 +37,14 @@ class Unreadable(NamedTuple):
 
 
 class Totals(NamedTuple):
-    """Of one queue. `bytes` are those of MESSAGE records without compression."""
+    """Of one queue: messages, and `bytes` of their MESSAGE records without compression.
+
+    `ready` are those that a broker would deliver, `delivered` those that it has delivered before;
+    `locked` wait for a decision, and `unreadable` are in index files that cannot be read.
+    """
 
     ready: int
+    locked: int
     delivered: int
     bytes: int
     unreadable: int
@@ -49,7 +54,8 @@ class QueueImage:
     """The stored queue `id`; a broker's queue with priorities is several of them, one a level.
 
     `definition` is the owner's, None where the catalog has none; `lost` are sequences of messages
-    whose record was damaged behind the checkpoint.
+    whose record was damaged behind the checkpoint. `locked_count` messages are not ready, as a
+    prepared transaction is to ack them; `is_hidden` where it holds what such a one is to publish.
     """
 
     def __init__(
@@ -60,8 +66,13 @@ class QueueImage:
         sizes: Sizes,
         reader: IndexReader,
         lost: frozenset[int],
+        *,
+        locked_count: int = 0,
+        is_hidden: bool = False,
     ) -> None:
         self.id = queue_id
+        self.locked_count = locked_count
+        self.is_hidden = is_hidden
         self.definition = definition
         self.lost = lost
         self.unreadable: list[Unreadable] = []
@@ -82,6 +93,8 @@ class QueueImage:
     @property
     def label(self) -> str:
         """What to call it for people."""
+        if self.is_hidden:
+            return f"prepared transaction (queue id {self.id})"
         return self.name if self.name is not None else f"queue id {self.id}"
 
     @property
@@ -131,7 +144,8 @@ class QueueImage:
             delivered += len(counts) - counts.count(0)
             size += sum(columns.sizes)
         unreadable = sum(one.live for one in self.unreadable)
-        return Totals(ready - len(self.lost), delivered, size, unreadable)
+        ready -= len(self.lost) + self.locked_count
+        return Totals(ready, self.locked_count, delivered, size, unreadable)
 
     def _of_file(self, file: IndexLedger) -> Iterator[Entries]:
         was_changed = file.is_changed

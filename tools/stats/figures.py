@@ -36,6 +36,7 @@ def figures(image: StoreImage) -> Facts:
     largest = _Largest()
     sizes: Counter[int] = Counter()
     queues: dict[tuple[str | None, str | None, int], Facts] = {}
+    # What is prepared counts too: it takes room until it is decided.
     for queue in image.queues:
         key = (queue.vhost, queue.name, 0 if queue.name is not None else queue.id)
         of_queue = queues.setdefault(key, _queue(queue))

@@ -6,46 +6,16 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import lmdb
 import pytest
 
-from amqpstore import (
-    Envelope,
-    FormatVersionError,
-    Message,
-    NotAStoreError,
-    Options,
-    Queue,
-    Run,
-    Store,
-    StoreLockedError,
-)
-from amqpstore.worker import InlineWorker
+from amqpstore import Envelope, FormatVersionError, Message, NotAStoreError, StoreLockedError
+from tests.unit.offline.stores import FIXTURES, copied, create, files_of, open_store, publish, take
 from tools.offline.image import StoreImage
+from tools.offline.queues import Totals
 from tools.offline.segments import SegmentState
 
-FIXTURES = Path(__file__).parents[3] / "fixtures" / "v1"
 STORES = ("golden", "torn", "damaged")
-SMALL = Options(segment_bytes=4096, reserve_bytes=0, checkpoint_ms=1 << 60)
-ENVELOPE = Envelope("logs", "eu.de", bytes.fromhex("100002"))
-
-
-def files_of(directory: str) -> dict[str, tuple[bytes, int]]:
-    """Bytes and time of every file, and the directories."""
-    found = {}
-    for root, directories, names in os.walk(directory):
-        for name in directories:
-            found[os.path.relpath(os.path.join(root, name), directory)] = b"", 0
-        for name in names:
-            path = os.path.join(root, name)
-            with open(path, "rb") as file:
-                found[os.path.relpath(path, directory)] = file.read(), os.stat(path).st_mtime_ns
-    return found
-
-
-def copied(name: str, tmp_path: Path) -> str:
-    target = str(tmp_path / name)
-    shutil.copytree(FIXTURES / name / "store", target)
-    return target
 
 
 def expected(name: str) -> dict[str, list[dict[str, Any]]]:
@@ -83,48 +53,6 @@ def messages_of(directory: str, *, live: bool = False) -> dict[str, list[dict[st
                     }
                 )
     return queues
-
-
-def open_store(directory: str) -> Store:
-    return Store.open(directory, options=SMALL, worker=InlineWorker())
-
-
-def publish(store: Store, queue: Queue, count: int) -> None:
-    """Each in a batch of its own, so that segments fill up."""
-    for number in range(count):
-        store.publish([queue], [Message(ENVELOPE, b"%d" % number * 100)])
-        store.sync()
-
-
-def take(store: Store, queue: Queue, count: int) -> list[Run]:
-    found = []
-    while count and isinstance(run := store.take(queue, limit=count), Run):
-        found.append(run)
-        count -= run.count
-    return found
-
-
-@pytest.fixture
-def busy(data_directory: str) -> str:
-    """A store with several segments, index files, a compacted segment, and a log behind that."""
-    store = open_store(data_directory)
-    orders, audit = (store.create_queue({"vhost": "/", "name": name}) for name in ("o", "a"))
-    publish(store, orders, 100)
-    store.publish([orders, audit], [Message(ENVELOPE, b"both")] * 3)
-    store.checkpoint()
-    for number in range(80):
-        [run] = take(store, orders, 1)
-        if number % 4:
-            store.ack(orders, run)
-    store.sync()
-    store.checkpoint()
-    for _ in range(5):
-        store.housekeep()
-    publish(store, audit, 10)
-    take(store, audit, 2)
-    store.sync()
-    store.abandon()
-    return data_directory
 
 
 @pytest.mark.parametrize("name", STORES)
@@ -196,7 +124,7 @@ def test_a_transaction_by_its_lsn(busy: str) -> None:
 
 def test_a_store_that_is_open_is_refused_or_a_snapshot_is_read(data_directory: str) -> None:
     with open_store(data_directory) as store:
-        orders = store.create_queue({"vhost": "/", "name": "orders"})
+        orders = create(store, "orders")
         publish(store, orders, 20)
         store.checkpoint()
         publish(store, orders, 5)
@@ -206,7 +134,7 @@ def test_a_store_that_is_open_is_refused_or_a_snapshot_is_read(data_directory: s
         with StoreImage.open(data_directory, live=True) as image:
             assert image.is_live
             # What happens meanwhile is not in it, even where its files go.
-            later = store.create_queue({"vhost": "/", "name": "later"})
+            later = create(store, "later")
             publish(store, later, 50)
             store.purge(orders)
             store.sync()
@@ -258,8 +186,6 @@ def test_without_the_catalog_the_same_messages_are_there(name: str, tmp_path: Pa
 
 
 def test_a_row_that_is_no_row_of_ours_is_named(busy: str) -> None:
-    import lmdb
-
     path = os.path.join(busy, "catalog")
     with lmdb.open(path, max_dbs=50) as environment:
         table = environment.open_db(b"index")
@@ -321,7 +247,7 @@ def test_an_index_file_that_is_lost_is_named(busy: str) -> None:
     os.remove(path)
     with StoreImage.open(busy) as image:
         [orders] = [queue for queue in image.queues if queue.name == "o"]
-        assert orders.totals() == (0, 0, 0, 43)
+        assert orders.totals() == Totals(0, 0, 0, 0, 43)
         assert [(one.path, one.live) for one in orders.unreadable] == [(path, 43)]
 
 
@@ -333,3 +259,30 @@ def test_a_segment_that_is_lost_is_missing(busy: str) -> None:
         [missing] = [one for one in image.segments if one.state is SegmentState.MISSING]
         assert missing.number == compacted.number
         assert image.message(compacted.first_id) is None
+
+
+def test_a_prepared_transaction_locks_what_it_is_to_ack(data_directory: str) -> None:
+    store = open_store(data_directory)
+    orders, audit = create(store, "orders"), create(store, "audit")
+    publish(store, orders, 5)
+    transaction = store.transaction()
+    for run in take(store, orders, 2):
+        transaction.ack(orders, run)
+    transaction.publish([audit], [Message(Envelope("", "audit"), b"later")] * 3)
+    transaction.prepare({"xid": [1, b"\xff", b"b"]})
+    store.sync()
+    store.abandon()
+    with StoreImage.open(data_directory) as image:
+        [found] = image.prepared
+        assert found.label == {"xid": [1, b"\xff", b"b"]}
+        assert found.is_undecided
+        assert sum(one.message_count for one in found.locked) == 2
+        assert [(one.message_count, one.queue_ids) for one in found.publishes] == [(3, (audit.id,))]
+        totals = {queue.name: queue.totals() for queue in image.queues if not queue.is_hidden}
+        assert totals["orders"][:2] == (3, 2)
+        assert totals["audit"][:2] == (0, 0)
+        [hidden] = [queue for queue in image.queues if queue.is_hidden]
+        assert hidden.id == found.queue_id
+    with open_store(data_directory) as store:
+        kept = {queue.id: queue.ready_count for queue in store.queues.values()}
+        assert kept[orders.id] == 3
