@@ -13,6 +13,7 @@ import tempfile
 import time
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from amqpstore import DamageError, marker
@@ -35,12 +36,18 @@ Facts = dict[str, Any]
 _POLL_S = 0.1
 
 
-def follow(directory: str, show: Callable[[Facts], None], most: int | None) -> None:
+def follow(
+    directory: str,
+    show: Callable[[Facts], None],
+    most: int | None,
+    wait: Callable[[], None] | None = None,
+) -> None:
     """Show the last `most` transactions of the last segment, None is all, and then what comes.
 
-    Returns on KeyboardInterrupt. Raises: NotAStoreError, FormatVersionError, DamageError (the
-    marker), OSError.
+    Returns on KeyboardInterrupt. Args: wait, called while there is nothing new.
+    Raises: NotAStoreError, FormatVersionError, DamageError (the marker), OSError.
     """
+    wait = wait or partial(time.sleep, _POLL_S)
     store_id = marker.read(ReadOnlyFiles(), directory)
     if store_id is None:
         raise NotAStoreError(directory, f"it has no file {MARKER}")
@@ -56,7 +63,7 @@ def follow(directory: str, show: Callable[[Facts], None], most: int | None) -> N
                 is_any = True
                 _show(found, directory, names, show)
             if not is_any:
-                time.sleep(_POLL_S)
+                wait()
     except KeyboardInterrupt:
         return
     finally:

@@ -257,6 +257,7 @@ def show_queues(queues: list[Facts], most: int) -> None:
     rows = table(*columns, right="ready delivered bytes locked unreadable", wrap="queue")
     if most and len(queues) > most:
         queues = sorted(queues, key=lambda one: (-one["bytes"], -one["ready"]))
+        out.print("  the largest first:")
     for queue in _first(queues, most):
         cells = [
             shown(queue["vhost"] if queue["vhost"] is not None else "-", 20),
@@ -295,6 +296,7 @@ def show_segments(segments: list[Facts], most: int) -> None:
             some = fractions[start:] if last else fractions[start : start + width]
             out.print(f"  {strip(some, width)}")
         segments = sorted(segments, key=lambda one: -(one["garbage_bytes"] or 0))
+        out.print("  most garbage first:")
     rows = table("segment", "state", "size", "live", "", "messages", right="size messages")
     for segment in _first(segments, most):
         known = segment["live_bytes"] is not None

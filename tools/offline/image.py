@@ -56,7 +56,7 @@ from tools.offline.holding import held
 from tools.offline.prepared import PreparedImage, prepared_of
 from tools.offline.queues import Entry, QueueImage
 from tools.offline.reading import ReadOnlyFiles
-from tools.offline.rebuilt import rebuilt_tables
+from tools.offline.rebuilt import Uncounted, rebuilt_tables
 from tools.offline.segments import IndexImage, SegmentHeader, SegmentImage, SegmentState
 from tools.offline.snapshot import Snapshot
 
@@ -119,6 +119,8 @@ class StoreImage:
         self.seed = checksum_seed(self.store_id.bytes if self.store_id else b"")
         self.catalog_reason = catalog.reason or self._stranger()
         self.is_rebuilt = False
+        # Ids of messages in compacted segments, where the catalog cannot be read.
+        self._moved: list[Sequence[int]] = []
         self._exit = ExitStack()
         self._recovered = self._recover()
 
@@ -417,9 +419,8 @@ class StoreImage:
         # Segments that were dropped are missing too, and nothing tells which.
         report.damage = [one for one in report.damage if one[3] != _MISSING]
         # What compaction moved is not in the log, where recovery looks for all of it.
-        moved = [one.ids for one in recovered.ledger.accounts if one.ids]
         report.lost = [
-            one for one in report.lost if not any(_is_among(ids, one[2]) for ids in moved)
+            one for one in report.lost if not any(_is_among(ids, one[2]) for ids in self._moved)
         ]
         return recovered
 
@@ -442,6 +443,9 @@ class StoreImage:
         backing = Backing(self.files, self.directory, store_id.bytes, catalog)
         recovered = recover(backing, queues)
         ledger = recovered.ledger
+        if self.is_rebuilt:
+            self._moved = [one.ids for one in ledger.accounts if one.ids]
+            ledger.accounts = Uncounted(())
         for batch in recovered.batches:
             ledger.apply(batch)
         ledger.catch_up()

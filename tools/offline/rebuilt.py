@@ -14,7 +14,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from amqpstore.accounts import Account
+from amqpstore.accounts import Account, Accounts
 from amqpstore.catalog import Value
 from amqpstore.checkpoint import POSITION
 from amqpstore.index import Bits, Entries, IndexState, no_entries
@@ -24,6 +24,13 @@ from amqpstore.segments import Segment
 from tools.offline.segments import IndexImage, SegmentImage
 
 Tables = dict[str, dict[str, Value]]
+
+
+class Uncounted(Accounts):
+    """Accounts of which nobody knows how many queues held a message before."""
+
+    def release(self, _ids: Sequence[int], _sizes: Sequence[int]) -> None:
+        """Nothing: what is live is not known of any segment."""
 
 
 class _Spans:

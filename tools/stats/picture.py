@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tools.inspect.overview import show_store
 from tools.offline.terminal import (
@@ -18,10 +18,13 @@ from tools.offline.terminal import (
     table,
 )
 
+if TYPE_CHECKING:
+    from rich.console import Console
+
 Facts = dict[str, Any]
 
-_BAR = 24
 _STRIP_LINES = 6
+_LEAST_BAR, _MOST_BAR = 12, 60
 
 
 def show(found: Facts) -> None:
@@ -41,7 +44,7 @@ def _show_disk(found: Facts) -> None:
     out.print(heading(f"On the disk: {size(total)}"))
     rows = table("", "", "", right="")
     for part, count in sorted(parts.items(), key=lambda one: -one[1]):
-        rows.add_row(f"  {part}", f"{size(count):>9}", bar(count / total, _BAR))
+        rows.add_row(f"  {part}", f"{size(count):>9}", bar(count / total, _wide(out)))
     rows.show_header = False
     out.print(rows)
 
@@ -58,7 +61,9 @@ def _show_garbage(found: Facts) -> None:
         return
     live = found["live_bytes"] / total
     text = f" {size(found['live_bytes'])} live, {size(found['garbage_bytes'])} garbage"
-    out.print(Text.assemble("  ", split_bar(live, _BAR), f"{text} ({100 - 100 * live:.0f} %)"))
+    out.print(
+        Text.assemble("  ", split_bar(live, _wide(out)), f"{text} ({100 - 100 * live:.0f} %)")
+    )
     if len(segments) > 1:
         out.print("  live part of each, in the order of their messages:")
         fractions = [(one["live_bytes"] or 0) / one["bytes"] for one in segments]
@@ -86,7 +91,9 @@ def _show_classes(found: Facts) -> None:
         name = f"to {size(bound)}" if bound else f"over {size(before)}"
         before = bound
         if one["messages"]:
-            rows.add_row(f"  {name}", f"{one['messages']:,}", bar(one["messages"] / count, _BAR))
+            rows.add_row(
+                f"  {name}", f"{one['messages']:,}", bar(one["messages"] / count, _wide(out))
+            )
     out.print(rows)
     total = sum(one["live_bytes"] for one in found["live_by_age"])
     if not total:
@@ -98,7 +105,9 @@ def _show_classes(found: Facts) -> None:
         name = f"to {age(bound)}" if bound else f"over {age(before)}"
         before = bound
         if one["live_bytes"]:
-            rows.add_row(f"  {name}", size(one["live_bytes"]), bar(one["live_bytes"] / total, _BAR))
+            rows.add_row(
+                f"  {name}", size(one["live_bytes"]), bar(one["live_bytes"] / total, _wide(out))
+            )
     out.print()
     out.print(rows)
 
@@ -118,7 +127,7 @@ def _show_queues(found: Facts) -> None:
             f"{one['messages']:,}",
             size(one["bytes"]),
             _age_of(found, one["oldest_ms"]),
-            bar(one["bytes"] / most, _BAR - 4),
+            bar(one["bytes"] / most, _wide(out) - 4),
         )
     out.print(rows)
 
@@ -138,9 +147,14 @@ def _show_messages(found: Facts) -> None:
             f"{_name(one)}{more}",
             size(one["bytes"]),
             _age_of(found, one["published_ms"]),
-            bar(one["bytes"] / most, _BAR - 4),
+            bar(one["bytes"] / most, _wide(out) - 4),
         )
     out.print(rows)
+
+
+def _wide(out: Console) -> int:
+    """Characters that a bar has: what 80 leave beside the longest figures, and more where more."""
+    return min(max(out.width - 56, _LEAST_BAR), _MOST_BAR)
 
 
 def _name(one: Facts) -> str:
