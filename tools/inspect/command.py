@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import sys
 
 from tools.inspect import follow, message, overview, queue, segment, transaction
-from tools.offline.exits import EXIT_CODES, run_tool
+from tools.offline.exits import EXIT_CODES, USAGE, run_tool
 from tools.offline.image import StoreImage
 from tools.offline.json_output import write_json
 
@@ -75,6 +76,9 @@ def _add_common(parser: argparse.ArgumentParser, *, is_part: bool = False) -> No
 
 def run(arguments: argparse.Namespace) -> int:
     """Show it. Returns the exit code."""
+    if arguments.follow and arguments.what:
+        sys.stderr.write("amqpstore inspect: --follow shows the log, and takes no WHAT\n")
+        return USAGE
     if arguments.follow:
         return run_tool("inspect", lambda: _follow(arguments), has_live=True)
     return run_tool("inspect", lambda: _inspect(arguments), has_live=True)

@@ -13,7 +13,8 @@ import pytest
 
 from tests.unit.offline.stores import Command, files_of
 
-ROUNDS = 30
+ROUNDS = 6
+LONG_ROUNDS = 300
 
 VIEWS = (
     ["inspect"],
@@ -60,7 +61,13 @@ def damage(directory: str, draw: random.Random) -> str:
     return f"{how} at {place} of {name}"
 
 
-@pytest.mark.parametrize("seed", range(ROUNDS))
+@pytest.mark.parametrize(
+    "seed",
+    [
+        *range(ROUNDS),
+        *(pytest.param(seed, marks=pytest.mark.long) for seed in range(ROUNDS, LONG_ROUNDS)),
+    ],
+)
 def test_whatever_is_damaged(seed: int, busy: str, command: Command) -> None:
     draw = random.Random(seed)
     done = [damage(busy, draw) for _ in range(draw.choice([1, 1, 2, 5]))]

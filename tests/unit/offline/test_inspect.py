@@ -401,3 +401,4 @@ def test_the_last_recovery_is_told(busy: str, command: Command) -> None:
 def test_usage(busy: str, command: Command) -> None:
     for arguments in (["segment", "x"], ["message", "-1"], ["message", "1", "--body", "no"]):
         assert command("inspect", busy, *arguments).code == 2
+    assert command("inspect", busy, "--follow", "message", "1").code == 2
