@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from tools.inspect import follow, message, overview, queue, segment, transaction
+from tools.inspect import follow, message, overview, page, queue, segment, transaction
 from tools.offline.exits import EXIT_CODES, USAGE, run_tool
 from tools.offline.image import StoreImage
 from tools.offline.json_output import write_json
@@ -107,7 +107,7 @@ def _inspect(arguments: argparse.Namespace) -> None:
             write_json(found) if arguments.json else transaction.show(found)
         else:
             found = overview.facts(image)
-            write_json(found) if arguments.json else overview.show(found, limit)
+            write_json(found) if arguments.json else page.show(found, limit)
 
 
 def _number(text: str) -> int:

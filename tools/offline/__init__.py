@@ -8,5 +8,6 @@ codec and recovery. From the disk upwards:
 - `catalog`, the LMDB tables as far as they can be read; `rebuilt`, what segments and index files
   say where they cannot;
 - `segments` and `queues`, what is in each; `contents`, messages and transactions decoded;
+- `recovering`, what recovery makes of it in memory; `messages`, messages by id;
 - `image`, the face of it.
 """

@@ -10,9 +10,8 @@ from __future__ import annotations
 import os
 import time
 import uuid
-from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from functools import cached_property
 from operator import attrgetter
@@ -21,7 +20,6 @@ from typing import Any, NamedTuple, Self
 
 from amqpstore import RecoveryReport, marker
 from amqpstore.backing import Backing
-from amqpstore.catalog import Catalog
 from amqpstore.compression import Decompressor
 from amqpstore.errors import DamageError, NotAStoreError, StoreLockedError
 from amqpstore.filenames import (
@@ -40,33 +38,25 @@ from amqpstore.files import Files
 from amqpstore.index import IndexReader
 from amqpstore.log import FORMAT_VERSION, Position
 from amqpstore.prepared import TABLE as PREPARED
-from amqpstore.queue import Queue
 from amqpstore.records import (
     Gap,
     Kind,
     MessageDecoder,
-    Record,
     checksum_seed,
     decode_transaction,
 )
-from amqpstore.recovery import Recovered, recover
-from tools.offline.catalog import CatalogImage, RowsCatalog
+from amqpstore.recovery import Recovered
+from tools.offline.catalog import CatalogImage
 from tools.offline.contents import StoredMessage, TransactionImage
 from tools.offline.holding import held
+from tools.offline.messages import read_messages
 from tools.offline.prepared import PreparedImage, prepared_of
 from tools.offline.queues import Entry, QueueImage
 from tools.offline.reading import ReadOnlyFiles
-from tools.offline.rebuilt import Uncounted, rebuilt_tables
+from tools.offline.rebuilt import rebuilt_tables
+from tools.offline.recovering import MISSING, recover_image
 from tools.offline.segments import IndexImage, SegmentHeader, SegmentImage, SegmentState
 from tools.offline.snapshot import Snapshot
-
-_MALFORMED = (LookupError, TypeError, ValueError, AttributeError, OverflowError)
-"""What recovery may raise where rows of the catalog are not what FORMAT.md says."""
-
-_RECOVERY_TABLES = ("store", "heads", "index", "segments", "marks", "ends", "quarantine")
-"""A row that is missing in one of these changes what is live, or where it is."""
-
-_MISSING = "the file is missing"
 
 
 class LogTail(NamedTuple):
@@ -117,12 +107,13 @@ class StoreImage:
         self.seed = 0
         self.store_id = self._store_id()
         self.seed = checksum_seed(self.store_id.bytes if self.store_id else b"")
-        self.catalog_reason = catalog.reason or self._stranger()
-        self.is_rebuilt = False
-        # Ids of messages in compacted segments, where the catalog cannot be read.
-        self._moved: list[Sequence[int]] = []
         self._exit = ExitStack()
-        self._recovered = self._recover()
+        self._check_stranger()
+        self._recovered, self.catalog_reason = recover_image(
+            Backing(files, directory, (self.store_id or uuid.UUID(int=0)).bytes, catalog),
+            catalog,
+            lambda: rebuilt_tables(list(self._segment_files()), self._index_files()),
+        )
 
     @classmethod
     def open(cls, directory: str, *, live: bool = False) -> Self:
@@ -175,6 +166,11 @@ class StoreImage:
     def recovered(self) -> Recovered:
         """What recovery makes of it; its ledger has the log up to its end."""
         return self._recovered
+
+    @property
+    def is_rebuilt(self) -> bool:
+        """Whether segments and index files had to say it alone."""
+        return self.catalog_reason is not None
 
     @property
     def report(self) -> RecoveryReport:
@@ -330,19 +326,7 @@ class StoreImage:
 
         Segments are read once, from where the first one of theirs is. Raises: OSError.
         """
-        readable = [one for one in self.segments if one.end_id and one.size]
-        reader: _MessageReader | None = None
-        for message_id in ids:
-            place = bisect_right(readable, message_id, key=attrgetter("first_id")) - 1
-            while place >= 0 and readable[place].first_id == readable[place].end_id:
-                place -= 1
-            segment = readable[place] if place >= 0 else None
-            if segment is None or message_id >= segment.end_id:
-                yield message_id, None
-                continue
-            if reader is None or reader.segment is not segment:
-                reader = _MessageReader(segment)
-            yield message_id, reader.read(message_id)
+        return read_messages(self.segments, ids)
 
     def holders(self, message_id: int) -> list[Holder]:
         """The queues that hold a message. Reads all index files. Raises: OSError."""
@@ -394,75 +378,13 @@ class StoreImage:
 
     # How it is made.
 
-    def _recover(self) -> Recovered:
-        store_id = self.store_id or uuid.UUID(int=0)
-        if self.catalog_reason is None:
-            try:
-                definitions = self._definitions()
-                recovered = self._recover_from(self.catalog, store_id, definitions)
-                bad = [row for row in self.catalog.bad_rows if row.table in _RECOVERY_TABLES]
-                if not bad:
-                    return recovered
-                self.catalog_reason = f"table {bad[0].table}, row {bad[0].key!r}: {bad[0].reason}"
-            except DamageError as error:
-                self.catalog_reason = error.reason
-            except _MALFORMED as error:
-                self.catalog_reason = f"a row is not what it should be: {error!r}"
-        self.is_rebuilt = True
-        tables = rebuilt_tables(list(self._segment_files()), self._index_files())
-        try:
-            definitions = self._definitions()
-        except DamageError:
-            definitions = {int(key): None for key in tables["heads"]}
-        recovered = self._recover_from(RowsCatalog(tables), store_id, definitions)
-        report = recovered.report
-        # Segments that were dropped are missing too, and nothing tells which.
-        report.damage = [one for one in report.damage if one[3] != _MISSING]
-        # What compaction moved is not in the log, where recovery looks for all of it.
-        report.lost = [
-            one for one in report.lost if not any(_is_among(ids, one[2]) for ids in self._moved)
-        ]
-        return recovered
-
-    def _definitions(self) -> dict[int, Any]:
-        """Of the queues that the catalog has, by id; None where one cannot be read.
-
-        Raises: DamageError.
-        """
-        rows = self.catalog.rows("queues")
-        found: dict[int, Any] = {int(key): row for key, row in rows.items() if key.isdecimal()}
-        for bad in self.catalog.bad_rows:
-            if bad.table == "queues" and bad.key.isdigit():
-                found.setdefault(int(bad.key), None)
-        return found
-
-    def _recover_from(
-        self, catalog: Catalog, store_id: uuid.UUID, definitions: Mapping[int, Any]
-    ) -> Recovered:
-        queues = {key: Queue(key, row, durable=True) for key, row in definitions.items()}
-        backing = Backing(self.files, self.directory, store_id.bytes, catalog)
-        recovered = recover(backing, queues)
-        ledger = recovered.ledger
-        if self.is_rebuilt:
-            self._moved = [one.ids for one in ledger.accounts if one.ids]
-            ledger.accounts = Uncounted(())
-        for batch in recovered.batches:
-            ledger.apply(batch)
-        ledger.catch_up()
-        for queue_id in recovered.deleted:
-            ledger.delete(queue_id)
-            ledger.queues.pop(queue_id, None)
-        for segment in recovered.segments:
-            segment.close()
-        return recovered
-
-    def _stranger(self) -> str | None:
-        """Why the catalog is not of this store; None where nothing says so."""
-        row = self.rows("store").get("store_id")
-        if self.marker_reason is None and self.store_id and row != self.store_id.bytes:
-            of = row.hex() if isinstance(row, bytes) else "none"
-            self.catalog.refuse(f"the catalog is of another store ({of})")
-        return self.catalog.reason
+    def _check_stranger(self) -> None:
+        """Leave the catalog out where it is not of this store."""
+        if self.catalog.reason is None and self.marker_reason is None and self.store_id:
+            row = self.rows("store").get("store_id")
+            if row != self.store_id.bytes:
+                of = row.hex() if isinstance(row, bytes) else "none"
+                self.catalog.refuse(f"the catalog is of another store ({of})")
 
     def _store_id(self) -> uuid.UUID | None:
         """Raises: FormatVersionError, OSError."""
@@ -471,7 +393,7 @@ class StoreImage:
             found = marker.read(ReadOnlyFiles(), self.directory)
             if found is not None:
                 return found
-            self.marker_reason = _MISSING
+            self.marker_reason = MISSING
         except DamageError as error:
             self.marker_reason = error.reason
         row = self.rows("store").get("store_id")
@@ -518,37 +440,6 @@ class StoreImage:
                 yield IndexImage(self.files, path, *key, self.seed, size, None)
 
 
-class _MessageReader:
-    """Reads messages of one segment, of ascending ids: on from the last, or from a mark behind."""
-
-    def __init__(self, segment: SegmentImage) -> None:
-        self.segment = segment
-        self._offset = 0
-        self._scan: Iterator[tuple[Record | Gap, bytes]] = iter(())
-        self._last: tuple[Record, bytes] | None = None
-        self._is_started = False
-
-    def read(self, message_id: int) -> StoredMessage | None:
-        """The message, if a sound record of it is there."""
-        offset = self.segment.offset_before(message_id)
-        if not self._is_started or offset > self._offset:
-            self._scan = self.segment.scan_payloads(offset, kinds=(Kind.MESSAGE,))
-            self._is_started = True
-            self._last = None
-        while self._last is None or self._last[0].number < message_id:
-            found = next(self._scan, None)
-            if found is None:
-                return None
-            record, payload = found
-            self._offset = record.end
-            if isinstance(record, Record) and record.kind == Kind.MESSAGE:
-                self._last = record, payload
-        record, payload = self._last
-        if record.number != message_id:
-            return None
-        return StoredMessage(self.segment, record, payload)
-
-
 def _check_directory(directory: str) -> None:
     """Raises: NotAStoreError, when nothing in it was made by a store."""
     if not os.path.isdir(directory):
@@ -567,11 +458,6 @@ def _size(files: Files, path: str) -> int:
         return file.size()
     finally:
         file.close()
-
-
-def _is_among(ids: Sequence[int], message_id: int) -> bool:
-    place = bisect_left(ids, message_id)
-    return place < len(ids) and ids[place] == message_id
 
 
 def _field(row: Any, name: str) -> int | None:

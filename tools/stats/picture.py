@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from tools.inspect.overview import show_store
+from tools.inspect.page import show_store
 from tools.offline.terminal import (
     age,
     bar,
