@@ -6,8 +6,9 @@ import argparse
 import sys
 from importlib.metadata import version
 
-from tools import serve
+from tools import compact, serve, upgrade
 from tools.bench import command as bench
+from tools.copying import copy_command, restore_command
 from tools.drill import command as drill
 from tools.inspect import command as inspect
 from tools.stats import command as stats
@@ -15,6 +16,10 @@ from tools.stats import command as stats
 _VERBS = {
     "serve": (serve, "run the broker"),
     "bench": (bench, "measure a broker, ours or another"),
+    "copy": (copy_command, "copy a store, of a running broker too, and verify the copy"),
+    "restore": (restore_command, "put a copy in the place of a store"),
+    "compact": (compact, "give back the room that a stopped store does not need"),
+    "upgrade": (upgrade, "say which format a store has, and bring it to this version's"),
     "drill": (drill, "break a store that may be broken, and see what survives"),
     "inspect": (inspect, "show what is in a store"),
     "stats": (stats, "show what takes the room in a store"),

@@ -1,0 +1,74 @@
+"""How verbs that work on a store's directory end: what they print, and their exit codes."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import signal
+import sys
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+from amqpstore import NotAStoreError, StoreError, StoreLockedError
+from tools.copying.errors import CopyError
+
+DONE, FAILED, USAGE, LOCKED, NOT_A_STORE, INTERRUPTED = 0, 1, 2, 3, 4, 130
+
+EXIT_CODES = (
+    "Exit codes: 0 done, 1 failed or damage was found, 2 wrong usage, 3 a broker has the store "
+    "open, 4 it is no store, 130 interrupted."
+)
+
+
+class UsageError(Exception):
+    """The command line asks for what is not there; the message says so."""
+
+
+def add_json(parser: argparse.ArgumentParser) -> None:
+    """The option that all of these verbs have, and the note on exit codes."""
+    parser.add_argument("--json", action="store_true", help="print what came of it as JSON")
+    parser.epilog = EXIT_CODES
+
+
+def end(
+    verb: str,
+    arguments: argparse.Namespace,
+    work: Callable[[], dict[str, Any]],
+    show: Callable[[dict[str, Any]], int],
+) -> int:
+    """Do the work and print what came of it. Returns the exit code.
+
+    Args: work, returns that as what JSON can say; show, prints it for people and returns the exit
+    code, and prints nothing where `--json` was asked for.
+    """
+    # So that what is half done is cleared away.
+    before = signal.signal(signal.SIGTERM, _interrupt)
+    try:
+        result = work()
+        if arguments.json:
+            sys.stdout.write(json.dumps(result, indent=1) + "\n")
+        return show(result)
+    except UsageError as error:
+        return _fail(verb, arguments, USAGE, error)
+    except StoreLockedError as error:
+        return _fail(verb, arguments, LOCKED, error)
+    except NotAStoreError as error:
+        return _fail(verb, arguments, NOT_A_STORE, error)
+    except (CopyError, StoreError, OSError) as error:
+        return _fail(verb, arguments, FAILED, error)
+    except KeyboardInterrupt:
+        return _fail(verb, arguments, INTERRUPTED, "interrupted")
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _interrupt(_number: int, _stack: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+def _fail(verb: str, arguments: argparse.Namespace, code: int, error: object) -> int:
+    if arguments.json:
+        sys.stdout.write(json.dumps({"error": str(error), "exit_code": code}) + "\n")
+    sys.stderr.write(f"amqpstore {verb}: {error}\n")
+    return code
