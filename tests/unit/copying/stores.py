@@ -25,9 +25,15 @@ def open_store(directory: str) -> Store:
 def queue_of(store: Store, name: str) -> Queue:
     """A queue by its name; made where it is not there."""
     for queue in store.queues.values():
-        if queue.definition["name"] == name:
+        if name_of(queue) == name:
             return queue
     return store.create_queue({"name": name, "vhost": "/"})
+
+
+def name_of(queue: Queue) -> str:
+    definition = queue.definition
+    assert isinstance(definition, dict)
+    return str(definition["name"])
 
 
 def publish(store: Store, name: str, bodies: Sequence[bytes]) -> None:
@@ -55,9 +61,7 @@ def bodies(directory: str) -> dict[str, list[bytes]]:
     store = open_store(directory)
     try:
         assert store.recovery_report.damage == []
-        return {
-            queue.definition["name"]: _take_all(store, queue) for queue in store.queues.values()
-        }
+        return {name_of(queue): _take_all(store, queue) for queue in store.queues.values()}
     finally:
         store.abandon()
 
@@ -72,10 +76,10 @@ def _take_all(store: Store, queue: Queue) -> list[bytes]:
 
 
 def contents(directory: str) -> dict[str, bytes]:
-    """Every file of a directory."""
+    """Every file of a directory, but the lock: that says who had it last."""
     found = {}
     for folder, _, names in os.walk(directory):
-        for name in names:
+        for name in set(names) - {"lock"}:
             path = os.path.join(folder, name)
             with open(path, "rb") as file:
                 found[os.path.relpath(path, directory)] = file.read()

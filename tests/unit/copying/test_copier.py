@@ -14,6 +14,7 @@ from tests.unit.copying.stores import bodies, contents, make_store, open_store, 
 from tools.copying import copier, manifest
 from tools.copying.copier import Options, copy_store
 from tools.copying.errors import CopyError
+from tools.copying.pinning import INCOMPLETE
 
 Paths = Callable[[str], str]
 
@@ -237,17 +238,17 @@ def test_a_copy_that_was_cut_off_is_no_store_and_is_begun_anew(
             patch.setattr(owner, name, fail)
             patch.setattr(copier, "clear", lambda _target: (_ for _ in ()).throw(OSError()))
             os.mkdir(target)
-            Path(target, copier.INCOMPLETE).touch()
+            Path(target, INCOMPLETE).touch()
             patch.setattr(copier, "_take", lambda _target: False)
             with pytest.raises(PowerLostError):
                 copy_store(store, target, Options())
-        assert os.path.exists(os.path.join(target, copier.INCOMPLETE))
+        assert os.path.exists(os.path.join(target, INCOMPLETE))
         assert marker.read(OsFiles(), target) is None
         with pytest.raises(NotAStoreError):
             Store.open(target)
         copy_store(store, target, Options())
         assert bodies(target) == expected
-        assert not os.path.exists(os.path.join(target, copier.INCOMPLETE))
+        assert not os.path.exists(os.path.join(target, INCOMPLETE))
 
 
 def test_an_error_leaves_nothing(path: Paths, store: str, monkeypatch: pytest.MonkeyPatch) -> None:
