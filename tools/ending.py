@@ -12,6 +12,7 @@ from typing import Any
 
 from amqpstore import NotAStoreError, StoreError, StoreLockedError
 from tools.copying.errors import CopyError
+from tools.transfer.lines import TransferError
 
 DONE, FAILED, USAGE, LOCKED, NOT_A_STORE, INTERRUPTED = 0, 1, 2, 3, 4, 130
 
@@ -36,11 +37,13 @@ def end(
     arguments: argparse.Namespace,
     work: Callable[[], dict[str, Any]],
     show: Callable[[dict[str, Any]], int],
+    *,
+    when_locked: str = "",
 ) -> int:
     """Do the work and print what came of it. Returns the exit code.
 
     Args: work, returns that as what JSON can say; show, prints it for people and returns the exit
-    code, and prints nothing where `--json` was asked for.
+    code, and prints nothing where `--json` was asked for; when_locked, what else to do then.
     """
     # So that what is half done is cleared away.
     before = signal.signal(signal.SIGTERM, _interrupt)
@@ -52,10 +55,10 @@ def end(
     except UsageError as error:
         return _fail(verb, arguments, USAGE, error)
     except StoreLockedError as error:
-        return _fail(verb, arguments, LOCKED, error)
+        return _fail(verb, arguments, LOCKED, f"{error} {when_locked}".rstrip())
     except NotAStoreError as error:
         return _fail(verb, arguments, NOT_A_STORE, error)
-    except (CopyError, StoreError, OSError) as error:
+    except (CopyError, TransferError, StoreError, OSError) as error:
         return _fail(verb, arguments, FAILED, error)
     except KeyboardInterrupt:
         return _fail(verb, arguments, INTERRUPTED, "interrupted")

@@ -67,6 +67,7 @@ class Options:
     `against`, an earlier copy. `verify`: of `new` files only, of `all`, those from the earlier copy
     too, or of `none`. `expected`, what the source says it is. `manifest`, whether the copy is to
     have one; it needs what was verified. `refuse_damage`: of what was damaged already no copy.
+    `held`: the caller has the lock of the source.
     """
 
     links: bool = True
@@ -75,6 +76,7 @@ class Options:
     expected: Manifest | None = None
     manifest: bool = True
     refuse_damage: bool = False
+    held: bool = False
 
 
 @dataclass
@@ -106,7 +108,7 @@ def copy_store(
     try:
         OsFiles().sync_directory(target)
         make_folders(target)
-        pins = pin(directory, target, links=options.links, earlier=earlier)
+        pins = pin(directory, target, links=options.links, earlier=earlier, held=options.held)
         try:
             return _Copy(pins, target, options, earlier, progress).run()
         finally:

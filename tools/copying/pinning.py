@@ -99,12 +99,15 @@ class Earlier:
             return None
 
 
-def pin(directory: str, target: str, *, links: bool, earlier: Earlier | None) -> Pins:
+def pin(
+    directory: str, target: str, *, links: bool, earlier: Earlier | None, held: bool = False
+) -> Pins:
     """Pin the store in `directory` as it is now, in `target`, which is there.
 
+    Args: held, whether the caller has its lock.
     Raises: NotAStoreError, FormatVersionError, DamageError, CopyError, OSError.
     """
-    with open_source(directory) as source:
+    with open_source(directory, held=held) as source:
         for _ in range(_ATTEMPTS):
             snapshot = source.snapshot()
             if earlier and earlier.manifest.store_id != source.store_id.hex():

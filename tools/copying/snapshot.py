@@ -214,9 +214,10 @@ class Source:
 
 
 @contextlib.contextmanager
-def open_source(directory: str) -> Iterator[Source]:
+def open_source(directory: str, *, held: bool = False) -> Iterator[Source]:
     """A store that is there. Brokers are kept out, where none has it open, until the end.
 
+    Args: held, whether the caller has its lock.
     Raises: NotAStoreError, FormatVersionError, DamageError (its marker or its catalog), OSError.
     """
     if not os.path.isdir(directory):
@@ -224,7 +225,7 @@ def open_source(directory: str) -> Iterator[Source]:
     store_id = marker.read(OsFiles(), directory)
     if store_id is None:
         raise NotAStoreError(directory, f"it has no file {MARKER}")
-    with shared(directory) as is_running:
+    with contextlib.nullcontext(False) if held else shared(directory) as is_running:
         source = Source(directory, store_id.bytes, is_running=is_running)
         try:
             yield source
