@@ -73,6 +73,7 @@ def restore(
         raise NotAStoreError(directory, f"it has no file {MARKER}, and something else is in it")
     with exclusive(directory, "restore"), beside(directory, "restoring") as new:
         copied = copy_store(copy, new, options, progress)
+        give_to_owner(new, directory)
         return Restored(copied, take_place(new, directory, "before-restore"))
 
 
@@ -117,19 +118,19 @@ def take_place(new: str, directory: str, suffix: str) -> str:
     """A new store, whole, takes the place of the one in `directory`. Returns where that is kept."""
     stamp = datetime.datetime.now(datetime.UTC).strftime("%Y%m%dT%H%M%S.%fZ")
     kept = f"{directory}.{suffix}-{stamp}"
-    _give_away(new, os.stat(directory))
     replace(new, directory, kept)
     return kept
 
 
-def _give_away(path: str, old: os.stat_result) -> None:
-    """What root makes is to be read by whom the broker runs as."""
+def give_to_owner(path: str, directory: str) -> None:
+    """What root makes is to be read by whom the broker runs as: who has `directory`."""
+    old = os.stat(directory)
     os.chmod(path, stat.S_IMODE(old.st_mode))
     if os.geteuid() != 0:
         return
     for folder, _, names in os.walk(path):
         for name in (".", *names):
-            os.chown(os.path.join(folder, name), old.st_uid, old.st_gid)
+            os.chown(os.path.join(folder, name), old.st_uid, old.st_gid, follow_symlinks=False)
 
 
 def is_free(directory: str) -> bool:

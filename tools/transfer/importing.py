@@ -20,7 +20,7 @@ from tools.copying.copier import Options as CopyOptions
 from tools.copying.copier import copy_store
 from tools.copying.locks import exclusive
 from tools.copying.pinning import FOLDERS
-from tools.copying.restoring import beside, take_place
+from tools.copying.restoring import beside, give_to_owner, take_place
 from tools.transfer.lines import Line, MessageLine, QueueKey, QueueLine, TransferError
 
 _OPTIONS = Options(reserve_bytes=0)
@@ -51,6 +51,7 @@ def import_lines(directory: str, lines: Iterable[Line], *, create: bool) -> Impo
         copy_store(directory, new, CopyOptions(verify="none", manifest=False, held=True))
         with Store.open(new, options=_OPTIONS, worker=InlineWorker()) as store:
             imported = _Import(store, create=create).run(lines)
+        give_to_owner(new, directory)
         _link_strangers(directory, new)
         kept = take_place(new, directory, "before-import")
         # All that was in it is in the new one too.
