@@ -34,6 +34,12 @@ def shared(directory: str) -> Iterator[bool]:
         os.close(descriptor)
 
 
+def holder(directory: str) -> str:
+    """Who had the store last, as the lock's file says. Raises: OSError."""
+    with open(os.path.join(directory, LOCK), "rb") as file:
+        return file.read(200).decode("utf-8", "replace").strip() or "an unknown process"
+
+
 @contextlib.contextmanager
 def exclusive(directory: str, verb: str) -> Iterator[None]:
     """Have a store for oneself, as a broker has. Raises: StoreLockedError."""

@@ -57,7 +57,7 @@ def through_msgpack(value: Any) -> Any:
 
 
 def table_of(*fields: bytes) -> bytes:
-    content = b"".join(b"\2f%d" % place + field for place, field in enumerate(fields))
+    content = b"".join(b"\1%c" % (97 + place) + field for place, field in enumerate(fields))
     return struct.pack(">I", len(content)) + content
 
 
@@ -65,7 +65,7 @@ def table_of(*fields: bytes) -> bytes:
 def test_each_type(field: bytes, expected: Any) -> None:
     raw = table_of(field)
     table, end = decode_table(raw, 0)
-    assert (table, end) == ({"f0": expected}, len(raw))
+    assert (table, end) == ({"a": expected}, len(raw))
     assert encode_table(through_json(table)) == raw
     assert encode_table(through_msgpack(table)) == raw
 
