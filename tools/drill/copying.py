@@ -1,7 +1,8 @@
 """Copies of data directories: a true one of the original, and cheap ones of that copy.
 
 They are of every byte, and of what the store does not know: damage is what drills are about. (A
-copy to keep is `tools.copying`'s.) The original is only read, while no broker has it: its lock is taken without writing into it.
+copy to keep is `tools.copying`'s.) The original is only read, while no broker has it: its lock is
+taken without writing into it.
 """
 
 from __future__ import annotations

@@ -59,10 +59,12 @@ def run(arguments: argparse.Namespace) -> int:
         ):
             queues = _chosen(image, arguments.queue, arguments.vhost)
             exported = export(image, LineWriter(file, arguments.format), queues, show)
+            in_doubt = len(image.prepared())
         return {
             "output": arguments.output,
             "messages": exported.messages,
             "unreadable": exported.unreadable,
+            "in_doubt": in_doubt,
             "bytes": exported.bytes,
             "seconds": round(time.monotonic() - started, 3),
         }
@@ -83,7 +85,12 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _chosen(image: StoreImage, names: list[str] | None, vhost: str | None) -> list[QueueImage]:
     """Raises: UsageError."""
-    of_vhost = [queue for queue in image.queues if vhost is None or queue.vhost == vhost]
+    in_doubt = {int(key) for key in image.prepared()}
+    of_vhost = [
+        queue
+        for queue in image.queues
+        if (vhost is None or queue.vhost == vhost) and queue.id not in in_doubt
+    ]
     found = [queue for queue in of_vhost if names is None or queue.name in names]
     missing = set(names or ()) - {queue.name for queue in found}
     if missing or (vhost is not None and not of_vhost):
@@ -120,5 +127,9 @@ def _print(result: dict[str, Any]) -> None:
         f"{number_of(total, 'message')} of {number_of(len(result['messages']), 'queue')} exported, "
         f"{in_bytes(result['bytes'])} in {result['seconds']:.1f} s\n"
     )
+    if in_doubt := result["in_doubt"]:
+        sys.stderr.write(
+            f"  left out: what {number_of(in_doubt, 'transaction')} in doubt would publish\n"
+        )
     for queue, count in result["unreadable"].items():
         sys.stderr.write(f"  not readable: {number_of(count, 'message')} of queue {queue}\n")

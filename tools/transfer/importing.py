@@ -65,7 +65,9 @@ class _Import:
     def __init__(self, store: Store, *, create: bool) -> None:
         self._store = store
         self._create = create
-        self._queues = {_key(queue): queue for queue in store.queues.values()}
+        self._queues = {
+            _key(queue): queue for queue in store.queues.values() if queue.id not in store.prepared
+        }
         self._batch: list[MessageLine] = []
         self._batch_bytes = 0
         self._out = Imported()
