@@ -31,7 +31,11 @@ def progress_bar(*, in_bytes: bool = True) -> Iterator[Callable[[str, int, int],
         TransferSpeedColumn,
     )
 
-    counts = (DownloadColumn(), TransferSpeedColumn()) if in_bytes else (MofNCompleteColumn(),)
+    counts = (
+        (DownloadColumn(binary_units=True), TransferSpeedColumn())
+        if in_bytes
+        else (MofNCompleteColumn(),)
+    )
     bar = Progress(
         TextColumn("{task.description:9}"),
         BarColumn(),

@@ -29,6 +29,7 @@ Where no broker has the store open, brokers are kept out until the files are pin
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -144,6 +145,9 @@ class Source:
         file_path = os.path.join(path, "data.mdb")
         if not self.is_running:
             check_pages(file_path)
+        elif not os.access(lock_path := os.path.join(path, "lock.mdb"), os.R_OK | os.W_OK):
+            reason = "to read the catalog of a running broker takes the right to write here"
+            raise PermissionError(errno.EACCES, reason, lock_path)
         try:
             return lmdb.open(
                 path,
