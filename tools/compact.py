@@ -12,9 +12,10 @@ from amqpstore import Options, Store
 from amqpstore.errors import NotAStoreError
 from amqpstore.filenames import INDEX, MARKER, SEGMENTS
 from amqpstore.worker import InlineWorker
-from tools.ending import DONE, FAILED, add_json, end
+from tools.ending import DAMAGED, add_json, end
+from tools.offline.exits import OK
+from tools.offline.terminal import size
 from tools.progress import progress_bar
-from tools.sizes import in_bytes
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -44,7 +45,7 @@ def run(arguments: argparse.Namespace) -> int:
     def show(result: dict[str, Any]) -> int:
         if not arguments.json:
             _print(result)
-        return FAILED if result["damage"] else DONE
+        return DAMAGED if result["damage"] else OK
 
     return end("compact", arguments, work, show)
 
@@ -90,13 +91,13 @@ def _sizes(directory: str) -> dict[str, int]:
 
 def _print(result: dict[str, Any]) -> None:
     before, after = result["bytes_before"], result["bytes_after"]
-    freed = in_bytes(before - after)
+    freed = size(before - after)
     sys.stdout.write(
-        f"{result['directory']}: {in_bytes(before)} in {result['segments_before']} segments "
-        f"before, {in_bytes(after)} in {result['segments_after']} now; {freed} given "
+        f"{result['directory']}: {size(before)} in {result['segments_before']} segments "
+        f"before, {size(after)} in {result['segments_after']} now; {freed} given "
         f"back in {result['seconds']:.1f} s\n"
     )
-    for path, offset, size, reason in result["damage"]:
-        sys.stdout.write(f"  damaged: {path} at {offset:,}, {size:,} bytes: {reason}\n")
+    for path, offset, count, reason in result["damage"]:
+        sys.stdout.write(f"  damaged: {path} at {offset:,}, {count:,} bytes: {reason}\n")
     if result["damage"]:
         sys.stdout.write("  The segments with damage are in quarantine/, whole.\n")

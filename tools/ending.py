@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import signal
 import sys
 from collections.abc import Callable
@@ -12,13 +13,15 @@ from typing import Any
 
 from amqpstore import NotAStoreError, StoreError, StoreLockedError
 from tools.copying.errors import CopyError
+from tools.offline.exits import FAILED, INTERRUPTED, LOCKED, NOT_A_STORE, OK, USAGE
 from tools.transfer.lines import TransferError
 
-DONE, FAILED, USAGE, LOCKED, NOT_A_STORE, INTERRUPTED = 0, 1, 2, 3, 4, 130
+DAMAGED = 1
+"""It was done, and damage was found."""
 
 EXIT_CODES = (
-    "Exit codes: 0 done, 1 failed or damage was found, 2 wrong usage, 3 a broker has the store "
-    "open, 4 it is no store, 130 interrupted."
+    "Exit codes: 0 done, 1 done and damage was found, 2 wrong usage, 3 a broker has the store "
+    "open, 4 it is no store, 5 failed, 130 interrupted."
 )
 
 
@@ -51,7 +54,12 @@ def end(
         result = work()
         if arguments.json:
             sys.stdout.write(json.dumps(result, indent=1) + "\n")
-        return show(result)
+        code = show(result)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Whoever read it has seen enough. What is left in the buffer goes nowhere.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return OK
     except UsageError as error:
         return _fail(verb, arguments, USAGE, error)
     except StoreLockedError as error:
@@ -64,6 +72,7 @@ def end(
         return _fail(verb, arguments, INTERRUPTED, "interrupted")
     finally:
         signal.signal(signal.SIGTERM, before)
+    return code
 
 
 def _interrupt(_number: int, _stack: FrameType | None) -> None:

@@ -20,7 +20,8 @@ from amqpstore.filenames import MARKER
 from amqpstore.files import OsFiles
 from amqpstore.log import FORMAT_VERSION
 from tools.copying.locks import exclusive
-from tools.ending import DONE, add_json, end
+from tools.ending import add_json, end
+from tools.offline.exits import OK
 
 Step = Callable[[str], None]
 """Makes the store in a directory one of the next version, the marker included. It is locked."""
@@ -51,7 +52,7 @@ def run(arguments: argparse.Namespace) -> int:
     def show(result: dict[str, Any]) -> int:
         if not arguments.json:
             sys.stdout.write(_said(result))
-        return DONE
+        return OK
 
     return end("upgrade", arguments, work, show)
 

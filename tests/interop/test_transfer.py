@@ -116,7 +116,7 @@ def test_messages_that_were_delivered_say_so_after_an_import(
     once.deliveries = 3
     write(path, [message(b"never"), once])
     assert broker.terminate() == 0
-    printed = run("import", broker.data_directory, path, code=1)
+    printed = run("import", broker.data_directory, path, code=5)
     assert "the store has no queue 'orders' in virtual host '/'" in printed
     assert "made queue 'orders'" in run("import", broker.data_directory, path, "--create")
     broker.start()
@@ -138,7 +138,7 @@ def test_a_route_is_taken_again_where_that_is_asked_for(
         channel = connection.channel()
         channel.queue_declare("eu", durable=True)
         channel.queue_bind("eu", "amq.topic", "eu.#")
-        printed = run("publish", path, "--url", broker.url, code=1)
+        printed = run("publish", path, "--url", broker.url, code=5)
         assert "returned a message as unroutable: 312 NO_ROUTE" in printed
         run("publish", path, "--url", broker.url, "--routed")
         assert channel.basic_get("eu", auto_ack=True)[2] == b"one"
@@ -159,7 +159,7 @@ def test_publishing_goes_on_where_a_broker_was_killed(
             time.sleep(0.005)
         broker.kill()
         printed, _ = process.communicate(timeout=_WAIT_S)
-    assert process.returncode == 1, printed
+    assert process.returncode == 5, printed
     skip = int(printed.partition("--skip ")[2].partition(".")[0])
     assert 0 <= skip < count
     broker.start()
@@ -187,10 +187,10 @@ def test_what_is_wrong_is_said(broker: BrokerProcess, tmp_path: Path) -> None:
         unused.bind(("127.0.0.1", 0))
         port = unused.getsockname()[1]
         url = f"amqp://127.0.0.1:{port}"
-        assert "cannot connect" in run("publish", path, "--url", url, code=1)
+        assert "cannot connect" in run("publish", path, "--url", url, code=5)
     assert "--url must look like" in run("publish", path, "--url", "http://x", code=2)
     Path(path).write_bytes(Path(path).read_bytes()[:-10])
-    printed = run("publish", path, "--url", broker.url, "--json", code=1)
+    printed = run("publish", path, "--url", broker.url, "--json", code=5)
     assert "orders.jsonl" in json.loads(printed.splitlines()[0])["error"]
 
 

@@ -11,9 +11,10 @@ from typing import Any
 import msgspec
 
 from tools.copying.copier import Options, copy_store
-from tools.ending import DONE, FAILED, add_json, end
+from tools.ending import DAMAGED, add_json, end
+from tools.offline.exits import OK
+from tools.offline.terminal import counted, size
 from tools.progress import progress_bar
-from tools.sizes import in_bytes, number_of
 
 _SHOWN = 10
 
@@ -63,7 +64,7 @@ def run(arguments: argparse.Namespace) -> int:
     def show_result(result: dict[str, Any]) -> int:
         if not arguments.json:
             print_copied(result)
-        return FAILED if result["damage"] else DONE
+        return DAMAGED if result["damage"] else OK
 
     return end("copy", arguments, work, show_result)
 
@@ -71,18 +72,18 @@ def run(arguments: argparse.Namespace) -> int:
 def print_copied(result: dict[str, Any]) -> None:
     """What was copied, for people."""
     how = ", ".join(
-        f"{_HOW[kind]} {in_bytes(result['bytes'][kind])} in {number_of(count, 'file')}"
+        f"{_HOW[kind]} {size(result['bytes'][kind])} in {counted(count, 'file')}"
         for kind, count in sorted(result["files"].items())
     )
     was = "running" if result["was_running"] else "stopped"
     sys.stdout.write(
         f"{result['target']}: a copy of the {was} store {result['store_id']}\n"
         f"  {how or 'no messages'}\n"
-        f"  verified {in_bytes(result['verified_bytes'])}; the log ends in segment "
+        f"  verified {size(result['verified_bytes'])}; the log ends in segment "
         f"{result['log_segment']} at {result['log_offset']:,}; {result['seconds']:.1f} s\n"
     )
     if damage := result["damage"]:
-        sys.stdout.write(f"  damaged in the store already, in {number_of(len(damage), 'place')}:\n")
+        sys.stdout.write(f"  damaged in the store already, in {counted(len(damage), 'place')}:\n")
         for one in damage[:_SHOWN]:
             sys.stdout.write(
                 f"    {one['path']} at {one['offset']:,}, {one['bytes']:,} bytes: {one['reason']}\n"

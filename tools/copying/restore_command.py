@@ -10,9 +10,10 @@ from typing import Any
 import msgspec
 
 from tools.copying.restoring import restore
-from tools.ending import DONE, add_json, end
+from tools.ending import add_json, end
+from tools.offline.exits import OK
+from tools.offline.terminal import counted, size
 from tools.progress import progress_bar
-from tools.sizes import in_bytes, number_of
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -63,15 +64,15 @@ def run(arguments: argparse.Namespace) -> int:
     def show_result(result: dict[str, Any]) -> int:
         if not arguments.json:
             _print(result)
-        return DONE
+        return OK
 
     return end("restore", arguments, work, show_result)
 
 
 def _print(result: dict[str, Any]) -> None:
     sys.stdout.write(
-        f"{result['directory']}: restored store {result['store_id']}, {in_bytes(result['bytes'])} "
-        f"in {number_of(result['files'], 'file')}, verified, in {result['seconds']:.1f} s\n"
+        f"{result['directory']}: restored store {result['store_id']}, {size(result['bytes'])} "
+        f"in {counted(result['files'], 'file')}, verified, in {result['seconds']:.1f} s\n"
     )
     if result["kept"]:
         sys.stdout.write(
@@ -79,4 +80,4 @@ def _print(result: dict[str, Any]) -> None:
             "  Remove that when you are sure that you do not need it.\n"
         )
     if damage := result["damage"]:
-        sys.stdout.write(f"  {number_of(len(damage), 'place')} of the copy are damaged\n")
+        sys.stdout.write(f"  {counted(len(damage), 'place')} of the copy are damaged\n")

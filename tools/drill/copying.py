@@ -10,11 +10,11 @@ from __future__ import annotations
 import os
 import shutil
 
-from amqpstore import StoreLockedError, marker
+from amqpstore import marker
 from amqpstore.errors import NotAStoreError
 from amqpstore.filenames import CATALOG, LOCK, MARKER, RESERVE, TRANSIENT
 from amqpstore.files import OsFiles
-from tools.copying.locks import holder, shared
+from tools.offline.holding import held
 
 _LEFT_OUT = {LOCK, RESERVE, TRANSIENT, "lock.mdb"}
 """Nothing in these survives a restart, or is meant to."""
@@ -28,9 +28,7 @@ def copy_store(directory: str, target: str) -> None:
     if not os.path.isfile(os.path.join(directory, MARKER)):
         raise NotAStoreError(directory, f"it has no file {MARKER}")
     marker.read(OsFiles(), directory)
-    with shared(directory) as is_running:
-        if is_running:
-            raise StoreLockedError(directory, holder(directory))
+    with held(directory):
         shutil.copytree(directory, target, ignore=_ignored)
 
 

@@ -10,11 +10,12 @@ import time
 from collections.abc import Iterator
 from typing import IO, Any
 
-from tools.ending import DONE, FAILED, UsageError, add_json, end
+from tools.ending import DAMAGED, UsageError, add_json, end
+from tools.offline.exits import OK, USAGE
 from tools.offline.image import StoreImage
 from tools.offline.queues import QueueImage
+from tools.offline.terminal import counted, size
 from tools.progress import progress_bar
-from tools.sizes import in_bytes, number_of
 from tools.transfer.exporting import export
 from tools.transfer.lines import FORMATS, LineWriter
 
@@ -48,7 +49,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Export. Returns the exit code."""
     if arguments.json and arguments.output == STANDARD:
         sys.stderr.write("amqpstore export: --json needs a FILE, as both are standard output\n")
-        return 2
+        return USAGE
 
     def work() -> dict[str, Any]:
         started = time.monotonic()
@@ -59,7 +60,7 @@ def run(arguments: argparse.Namespace) -> int:
         ):
             queues = _chosen(image, arguments.queue, arguments.vhost)
             exported = export(image, LineWriter(file, arguments.format), queues, show)
-            in_doubt = len(image.prepared())
+            in_doubt = sum(one.is_undecided for one in image.prepared)
         return {
             "output": arguments.output,
             "messages": exported.messages,
@@ -72,7 +73,7 @@ def run(arguments: argparse.Namespace) -> int:
     def show_result(result: dict[str, Any]) -> int:
         if not arguments.json:
             _print(result)
-        return FAILED if result["unreadable"] else DONE
+        return DAMAGED if result["unreadable"] else OK
 
     return end(
         "export",
@@ -85,11 +86,10 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _chosen(image: StoreImage, names: list[str] | None, vhost: str | None) -> list[QueueImage]:
     """Raises: UsageError."""
-    in_doubt = {int(key) for key in image.prepared()}
     of_vhost = [
         queue
         for queue in image.queues
-        if (vhost is None or queue.vhost == vhost) and queue.id not in in_doubt
+        if (vhost is None or queue.vhost == vhost) and not queue.is_hidden
     ]
     found = [queue for queue in of_vhost if names is None or queue.name in names]
     missing = set(names or ()) - {queue.name for queue in found}
@@ -124,12 +124,12 @@ def _print(result: dict[str, Any]) -> None:
     """On stderr, as the messages may be on standard output."""
     total = sum(result["messages"].values())
     sys.stderr.write(
-        f"{number_of(total, 'message')} of {number_of(len(result['messages']), 'queue')} exported, "
-        f"{in_bytes(result['bytes'])} in {result['seconds']:.1f} s\n"
+        f"{counted(total, 'message')} of {counted(len(result['messages']), 'queue')} exported, "
+        f"{size(result['bytes'])} in {result['seconds']:.1f} s\n"
     )
     if in_doubt := result["in_doubt"]:
         sys.stderr.write(
-            f"  left out: what {number_of(in_doubt, 'transaction')} in doubt would publish\n"
+            f"  left out: what {counted(in_doubt, 'transaction')} in doubt would publish\n"
         )
     for queue, count in result["unreadable"].items():
-        sys.stderr.write(f"  not readable: {number_of(count, 'message')} of queue {queue}\n")
+        sys.stderr.write(f"  not readable: {counted(count, 'message')} of queue {queue}\n")

@@ -7,9 +7,10 @@ import sys
 import time
 from typing import Any
 
-from tools.ending import DONE, add_json, end
+from tools.ending import add_json, end
+from tools.offline.exits import OK
+from tools.offline.terminal import counted
 from tools.progress import progress_bar
-from tools.sizes import number_of
 from tools.transfer.importing import import_lines
 from tools.transfer.input import lines_of, opened
 
@@ -47,11 +48,11 @@ def run(arguments: argparse.Namespace) -> int:
         if not arguments.json:
             total = sum(result["messages"].values())
             sys.stdout.write(
-                f"{result['directory']}: {number_of(total, 'message')} imported into "
-                f"{number_of(len(result['messages']), 'queue')} in {result['seconds']:.1f} s\n"
+                f"{result['directory']}: {counted(total, 'message')} imported into "
+                f"{counted(len(result['messages']), 'queue')} in {result['seconds']:.1f} s\n"
             )
             for queue in result["created"]:
                 sys.stdout.write(f"  made queue {queue}\n")
-        return DONE
+        return OK
 
     return end("import", arguments, work, show_result)

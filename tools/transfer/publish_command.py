@@ -9,9 +9,10 @@ from typing import Any
 
 from tools.bench.connection import Address
 from tools.bench.errors import UsageError as AddressError
-from tools.ending import DONE, UsageError, add_json, end
+from tools.ending import UsageError, add_json, end
+from tools.offline.exits import OK
+from tools.offline.terminal import counted
 from tools.progress import progress_bar
-from tools.sizes import number_of
 from tools.transfer.input import lines_of, opened
 from tools.transfer.publishing import as_it_was_routed, publish_lines, to_its_queue
 
@@ -73,11 +74,11 @@ def run(arguments: argparse.Namespace) -> int:
     def show_result(result: dict[str, Any]) -> int:
         if not arguments.json:
             sys.stdout.write(
-                f"{number_of(result['confirmed'], 'message')} published to {result['url']} and "
+                f"{counted(result['confirmed'], 'message')} published to {result['url']} and "
                 f"confirmed, in {result['seconds']:.1f} s\n"
             )
             if left_out := result["of_other_virtual_hosts"]:
                 sys.stdout.write(f"  left out, as of other virtual hosts: {left_out:,}\n")
-        return DONE
+        return OK
 
     return end("publish", arguments, work, show_result)
