@@ -181,7 +181,7 @@ def test_what_is_wrong_is_said(broker: BrokerProcess, tmp_path: Path) -> None:
     printed = run("export", data, code=3)
     assert "in use by another process" in printed
     assert "--live" in printed
-    printed = run("export", data, "--live", "--queue", "none", code=2)
+    printed = run("export", data, "--live", "--queue", "none", code=5)
     assert "there is no queue 'none'" in printed
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))

@@ -10,13 +10,12 @@ import time
 from collections.abc import Iterator
 from typing import IO, Any
 
-from tools.ending import DAMAGED, UsageError, add_json, end
+from tools.ending import DAMAGED, add_json, end
 from tools.offline.exits import OK, USAGE
 from tools.offline.image import StoreImage
-from tools.offline.queues import QueueImage
 from tools.offline.terminal import counted, size
 from tools.progress import progress_bar
-from tools.transfer.exporting import export
+from tools.transfer.exporting import chosen, export
 from tools.transfer.lines import FORMATS, LineWriter
 
 STANDARD = "-"
@@ -58,7 +57,7 @@ def run(arguments: argparse.Namespace) -> int:
             _opened(arguments.output) as file,
             progress_bar(in_bytes=False) as show,
         ):
-            queues = _chosen(image, arguments.queue, arguments.vhost)
+            queues = chosen(image, arguments.queue, arguments.vhost)
             exported = export(image, LineWriter(file, arguments.format), queues, show)
             in_doubt = sum(one.is_undecided for one in image.prepared)
         return {
@@ -82,22 +81,6 @@ def run(arguments: argparse.Namespace) -> int:
         show_result,
         when_locked="Or read a snapshot while it runs, with --live.",
     )
-
-
-def _chosen(image: StoreImage, names: list[str] | None, vhost: str | None) -> list[QueueImage]:
-    """Raises: UsageError."""
-    of_vhost = [
-        queue
-        for queue in image.queues
-        if (vhost is None or queue.vhost == vhost) and not queue.is_hidden
-    ]
-    found = [queue for queue in of_vhost if names is None or queue.name in names]
-    missing = set(names or ()) - {queue.name for queue in found}
-    if missing or (vhost is not None and not of_vhost):
-        there = ", ".join(sorted({str(queue.name) for queue in of_vhost})[:10])
-        what = f"queue {min(missing)!r}" if missing else f"virtual host {vhost!r} with queues"
-        raise UsageError(f"there is no {what} in {image.directory}. There is: {there or 'none'}")
-    return found
 
 
 @contextlib.contextmanager

@@ -8,7 +8,15 @@ from dataclasses import dataclass, field
 
 from tools.offline.image import StoreImage
 from tools.offline.queues import Entry, QueueImage
-from tools.transfer.lines import EndLine, ExportLine, LineWriter, MessageLine, QueueKey, QueueLine
+from tools.transfer.lines import (
+    EndLine,
+    ExportLine,
+    LineWriter,
+    MessageLine,
+    QueueKey,
+    QueueLine,
+    TransferError,
+)
 
 Progress = Callable[[str, int, int], None]
 
@@ -30,6 +38,25 @@ class Exported:
 def key_of(queue: QueueImage) -> QueueKey:
     """How a file of messages names a queue."""
     return QueueKey(queue.vhost, queue.name, queue.level or 0)
+
+
+def chosen(image: StoreImage, names: Collection[str] | None, vhost: str | None) -> list[QueueImage]:
+    """Queues of a store: of these names, of a virtual host, or all that clients see.
+
+    Raises: TransferError, where one is not there.
+    """
+    of_vhost = [
+        queue
+        for queue in image.queues
+        if (vhost is None or queue.vhost == vhost) and not queue.is_hidden
+    ]
+    found = [queue for queue in of_vhost if names is None or queue.name in names]
+    missing = set(names or ()) - {queue.name for queue in found}
+    if missing or (vhost is not None and not of_vhost):
+        there = ", ".join(sorted({str(queue.name) for queue in of_vhost})[:10])
+        what = f"queue {min(missing)!r}" if missing else f"virtual host {vhost!r} with queues"
+        raise TransferError(f"there is no {what} in {image.directory}. There is: {there or 'none'}")
+    return found
 
 
 def export(

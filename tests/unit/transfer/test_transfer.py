@@ -12,8 +12,9 @@ from amqpstore import Envelope, Message, Store
 from amqpstore.catalog import Change
 from amqpstore.errors import NotAStoreError, StoreLockedError
 from tests.unit.copying.stores import contents, open_store, publish, queue_of
+from tools.copying.copier import Options, copy_store
 from tools.offline.image import StoreImage
-from tools.transfer.exporting import export
+from tools.transfer.exporting import chosen, export
 from tools.transfer.importing import import_lines
 from tools.transfer.lines import (
     FORMATS,
@@ -69,7 +70,7 @@ def _vhost() -> Change:
 def exported(directory: str, format_name: str = "jsonl") -> bytes:
     file = io.BytesIO()
     with StoreImage.open(directory) as image:
-        export(image, LineWriter(file, format_name), image.queues)
+        export(image, LineWriter(file, format_name), chosen(image, None, None))
     return file.getvalue()
 
 
@@ -213,3 +214,24 @@ def test_a_message_that_cannot_be_read_is_counted(store: str) -> None:
     place = content.index(b"\xff\0" * 50)
     Path(path).write_bytes(content[:place] + b"\xfe" + content[place + 1 :])
     assert lines(exported(store))[-1] == EndLine(40, unreadable=1)
+
+
+def test_what_a_transaction_in_doubt_would_publish_is_copied_and_not_exported(
+    path: Paths, store: str
+) -> None:
+    with open_store(store) as opened:
+        orders = queue_of(opened, "orders")
+        transaction = opened.transaction()
+        transaction.publish([orders], [Message(Envelope("", "orders", b""), b"in doubt")])
+        transaction.prepare({"xid": "1"})
+        opened.sync()
+    content = exported(store)
+    assert b"in doubt" not in content
+    copy_store(store, path("copy"), Options())
+    import_lines(path("copy"), lines(content), create=False)
+    with open_store(path("copy")) as copy:
+        assert queue_of(copy, "orders").ready_count == 2 * 21
+        (prepared,) = copy.prepared.values()
+        prepared.commit(prepared.publishes())
+        copy.sync()
+        assert queue_of(copy, "orders").ready_count == 2 * 21 + 1
