@@ -121,6 +121,8 @@ class LmdbCatalog:
             for table, key, value in changes
         ]
         with self._lock:
+            # One that was killed while it read would keep pages from being used again.
+            self._environment.reader_check()
             while True:
                 try:
                     self._put(encoded)

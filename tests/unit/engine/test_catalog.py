@@ -256,6 +256,25 @@ def test_a_key_that_is_not_utf_8_is_damage(path: str) -> None:
     found.close()
 
 
+DIE_WHILE_READING = """
+import os, signal, sys, lmdb
+transaction = lmdb.open(sys.argv[1], readonly=True, create=False).begin()
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_reader_that_was_killed_does_not_make_the_catalog_grow(path: str) -> None:
+    found = catalog_in(path)
+    found.commit([Change("users", f"{number}", bytes(3000)) for number in range(20)])
+    subprocess.run([sys.executable, "-c", DIE_WHILE_READING, path], check=False)
+    sizes = []
+    for round_ in range(60):
+        found.commit([Change("users", f"{number}", bytes(3000)) for number in range(20)])
+        sizes.append(os.path.getsize(os.path.join(path, "data.mdb")))
+        assert round_ < 20 or sizes[-1] == sizes[19]
+    found.close()
+
+
 def opened_by_another_process(directory: str) -> str:
     """What opening the store says, in a process that may die of it."""
     command = [sys.executable, "-c", OPEN, directory]

@@ -1,0 +1,10 @@
+"""What copying and restoring may end with, besides the engine's own errors."""
+
+from __future__ import annotations
+
+
+class CopyError(Exception):
+    """A copy was not made, or not restored. The message says why, and what to do.
+
+    What was there before is as it was.
+    """
