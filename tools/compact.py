@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 import time
 from typing import Any
 
@@ -12,10 +11,10 @@ from amqpstore import Options, Store
 from amqpstore.errors import NotAStoreError
 from amqpstore.filenames import INDEX, MARKER, SEGMENTS
 from amqpstore.worker import InlineWorker
-from tools.ending import DAMAGED, add_json, end
-from tools.offline.exits import OK
-from tools.offline.terminal import size
-from tools.progress import progress_bar
+from tools.offline.exits import DAMAGED, OK, add_json, run_tool
+from tools.offline.json_output import write_json
+from tools.offline.progress import progress_bar
+from tools.offline.terminal import counted, say, size
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -33,21 +32,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="the size of segments to fill (default: %(default)s, as `serve` has it)",
     )
-    add_json(parser)
+    add_json(parser, "done, and damage was found")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Compact. Returns the exit code."""
 
-    def work() -> dict[str, Any]:
-        return _compact(arguments.directory, arguments.segment_bytes)
-
-    def show(result: dict[str, Any]) -> int:
-        if not arguments.json:
-            _print(result)
+    def tool() -> int:
+        result = _compact(arguments.directory, arguments.segment_bytes)
+        write_json(result) if arguments.json else _print(result)
         return DAMAGED if result["damage"] else OK
 
-    return end("compact", arguments, work, show)
+    return run_tool("compact", tool, as_json=arguments.json)
 
 
 def _compact(directory: str, segment_bytes: int) -> dict[str, Any]:
@@ -92,12 +88,12 @@ def _sizes(directory: str) -> dict[str, int]:
 def _print(result: dict[str, Any]) -> None:
     before, after = result["bytes_before"], result["bytes_after"]
     freed = size(before - after)
-    sys.stdout.write(
-        f"{result['directory']}: {size(before)} in {result['segments_before']} segments "
-        f"before, {size(after)} in {result['segments_after']} now; {freed} given "
-        f"back in {result['seconds']:.1f} s\n"
+    say(
+        f"{result['directory']}: {size(before)} in "
+        f"{counted(result['segments_before'], 'segment')} before, {size(after)} in "
+        f"{result['segments_after']:,} now; {freed} given back in {result['seconds']:.1f} s"
     )
     for path, offset, count, reason in result["damage"]:
-        sys.stdout.write(f"  damaged: {path} at {offset:,}, {count:,} bytes: {reason}\n")
+        say(f"  damaged: {path} at {offset:,}, {count:,} bytes: {reason}")
     if result["damage"]:
-        sys.stdout.write("  The segments with damage are in quarantine/, whole.\n")
+        say("  The segments with damage are in quarantine/, whole.")

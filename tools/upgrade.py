@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import os
 import re
-import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -20,8 +19,9 @@ from amqpstore.filenames import MARKER
 from amqpstore.files import OsFiles
 from amqpstore.log import FORMAT_VERSION
 from tools.copying.locks import exclusive
-from tools.ending import add_json, end
-from tools.offline.exits import OK
+from tools.offline.exits import add_json, run_tool
+from tools.offline.json_output import write_json
+from tools.offline.terminal import say
 
 Step = Callable[[str], None]
 """Makes the store in a directory one of the next version, the marker included. It is locked."""
@@ -45,16 +45,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Upgrade. Returns the exit code."""
 
-    def work() -> dict[str, Any]:
+    def tool() -> None:
         found, done = upgrade(arguments.directory)
-        return {"directory": arguments.directory, "found": found, "version": done}
+        result = {"directory": arguments.directory, "found": found, "version": done}
+        write_json(result) if arguments.json else say(_said(result))
 
-    def show(result: dict[str, Any]) -> int:
-        if not arguments.json:
-            sys.stdout.write(_said(result))
-        return OK
-
-    return end("upgrade", arguments, work, show)
+    return run_tool("upgrade", tool, as_json=arguments.json)
 
 
 def _said(result: dict[str, Any]) -> str:
@@ -62,9 +58,9 @@ def _said(result: dict[str, Any]) -> str:
     if found == version:
         return (
             f"{directory} has format version {found}, which is that of this amqpstore: there is "
-            "nothing to do.\n"
+            "nothing to do."
         )
-    return f"{directory} had format version {found}, and has {version} now.\n"
+    return f"{directory} had format version {found}, and has {version} now."
 
 
 def upgrade(

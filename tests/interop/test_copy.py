@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import pika
 import pytest
@@ -192,7 +193,8 @@ def test_copies_while_queues_come_and_go(
         for number in range(5 if slow else 20):
             target = f"{data_directory}.copy{number}"
             if slow:
-                monkeypatch.setattr(snapshot, "_names", slowed(snapshot._names, one, times=3))
+                look = slowed(snapshot.Source._look, one, times=3)
+                monkeypatch.setattr(snapshot.Source, "_look", look)
             copy_store(data_directory, target, Options(verify="none", manifest=False))
             found = numbers(target)
             kept, moved = found.pop("kept"), found.pop("moved")
@@ -201,17 +203,17 @@ def test_copies_while_queues_come_and_go(
             assert sorted(moved + waiting)[-40:] == kept[-40:]
 
 
-def slowed(names: Callable[[str], list[str]], one: Busy, times: int) -> Callable[[str], list[str]]:
+def slowed(look: Callable[[Any], Any], one: Busy, times: int) -> Callable[[Any], Any]:
     """The same, but the first calls return only after the store has done something more."""
     left = times
 
-    def slow(directory: str) -> list[str]:
+    def slow(source: Any) -> Any:
         nonlocal left
         if left:
             left -= 1
             before = one.lines
             wait_for(lambda: one.lines > before + 2)
-        return names(directory)
+        return look(source)
 
     return slow
 

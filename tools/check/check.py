@@ -38,10 +38,11 @@ from tools.check.references import ReferenceChecker
 from tools.check.segments import Segment, SegmentReader, copied_from, segment_name
 from tools.check.shapes import Rows
 from tools.offline.holding import held
+from tools.offline.progress import Progress
 from tools.offline.reading import ReadOnlyFiles
 from tools.offline.snapshot import Snapshot
 
-Tell = Callable[[str, int, int], None]
+Tell = Progress
 """Told what is read, and how many bytes of segments are done of how many."""
 
 _OURS = {

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import sys
 
-from amqpstore import StoreError, StoreLockedError
 from tools.check.board import board
 from tools.check.check import Checked, check
 from tools.offline import terminal
+from tools.offline.exits import DAMAGED, OK, USAGE, run_tool
 from tools.offline.json_output import write_json
-
-_CLEAN, _FOUND, _NOT_CHECKED, _INTERRUPTED = 0, 1, 2, 130
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -25,32 +22,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "found, 2 it could not be checked, 130 interrupted. tools/check/FINDINGS.md lists the "
         "codes of findings."
     )
-    parser.add_argument("directory", metavar="DIR", help="a data directory")
+    parser.add_argument("directory", metavar="DIR", help="data directory")
     parser.add_argument(
-        "--live",
-        action="store_true",
-        help="a broker may be running on DIR: check what was durable at one moment",
+        "--live", action="store_true", help="while a broker runs on DIR: check a snapshot"
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Checks. Returns the exit code."""
-    try:
-        with board() as tell:
-            checked = check(arguments.directory, live=arguments.live, tell=tell)
-    except (StoreError, OSError) as error:
-        text = str(error)
-        if isinstance(error, StoreLockedError):
-            text = f"{text} With --live it is checked while the broker runs."
-        if arguments.json:
-            write_json({"error": text, "kind": type(error).__name__})
-        else:
-            sys.stderr.write(f"amqpstore check: {text}\n")
-        return _NOT_CHECKED
-    except KeyboardInterrupt:
-        sys.stderr.write("amqpstore check: interrupted\n")
-        return _INTERRUPTED
+    return run_tool(
+        "check", lambda: _check(arguments), has_live=True, as_json=arguments.json, cannot=USAGE
+    )
+
+
+def _check(arguments: argparse.Namespace) -> int:
+    with board() as tell:
+        checked = check(arguments.directory, live=arguments.live, tell=tell)
     if arguments.json:
         write_json(as_json(checked))
     else:
@@ -58,7 +46,7 @@ def run(arguments: argparse.Namespace) -> int:
         from tools.check.report import print_report
 
         print_report(checked, arguments.directory, terminal.console())
-    return _FOUND if checked.is_damaged else _CLEAN
+    return DAMAGED if checked.is_damaged else OK
 
 
 def as_json(checked: Checked) -> dict[str, object]:

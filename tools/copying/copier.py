@@ -20,18 +20,14 @@ import contextlib
 import datetime
 import os
 import uuid
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
-import lmdb
 from crc32c import crc32c
 
 from amqpstore import marker
-from amqpstore.catalog import TABLES
 from amqpstore.errors import DamageError
 from amqpstore.filenames import CATALOG, FIRST_COMPACTED, LOCK, MARKER
 from amqpstore.files import OsFiles
-from amqpstore.lmdb_pages import check_pages
 from amqpstore.log import FORMAT_VERSION
 from amqpstore.records import checksum_seed
 from amqpstore.recovery import whole_end
@@ -50,14 +46,11 @@ from tools.copying.pinning import (
     make_folders,
     pin,
 )
-from tools.copying.snapshot import Tables
+from tools.offline.instant import FILE_NAME, read_tables, write_tables
+from tools.offline.progress import Progress
 
 _PIECE_BYTES = 1 << 20
-CATALOG_PATH = f"{CATALOG}/data.mdb"
-_FIRST_MAP_BYTES = 64 << 20
-
-Progress = Callable[[str, int, int], None]
-"""What is done, and how many bytes of how many are."""
+CATALOG_PATH = f"{CATALOG}/{FILE_NAME}"
 
 
 @dataclass(frozen=True)
@@ -324,11 +317,10 @@ class _Copy:
         path = os.path.join(self._target, CATALOG_PATH)
         folder = os.path.dirname(path)
         tables = self._pins.snapshot.tables
-        write_catalog(folder, tables)
-        check_pages(path)
+        write_tables(folder, tables)
         if self._options.verify == "none":
             return
-        if read_catalog(folder) != {name: rows for name, rows in tables.items() if rows}:
+        if read_tables(folder) != tables:
             raise DamageError(path, 0, "it reads back as other rows than were written")
         with open(path, "rb") as file:
             content = file.read()
@@ -370,47 +362,6 @@ class _Copy:
             file.write(encoded)
             file.flush()
             os.fsync(file.fileno())
-
-
-def write_catalog(folder: str, tables: Tables) -> None:
-    """A new catalog with these rows, durably: `data.mdb` in `folder`.
-
-    Raises: OSError, lmdb.Error.
-    """
-    size = _FIRST_MAP_BYTES
-    while True:
-        try:
-            # Nobody else knows of it yet, so it needs no lock.
-            with lmdb.open(
-                folder, map_size=size, max_dbs=4 * len(TABLES), mode=0o640, lock=False
-            ) as environment:
-                with environment.begin(write=True) as transaction:
-                    for name, rows in tables.items():
-                        table = environment.open_db(name, txn=transaction)
-                        for key, value in rows:
-                            transaction.put(key, value, db=table)
-                environment.sync(True)
-        except lmdb.MapFullError:
-            size *= 2
-        else:
-            break
-    OsFiles().sync_directory(folder)
-
-
-def read_catalog(folder: str) -> Tables:
-    """The rows of a catalog that nobody has open; tables without one are left out."""
-    with (
-        lmdb.open(
-            folder, readonly=True, lock=False, create=False, max_dbs=4 * len(TABLES)
-        ) as environment,
-        environment.begin() as transaction,
-    ):
-        names = [bytes(name) for name in transaction.cursor().iternext(keys=True, values=False)]
-        tables = {
-            name: list(transaction.cursor(environment.open_db(name, txn=transaction, create=False)))
-            for name in names
-        }
-    return {name: rows for name, rows in tables.items() if rows}
 
 
 def _read_all(descriptor: int, size: int) -> bytes:

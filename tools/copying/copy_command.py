@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import sys
 import time
 from typing import Any
 
 import msgspec
 
 from tools.copying.copier import Options, copy_store
-from tools.ending import DAMAGED, add_json, end
-from tools.offline.exits import OK
-from tools.offline.terminal import counted, size
-from tools.progress import progress_bar
+from tools.offline.exits import DAMAGED, OK, add_json, run_tool
+from tools.offline.json_output import write_json
+from tools.offline.progress import progress_bar
+from tools.offline.terminal import counted, say, size
 
 _SHOWN = 10
 
@@ -42,31 +41,28 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="read what is shared with the earlier copy, too, and not only what is new",
     )
-    add_json(parser)
+    add_json(parser, "done, and damage was found")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Copy. Returns the exit code."""
+    return run_tool("copy", lambda: _copy(arguments), as_json=arguments.json)
+
+
+def _copy(arguments: argparse.Namespace) -> int:
     options = Options(
         links=not arguments.no_links,
         against=arguments.against,
         verify="all" if arguments.verify_all else "new",
     )
-
-    def work() -> dict[str, Any]:
-        started = time.monotonic()
-        with progress_bar() as show:
-            copied = copy_store(arguments.directory, arguments.target, options, show)
-        result = dataclasses.asdict(copied)
-        result["damage"] = [msgspec.to_builtins(one) for one in copied.damage]
-        return {**result, "seconds": round(time.monotonic() - started, 3)}
-
-    def show_result(result: dict[str, Any]) -> int:
-        if not arguments.json:
-            print_copied(result)
-        return DAMAGED if result["damage"] else OK
-
-    return end("copy", arguments, work, show_result)
+    started = time.monotonic()
+    with progress_bar() as show:
+        copied = copy_store(arguments.directory, arguments.target, options, show)
+    result = dataclasses.asdict(copied)
+    result["damage"] = [msgspec.to_builtins(one) for one in copied.damage]
+    result["seconds"] = round(time.monotonic() - started, 3)
+    write_json(result) if arguments.json else print_copied(result)
+    return DAMAGED if copied.damage else OK
 
 
 def print_copied(result: dict[str, Any]) -> None:
@@ -76,20 +72,19 @@ def print_copied(result: dict[str, Any]) -> None:
         for kind, count in sorted(result["files"].items())
     )
     was = "running" if result["was_running"] else "stopped"
-    sys.stdout.write(
-        f"{result['target']}: a copy of the {was} store {result['store_id']}\n"
-        f"  {how or 'no messages'}\n"
+    say(f"{result['target']}: a copy of the {was} store {result['store_id']}")
+    say(f"  {how or 'no messages'}")
+    say(
         f"  verified {size(result['verified_bytes'])}; the log ends in segment "
-        f"{result['log_segment']} at {result['log_offset']:,}; {result['seconds']:.1f} s\n"
+        f"{result['log_segment']} at {result['log_offset']:,}; {result['seconds']:.1f} s"
     )
     if damage := result["damage"]:
-        sys.stdout.write(f"  damaged in the store already, in {counted(len(damage), 'place')}:\n")
+        say(f"  damaged in the store already, in {counted(len(damage), 'place')}:")
         for one in damage[:_SHOWN]:
-            sys.stdout.write(
-                f"    {one['path']} at {one['offset']:,}, {one['bytes']:,} bytes: {one['reason']}\n"
-            )
+            place = f"{one['path']} at {one['offset']:,}, {one['bytes']:,} bytes"
+            say(f"    {place}: {one['reason']}")
         if len(damage) > _SHOWN:
-            sys.stdout.write("    ... all of it is in COPY.json\n")
+            say("    ... all of it is in COPY.json")
 
 
 _HOW = {"copied": "copied", "linked": "linked", "earlier": "shared with the earlier copy"}

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from tools.offline.exits import ToolError
 
-class CopyError(Exception):
+
+class CopyError(ToolError):
     """A copy was not made, or not restored. The message says why, and what to do.
 
     What was there before is as it was.

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import errno
 import os
-import resource
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import Enum
@@ -18,6 +17,7 @@ from amqpstore.filenames import CATALOG, INDEX, MARKER, NEW_MARKER, QUARANTINE, 
 from tools.copying.errors import CopyError
 from tools.copying.manifest import MANIFEST, Listed, Manifest
 from tools.copying.snapshot import Part, Snapshot, Source, open_source
+from tools.offline.instant import allow_descriptors
 
 INCOMPLETE = "COPY.incomplete"
 """Says that a directory is one that a copy was being made in. Removed behind the marker."""
@@ -25,8 +25,6 @@ INCOMPLETE = "COPY.incomplete"
 FOLDERS = (SEGMENTS, INDEX, CATALOG, QUARANTINE)
 
 _ATTEMPTS = 100
-_OTHER_FILES = 64
-"""Descriptors that are needed for all else."""
 
 _NO_LINK = {errno.EXDEV, errno.EPERM, errno.EMLINK, errno.EOPNOTSUPP, errno.ENOSYS}
 
@@ -105,7 +103,7 @@ def pin(
     """Pin the store in `directory` as it is now, in `target`, which is there.
 
     Args: held, whether the caller has its lock.
-    Raises: NotAStoreError, FormatVersionError, DamageError, CopyError, OSError.
+    Raises: NotAStoreError, FormatVersionError, DamageError, SnapshotError, CopyError, OSError.
     """
     with open_source(directory, held=held) as source:
         for _ in range(_ATTEMPTS):
@@ -114,7 +112,7 @@ def pin(
                 raise CopyError(
                     f"{earlier.directory} is a copy of another store. Name one of {directory}."
                 )
-            _make_room_for(len(snapshot.parts))
+            allow_descriptors(directory, len(snapshot.parts))
             pins = _Pinning(source, snapshot, target, links=links, earlier=earlier).run()
             if pins:
                 return pins
@@ -230,16 +228,3 @@ class _Pinning:
             # Another file has come into its place: so the catalog is another one as well.
             raise FileNotFoundError(errno.ENOENT, "it was replaced", target)
         return Pinned(part, How.LINKED, size, mtime_ns)
-
-
-def _make_room_for(files: int) -> None:
-    """Allow that many files to be open. Raises: CopyError."""
-    needed = files + _OTHER_FILES
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != resource.RLIM_INFINITY and soft < needed:
-        if hard != resource.RLIM_INFINITY and hard < needed:
-            raise CopyError(
-                f"the store has {files} files, and this process may open {hard}. "
-                f"Raise the limit (ulimit -n {needed})."
-            )
-        resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))

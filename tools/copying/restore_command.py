@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import argparse
-import sys
 import time
 from typing import Any
 
 import msgspec
 
 from tools.copying.restoring import restore
-from tools.ending import add_json, end
-from tools.offline.exits import OK
-from tools.offline.terminal import counted, size
-from tools.progress import progress_bar
+from tools.offline.exits import add_json, run_tool
+from tools.offline.json_output import write_json
+from tools.offline.progress import progress_bar
+from tools.offline.terminal import counted, say, size
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -38,46 +37,40 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Restore. Returns the exit code."""
+    return run_tool("restore", lambda: _restore(arguments), as_json=arguments.json)
 
-    def work() -> dict[str, Any]:
-        started = time.monotonic()
-        with progress_bar() as show:
-            restored = restore(
-                arguments.copy,
-                arguments.directory,
-                links=arguments.links,
-                accept_damage=arguments.damaged,
-                progress=show,
-            )
-        copied = restored.copied
-        return {
-            "directory": arguments.directory,
-            "store_id": copied.store_id,
-            "kept": restored.kept,
-            "files": sum(copied.files.values()),
-            "bytes": sum(copied.bytes.values()),
-            "verified_bytes": copied.verified_bytes,
-            "damage": [msgspec.to_builtins(one) for one in copied.damage],
-            "seconds": round(time.monotonic() - started, 3),
-        }
 
-    def show_result(result: dict[str, Any]) -> int:
-        if not arguments.json:
-            _print(result)
-        return OK
-
-    return end("restore", arguments, work, show_result)
+def _restore(arguments: argparse.Namespace) -> None:
+    started = time.monotonic()
+    with progress_bar() as show:
+        restored = restore(
+            arguments.copy,
+            arguments.directory,
+            links=arguments.links,
+            accept_damage=arguments.damaged,
+            progress=show,
+        )
+    copied = restored.copied
+    result = {
+        "directory": arguments.directory,
+        "store_id": copied.store_id,
+        "kept": restored.kept,
+        "files": sum(copied.files.values()),
+        "bytes": sum(copied.bytes.values()),
+        "verified_bytes": copied.verified_bytes,
+        "damage": [msgspec.to_builtins(one) for one in copied.damage],
+        "seconds": round(time.monotonic() - started, 3),
+    }
+    write_json(result) if arguments.json else _print(result)
 
 
 def _print(result: dict[str, Any]) -> None:
-    sys.stdout.write(
+    say(
         f"{result['directory']}: restored store {result['store_id']}, {size(result['bytes'])} "
-        f"in {counted(result['files'], 'file')}, verified, in {result['seconds']:.1f} s\n"
+        f"in {counted(result['files'], 'file')}, verified, in {result['seconds']:.1f} s"
     )
     if result["kept"]:
-        sys.stdout.write(
-            f"  what was there is kept: {result['kept']}\n"
-            "  Remove that when you are sure that you do not need it.\n"
-        )
+        say(f"  what was there is kept: {result['kept']}")
+        say("  Remove that when you are sure that you do not need it.")
     if damage := result["damage"]:
-        sys.stdout.write(f"  {counted(len(damage), 'place')} of the copy are damaged\n")
+        say(f"  damaged already in the copy, in {counted(len(damage), 'place')}")

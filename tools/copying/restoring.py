@@ -23,12 +23,13 @@ from crc32c import crc32c
 from amqpstore.errors import NotAStoreError
 from amqpstore.filenames import LOCK, MARKER
 from tools.copying import manifest as manifests
-from tools.copying.copier import CATALOG_PATH, Copied, Options, Progress, copy_store
+from tools.copying.copier import CATALOG_PATH, Copied, Options, copy_store
 from tools.copying.errors import CopyError
 from tools.copying.locks import exclusive
 from tools.copying.manifest import MANIFEST, Manifest
 from tools.copying.pinning import INCOMPLETE
 from tools.copying.swapping import replace
+from tools.offline.progress import Progress
 
 _TAG = "amqpstore-work"
 """Says that a directory was made here, for a while."""

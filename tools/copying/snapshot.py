@@ -1,19 +1,10 @@
 """What a store is made of at one instant, while a broker may be writing it.
 
-A store is a catalog, files that the catalog names, and the log behind the catalog's position. The
-catalog alone changes all at once: so an instant is a catalog and an end of the log that were there
-together. It is found like this:
+A store is a catalog, files that the catalog names, and the log behind the catalog's position. An
+instant (see `tools.offline.instant`) is a catalog and an end of the log that were there together.
 
-1. Begin a read transaction of the catalog: LMDB keeps what it sees as it is.
-2. List the segments, and note the size of the log's last one.
-3. See that nothing was committed to the catalog since 1, or begin anew.
-
-So the catalog of 1 was the catalog when the log ended where 2 saw it. A queue's row is committed
-before the log speaks of the queue, and what moved out of a queue is durable before its row is
-removed: neither can be in the one and not in the other.
-
-What 2 saw of the last batch may not be durable yet, or be a part of it: the copy ends where the
-last whole batch ends, which is what recovery would do. Nothing that was confirmed before 1 is
+What is seen then of the last batch may not be durable yet, or be a part of it: the copy ends where
+the last whole batch ends, which is what recovery would do. Nothing that was confirmed before is
 behind that. The segments before the last are whole: a new one is begun when the last batch of the
 one before is durable.
 
@@ -29,17 +20,15 @@ Where no broker has the store open, brokers are kept out until the files are pin
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
+import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-import lmdb
 import msgpack
 
 from amqpstore import marker
-from amqpstore.catalog import TABLES
 from amqpstore.checkpoint import POSITION
 from amqpstore.errors import DamageError, NotAStoreError
 from amqpstore.filenames import (
@@ -54,15 +43,11 @@ from amqpstore.filenames import (
     segment_path,
 )
 from amqpstore.files import OsFiles
-from amqpstore.lmdb_pages import check_pages
+from amqpstore.lmdb_pages import last_transaction
 from amqpstore.log import START, Position
-from tools.copying.errors import CopyError
 from tools.copying.locks import shared
-
-_ATTEMPTS = 1000
-
-Tables = dict[bytes, list[tuple[bytes, bytes]]]
-"""The catalog as it is: rows by the name of their table."""
+from tools.offline.instant import FILE_NAME, Tables, at_one_instant, read_tables
+from tools.offline.reading import ReadOnlyFiles
 
 
 class Part(NamedTuple):
@@ -105,6 +90,17 @@ class Snapshot:
         }
 
 
+class _Log(NamedTuple):
+    """The `numbers` of all segments that are there, ascending, and how large the log's last is."""
+
+    numbers: list[int]
+    last_size: int
+
+    @property
+    def of_log(self) -> list[int]:
+        return [number for number in self.numbers if number < FIRST_COMPACTED]
+
+
 class Source:
     """A store that is read, and that a broker may have open. Made by `open_source`."""
 
@@ -112,75 +108,42 @@ class Source:
         self.directory = directory
         self.store_id = store_id
         self.is_running = is_running
-        self._environment = self._open()
-
-    def close(self) -> None:
-        """Close the catalog."""
-        self._environment.close()
+        self._catalog = os.path.join(directory, CATALOG, FILE_NAME)
 
     def snapshot(self) -> Snapshot:
-        """The store as it is now. Raises: DamageError, CopyError, OSError."""
-        path = os.path.join(self.directory, CATALOG, "data.mdb")
-        for _ in range(_ATTEMPTS):
-            try:
-                if snapshot := self._attempt():
-                    return snapshot
-            except lmdb.MapResizedError:
-                # The catalog has outgrown what is mapped here.
-                self._environment.close()
-                self._environment = self._open()
-            except (lmdb.Error, ValueError, KeyError, msgpack.UnpackException) as error:
-                raise DamageError(path, 0, str(error)) from error
-        raise CopyError(
-            f"the catalog of {self.directory} changes without a pause. Try again when fewer queues "
-            "and bindings come and go."
-        )
+        """The store as it is now. Raises: SnapshotError, DamageError, OSError."""
+        try:
+            with tempfile.TemporaryDirectory(prefix="amqpstore-copy-") as folder:
+                log = at_one_instant(self.directory, folder, self._look)
+                transaction_id = last_transaction(os.path.join(folder, FILE_NAME))
+                return self._snapshot(transaction_id, read_tables(folder), log)
+        except FileNotFoundError as error:
+            raise DamageError(self._catalog, 0, "the file is missing") from error
+        except DamageError as error:
+            raise DamageError(self._catalog, error.offset, error.reason) from error
+        except (ValueError, LookupError, TypeError, msgpack.UnpackException) as error:
+            raise DamageError(self._catalog, 0, str(error)) from error
 
     def is_still(self, snapshot: Snapshot) -> bool:
         """Whether the catalog is still the one of the snapshot."""
-        return bool(self._environment.info()["last_txnid"] == snapshot.transaction_id)
+        return last_transaction(self._catalog) == snapshot.transaction_id
 
-    def _open(self) -> lmdb.Environment:
-        path = os.path.join(self.directory, CATALOG)
-        file_path = os.path.join(path, "data.mdb")
-        if not self.is_running:
-            check_pages(file_path)
-        elif not os.access(lock_path := os.path.join(path, "lock.mdb"), os.R_OK | os.W_OK):
-            reason = "to read the catalog of a running broker takes the right to write here"
-            raise PermissionError(errno.EACCES, reason, lock_path)
+    def _look(self) -> _Log:
+        names = ReadOnlyFiles().list_directory(f"{self.directory}/{SEGMENTS}")
+        log = _Log(sorted(number for name in names if (number := segment_number(name))), 0)
         try:
-            return lmdb.open(
-                path,
-                readonly=True,
-                lock=self.is_running,
-                create=False,
-                max_dbs=4 * len(TABLES),
-                readahead=False,
+            return log._replace(
+                last_size=os.stat(segment_path(self.directory, log.of_log[-1])).st_size
             )
-        except lmdb.Error as error:
-            raise DamageError(file_path, 0, str(error)) from error
+        except (FileNotFoundError, IndexError):
+            # There is none; or it was removed, and then the catalog is another one now.
+            return log
 
-    def _attempt(self) -> Snapshot | None:
-        with self._environment.begin() as transaction:
-            segments = f"{self.directory}/{SEGMENTS}"
-            numbers = [segment_number(name) for name in _names(segments)]
-            known = sorted(number for number in numbers if number is not None)
-            of_log = [number for number in known if number < FIRST_COMPACTED]
-            try:
-                size = os.stat(segment_path(self.directory, of_log[-1])).st_size if of_log else 0
-            except FileNotFoundError:
-                return None
-            snapshot = Snapshot(transaction.id(), {}, START)
-            if not self.is_still(snapshot):
-                return None
-            with transaction.cursor() as names:
-                for key in names.iternext(keys=True, values=False):
-                    name = bytes(key)
-                    table = self._environment.open_db(name, txn=transaction, create=False)
-                    snapshot.tables[name] = list(transaction.cursor(table))
+    def _snapshot(self, transaction_id: int, tables: Tables, log: _Log) -> Snapshot:
+        snapshot = Snapshot(transaction_id, tables, START)
         if row := snapshot.rows("store").get(POSITION):
             snapshot.position = Position(**row)
-        self._add_segments(snapshot, known, of_log, size)
+        self._add_segments(snapshot, log.numbers, log.of_log, log.last_size)
         for index_key, row in snapshot.rows(INDEX).items():
             queue_id, number = int(index_key.partition("-")[0]), row["number"]
             path = index_path("", queue_id, number)
@@ -188,7 +151,7 @@ class Source:
             snapshot.parts.append(
                 Part(path, number, is_sealed=False, size=end, end=end, queue_id=queue_id)
             )
-        for file_name in _names(f"{self.directory}/{QUARANTINE}"):
+        for file_name in ReadOnlyFiles().list_directory(f"{self.directory}/{QUARANTINE}"):
             snapshot.parts.append(Part(f"{QUARANTINE}/{file_name}", is_optional=True))
         return snapshot
 
@@ -230,15 +193,4 @@ def open_source(directory: str, *, held: bool = False) -> Iterator[Source]:
     if store_id is None:
         raise NotAStoreError(directory, f"it has no file {MARKER}")
     with contextlib.nullcontext(False) if held else shared(directory) as is_running:
-        source = Source(directory, store_id.bytes, is_running=is_running)
-        try:
-            yield source
-        finally:
-            source.close()
-
-
-def _names(directory: str) -> list[str]:
-    try:
-        return OsFiles().list_directory(directory)
-    except FileNotFoundError:
-        return []
+        yield Source(directory, store_id.bytes, is_running=is_running)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import sys
 
 from tools.inspect import follow, message, overview, page, queue, segment, transaction
-from tools.offline.exits import EXIT_CODES, USAGE, run_tool
+from tools.offline.exits import UsageError, exit_codes, run_tool
 from tools.offline.image import StoreImage
 from tools.offline.json_output import write_json
 
@@ -20,7 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "Show what is in the data directory DIR of a broker that does not run, or, with --live, of "
         "one that does. Nothing in it is changed."
     )
-    parser.epilog = EXIT_CODES
+    parser.epilog = exit_codes("what was asked for is not there")
     parser.add_argument("data", metavar="DIR", help="the data directory")
     _add_common(parser)
     parser.add_argument(
@@ -76,15 +75,13 @@ def _add_common(parser: argparse.ArgumentParser, *, is_part: bool = False) -> No
 
 def run(arguments: argparse.Namespace) -> int:
     """Show it. Returns the exit code."""
-    if arguments.follow and arguments.what:
-        sys.stderr.write("amqpstore inspect: --follow shows the log, and takes no WHAT\n")
-        return USAGE
-    if arguments.follow:
-        return run_tool("inspect", lambda: _follow(arguments), has_live=True)
-    return run_tool("inspect", lambda: _inspect(arguments), has_live=True)
+    tool = _follow if arguments.follow else _inspect
+    return run_tool("inspect", lambda: tool(arguments), has_live=True, as_json=arguments.json)
 
 
 def _follow(arguments: argparse.Namespace) -> None:
+    if arguments.what:
+        raise UsageError("--follow shows the log, and takes no WHAT")
     limit = _FOLLOW_LIMIT if arguments.limit is None else arguments.limit or None
     show = follow.show_json if arguments.json else follow.show_line
     follow.follow(arguments.data, show, limit)

@@ -25,10 +25,10 @@ from tools.inspect.names import Names, QueueName
 from tools.inspect.transaction import operation_text, transaction_facts
 from tools.offline.catalog import CatalogImage
 from tools.offline.contents import TransactionImage
+from tools.offline.instant import at_one_instant
 from tools.offline.json_output import write_line
 from tools.offline.reading import ReadOnlyFiles, scan_file
 from tools.offline.segments import SegmentImage, SegmentState
-from tools.offline.snapshot import copy_catalog
 from tools.offline.terminal import console, counted, shown, size, when
 
 Facts = dict[str, Any]
@@ -88,7 +88,7 @@ def _names(directory: str) -> Names:
     """The queues that the catalog has now; none where it cannot be read."""
     with tempfile.TemporaryDirectory(prefix="amqpstore-follow-") as copy:
         try:
-            copy_catalog(directory, copy)
+            at_one_instant(directory, copy, lambda: None)
             catalog = CatalogImage(copy)
             try:
                 rows = catalog.rows("queues")

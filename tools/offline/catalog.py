@@ -12,10 +12,7 @@ import msgpack
 from amqpstore.catalog import Change, Value
 from amqpstore.errors import DamageError
 from amqpstore.lmdb_pages import check_pages
-
-FILE_NAME = "data.mdb"
-
-_MOST_TABLES = 256
+from tools.offline.instant import FILE_NAME, MOST_TABLES
 
 
 class BadRow(NamedTuple):
@@ -44,7 +41,7 @@ class CatalogImage:
             # LMDB does not survive a page that leads nowhere.
             check_pages(self.path)
             self._environment = lmdb.open(
-                path, readonly=True, lock=False, create=False, max_dbs=_MOST_TABLES
+                path, readonly=True, lock=False, create=False, max_dbs=MOST_TABLES
             )
             with self._environment.begin() as transaction:
                 names = [bytes(key) for key, _ in transaction.cursor()]

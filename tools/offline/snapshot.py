@@ -1,15 +1,10 @@
 """A consistent state of a store that a broker runs on, taken without the broker's knowing.
 
-What is held is the catalog as one of its commits left it, and every file of that state by an open
-descriptor, at the size that it had then: the broker may append to it, or remove it, and what is
-read here stays what it was. Descriptors were chosen over hard links, as those would have to be
-made in a directory on the same file system, and be cleared away after a crash. It takes one
-descriptor a file; the process's soft limit is raised to the hard one for them.
-
-The catalog is copied to a temporary directory: a reader that LMDB knows of has to write to
-`catalog/lock.mdb`, and one that it does not know of may see its pages given to a later commit. All
-is taken between two looks at the number of the last commit. If they differ it is taken again: so
-the log that was taken has no operation on a queue that the catalog does not know yet.
+What is held is the catalog as one of its commits left it (see `instant`), and every file that was
+there then by an open descriptor, at the size that it had: the broker may append to it, or remove
+it, and what is read here stays what it was. Descriptors were chosen over hard links, as those would
+have to be made in a directory on the same file system, and be cleared away after a crash. It takes
+one descriptor a file.
 
 The end of the log may be on its way to the disk. The last segment is `fdatasync`ed after it was
 read, as recovery does it, so that what is shown is durable; a batch that is there in part is left
@@ -19,32 +14,13 @@ out.
 from __future__ import annotations
 
 import os
-import resource
 import tempfile
-import time
 from contextlib import ExitStack
 
-from amqpstore.errors import StoreError
-from amqpstore.filenames import CATALOG, INDEX, QUARANTINE, SEGMENTS
+from amqpstore.filenames import INDEX, QUARANTINE, SEGMENTS
 from amqpstore.files import File, OsFile, OsFiles
-from amqpstore.lmdb_pages import last_transaction
-from tools.offline.catalog import FILE_NAME
+from tools.offline.instant import allow_descriptors, at_one_instant
 from tools.offline.reading import ReadOnlyFile, ReadOnlyFiles
-
-_ATTEMPTS = 200
-_PAUSE_S = 0.02
-_COPY_BYTES = 1 << 20
-
-
-class SnapshotError(StoreError):
-    """The broker changes its catalog faster than a snapshot can be taken."""
-
-    def __init__(self, directory: str) -> None:
-        super().__init__(
-            f"no snapshot of {directory} could be taken between two commits of its catalog, in "
-            f"{_ATTEMPTS} attempts. Try again when the broker has less to do, or stop it."
-        )
-        self.directory = directory
 
 
 class _HeldFile(ReadOnlyFile):
@@ -76,9 +52,11 @@ class HeldFiles(ReadOnlyFiles):
         self._names: dict[str, list[str]] = {}
 
     def hold(self, directory: str) -> None:
-        """Open all files that are in a directory now. Raises: OSError."""
+        """Open all files that are in a directory now. Raises: SnapshotError, OSError."""
         self._names[directory] = []
-        for name in super().list_directory(directory):
+        names = super().list_directory(directory)
+        allow_descriptors(directory, len(self._files) + len(names))
+        for name in names:
             path = f"{directory}/{name}"
             try:
                 descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -118,14 +96,13 @@ class Snapshot:
     """
 
     def __init__(self, directory: str) -> None:
-        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        if soft != hard:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        self.files = HeldFiles()
         self._exit = ExitStack()
+        self._exit.callback(self.files.release)
         temporary = tempfile.TemporaryDirectory(prefix="amqpstore-snapshot-")
         self.catalog_path = self._exit.enter_context(temporary)
         try:
-            self.files = self._take(directory)
+            at_one_instant(directory, self.catalog_path, lambda: self._hold(directory))
         except BaseException:
             self._exit.close()
             raise
@@ -134,49 +111,7 @@ class Snapshot:
         """Let go of all files."""
         self._exit.close()
 
-    def _take(self, directory: str) -> HeldFiles:
-        catalog = os.path.join(directory, CATALOG, FILE_NAME)
-        for _ in range(_ATTEMPTS):
-            before = last_transaction(catalog)
-            files = HeldFiles()
-            try:
-                _copy_file(catalog, os.path.join(self.catalog_path, FILE_NAME))
-                for name in (SEGMENTS, INDEX, QUARANTINE):
-                    files.hold(f"{directory}/{name}")
-                if last_transaction(catalog) == before:
-                    self._exit.callback(files.release)
-                    return files
-            except BaseException:
-                files.release()
-                raise
-            files.release()
-            time.sleep(_PAUSE_S)
-        raise SnapshotError(directory)
-
-
-def copy_catalog(directory: str, target: str) -> None:
-    """Copy the catalog of a store, as one of its commits left it, to the directory `target`.
-
-    Raises: SnapshotError, DamageError, OSError.
-    """
-    catalog = os.path.join(directory, CATALOG, FILE_NAME)
-    for _ in range(_ATTEMPTS):
-        before = last_transaction(catalog)
-        _copy_file(catalog, os.path.join(target, FILE_NAME))
-        if last_transaction(catalog) == before:
-            return
-        time.sleep(_PAUSE_S)
-    raise SnapshotError(directory)
-
-
-def _copy_file(source: str, target: str) -> None:
-    """Copy the bytes of a file, its first ones first: LMDB's choice of a state is in them."""
-    file = OsFiles().open(source)
-    try:
-        with open(target, "wb") as copy:
-            offset = 0
-            while content := file.read(offset, _COPY_BYTES):
-                copy.write(content)
-                offset += len(content)
-    finally:
-        file.close()
+    def _hold(self, directory: str) -> None:
+        self.files.release()
+        for name in (SEGMENTS, INDEX, QUARANTINE):
+            self.files.hold(f"{directory}/{name}")

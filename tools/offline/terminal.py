@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import unicodedata
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -28,6 +28,11 @@ def console() -> Console:
             raise BrokenPipeError
 
     return OutConsole(file=sys.stdout, highlight=False, markup=False, emoji=False)
+
+
+def say(text: str, out: TextIO | None = None) -> None:
+    """Write lines of text, on stdout if nothing else is said, that do nothing to a terminal."""
+    (out or sys.stdout).write(f"{shown_lines(text)}\n")
 
 
 def table(*columns: str, right: str = "", wrap: str = "") -> Table:

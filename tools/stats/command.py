@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from tools.offline.exits import EXIT_CODES, run_tool
+from tools.offline.exits import add_json, run_tool
 from tools.offline.image import StoreImage
 from tools.offline.json_output import write_json
 from tools.stats.figures import figures
@@ -19,17 +19,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "those of whole segments, and messages that compaction has moved may be older. Nothing is "
         "changed."
     )
-    parser.epilog = EXIT_CODES
     parser.add_argument("data", metavar="DIR", help="the data directory")
     parser.add_argument(
         "--live", action="store_true", help="where a broker runs on DIR: read a snapshot"
     )
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    add_json(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Show it. Returns the exit code."""
-    return run_tool("stats", lambda: _stats(arguments), has_live=True)
+    return run_tool("stats", lambda: _stats(arguments), has_live=True, as_json=arguments.json)
 
 
 def _stats(arguments: argparse.Namespace) -> None:

@@ -10,11 +10,11 @@ import time
 from collections.abc import Iterator
 from typing import IO, Any
 
-from tools.ending import DAMAGED, add_json, end
-from tools.offline.exits import OK, USAGE
+from tools.offline.exits import DAMAGED, OK, UsageError, add_json, run_tool
 from tools.offline.image import StoreImage
-from tools.offline.terminal import counted, size
-from tools.progress import progress_bar
+from tools.offline.json_output import write_json
+from tools.offline.progress import progress_bar
+from tools.offline.terminal import counted, say, size
 from tools.transfer.exporting import chosen, export
 from tools.transfer.lines import FORMATS, LineWriter
 
@@ -39,48 +39,38 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--format", choices=FORMATS, default=FORMATS[0], help="default: %(default)s"
     )
     parser.add_argument(
-        "--live", action="store_true", help="while a broker runs on DIR: of a snapshot"
+        "--live", action="store_true", help="while a broker runs on DIR: read a snapshot"
     )
-    add_json(parser)
+    add_json(parser, "done, and damage was found")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Export. Returns the exit code."""
+    return run_tool("export", lambda: _export(arguments), has_live=True, as_json=arguments.json)
+
+
+def _export(arguments: argparse.Namespace) -> int:
     if arguments.json and arguments.output == STANDARD:
-        sys.stderr.write("amqpstore export: --json needs a FILE, as both are standard output\n")
-        return USAGE
-
-    def work() -> dict[str, Any]:
-        started = time.monotonic()
-        with (
-            StoreImage.open(arguments.directory, live=arguments.live) as image,
-            _opened(arguments.output) as file,
-            progress_bar(in_bytes=False) as show,
-        ):
-            queues = chosen(image, arguments.queue, arguments.vhost)
-            exported = export(image, LineWriter(file, arguments.format), queues, show)
-            in_doubt = sum(one.is_undecided for one in image.prepared)
-        return {
-            "output": arguments.output,
-            "messages": exported.messages,
-            "unreadable": exported.unreadable,
-            "in_doubt": in_doubt,
-            "bytes": exported.bytes,
-            "seconds": round(time.monotonic() - started, 3),
-        }
-
-    def show_result(result: dict[str, Any]) -> int:
-        if not arguments.json:
-            _print(result)
-        return DAMAGED if result["unreadable"] else OK
-
-    return end(
-        "export",
-        arguments,
-        work,
-        show_result,
-        when_locked="Or read a snapshot while it runs, with --live.",
-    )
+        raise UsageError("--json needs a FILE, as both are standard output")
+    started = time.monotonic()
+    with (
+        StoreImage.open(arguments.directory, live=arguments.live) as image,
+        _opened(arguments.output) as file,
+        progress_bar(in_bytes=False) as show,
+    ):
+        queues = chosen(image, arguments.queue, arguments.vhost)
+        exported = export(image, LineWriter(file, arguments.format), queues, show)
+        in_doubt = sum(one.is_undecided for one in image.prepared)
+    result = {
+        "output": arguments.output,
+        "messages": exported.messages,
+        "unreadable": exported.unreadable,
+        "in_doubt": in_doubt,
+        "bytes": exported.bytes,
+        "seconds": round(time.monotonic() - started, 3),
+    }
+    write_json(result) if arguments.json else _print(result)
+    return DAMAGED if exported.unreadable else OK
 
 
 @contextlib.contextmanager
@@ -105,14 +95,14 @@ def _opened(path: str) -> Iterator[IO[bytes]]:
 
 def _print(result: dict[str, Any]) -> None:
     """On stderr, as the messages may be on standard output."""
+    out = sys.stderr
     total = sum(result["messages"].values())
-    sys.stderr.write(
+    say(
         f"{counted(total, 'message')} of {counted(len(result['messages']), 'queue')} exported, "
-        f"{size(result['bytes'])} in {result['seconds']:.1f} s\n"
+        f"{size(result['bytes'])} in {result['seconds']:.1f} s",
+        out,
     )
     if in_doubt := result["in_doubt"]:
-        sys.stderr.write(
-            f"  left out: what {counted(in_doubt, 'transaction')} in doubt would publish\n"
-        )
+        say(f"  left out: what {counted(in_doubt, 'transaction')} in doubt would publish", out)
     for queue, count in result["unreadable"].items():
-        sys.stderr.write(f"  not readable: {counted(count, 'message')} of queue {queue}\n")
+        say(f"  not readable: {counted(count, 'message')} of queue {queue}", out)

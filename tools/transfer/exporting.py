@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 
 from tools.offline.image import StoreImage
+from tools.offline.progress import Progress
 from tools.offline.queues import Entry, QueueImage
 from tools.transfer.lines import (
     EndLine,
@@ -17,8 +18,6 @@ from tools.transfer.lines import (
     QueueLine,
     TransferError,
 )
-
-Progress = Callable[[str, int, int], None]
 
 
 @dataclass

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import sys
 import time
 from typing import Any
 
-from tools.ending import add_json, end
-from tools.offline.exits import OK
-from tools.offline.terminal import counted
-from tools.progress import progress_bar
+from tools.offline.exits import add_json, run_tool
+from tools.offline.json_output import write_json
+from tools.offline.progress import progress_bar
+from tools.offline.terminal import counted, say
 from tools.transfer.importing import import_lines
 from tools.transfer.input import lines_of, opened
 
@@ -31,28 +30,28 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Import. Returns the exit code."""
+    return run_tool("import", lambda: _import(arguments), as_json=arguments.json)
 
-    def work() -> dict[str, Any]:
-        started = time.monotonic()
-        with opened(arguments.file) as (file, size), progress_bar() as show:
-            lines = lines_of(arguments.file, file, size, show, "importing")
-            imported = import_lines(arguments.directory, lines, create=arguments.create)
-        return {
-            "directory": arguments.directory,
-            "messages": imported.messages,
-            "created": imported.created,
-            "seconds": round(time.monotonic() - started, 3),
-        }
 
-    def show_result(result: dict[str, Any]) -> int:
-        if not arguments.json:
-            total = sum(result["messages"].values())
-            sys.stdout.write(
-                f"{result['directory']}: {counted(total, 'message')} imported into "
-                f"{counted(len(result['messages']), 'queue')} in {result['seconds']:.1f} s\n"
-            )
-            for queue in result["created"]:
-                sys.stdout.write(f"  made queue {queue}\n")
-        return OK
+def _import(arguments: argparse.Namespace) -> None:
+    started = time.monotonic()
+    with opened(arguments.file) as (file, size), progress_bar() as show:
+        lines = lines_of(arguments.file, file, size, show, "importing")
+        imported = import_lines(arguments.directory, lines, create=arguments.create)
+    result = {
+        "directory": arguments.directory,
+        "messages": imported.messages,
+        "created": imported.created,
+        "seconds": round(time.monotonic() - started, 3),
+    }
+    write_json(result) if arguments.json else _print(result)
 
-    return end("import", arguments, work, show_result)
+
+def _print(result: dict[str, Any]) -> None:
+    total = sum(result["messages"].values())
+    say(
+        f"{result['directory']}: {counted(total, 'message')} imported into "
+        f"{counted(len(result['messages']), 'queue')} in {result['seconds']:.1f} s"
+    )
+    for queue in result["created"]:
+        say(f"  made queue {queue}")

@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import IO
 
+from tools.offline.progress import Progress
 from tools.transfer.lines import Line, TransferError, read_lines
 
 STANDARD = "-"
@@ -23,9 +24,7 @@ def opened(path: str) -> Iterator[tuple[IO[bytes], int]]:
         yield file, os.fstat(file.fileno()).st_size
 
 
-def lines_of(
-    path: str, file: IO[bytes], size: int, show: Callable[[str, int, int], None], what: str
-) -> Iterator[Line]:
+def lines_of(path: str, file: IO[bytes], size: int, show: Progress, what: str) -> Iterator[Line]:
     """The lines of a file; `show` is called on the way.
 
     Raises: TransferError, with the file's name.

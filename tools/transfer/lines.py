@@ -14,6 +14,7 @@ from typing import IO, Any
 import msgpack
 import msgspec
 
+from tools.offline.exits import ToolError
 from tools.transfer.fields import FieldError, as_bytes
 from tools.transfer.properties import decode_properties, encode_properties
 
@@ -23,7 +24,7 @@ FORMATS = ("jsonl", "msgpack")
 _MOST_BYTES = 1 << 31
 
 
-class TransferError(Exception):
+class TransferError(ToolError):
     """A file of messages that cannot be read, or used. The message says where."""
 
 

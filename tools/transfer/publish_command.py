@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import argparse
-import sys
 import time
 from typing import Any
 
 from tools.bench.connection import Address
 from tools.bench.errors import UsageError as AddressError
-from tools.ending import UsageError, add_json, end
-from tools.offline.exits import OK
-from tools.offline.terminal import counted
-from tools.progress import progress_bar
+from tools.offline.exits import UsageError, add_json, run_tool
+from tools.offline.json_output import write_json
+from tools.offline.progress import progress_bar
+from tools.offline.terminal import counted, say
 from tools.transfer.input import lines_of, opened
 from tools.transfer.publishing import as_it_was_routed, publish_lines, to_its_queue
 
@@ -51,34 +50,34 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Publish. Returns the exit code."""
+    return run_tool("publish", lambda: _publish(arguments), as_json=arguments.json)
 
-    def work() -> dict[str, Any]:
-        started = time.monotonic()
-        try:
-            address = Address.parse(arguments.url)
-        except AddressError as error:
-            raise UsageError(str(error)) from None
-        vhost = address.vhost if arguments.vhost is None else arguments.vhost
-        route = as_it_was_routed if arguments.routed else to_its_queue
-        with opened(arguments.file) as (file, size), progress_bar() as show:
-            lines = lines_of(arguments.file, file, size, show, "publishing")
-            published = publish_lines(address, lines, route=route, vhost=vhost, skip=arguments.skip)
-        return {
-            "url": str(address),
-            "messages": published.messages,
-            "confirmed": published.confirmed,
-            "of_other_virtual_hosts": published.left_out,
-            "seconds": round(time.monotonic() - started, 3),
-        }
 
-    def show_result(result: dict[str, Any]) -> int:
-        if not arguments.json:
-            sys.stdout.write(
-                f"{counted(result['confirmed'], 'message')} published to {result['url']} and "
-                f"confirmed, in {result['seconds']:.1f} s\n"
-            )
-            if left_out := result["of_other_virtual_hosts"]:
-                sys.stdout.write(f"  left out, as of other virtual hosts: {left_out:,}\n")
-        return OK
+def _publish(arguments: argparse.Namespace) -> None:
+    started = time.monotonic()
+    try:
+        address = Address.parse(arguments.url)
+    except AddressError as error:
+        raise UsageError(str(error)) from None
+    vhost = address.vhost if arguments.vhost is None else arguments.vhost
+    route = as_it_was_routed if arguments.routed else to_its_queue
+    with opened(arguments.file) as (file, size), progress_bar() as show:
+        lines = lines_of(arguments.file, file, size, show, "publishing")
+        published = publish_lines(address, lines, route=route, vhost=vhost, skip=arguments.skip)
+    result = {
+        "url": str(address),
+        "messages": published.messages,
+        "confirmed": published.confirmed,
+        "of_other_virtual_hosts": published.left_out,
+        "seconds": round(time.monotonic() - started, 3),
+    }
+    write_json(result) if arguments.json else _print(result)
 
-    return end("publish", arguments, work, show_result)
+
+def _print(result: dict[str, Any]) -> None:
+    say(
+        f"{counted(result['confirmed'], 'message')} published to {result['url']} and "
+        f"confirmed, in {result['seconds']:.1f} s"
+    )
+    if left_out := result["of_other_virtual_hosts"]:
+        say(f"  left out, as of other virtual hosts: {left_out:,}")

@@ -12,7 +12,7 @@ from amqpstore.catalog import Change, LmdbCatalog
 from amqpstore.errors import DamageError
 from amqpstore.lmdb_pages import last_transaction
 from tools.offline.catalog import CatalogImage
-from tools.offline.snapshot import copy_catalog
+from tools.offline.instant import at_one_instant
 
 PAUSE_S = 0.01
 ROWS = 300
@@ -53,7 +53,7 @@ def test_a_copy_is_of_one_commit(catalog: LmdbCatalog, data_directory: str) -> N
     try:
         for _ in range(30):
             with tempfile.TemporaryDirectory() as target:
-                copy_catalog(data_directory, target)
+                at_one_instant(data_directory, target, lambda: None)
                 image = CatalogImage(target)
                 try:
                     assert image.reason is None
@@ -76,7 +76,7 @@ def test_a_copy_leaves_nothing_behind(catalog: LmdbCatalog, data_directory: str)
     path = os.path.join(data_directory, "catalog")
     before = {name: os.stat(os.path.join(path, name)).st_mtime_ns for name in os.listdir(path)}
     with tempfile.TemporaryDirectory() as target:
-        copy_catalog(data_directory, target)
+        at_one_instant(data_directory, target, lambda: None)
         assert os.listdir(target) == ["data.mdb"]
         image = CatalogImage(target)
         image.close()

@@ -9,10 +9,13 @@ from collections.abc import Callable, Iterator
 
 _INTERVAL_S = 0.1
 
+Progress = Callable[[str, int, int], None]
+"""Told what is done, how much of it, and how much that will be; 0 where that is not known."""
+
 
 @contextlib.contextmanager
-def progress_bar(*, in_bytes: bool = True) -> Iterator[Callable[[str, int, int], None]]:
-    """Yields what is called with what is done, how much of it, and how much that will be.
+def progress_bar(*, in_bytes: bool = True) -> Iterator[Progress]:
+    """Yields what shows it, with an estimate of the time left.
 
     Nothing is shown where stderr is no terminal.
     """
@@ -37,13 +40,14 @@ def progress_bar(*, in_bytes: bool = True) -> Iterator[Callable[[str, int, int],
         else (MofNCompleteColumn(),)
     )
     bar = Progress(
-        TextColumn("{task.description:9}"),
-        BarColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=None),
         *counts,
         TimeRemainingColumn(),
         console=Console(stderr=True),
         transient=True,
         auto_refresh=False,
+        expand=True,
     )
     with bar:
         task = bar.add_task("", total=None)
@@ -52,9 +56,11 @@ def progress_bar(*, in_bytes: bool = True) -> Iterator[Callable[[str, int, int],
         def show(what: str, done: int, total: int) -> None:
             nonlocal shown
             now = time.monotonic()
-            if now - shown < _INTERVAL_S and done < total:
+            if total and now - shown < _INTERVAL_S and done < total:
                 return
             shown = now
-            bar.update(task, description=what, completed=done, total=total or None, refresh=True)
+            if total:
+                bar.update(task, completed=done, total=total)
+            bar.update(task, description=what, refresh=True)
 
         yield show
