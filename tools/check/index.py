@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 from array import array
 from collections.abc import Iterator
+from operator import ge
 from typing import NamedTuple
 
 from amqpstore.filenames import INDEX, index_key
@@ -118,7 +119,7 @@ class IndexChecker:
                 )
                 is_whole = False
         for column in (entries.sequences, entries.ids):
-            if any(map(int.__ge__, column, column[1:])):
+            if not _ascends(column):
                 text = "its entries do not ascend"
                 self._findings.add("index-order", name, text, 0, queue_id=queue_id)
                 return None
@@ -170,6 +171,15 @@ class IndexChecker:
         if expires and not 0 < state.expires_ms <= min(expires):
             text = f"an entry expires at {min(expires)}, and its row says {state.expires_ms}"
             self._findings.add("index-row-differs", name, text, queue_id=queue_id)
+
+
+def _ascends(column: array[int]) -> bool:
+    if not column:
+        return True
+    first, last = column[0], column[-1]
+    if last - first == len(column) - 1 and column == array("Q", range(first, last + 1)):
+        return True
+    return not any(map(ge, column, column[1:]))
 
 
 def _live(queue_id: int, state: IndexState, entries: Entries) -> Iterator[Live]:
