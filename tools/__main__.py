@@ -17,8 +17,9 @@ from tools.transfer import export_command, import_command, publish_command
 
 _VERBS = {
     "serve": (serve, "run the broker"),
-    "check": (check, "look for damage in a data directory, without changing it"),
-    "bench": (bench, "measure a broker, ours or another"),
+    "check": (check, "look for damage in a store"),
+    "inspect": (inspect, "show what is in a store, down to one record"),
+    "stats": (stats, "show what takes the room in a store"),
     "copy": (copy_command, "copy a store, of a running broker too, and verify the copy"),
     "restore": (restore_command, "put a copy in the place of a store"),
     "export": (export_command, "write the messages of queues to a file"),
@@ -27,8 +28,7 @@ _VERBS = {
     "compact": (compact, "give back the room that a stopped store does not need"),
     "upgrade": (upgrade, "say which format a store has, and bring it to this version's"),
     "drill": (drill, "break a store that may be broken, and see what survives"),
-    "inspect": (inspect, "show what is in a store"),
-    "stats": (stats, "show what takes the room in a store"),
+    "bench": (bench, "measure a broker, ours or another"),
 }
 
 

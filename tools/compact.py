@@ -87,11 +87,11 @@ def _sizes(directory: str) -> dict[str, int]:
 
 def _print(result: dict[str, Any]) -> None:
     before, after = result["bytes_before"], result["bytes_after"]
-    freed = size(before - after)
+    freed = f"{size(before - after)} given back" if after < before else "nothing to give back"
     say(
         f"{result['directory']}: {size(before)} in "
         f"{counted(result['segments_before'], 'segment')} before, {size(after)} in "
-        f"{result['segments_after']:,} now; {freed} given back in {result['seconds']:.1f} s"
+        f"{result['segments_after']:,} now; {freed}, in {result['seconds']:.1f} s"
     )
     for path, offset, count, reason in result["damage"]:
         say(f"  damaged: {path} at {offset:,}, {count:,} bytes: {reason}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -37,6 +38,7 @@ from tools.check.reading import StoreFile
 from tools.check.references import ReferenceChecker
 from tools.check.segments import Segment, SegmentReader, copied_from, segment_name
 from tools.check.shapes import Rows
+from tools.copying.manifest import MANIFEST
 from tools.offline.holding import held
 from tools.offline.progress import Progress
 from tools.offline.reading import ReadOnlyFiles
@@ -56,12 +58,16 @@ _OURS = {
     RESERVE,
     TRANSIENT,
     "reports",
+    MANIFEST,
 }
 
 
 @dataclass
 class Checked:
-    """What was found, and how much was looked at."""
+    """What was found, and how much was looked at in how long.
+
+    `queues` are those that a broker has: one with priorities is several stored queues.
+    """
 
     findings: Findings = field(default_factory=Findings)
     queues: int = 0
@@ -71,6 +77,8 @@ class Checked:
     index_files: int = 0
     prepared: int = 0
     is_compared: bool = False
+    seconds: float = 0.0
+    cpu_seconds: float = 0.0
 
     @property
     def is_damaged(self) -> bool:
@@ -98,7 +106,11 @@ def check(directory: str, *, live: bool = False, tell: Tell = lambda *_: None) -
             stack.enter_context(held(directory))
             files = ReadOnlyFiles()
             catalog = os.path.join(directory, CATALOG)
-        return _Check(directory, files, catalog, tell, is_live=live).run()
+        started, cpu = time.monotonic(), time.process_time()
+        checked = _Check(directory, files, catalog, tell, is_live=live).run()
+        checked.seconds = time.monotonic() - started
+        checked.cpu_seconds = time.process_time() - cpu
+        return checked
 
 
 class _Check:
@@ -361,7 +373,7 @@ class _Check:
         check_prepared(rows, holdings, history, self._findings)
         owned = rows["queues"].keys() - rows["prepared"].keys()
         self._out.prepared = len(rows["prepared"])
-        self._out.queues = len(owned)
+        self._out.queues = len({_named(rows["queues"][key]) or key for key in owned})
         self._out.messages = sum(holdings.count(int(key)) for key in owned)
         self._out.is_compared = True
 
@@ -397,9 +409,15 @@ def _measure(rows: Rows | None) -> Callable[[bytes], int]:
 
 def _name(definition: object) -> str:
     """What a queue's definition says that it is called."""
-    if not isinstance(definition, dict):
+    if not (named := _named(definition)):
         return ""
-    name, vhost = definition.get("name"), definition.get("vhost")
-    if not isinstance(name, str):
-        return ""
-    return f"{vhost.rstrip('/')}/{name}" if isinstance(vhost, str) else name
+    vhost, name = named
+    return name if vhost is None else f"{vhost.rstrip('/')}/{name}"
+
+
+def _named(definition: object) -> tuple[str | None, str] | None:
+    """Virtual host and name of a broker's queue: one with priorities is several stored queues."""
+    if not isinstance(definition, dict) or not isinstance(definition.get("name"), str):
+        return None
+    vhost = definition.get("vhost")
+    return vhost if isinstance(vhost, str) else None, definition["name"]

@@ -60,5 +60,7 @@ def as_json(checked: Checked) -> dict[str, object]:
         "segments": checked.segments,
         "segment_bytes": checked.segment_bytes,
         "index_files": checked.index_files,
+        "seconds": round(checked.seconds, 3),
+        "cpu_seconds": round(checked.cpu_seconds, 3),
         "findings": [finding.as_json() for finding in checked.findings],
     }

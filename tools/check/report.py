@@ -69,13 +69,15 @@ def _queue(one: Finding) -> str:
 
 
 def _looked_at(checked: Checked) -> str:
-    size = checked.segment_bytes
-    text = f"Looked at segments: {checked.segments:,} ({size / 1e6:,.1f} MB),"
+    size = terminal.size(checked.segment_bytes)
+    text = f"Looked at segments: {checked.segments:,} ({size}),"
     text = f"{text} index files: {checked.index_files:,}"
     if checked.is_compared:
         text = f"{text}, queues: {checked.queues:,}, messages in them: {checked.messages:,}"
     if checked.prepared:
         text = f"{text}, prepared transactions: {checked.prepared:,}"
+    rate = terminal.size(int(checked.segment_bytes / max(checked.cpu_seconds, 1e-3)))
+    text = f"{text}. It took {checked.seconds:.1f} s, at {rate} a second of one core"
     return f"{text}. Nothing was changed."
 
 

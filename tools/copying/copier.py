@@ -48,6 +48,7 @@ from tools.copying.pinning import (
 )
 from tools.offline.instant import FILE_NAME, read_tables, write_tables
 from tools.offline.progress import Progress
+from tools.offline.terminal import counted
 
 _PIECE_BYTES = 1 << 20
 CATALOG_PATH = f"{CATALOG}/{FILE_NAME}"
@@ -196,9 +197,9 @@ class _Copy:
         if self._options.refuse_damage and self._out.damage:
             first = self._out.damage[0]
             raise CopyError(
-                f"{self._pins.source} is damaged in {len(self._out.damage)} places, the first in "
-                f"{first.path} at {first.offset}: {first.reason}. Use another copy, or accept that "
-                "with --damaged."
+                f"{self._pins.source} is damaged in {counted(len(self._out.damage), 'place')}, the "
+                f"first in {first.path} at {first.offset}: {first.reason}. Use another copy, or "
+                "accept that with --damaged."
             )
         self._catalog()
         self._finish()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from tools.inspect import follow, message, overview, page, queue, segment, transaction
+from tools.inspect import follow, message, overview, page, queue, segment, transaction, vhost
 from tools.offline.exits import UsageError, exit_codes, run_tool
 from tools.offline.image import StoreImage
 from tools.offline.json_output import write_json
@@ -20,7 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "one that does. Nothing in it is changed."
     )
     parser.epilog = exit_codes("what was asked for is not there")
-    parser.add_argument("data", metavar="DIR", help="the data directory")
+    parser.add_argument("data", metavar="DIR", help="data directory")
     _add_common(parser)
     parser.add_argument(
         "--follow",
@@ -30,6 +30,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what = parser.add_subparsers(
         dest="what", metavar="[WHAT]", help="one thing in it, instead of the whole"
     )
+    one = what.add_parser("vhost", help="one virtual host: exchanges, bindings, queues")
+    one.add_argument("name", metavar="NAME", help="its name")
+    _add_common(one, is_part=True)
     one = what.add_parser("segment", help="one segment and its records")
     one.add_argument("number", type=_number, metavar="N", help="its number")
     one.add_argument("--first", type=_number, default=0, metavar="OFFSET", help="from there on")
@@ -55,7 +58,7 @@ def _add_common(parser: argparse.ArgumentParser, *, is_part: bool = False) -> No
         "--live",
         action="store_true",
         default=absent if is_part else False,
-        help="where a broker runs on DIR: show a snapshot",
+        help="while a broker runs on DIR: read a snapshot",
     )
     parser.add_argument(
         "--json",
@@ -90,7 +93,10 @@ def _follow(arguments: argparse.Namespace) -> None:
 def _inspect(arguments: argparse.Namespace) -> None:
     limit = _DEFAULT_LIMIT if arguments.limit is None else arguments.limit
     with StoreImage.open(arguments.data, live=arguments.live) as image:
-        if arguments.what == "segment":
+        if arguments.what == "vhost":
+            found = vhost.facts(image, arguments.name)
+            write_json(found) if arguments.json else vhost.show(found, limit)
+        elif arguments.what == "segment":
             found = segment.facts(image, arguments.number, arguments.first, limit)
             write_json(found) if arguments.json else segment.show(found)
         elif arguments.what == "queue":

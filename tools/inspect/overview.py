@@ -25,7 +25,7 @@ def facts(image: StoreImage) -> Facts:
         **store_facts(image),
         "vhosts": sorted(image.rows("vhosts")),
         "users": sorted(image.rows("users")),
-        "exchanges": _exchanges(image),
+        "exchanges": exchange_facts(image),
         "bindings": len(image.rows("bindings")),
         "policies": len(image.rows("policies")),
         "queues": queue_facts(one for one in image.queues if not one.is_hidden),
@@ -151,7 +151,8 @@ def _queue(queue: QueueImage) -> Facts:
     }
 
 
-def _exchanges(image: StoreImage) -> list[Facts]:
+def exchange_facts(image: StoreImage) -> list[Facts]:
+    """The exchanges that are not there from the start."""
     rows = [row for row in image.rows("exchanges").values() if isinstance(row, Mapping)]
     return [plain(dict(row)) for row in rows]
 

@@ -71,14 +71,14 @@ def _show_topology(found: Facts, most: int) -> None:
     exchanges = Counter(exchange.get("vhost") for exchange in named)
     if len(found["vhosts"]) > 1:
         rows = table("virtual host", "queues", "exchanges", right="queues exchanges")
-        for vhost in _first(found["vhosts"], most):
+        for vhost in first(found["vhosts"], most):
             rows.add_row(shown(vhost, 40), f"{queues[vhost]:,}", f"{exchanges[vhost]:,}")
         out.print(heading("Virtual hosts"))
         out.print(rows)
-        _more(found["vhosts"], most)
+        more(found["vhosts"], most)
     if named:
         rows = table("vhost", "exchange", "type", "durable", wrap="exchange")
-        for exchange in _first(named, most):
+        for exchange in first(named, most):
             rows.add_row(
                 shown(exchange.get("vhost"), 20),
                 shown(exchange["name"]),
@@ -87,7 +87,7 @@ def _show_topology(found: Facts, most: int) -> None:
             )
         out.print(heading("Exchanges"))
         out.print(rows)
-        _more(named, most)
+        more(named, most)
 
 
 def show_queues(queues: list[Facts], most: int) -> None:
@@ -99,13 +99,13 @@ def show_queues(queues: list[Facts], most: int) -> None:
         return
     bad = any(queue["lost"] or queue["unreadable"] for queue in queues)
     locked = any(queue["locked"] for queue in queues)
-    more = [*(["locked"] if locked else []), *(["unreadable"] if bad else [])]
-    columns = ["vhost", "queue", "ready", "delivered", "bytes", *more]
+    extra = [*(["locked"] if locked else []), *(["unreadable"] if bad else [])]
+    columns = ["vhost", "queue", "ready", "delivered", "bytes", *extra]
     rows = table(*columns, right="ready delivered bytes locked unreadable", wrap="queue")
     if most and len(queues) > most:
         queues = sorted(queues, key=lambda one: (-one["bytes"], -one["ready"]))
         out.print("  the largest first:")
-    for queue in _first(queues, most):
+    for queue in first(queues, most):
         cells = [
             shown(queue["vhost"] if queue["vhost"] is not None else "-", 20),
             shown(queue["label"]),
@@ -119,7 +119,7 @@ def show_queues(queues: list[Facts], most: int) -> None:
             cells.append(f"{queue['lost'] + queue['unreadable']:,}")
         rows.add_row(*cells)
     out.print(rows)
-    _more(queues, most)
+    more(queues, most)
     if any(queue["delivered"] for queue in queues):
         out.print("delivered: once or more, and not acked; ready again, and flagged redelivered")
 
@@ -150,7 +150,7 @@ def show_segments(segments: list[Facts], most: int) -> None:
         segments = sorted(segments, key=lambda one: -(one["garbage_bytes"] or 0))
         out.print("  most garbage first:")
     rows = table("segment", "state", "size", "live", "", "messages", right="size messages")
-    for segment in _first(segments, most):
+    for segment in first(segments, most):
         known = segment["live_bytes"] is not None
         rows.add_row(
             str(segment["number"]),
@@ -161,7 +161,7 @@ def show_segments(segments: list[Facts], most: int) -> None:
             f"{segment['live_messages']:,} of {segment['messages']:,}" if known else "",
         )
     out.print(rows)
-    _more(segments, most)
+    more(segments, most)
 
 
 def _show_log(found: Facts) -> None:
@@ -226,14 +226,14 @@ def _show_damage(found: Facts, most: int) -> None:
     out = console()
     damage = found["damage"]
     if damage or found["lost"] or found["orphaned"]:
-        text = f"Damage: {len(damage):,} places, {found['lost']:,} messages lost"
+        text = f"Damage: {counted(len(damage), 'place')}, {counted(found['lost'], 'message')} lost"
         out.print(heading(f"{text}, {found['orphaned']:,} orphaned"))
-    for one in _first(damage, most):
+    for one in first(damage, most):
         where = os.path.relpath(one["path"], found["directory"])
         text = f"  {where} at {one['offset']:,}, {one['bytes']:,} bytes: {one['reason']}"
         out.print(Text(shown(text), "red"))
-    _more(damage, most)
-    for name in _first(found["unknown_files"], most):
+    more(damage, most)
+    for name in first(found["unknown_files"], most):
         out.print(f"  unknown file, left alone: {shown(name)}")
 
 
@@ -252,17 +252,19 @@ def _show_recovery(report: Facts | None) -> None:
     damage = report.get("damage")
     out.print(f"  {shown(report.get('time', '?'))}: {shown(counts)}")
     if damage:
-        out.print(f"  damage in {len(damage):,} places")
+        out.print(f"  damage in {counted(len(damage), 'place')}")
 
 
 def _live(segment: Facts) -> float:
     return (segment["live_bytes"] or 0) / segment["bytes"] if segment["bytes"] else 0.0
 
 
-def _first(values: list[Any], most: int) -> list[Any]:
+def first(values: list[Any], most: int) -> list[Any]:
+    """As many as are shown; 0 is all."""
     return values[:most] if most else values
 
 
-def _more(values: list[Any], most: int) -> None:
+def more(values: list[Any], most: int) -> None:
+    """Say how many are not."""
     if most and len(values) > most:
         console().print(f"  and {len(values) - most:,} more: --limit 0 shows all", style="dim")

@@ -19,9 +19,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "those of whole segments, and messages that compaction has moved may be older. Nothing is "
         "changed."
     )
-    parser.add_argument("data", metavar="DIR", help="the data directory")
+    parser.add_argument("data", metavar="DIR", help="data directory")
     parser.add_argument(
-        "--live", action="store_true", help="where a broker runs on DIR: read a snapshot"
+        "--live", action="store_true", help="while a broker runs on DIR: read a snapshot"
     )
     add_json(parser)
 

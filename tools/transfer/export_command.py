@@ -63,6 +63,7 @@ def _export(arguments: argparse.Namespace) -> int:
         in_doubt = sum(one.is_undecided for one in image.prepared)
     result = {
         "output": arguments.output,
+        "queues": len({(queue.vhost, queue.name) for queue in queues}),
         "messages": exported.messages,
         "unreadable": exported.unreadable,
         "in_doubt": in_doubt,
@@ -98,7 +99,7 @@ def _print(result: dict[str, Any]) -> None:
     out = sys.stderr
     total = sum(result["messages"].values())
     say(
-        f"{counted(total, 'message')} of {counted(len(result['messages']), 'queue')} exported, "
+        f"{counted(total, 'message')} of {counted(result['queues'], 'queue')} exported, "
         f"{size(result['bytes'])} in {result['seconds']:.1f} s",
         out,
     )
