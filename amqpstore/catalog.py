@@ -111,7 +111,7 @@ class LmdbCatalog:
                     bytes(key).decode(): msgpack.unpackb(value, strict_map_key=False)
                     for key, value in transaction.cursor()
                 }
-        except (lmdb.Error, ValueError, msgpack.UnpackException) as error:
+        except (lmdb.Error, ValueError, TypeError, msgpack.UnpackException) as error:
             reason = f"table {table}: {error}"
             raise DamageError(os.path.join(self._path, "data.mdb"), 0, reason) from error
 
@@ -121,6 +121,8 @@ class LmdbCatalog:
             for table, key, value in changes
         ]
         with self._lock:
+            # One that was killed while it read would keep pages from being used again.
+            self._environment.reader_check()
             while True:
                 try:
                     self._put(encoded)

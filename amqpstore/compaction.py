@@ -61,19 +61,26 @@ class Compacted(NamedTuple):
 
 
 def choose(
-    accounts: Accounts, *, log_segment: int, segment_bytes: int, avoided: Collection[int] = ()
+    accounts: Accounts,
+    *,
+    log_segment: int,
+    segment_bytes: int,
+    avoided: Collection[int] = (),
+    to_the_end: bool = False,
 ) -> list[Account]:
     """Neighbours whose live records fit in one segment, where compaction is due; else none.
 
     Of all that would fit, those that free most. Args: log_segment, which the log may go on in;
-    avoided, numbers of segments that are left alone.
+    avoided, numbers of segments that are left alone; to_the_end, whether it is due as long as it
+    frees anything.
     """
     every = list(accounts)
     sealed = [account for account in every if account.number != log_segment]
-    total = sum(account.end_bytes for account in sealed)
-    garbage = sum(account.garbage_bytes for account in sealed)
-    if len(every) < LEAST_SEGMENTS or garbage <= GARBAGE_FRACTION * total:
-        return []
+    if not to_the_end:
+        total = sum(account.end_bytes for account in sealed)
+        garbage = sum(account.garbage_bytes for account in sealed)
+        if len(every) < LEAST_SEGMENTS or garbage <= GARBAGE_FRACTION * total:
+            return []
     best = most = start = live = freed = 0
     end = 0
     for stop, account in enumerate(sealed, 1):
@@ -86,7 +93,9 @@ def choose(
             live -= sealed[start].end_bytes - sealed[start].garbage_bytes
             freed -= sealed[start].garbage_bytes
             start += 1
-        is_worth_it = stop - start > 1 or 2 * account.garbage_bytes > account.end_bytes
+        is_worth_it = (
+            stop - start > 1 or 2 * account.garbage_bytes > account.end_bytes or to_the_end
+        )
         if freed > most and is_worth_it:
             best, end, most = start, stop, freed
     return sealed[best:end]

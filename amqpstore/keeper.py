@@ -161,6 +161,20 @@ class Keeper:
             self._checkpointed(self._new_checkpoint().run(), self._checkpoint_ms)
         self._clean_up()()
 
+    def compact(self) -> Compacted | None:
+        """One compaction, here, as long as any frees something; None where none does.
+
+        Raises: OSError, DamageError (what was written is not there), DurabilityError.
+        """
+        self.checkpoint()
+        accounts = self._to_compact(to_the_end=True)
+        if not accounts:
+            return None
+        result = self._new_compaction(accounts, self._checkpoint_ms).run()
+        self._compacted(result, self._checkpoint_ms)
+        self._clean_up()()
+        return result
+
     def close(self) -> None:
         """Wait for what is under way, and close all files."""
         self._worker.close()
@@ -258,13 +272,14 @@ class Keeper:
             if queue := self._queues.get(queue_id):
                 self._memory.let_go(queue, queue.page_out(states, 0 if queue.lazy else _MOST_RUNS))
 
-    def _to_compact(self) -> list[Account]:
+    def _to_compact(self, *, to_the_end: bool = False) -> list[Account]:
         return choose(
             self._ledger.accounts,
             # The ledger knows it as far as the last checkpoint went, and that is perhaps a part.
             log_segment=self._known_segment,
             avoided=self._avoided,
             segment_bytes=self._options.segment_bytes,
+            to_the_end=to_the_end,
         )
 
     def _new_compaction(self, accounts: list[Account], now_ms: int) -> Compaction:

@@ -12,7 +12,7 @@ byte order of the machine that wrote it, for 64-bit machines.
 from __future__ import annotations
 
 import struct
-from typing import NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from amqpstore.errors import DamageError
 from amqpstore.files import File, OsFiles
@@ -59,6 +59,15 @@ def check_pages(path: str) -> None:
         file.close()
 
 
+def last_transaction(path: str) -> int:
+    """The number of the last commit in the LMDB file at `path`. Raises: DamageError, OSError."""
+    file = OsFiles().open(path)
+    try:
+        return _Walk(path, file).last_transaction()
+    finally:
+        file.close()
+
+
 class _Walk:
     def __init__(self, path: str, file: File) -> None:
         self._path = path
@@ -72,7 +81,17 @@ class _Walk:
         self._walk(free, is_free_list=True)
         self._walk(main)
 
+    def last_transaction(self) -> int:
+        """Of the newest meta page."""
+        return int(max(fields[-1] for fields in self._metas()))
+
     def _newest_meta(self) -> tuple[_Database, _Database]:
+        metas = self._metas()
+        *_, free, main, self._last_page, _ = max(metas, key=lambda fields: fields[-1])
+        return self._database(free), self._database(main)
+
+    def _metas(self) -> list[tuple[Any, ...]]:
+        """The fields of both meta pages."""
         metas = []
         for page in range(_META_PAGES):
             content = self._file.read(page * self._page_bytes, _PAGE_HEADER.size + _META.size)
@@ -86,8 +105,7 @@ class _Walk:
             self._page_bytes = _DATABASE.unpack(fields[4])[0]
             if self._page_bytes not in (1 << bits for bits in range(9, 17)):
                 self._damaged(page, f"a page cannot have {self._page_bytes} bytes")
-        *_, free, main, self._last_page, _ = max(metas, key=lambda fields: fields[-1])
-        return self._database(free), self._database(main)
+        return metas
 
     def _database(self, record: bytes) -> _Database:
         _, _, depth, _, _, _, entries, root = _DATABASE.unpack(record)
@@ -113,7 +131,9 @@ class _Walk:
     def _page(self, page: int, kind: int) -> bytes:
         """The content of a page that must be of this kind."""
         self._claim(page)
-        content = self._file.read(page * self._page_bytes, self._page_bytes)
+        # A number that is damaged may be larger than any offset.
+        is_there = page * self._page_bytes < self._file.size()
+        content = self._file.read(page * self._page_bytes, self._page_bytes) if is_there else b""
         if len(content) < self._page_bytes:
             self._damaged(page, "the file ends before it")
         number, _, flags, *_ = _PAGE_HEADER.unpack_from(content)
@@ -176,6 +196,8 @@ class _Walk:
         (pages,) = struct.unpack_from("=I", first, 12)
         if not value_bytes <= pages * self._page_bytes - _PAGE_HEADER.size:
             self._damaged(page, f"{value_bytes} bytes are said to be in {pages} pages")
+        if (page + pages - 1) * self._page_bytes >= self._file.size():
+            self._damaged(page, "the file ends within it")
         for following in range(page + 1, page + pages):
             self._claim(following)
         value = self._file.read(page * self._page_bytes + _PAGE_HEADER.size, value_bytes)

@@ -497,6 +497,17 @@ def _batches(scanned: Iterator[Record | Gap], content: bytes, start: int) -> Ite
         yield batch
 
 
+def whole_end(content: bytes, number: int, seed: int, start: int = 0) -> int:
+    """Where the last whole batch of the log's last segment ends: behind it is its torn tail.
+
+    Args: content of the segment; start, between two batches, to be read from.
+    """
+    batches = list(_batches(scan(content, number, seed, start), content, start))
+    if batches and not batches[-1].is_whole():
+        return batches[-1].start
+    return len(content)
+
+
 def apply(queue: Queue, operation: Operation) -> None:
     """Do to a queue, whose messages are all ready and on disk, what the log says was done."""
     first_sequence, count = operation.first_sequence, operation.message_count

@@ -21,6 +21,7 @@ from operator import attrgetter
 from amqpstore import marker
 from amqpstore.backing import Backing
 from amqpstore.catalog import Change, LmdbCatalog, OpenCatalog, Value
+from amqpstore.compaction import Compacted
 from amqpstore.errors import (
     DamageError,
     DurabilityError,
@@ -660,6 +661,23 @@ class Store:
         except DurabilityError as error:
             self._failure = error
             raise
+
+    def compact(self) -> Iterator[Compacted]:
+        """Compact segments until it frees nothing more, at once: each that was done.
+
+        The one that the log goes on in is left alone. Between two of them the caller may stop.
+        Raises: DurabilityError; OSError, DamageError, where one could not be made.
+        """
+        while True:
+            self._check_open()
+            try:
+                compacted = self._keeper.compact()
+            except DurabilityError as error:
+                self._failure = error
+                raise
+            if compacted is None:
+                return
+            yield compacted
 
     def close(self) -> None:
         """Sync, note in the catalog where the log ends, and close. Raises: DurabilityError.

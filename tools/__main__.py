@@ -6,14 +6,29 @@ import argparse
 import sys
 from importlib.metadata import version
 
-from tools import serve
+from tools import compact, serve, upgrade
 from tools.bench import command as bench
+from tools.check import command as check
+from tools.copying import copy_command, restore_command
 from tools.drill import command as drill
+from tools.inspect import command as inspect
+from tools.stats import command as stats
+from tools.transfer import export_command, import_command, publish_command
 
 _VERBS = {
     "serve": (serve, "run the broker"),
-    "bench": (bench, "measure a broker, ours or another"),
+    "check": (check, "look for damage in a store"),
+    "inspect": (inspect, "show what is in a store, down to one record"),
+    "stats": (stats, "show what takes the room in a store"),
+    "copy": (copy_command, "copy a store, of a running broker too, and verify the copy"),
+    "restore": (restore_command, "put a copy in the place of a store"),
+    "export": (export_command, "write the messages of queues to a file"),
+    "import": (import_command, "put exported messages into a stopped store"),
+    "publish": (publish_command, "publish exported messages to a broker"),
+    "compact": (compact, "give back the room that a stopped store does not need"),
+    "upgrade": (upgrade, "say which format a store has, and bring it to this version's"),
     "drill": (drill, "break a store that may be broken, and see what survives"),
+    "bench": (bench, "measure a broker, ours or another"),
 }
 
 

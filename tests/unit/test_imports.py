@@ -13,6 +13,7 @@ PACKAGES = ("amqpstore", "server", "tools")
 FILE_MODULES = ("amqpstore.files", "amqpstore.catalog", "amqpstore.store")
 # How properties of messages are kept, whatever protocol they came through.
 MESSAGE_MODULES = ("server.protocol.content", "server.protocol.field_table")
+OFFLINE_MODULES = (*MESSAGE_MODULES, "server.protocol.errors")
 
 FILE_LIBRARIES = ("pathlib", "shutil", "io", "tempfile", "mmap", "fcntl", "glob")
 
@@ -72,6 +73,8 @@ def test_every_package_was_read() -> None:
         ("server.broker.exchanges.bad", "from server.protocol.frames import x"),
         ("tools.bad", "import server"),
         ("tools.bad", "from server.app import run"),
+        ("tools.offline.bad", "from server.broker.queue import Queue"),
+        ("tools.offline.bad", "import server.app"),
         ("tools.bench.bad", "import server"),
         ("tools.bench.bad", "from amqpstore import Store"),
         ("tools.bench.serve", "import server"),
@@ -104,6 +107,7 @@ def test_a_wrong_import_is_found(module: str, statement: str) -> None:
         ("tools.pika_extras.good", "import pika\nfrom tools.pika_extras.xid import Xid"),
         ("tools.good", "from amqpstore import Store\nimport trio"),
         ("tools.serve", "from server.app import run"),
+        ("tools.offline.good", "from server.protocol.content import decode_properties"),
         ("tools.testing.good", "from server.app import App"),
         ("tools.bench.good", "import socket, time, random\nfrom tools.bench import wire"),
     ],
@@ -159,7 +163,9 @@ def is_forbidden(module: str, imported: str) -> bool:
             ours = among("tools") and not among("tools.pika_extras") and imported != "tools"
             return ours or among("amqpstore", "server")
         runs_it = module == "tools.serve" or is_within(module, "tools.testing")
-        return among("server") and not runs_it
+        # A message's properties are shown, and nothing else of the broker is known.
+        shows_it = is_within(module, "tools.offline") and among(*OFFLINE_MODULES)
+        return among("server") and not runs_it and not shows_it
     if among("tools", "asyncio"):
         return True
     if among("trio") and module.count(".") > 1:

@@ -1,20 +1,20 @@
 """Copies of data directories: a true one of the original, and cheap ones of that copy.
 
-The original is only read, while no broker has it: its lock is taken without writing into it.
+They are of every byte, and of what the store does not know: damage is what drills are about. (A
+copy to keep is `tools.copying`'s.) The original is only read, while no broker has it: its lock is
+taken without writing into it.
 """
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import os
 import shutil
-from collections.abc import Iterator
 
-from amqpstore import StoreLockedError, marker
+from amqpstore import marker
 from amqpstore.errors import NotAStoreError
 from amqpstore.filenames import CATALOG, LOCK, MARKER, RESERVE, TRANSIENT
 from amqpstore.files import OsFiles
+from tools.offline.holding import held
 
 _LEFT_OUT = {LOCK, RESERVE, TRANSIENT, "lock.mdb"}
 """Nothing in these survives a restart, or is meant to."""
@@ -28,7 +28,7 @@ def copy_store(directory: str, target: str) -> None:
     if not os.path.isfile(os.path.join(directory, MARKER)):
         raise NotAStoreError(directory, f"it has no file {MARKER}")
     marker.read(OsFiles(), directory)
-    with _locked(directory):
+    with held(directory):
         shutil.copytree(directory, target, ignore=_ignored)
 
 
@@ -58,23 +58,3 @@ def _link(source: str, target: str) -> str:
 
 def _ignored(_directory: str, names: list[str]) -> set[str]:
     return _LEFT_OUT.intersection(names)
-
-
-@contextlib.contextmanager
-def _locked(directory: str) -> Iterator[None]:
-    """Keep brokers out. Where the lock's file is missing no broker has been since it was copied."""
-    path = os.path.join(directory, LOCK)
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:
-        yield
-        return
-    try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            holder = os.pread(descriptor, 200, 0).decode("utf-8", "replace").strip()
-            raise StoreLockedError(directory, holder or "an unknown process") from None
-        yield
-    finally:
-        os.close(descriptor)

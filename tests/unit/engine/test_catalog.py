@@ -227,9 +227,22 @@ def test_a_page_of_other_bytes_in_the_catalog_is_damage_or_means_nothing(store_p
         assert opened_by_another_process(store_path) in ("True", "DamageError"), page
 
 
-def test_a_value_that_is_no_msgpack_is_damage(path: str) -> None:
+def test_a_page_number_beyond_any_offset_is_damage(store_path: str) -> None:
+    path = Path(store_path, "catalog", "data.mdb")
+    content = bytearray(path.read_bytes())
+    for page in (0, 4096):
+        # The root of the main database, and the last page: see `lmdb_pages`.
+        content[page + 128 : page + 136] = (1 << 60).to_bytes(8, sys.byteorder)
+        content[page + 136 : page + 144] = (1 << 61).to_bytes(8, sys.byteorder)
+    path.write_bytes(content)
+    with pytest.raises(DamageError, match="the file ends before it"):
+        Store.open(store_path)
+
+
+@pytest.mark.parametrize("value", [b"\xc1", b"\x81\x90\x01"])
+def test_a_value_that_is_no_msgpack_is_damage(path: str, value: bytes) -> None:
     found = catalog_in(path)
-    found._put([(found._tables["users"], b"a", b"\xc1")])
+    found._put([(found._tables["users"], b"a", value)])
     with pytest.raises(DamageError, match="table users"):
         found.rows("users")
     found.close()
@@ -240,6 +253,25 @@ def test_a_key_that_is_not_utf_8_is_damage(path: str) -> None:
     found._put([(found._tables["users"], b"\xff", b"\x01")])
     with pytest.raises(DamageError, match="table users"):
         found.rows("users")
+    found.close()
+
+
+DIE_WHILE_READING = """
+import os, signal, sys, lmdb
+transaction = lmdb.open(sys.argv[1], readonly=True, create=False).begin()
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_reader_that_was_killed_does_not_make_the_catalog_grow(path: str) -> None:
+    found = catalog_in(path)
+    found.commit([Change("users", f"{number}", bytes(3000)) for number in range(20)])
+    subprocess.run([sys.executable, "-c", DIE_WHILE_READING, path], check=False)
+    sizes = []
+    for round_ in range(60):
+        found.commit([Change("users", f"{number}", bytes(3000)) for number in range(20)])
+        sizes.append(os.path.getsize(os.path.join(path, "data.mdb")))
+        assert round_ < 20 or sizes[-1] == sizes[19]
     found.close()
 
 

@@ -1,0 +1,234 @@
+"""The offline tools, one after the other, on what clients of a real broker left in it.
+
+The store has all that a broker keeps: exchanges with bindings of three kinds, queues with
+priorities, a history, prepared transactions that were killed in doubt, and a recovery report.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pika
+import pytest
+from pika.exceptions import AMQPError
+
+from tests.broker_process import REPOSITORY, BrokerProcess
+from tests.interop.pika_client import PERSISTENT
+from tools.__main__ import main
+from tools.pika_extras import XaResource, Xid
+
+HISTORY = "amq.consumed.work"
+FORMAT = 77
+TIMEOUT_S = 60.0
+
+
+def tool(verb: str, *arguments: str, expected: int = 0) -> Any:
+    """What a verb prints as JSON."""
+    done = subprocess.run(
+        [sys.executable, "-m", "tools", verb, *arguments, "--json"],
+        cwd=REPOSITORY,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+    assert done.returncode == expected, (done.stdout, done.stderr)
+    return json.loads(done.stdout)
+
+
+def prepare(channel: Any, number: int) -> None:
+    """A branch that publishes two messages to `work` and acks one of `orders`."""
+    xa = XaResource(channel)
+    xid = Xid(FORMAT, b"global", b"%d" % number)
+    method, _, _ = channel.basic_get("orders")
+    xa.start(xid)
+    channel.basic_ack(method.delivery_tag)
+    for n in range(2):
+        channel.basic_publish("", "work", b"in doubt %d" % n, PERSISTENT)
+    xa.end(xid)
+    xa.prepare(xid)
+
+
+@pytest.fixture
+def store(data_directory: str) -> Iterator[str]:
+    """What is left by a broker that was killed twice, the second time right behind its start."""
+    with BrokerProcess(data_directory, f"{data_directory}.log") as broker:
+        broker.start()
+        connection = pika.BlockingConnection(pika.URLParameters(broker.url))
+        channel = connection.channel()
+        channel.confirm_delivery()
+        fill(channel)
+        prepare(connection.channel(), 1)
+        broker.kill()
+        with suppress(AMQPError):
+            connection.close()
+        broker.start()
+        broker.kill()
+        yield data_directory
+
+
+def fill(channel: Any) -> None:
+    channel.exchange_declare("logs", "topic", durable=True)
+    channel.exchange_declare("by-header", "headers", durable=True)
+    channel.queue_declare("orders", durable=True, arguments={"x-max-priority": 3})
+    channel.queue_declare("work", durable=True, arguments={"x-history-length": 100})
+    channel.queue_bind("orders", "logs", "eu.#")
+    channel.queue_bind("work", "logs", "#")
+    channel.queue_bind("work", "by-header", "", {"x-match": "any", "kind": "job"})
+    channel.exchange_bind("by-header", "logs", "eu.jobs")
+    for number in range(30):
+        properties = pika.BasicProperties(
+            delivery_mode=2, priority=number % 4, headers={"number": number}
+        )
+        channel.basic_publish("logs", "eu.de", b"%d" % number, properties)
+    for _ in range(5):
+        method, _, _ = channel.basic_get("work")
+        channel.basic_ack(method.delivery_tag)
+
+
+def queues_of(found: dict[str, Any]) -> dict[str, int]:
+    return {queue["name"]: queue["ready"] for queue in found["queues"]}
+
+
+WHOLE = {"orders": 29, "work": 25, HISTORY: 5}
+
+
+def test_a_store_that_was_killed_in_doubt(store: str, tmp_path: Path) -> None:
+    found = tool("inspect", store)
+    assert queues_of(found) == WHOLE
+    assert sum(queue["locked"] for queue in found["queues"]) == 1
+    [prepared] = found["prepared"]
+    assert prepared["is_undecided"]
+    assert sum(group["message_count"] for group in prepared["publishes"]) == 2
+    assert found["last_recovery"]["path"].startswith(os.path.join(store, "reports"))
+    checked = tool("check", store)
+    assert (checked["sound"], checked["prepared"], checked["messages"]) == (True, 1, 60)
+    # Those two, and what says that they are prepared, are in a queue of their own.
+    assert tool("stats", store)["messages"] == 63
+
+    of_vhost = tool("inspect", store, "vhost", "/")
+    bindings = [(one["exchange"], one["to"], one["name"]) for one in of_vhost["bindings"]]
+    assert bindings == [
+        ("by-header", "queue", "work"),
+        ("logs", "exchange", "by-header"),
+        ("logs", "queue", "orders"),
+        ("logs", "queue", "work"),
+    ]
+    [first, *_] = tool("inspect", store, "queue", "orders")["messages"]
+    message = tool("inspect", store, "message", str(first["message_id"]))
+    assert {one["queue"] for one in message["queues"]} >= {"orders"}
+    assert message["exchange"] == "logs"
+
+    copy = str(tmp_path / "copy")
+    assert not tool("copy", store, copy)["damage"]
+    assert tool("check", copy)["sound"]
+    compacted = tool("compact", copy)
+    assert compacted["bytes_after"] <= compacted["bytes_before"]
+    after = tool("inspect", copy)
+    assert queues_of(after) == WHOLE
+    assert [one["label"] for one in after["prepared"]] == [prepared["label"]]
+    assert tool("check", copy)["sound"]
+    restored = str(tmp_path / "restored")
+    tool("restore", copy, restored)
+    decide(restored)
+
+
+def decide(directory: str) -> None:
+    """A broker on it knows the branch, and can commit it."""
+    with BrokerProcess(directory, f"{directory}.log") as broker:
+        broker.start()
+        with pika.BlockingConnection(pika.URLParameters(broker.url)) as connection:
+            channel = connection.channel()
+            xa = XaResource(channel)
+            [xid] = xa.recover()
+            xa.commit(xid)
+            assert channel.queue_declare("work", passive=True).method.message_count == 27
+            assert channel.queue_declare("orders", passive=True).method.message_count == 29
+        assert broker.terminate() == 0
+    assert tool("check", directory)["sound"]
+
+
+def test_an_export_takes_a_history_and_leaves_out_what_is_in_doubt(
+    store: str, tmp_path: Path
+) -> None:
+    path = str(tmp_path / "all.jsonl")
+    exported = tool("export", store, path)
+    assert exported["in_doubt"] == 1
+    by_name: dict[str, int] = {}
+    for label, count in exported["messages"].items():
+        name = label.split("'")[1]
+        by_name[name] = by_name.get(name, 0) + count
+    # What a branch is to ack is in its queue until it is decided.
+    assert by_name == WHOLE | {"orders": 30}
+    other = str(tmp_path / "other")
+    with BrokerProcess(other, f"{other}.log") as broker:
+        broker.start()
+        assert broker.terminate() == 0
+    refused = tool("import", other, path, expected=5)
+    assert refused["exit_code"] == 5
+    assert "--create" in refused["error"]
+    tool("import", other, path, "--create")
+    assert queues_of(tool("inspect", other)) == WHOLE | {"orders": 30}
+    assert tool("check", other)["sound"]
+
+
+Tool = Callable[..., Any]
+
+
+@pytest.fixture
+def refusal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Tool:
+    """A verb in this process: its exit code, and what it prints as JSON."""
+
+    def run(*arguments: str) -> tuple[int, Any]:
+        monkeypatch.setattr(sys, "argv", ["amqpstore", *arguments, "--json"])
+        code = main()
+        printed = capsys.readouterr()
+        found = json.loads(printed.out)
+        assert printed.err == (f"amqpstore {arguments[0]}: {found['error']}\n" if code else "")
+        return code, found
+
+    return run
+
+
+def test_a_store_that_a_broker_has_open(
+    broker: BrokerProcess, refusal: Tool, tmp_path: Path
+) -> None:
+    """Refused, unless `--live` is said; but `copy` needs no word for it."""
+    directory = broker.data_directory
+    copy, file, lines = (str(tmp_path / name) for name in ("copy", "file", "lines"))
+    Path(lines).write_text("")
+    assert refusal("copy", directory, copy)[0] == 0
+    for verb, *arguments in (["inspect"], ["stats"], ["export", file], ["check"]):
+        code, said = refusal(verb, directory, *arguments)
+        assert (code, said["kind"]) == (2 if verb == "check" else 3, "StoreLockedError")
+        assert "--live" in said["error"]
+        assert refusal(verb, directory, *arguments, "--live")[0] == 0
+    for words in (
+        ["compact", directory],
+        ["import", directory, lines],
+        ["restore", copy, directory],
+    ):
+        code, said = refusal(*words)
+        assert (code, said["kind"]) == (3, "StoreLockedError")
+        assert "--live" not in said["error"]
+    # There is nothing to do, and so nothing to refuse.
+    assert refusal("upgrade", directory) == (
+        0,
+        {"directory": directory, "found": 1, "version": 1},
+    )
+
+
+def test_what_is_no_store(tmp_path: Path, refusal: Tool) -> None:
+    file = str(tmp_path / "file")
+    for verb in ("inspect", "stats", "export", "compact", "upgrade", "check", "copy"):
+        more = [file] if verb in ("export", "copy") else []
+        code, said = refusal(verb, str(tmp_path), *more)
+        assert (code, said["kind"]) == (2 if verb == "check" else 4, "NotAStoreError")
+        assert said["exit_code"] == code
+    assert not os.path.exists(file)

@@ -1,0 +1,199 @@
+"""A copy takes a store's place: checked before, at once, and the old one is kept."""
+
+import errno
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from amqpstore.errors import NotAStoreError, StoreLockedError
+from tests.unit.copying.stores import bodies, contents, make_store, open_store, publish
+from tools.copying import swapping
+from tools.copying.copier import Options, copy_store
+from tools.copying.errors import CopyError
+from tools.copying.restoring import Restored, restore
+
+Paths = Callable[[str], str]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Paths:
+    return lambda name: str(tmp_path / name)
+
+
+@pytest.fixture
+def copy(path: Paths) -> str:
+    make_store(path("original"), batches=10)
+    copy_store(path("original"), path("copy"), Options(links=False))
+    return path("copy")
+
+
+@pytest.fixture
+def place(path: Paths) -> str:
+    with open_store(path("place")) as store:
+        publish(store, "orders", [b"old"])
+    return path("place")
+
+
+def put(copy: str, directory: str, *, links: bool = False, damaged: bool = False) -> Restored:
+    return restore(copy, directory, links=links, accept_damage=damaged)
+
+
+@pytest.mark.parametrize("links", [True, False])
+def test_the_copy_takes_the_place_and_what_was_there_is_kept(
+    path: Paths, copy: str, place: str, links: bool
+) -> None:
+    Path(place, "notes.txt").write_text("not the store's")
+    before, of_copy = contents(place), contents(copy)
+    restored = put(copy, place, links=links)
+    assert restored.kept
+    assert restored.kept.startswith(f"{place}.before-restore-")
+    assert contents(restored.kept).keys() == before.keys()
+    assert bodies(restored.kept) == {"orders": [b"old"]}
+    assert bodies(place) == bodies(path("original"))
+    assert contents(copy) == of_copy
+    assert not os.path.exists(f"{place}/COPY.json")
+    assert sorted(os.listdir(os.path.dirname(place))) == sorted(
+        ["copy", "original", "place", os.path.basename(restored.kept)]
+    )
+
+
+@pytest.mark.parametrize("there", ["nothing", "empty", "cut off"])
+def test_a_copy_is_restored_where_nothing_is(path: Paths, copy: str, there: str) -> None:
+    if there != "nothing":
+        os.makedirs(path("place/segments"))
+        os.rmdir(path("place/segments"))
+    if there == "cut off":
+        shutil.copytree(copy, path("place"), dirs_exist_ok=True)
+        os.unlink(path("place/STORE"))
+        Path(path("place"), "COPY.incomplete").touch()
+    assert put(copy, path("place")).kept is None
+    assert bodies(path("place")) == bodies(path("original"))
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+@pytest.mark.parametrize(
+    ("file", "says"),
+    [
+        ("segments/0000000002.segment", "0000000002.segment in .* is not what was copied then"),
+        ("index/00000000000000000001-0000000001.index", "is not what was copied then"),
+        ("catalog/data.mdb", "If a broker has run on that copy"),
+    ],
+)
+@pytest.mark.parametrize("how", ["flipped", "cut", "missing"])
+def test_a_copy_that_is_not_what_it_was_is_refused(
+    path: Paths, copy: str, place: str, file: str, says: str, how: str, is_there: bool
+) -> None:
+    if not is_there:
+        shutil.rmtree(place)
+    before = contents(place)
+    damaged = os.path.join(copy, file)
+    if how == "missing":
+        os.unlink(damaged)
+        says = f"{says}|is missing"
+    elif how == "cut":
+        os.truncate(damaged, os.path.getsize(damaged) - 1)
+    else:
+        with open(damaged, "r+b") as opened:
+            opened.seek(70)
+            opened.write(b"\xff\xff\xff")
+    with pytest.raises(CopyError, match=says):
+        put(copy, place)
+    assert contents(place) == before
+    assert os.path.exists(place) is is_there
+    assert not os.path.exists(f"{place}.restoring")
+
+
+def test_a_copy_of_damage_is_restored_only_where_that_is_said(path: Paths, place: str) -> None:
+    make_store(path("original"), batches=10)
+    os.unlink(path("original/segments/0000000001.segment"))
+    copy_store(path("original"), path("copy"), Options())
+    before = contents(place)
+    with pytest.raises(CopyError, match=r"accept that with --damaged"):
+        put(path("copy"), place)
+    assert contents(place) == before
+    assert put(path("copy"), place, damaged=True).copied.damage
+
+
+def test_a_copy_that_was_used_is_restored_without_its_list(
+    path: Paths, copy: str, place: str
+) -> None:
+    with open_store(copy) as used:
+        publish(used, "orders", [b"one more"])
+    with pytest.raises(CopyError, match=r"remove its COPY\.json"):
+        put(copy, place)
+    os.unlink(f"{copy}/COPY.json")
+    put(copy, place)
+    assert bodies(place)["orders"][-1] == b"one more"
+
+
+def test_a_store_that_is_open_is_not_replaced(copy: str, place: str) -> None:
+    with open_store(place), pytest.raises(StoreLockedError, match=f"process {os.getpid()}"):
+        put(copy, place)
+    assert bodies(place) == {"orders": [b"old"]}
+
+
+def test_what_is_no_store_is_not_replaced(path: Paths, copy: str) -> None:
+    os.mkdir(path("place"))
+    Path(path("place"), "notes.txt").write_text("not a store")
+    with pytest.raises(NotAStoreError):
+        put(copy, path("place"))
+    with pytest.raises(NotAStoreError):
+        put(path("place"), path("elsewhere"))
+    with pytest.raises(CopyError, match="from itself"):
+        put(copy, copy)
+    assert contents(path("place")) == {"notes.txt": b"not a store"}
+
+
+def test_what_is_in_the_way_is_left_alone(copy: str, place: str) -> None:
+    os.mkdir(f"{place}.restoring")
+    Path(f"{place}.restoring", "mine").touch()
+    with pytest.raises(CopyError, match="is in the way"):
+        put(copy, place)
+    assert os.listdir(f"{place}.restoring") == ["mine"]
+
+
+def test_what_a_crash_left_beside_is_removed(path: Paths, copy: str, place: str) -> None:
+    os.mkdir(f"{place}.restoring")
+    Path(f"{place}.restoring", "amqpstore-work").touch()
+    shutil.copytree(copy, f"{place}.restoring/store")
+    put(copy, place)
+    assert bodies(place) == bodies(path("original"))
+    assert not os.path.exists(f"{place}.restoring")
+
+
+@pytest.mark.parametrize("number", [errno.EINVAL, errno.ENOSYS, errno.EACCES])
+def test_a_file_system_that_cannot_exchange_names(
+    path: Paths, copy: str, place: str, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    def fail(*_: str) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(swapping, "exchange", fail)
+    if number == errno.EACCES:
+        with pytest.raises(OSError, match="Permission"):
+            put(copy, place)
+        assert bodies(place) == {"orders": [b"old"]}
+        assert not [name for name in os.listdir(os.path.dirname(place)) if "restor" in name]
+        return
+    restored = put(copy, place)
+    assert restored.kept
+    assert bodies(restored.kept) == {"orders": [b"old"]}
+    assert bodies(place) == bodies(path("original"))
+
+
+def test_a_mount_point_is_not_replaced(
+    copy: str, place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os.path, "ismount", lambda _path: True)
+    with pytest.raises(CopyError, match="mount point"):
+        put(copy, place)
+
+
+def test_a_link_to_a_data_directory_stays_one(path: Paths, copy: str, place: str) -> None:
+    os.symlink(place, path("link"))
+    put(copy, path("link"))
+    assert os.path.islink(path("link"))
+    assert bodies(place) == bodies(path("original"))

@@ -1,0 +1,85 @@
+"""`amqpstore stats`: its figures against a count by hand."""
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+from amqpstore import Envelope, Message
+from amqpstore.log import record_bytes
+from tests.unit.offline.stores import Command, copied, create, open_store, take
+
+
+def figures(command: Command, directory: str) -> dict[str, Any]:
+    found = command("stats", directory, "--json")
+    assert found.code == 0, found.err
+    content: dict[str, Any] = json.loads(found.out)
+    return content
+
+
+def test_against_a_count_by_hand(data_directory: str, command: Command) -> None:
+    draw = random.Random(7)
+    envelope = Envelope("", "q", bytes.fromhex("100002"))
+    sizes: dict[str, list[int]] = {}
+    by_id: dict[int, int] = {}
+    with open_store(data_directory) as store:
+        queues = [create(store, f"q{number:02}") for number in range(15)]
+        for number in range(200):
+            message = Message(envelope, bytes(int(draw.paretovariate(0.6) * 10) % 100_000))
+            some = draw.sample(queues, draw.choice([1, 1, 1, 3]))
+            store.publish(some, [message])
+            by_id[number + 1] = record_bytes(message)
+            for queue in some:
+                definition: Any = queue.definition
+                sizes.setdefault(definition["name"], []).append(record_bytes(message))
+            if number % 50 == 0:
+                store.sync()
+                store.checkpoint()
+        take(store, queues[0], 2)
+        store.sync()
+    found = figures(command, data_directory)
+    assert found["messages"] == sum(map(len, sizes.values()))
+    assert found["message_bytes"] == sum(map(sum, sizes.values()))
+    assert found["delivered"] == 2
+    largest = sorted(sizes, key=lambda name: sum(sizes[name]), reverse=True)[:10]
+    assert [queue["name"] for queue in found["largest_queues"]] == largest
+    assert [one["bytes"] for one in found["largest_messages"]] == sorted(
+        by_id.values(), reverse=True
+    )[:10]
+    for one in found["largest_messages"]:
+        assert one["bytes"] == by_id[one["id"]]
+    before = 0
+    every = [size for some in sizes.values() for size in some]
+    for one in found["messages_by_size"]:
+        to = one["to_bytes"] or 1 << 60
+        assert one["messages"] == sum(before < size <= to for size in every)
+        before = to
+    assert found["segment_bytes"] == found["live_bytes"] + found["garbage_bytes"]
+    assert sum(one["live_bytes"] for one in found["live_by_age"]) == found["live_bytes"]
+    text = command("stats", data_directory)
+    assert text.code == 0
+    assert all(len(line) <= 80 for line in text.out.splitlines())
+
+
+def test_a_message_in_several_queues_is_listed_once(data_directory: str, command: Command) -> None:
+    with open_store(data_directory) as store:
+        queues = [create(store, name) for name in ("a", "b", "c")]
+        store.publish(queues, [Message(Envelope("", "q"), b"x" * 5000)])
+        store.publish(queues[:1], [Message(Envelope("", "q"), b"x")])
+        store.sync()
+    first, second = figures(command, data_directory)["largest_messages"]
+    assert (first["queues"], second["queues"]) == (3, 1)
+    assert "and 2 more" in command("stats", data_directory).out
+
+
+def test_an_empty_store(data_directory: str, command: Command) -> None:
+    open_store(data_directory).close()
+    found = figures(command, data_directory)
+    assert (found["messages"], found["segment_bytes"]) == (0, 0)
+    assert "all are empty" in command("stats", data_directory).out
+    assert "no checkpoint" in command("inspect", data_directory).out
+
+
+def test_the_golden_stores(tmp_path: Path, command: Command) -> None:
+    for name, count in (("golden", 99), ("torn", 12), ("damaged", 15)):
+        assert figures(command, copied(name, tmp_path))["messages"] == count

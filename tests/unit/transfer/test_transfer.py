@@ -1,0 +1,237 @@
+"""Messages out of a store and into another: each as it was, all of them or none."""
+
+import io
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import msgpack
+import pytest
+
+from amqpstore import Envelope, Message, Store
+from amqpstore.catalog import Change
+from amqpstore.errors import NotAStoreError, StoreLockedError
+from tests.unit.copying.stores import contents, open_store, publish, queue_of
+from tools.copying.copier import Options, copy_store
+from tools.offline.image import StoreImage
+from tools.transfer.exporting import chosen, export
+from tools.transfer.importing import import_lines
+from tools.transfer.lines import (
+    FORMATS,
+    EndLine,
+    ExportLine,
+    Line,
+    LineWriter,
+    MessageLine,
+    QueueKey,
+    QueueLine,
+    TransferError,
+    read_lines,
+)
+
+Paths = Callable[[str], str]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Paths:
+    return lambda name: str(tmp_path / name)
+
+
+@pytest.fixture
+def store(path: Paths) -> str:
+    with open_store(path("store")) as store:
+        store.define([_vhost()])
+        orders = queue_of(store, "orders")
+        for number in range(20):
+            store.publish(
+                [orders, queue_of(store, "audit")],
+                [Message(Envelope("ex", f"key.{number % 3}", b"\x10\0\2"), b"%d" % number)],
+                priority=number % 2,
+                expires_ms=4_000_000_000_000 if number % 5 == 0 else 0,
+            )
+        store.publish([orders], [Message(Envelope("", "é", b"no properties"), b"\xff\0" * 50)])
+        store.publish([orders], [Message(Envelope("", "orders", b""), b"")])
+        store.sync()
+        for _ in range(2):
+            run = store.take(orders, 1)
+            assert run
+            assert not isinstance(run, Exception)
+            store.redeliver(orders, run)
+            store.requeue(orders, run)
+        store.checkpoint()
+        store.take(orders, 1, acked=True, first_sequence=4)
+    return path("store")
+
+
+def _vhost() -> Change:
+    return Change("vhosts", "/", {})
+
+
+def exported(directory: str, format_name: str = "jsonl") -> bytes:
+    file = io.BytesIO()
+    with StoreImage.open(directory) as image:
+        export(image, LineWriter(file, format_name), chosen(image, None, None))
+    return file.getvalue()
+
+
+def lines(content: bytes) -> list[Line]:
+    return [line for line, _ in read_lines(io.BytesIO(content))]
+
+
+def messages(content: bytes) -> list[tuple[object, ...]]:
+    """All of them, but for where they were in their store."""
+    return [
+        (
+            line.key,
+            line.exchange,
+            line.routing_key,
+            line.properties,
+            line.body,
+            line.priority,
+            line.expires_ms,
+            line.deliveries,
+        )
+        for line in lines(content)
+        if isinstance(line, MessageLine)
+    ]
+
+
+def test_both_formats_say_the_same(store: str) -> None:
+    as_json, as_msgpack = lines(exported(store)), lines(exported(store, "msgpack"))
+    assert as_json[1:] == as_msgpack[1:]
+    assert isinstance(as_json[0], ExportLine)
+    assert as_json[-1] == EndLine(41)
+    found = [line for line in as_json if isinstance(line, MessageLine)]
+    assert [line.body for line in found if line.key.name == "orders"][:4] == [
+        b"0",
+        b"1",
+        b"2",
+        b"4",
+    ]
+    assert found[20].deliveries == 4
+    assert {line.expires_ms for line in found} == {0, 4_000_000_000_000}
+
+
+@pytest.mark.parametrize("format_name", FORMATS)
+def test_what_is_imported_is_what_was_exported(path: Paths, store: str, format_name: str) -> None:
+    content = exported(store, format_name)
+    with open_store(path("other")) as other:
+        other.define([_vhost()])
+        publish(other, "orders", [b"old"])
+    imported = import_lines(path("other"), lines(content), create=True)
+    assert sum(imported.messages.values()) == 41
+    assert imported.created == ["'audit' in virtual host '/'"]
+    found = messages(exported(path("other"), format_name))
+    old = next(one for one in found if one[4] == b"old")
+    found.remove(old)
+    assert found == messages(content)
+    with Store.open(path("other")) as other:
+        assert other.recovery_report.is_clean
+        queue = queue_of(other, "orders")
+        assert queue.ready_count == 22
+    assert os.listdir(os.path.dirname(path("other"))).count("other.importing") == 0
+    assert not [name for name in os.listdir(os.path.dirname(store)) if "before" in name]
+
+
+def test_other_files_stay_where_they_are(path: Paths, store: str) -> None:
+    os.makedirs(f"{store}/reports/old")
+    Path(store, "reports", "old", "one.json").write_text("{}")
+    Path(store, "segments", "notes.txt").write_text("mine")
+    os.symlink("/nowhere", f"{store}/link")
+    import_lines(store, lines(exported(store)), create=False)
+    assert Path(store, "reports", "old", "one.json").read_text() == "{}"
+    assert Path(store, "segments", "notes.txt").read_text() == "mine"
+    assert os.readlink(f"{store}/link") == "/nowhere"
+    with open_store(store) as opened:
+        assert queue_of(opened, "audit").ready_count == 40
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        (QueueLine(QueueKey("/", "new"), {}), "no queue 'new' in virtual host '/'"),
+        (QueueLine(QueueKey("other", "new"), {}), "no virtual host 'other'"),
+        (MessageLine(QueueKey("/", "new"), "", "", b"", b""), "come before its own line"),
+        (None, "cut off"),
+    ],
+)
+def test_a_file_that_cannot_be_imported_changes_nothing(
+    store: str, wrong: Line | None, says: str
+) -> None:
+    content = exported(store)
+    before = contents(store)
+
+    def some() -> list[Line]:
+        first = lines(content)
+        return [*first[:-1], wrong] if wrong else []
+
+    def cut() -> object:
+        for line, _ in read_lines(io.BytesIO(content.rpartition(b'{"type":"end"')[0])):
+            yield line
+
+    with pytest.raises(TransferError, match=says):
+        import_lines(store, some() if wrong else cut(), create=False)  # type: ignore[arg-type]
+    assert contents(store) == before
+    assert os.listdir(os.path.dirname(store)) == ["store"]
+
+
+def test_a_store_that_is_open_is_not_imported_into(path: Paths, store: str) -> None:
+    content = lines(exported(store))
+    with open_store(store), pytest.raises(StoreLockedError):
+        import_lines(store, content, create=False)
+    with pytest.raises(NotAStoreError):
+        import_lines(path("nowhere"), content, create=False)
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (b"", "ends behind line 0"),
+        (b"{}\n", "line 1 is none of an export: 'type' is missing"),
+        (b"{\n", "behind byte 0"),
+        (b'{"type":"end","messages":0}\n', "line 1 is not the first line"),
+        (b'{"type":"export","format":2,"store_id":"","exported_at":""}\n', "it has format 2"),
+        (b'{"type":"export","format":1,"store_id":"","exported_at":""}\n5\n', "line 2 is none"),
+        (b"\x93\1\2\3", "it is no object"),
+        (b"\xc1", "behind byte 0"),
+        (msgpack.packb({"type": "export"})[:-3], "ends behind line 0"),
+    ],
+)
+def test_a_file_that_is_none_of_messages_is_refused(content: bytes, says: str) -> None:
+    with pytest.raises(TransferError, match=says):
+        lines(content)
+
+
+def test_a_file_with_a_line_too_few_is_refused(store: str) -> None:
+    parts = exported(store).splitlines(keepends=True)
+    with pytest.raises(TransferError, match="has 40 messages, and 41 were written"):
+        lines(b"".join(parts[:5] + parts[6:]))
+
+
+def test_a_message_that_cannot_be_read_is_counted(store: str) -> None:
+    path = f"{store}/segments/0000000001.segment"
+    content = Path(path).read_bytes()
+    place = content.index(b"\xff\0" * 50)
+    Path(path).write_bytes(content[:place] + b"\xfe" + content[place + 1 :])
+    assert lines(exported(store))[-1] == EndLine(40, unreadable=1)
+
+
+def test_what_a_transaction_in_doubt_would_publish_is_copied_and_not_exported(
+    path: Paths, store: str
+) -> None:
+    with open_store(store) as opened:
+        orders = queue_of(opened, "orders")
+        transaction = opened.transaction()
+        transaction.publish([orders], [Message(Envelope("", "orders", b""), b"in doubt")])
+        transaction.prepare({"xid": "1"})
+        opened.sync()
+    content = exported(store)
+    assert b"in doubt" not in content
+    copy_store(store, path("copy"), Options())
+    import_lines(path("copy"), lines(content), create=False)
+    with open_store(path("copy")) as copy:
+        assert queue_of(copy, "orders").ready_count == 2 * 21
+        (prepared,) = copy.prepared.values()
+        prepared.commit(prepared.publishes())
+        copy.sync()
+        assert queue_of(copy, "orders").ready_count == 2 * 21 + 1

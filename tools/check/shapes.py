@@ -1,0 +1,212 @@
+"""What a row of each table of the catalog has to look like (FORMAT.md, "Catalog maps").
+
+A row that does not is a finding, and is left out from there on: so nothing that is compared later
+has to fear what it is given.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from array import array
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from typing import Any
+
+from amqpstore.catalog import Value
+from amqpstore.index import ENTRIES_A_FILE
+
+Rows = dict[str, dict[str, Value]]
+"""Tables of rows, by key."""
+
+_MOST = (1 << 64) - 1
+_QUEUE = re.compile(r"[0-9]{20}")
+_SEGMENT = re.compile(r"[0-9]{10}")
+_INDEX = re.compile(r"[0-9]{20}-[0-9]{10}")
+
+_MAPS = {
+    "heads": ("next_sequence",),
+    "index": ("number", "end_bytes", "entries", "first", "end", "acked_count", "expires_ms"),
+    "segments": (
+        *("number", "first_id", "end_id", "end_bytes"),
+        *("count", "total_bytes", "live_count", "live_bytes"),
+    ),
+    "marks": ("first_id", "end_id"),
+    "ends": ("end",),
+}
+"""The integers in the maps of a table."""
+
+_KEYS = {
+    "queues": _QUEUE,
+    "heads": _QUEUE,
+    "index": _INDEX,
+    "segments": _SEGMENT,
+    "marks": _SEGMENT,
+    "ends": _SEGMENT,
+    "dictionaries": _SEGMENT,
+    "quarantine": _SEGMENT,
+    "prepared": _QUEUE,
+}
+
+
+def misshapen(rows: Rows) -> Iterator[tuple[str, str, str]]:
+    """Table, key and reason of each row that is not as FORMAT.md says."""
+    for table, of_table in rows.items():
+        for key, row in of_table.items():
+            if reason := _reason(table, key, row):
+                yield table, key, reason
+
+
+def _reason(table: str, key: str, row: Value) -> str:
+    pattern = _KEYS.get(table)
+    if pattern and not pattern.fullmatch(key):
+        return "the key is not as keys of this table are"
+    if table in _MAPS and not isinstance(row, dict):
+        return "it is no map"
+    for name in _MAPS.get(table, ()):
+        if not _is_number(row.get(name)):
+            return f"{name} is {row.get(name)!r}"
+    look = _LOOKS.get(table)
+    return look(key, row) if look else ""
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _MOST
+
+
+def _store(key: str, row: Any) -> str:
+    if key == "store_id":
+        return "" if isinstance(row, bytes) and len(row) == 16 else "it is no store id"
+    if key == "next_queue_id":
+        return "" if _is_number(row) and row else f"it is {row!r}"
+    if key == "position":
+        names = ("segment", "offset", "lsn", "message_id")
+        if not isinstance(row, dict) or set(row) != set(names):
+            return "it is no place in the log"
+        return next((f"{name} is {row[name]!r}" for name in names if not _is_number(row[name])), "")
+    return "the table has no such row"
+
+
+def _index(key: str, row: Any) -> str:
+    entries = row["entries"]
+    if int(key.partition("-")[2]) != row["number"]:
+        return f"it is of index file {row['number']}"
+    if not 0 < entries <= ENTRIES_A_FILE:
+        return f"{entries} entries are none, or more than a file has"
+    acked = row.get("acked")
+    if not isinstance(acked, bytes) or len(acked) not in (0, (entries + 7) // 8):
+        return f"acked is no bitmap of {entries} entries"
+    if int.from_bytes(acked, "little").bit_length() > entries:
+        return f"acked has bits behind those of {entries} entries"
+    delivered = row.get("delivered")
+    if not isinstance(delivered, dict) or not all(
+        _is_number(place) and _is_number(times) and place < entries
+        for place, times in delivered.items()
+    ):
+        return f"delivered is no map of places among {entries} entries"
+    postponed = row.get("postponed")
+    if not isinstance(postponed, list) or not all(
+        isinstance(pair, list)
+        and len(pair) == 2
+        and all(map(_is_number, pair))
+        and pair[0] < pair[1]
+        for pair in postponed
+    ):
+        return "postponed is no list of ranges"
+    return ""
+
+
+def _segments(key: str, row: Any) -> str:
+    if int(key) != row["number"]:
+        return f"it is of segment {row['number']}"
+    try:
+        ids, references = unpacked(row.get("ids")), unpacked(row.get("references"))
+    except ValueError as error:
+        return str(error)
+    if not row["first_id"] <= row["end_id"]:
+        return f"its ids are from {row['first_id']} to before {row['end_id']}"
+    size = row["end_id"] - row["first_id"]
+    if ids is not None:
+        size = len(ids)
+        if not ids or list(ids) != sorted(set(ids)):
+            return "its ids do not ascend"
+        if (ids[0], ids[-1] + 1) != (row["first_id"], row["end_id"]):
+            return f"its ids are from {ids[0]} to {ids[-1]}"
+    if references is not None and len(references) != size:
+        return f"it has {size} ids and {len(references)} numbers of references"
+    if references is None and size != row["count"]:
+        return f"it has {size} ids and {row['count']} messages"
+    return ""
+
+
+def _marks(_key: str, row: Any) -> str:
+    ids, offsets = row.get("ids"), row.get("offsets")
+    for column in (ids, offsets):
+        if not isinstance(column, list) or not all(map(_is_number, column)):
+            return "it holds no list of numbers"
+        if any(after <= before for before, after in pairwise(column)):
+            return "its numbers do not ascend"
+    if len(ids) != len(offsets):
+        return f"it has {len(ids)} ids and {len(offsets)} offsets"
+    return ""
+
+
+def _quarantine(_key: str, row: Any) -> str:
+    if not isinstance(row, list) or not all(
+        isinstance(one, list) and len(one) == 3 and isinstance(one[2], str) for one in row
+    ):
+        return "it is no list of damage"
+    return ""
+
+
+def _dictionaries(_key: str, row: Any) -> str:
+    return "" if isinstance(row, bytes) else "it is no dictionary"
+
+
+def _prepared(_key: str, row: Any) -> str:
+    if not isinstance(row, dict) or "label" not in row:
+        return "it is no transaction"
+    for name, size in (("locked", 3), ("publishes", 4)):
+        if not isinstance(row.get(name), list) or not all(
+            isinstance(one, list) and len(one) == size and all(map(_is_number, one[:3]))
+            for one in row[name]
+        ):
+            return f"{name} is no list of {size} values each"
+    placements = (one for publish in row["publishes"] for one in _list(publish[3]))
+    if not all(
+        isinstance(one, list) and len(one) == 3 and all(map(_is_number, one[:2]))
+        for one in placements
+    ):
+        return "publishes has no lists of queues"
+    return ""
+
+
+def _list(value: object) -> list[Any]:
+    """What is none has one element that is wrong."""
+    return value if isinstance(value, list) else [None]
+
+
+_LOOKS: dict[str, Callable[[str, Any], str]] = {
+    "store": _store,
+    "index": _index,
+    "segments": _segments,
+    "marks": _marks,
+    "quarantine": _quarantine,
+    "dictionaries": _dictionaries,
+    "prepared": _prepared,
+}
+
+
+def unpacked(packed: object) -> array[int] | None:
+    """Numbers of a column `ids` or `references`; None where it is empty. Raises: ValueError."""
+    if packed == b"":
+        return None
+    if not isinstance(packed, bytes) or packed[:1] not in (b"B", b"H", b"I", b"Q"):
+        raise ValueError("it holds no column of numbers")
+    column = array(packed[:1].decode())
+    if (len(packed) - 1) % column.itemsize:
+        raise ValueError(f"{len(packed) - 1} bytes hold no column of numbers")
+    column.frombytes(packed[1:])
+    if sys.byteorder == "little":
+        column.byteswap()
+    return array("Q", column)

@@ -1,0 +1,149 @@
+"""One instant of a store that a broker may be writing: its catalog, and what was there with it.
+
+The catalog alone changes all at once. So an instant is a catalog, and whatever else is looked at,
+between two looks at the number of the last commit that say the same. If they differ it is all done
+again. A queue's row is committed before the log speaks of the queue, and what moved out of a queue
+is durable before its row is removed: so the log, as it is seen at such an instant, has no operation
+on a queue that the catalog does not know.
+
+The catalog's file is copied to a directory of the reader's. A reader that LMDB knows of would have
+to write to `catalog/lock.mdb`, and a killed one would keep the broker from using pages again; one
+that it does not know of may see its pages given to a later commit. And the copy's pages can be
+looked at before LMDB follows them: a damaged file would end the process.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+import lmdb
+
+from amqpstore.errors import DamageError, StoreError
+from amqpstore.filenames import CATALOG
+from amqpstore.files import OsFiles
+from amqpstore.lmdb_pages import check_pages, last_transaction
+
+FILE_NAME = "data.mdb"
+"""Of the catalog, in its directory."""
+
+MOST_TABLES = 256
+
+_PATIENCE_S = 30.0
+_PAUSE_S = 0.005
+_COPY_BYTES = 1 << 20
+_FIRST_MAP_BYTES = 64 << 20
+_OTHER_DESCRIPTORS = 64
+"""That are needed for all else."""
+
+Tables = dict[bytes, list[tuple[bytes, bytes]]]
+"""A catalog as it is: rows by the name of their table."""
+
+T = TypeVar("T")
+
+
+class SnapshotError(StoreError):
+    """No snapshot of a running store can be taken."""
+
+    def __init__(self, directory: str, reason: str) -> None:
+        super().__init__(f"no snapshot of {directory} could be taken: {reason}")
+        self.directory = directory
+        self.reason = reason
+
+
+def at_one_instant(directory: str, folder: str, look: Callable[[], T]) -> T:
+    """Copy the catalog of a store, as one of its commits left it, to `folder`.
+
+    Returns what `look` returned while that was the last commit; it may be called again and again.
+    Raises: SnapshotError, DamageError (the catalog's first pages), OSError, what `look` raises.
+    """
+    catalog = os.path.join(directory, CATALOG, FILE_NAME)
+    deadline = time.monotonic() + _PATIENCE_S
+    while True:
+        before = last_transaction(catalog)
+        _copy_file(catalog, os.path.join(folder, FILE_NAME))
+        found = look()
+        if last_transaction(catalog) == before:
+            return found
+        if time.monotonic() > deadline:
+            raise SnapshotError(
+                directory,
+                f"its catalog has changed without a pause for {_PATIENCE_S:.0f} s. Try again when "
+                "fewer queues and bindings come and go, or stop the broker.",
+            )
+        time.sleep(_PAUSE_S)
+
+
+def read_tables(folder: str) -> Tables:
+    """All rows of the catalog in `folder`, which nobody writes to. Raises: DamageError, OSError."""
+    path = os.path.join(folder, FILE_NAME)
+    # LMDB does not survive a page that leads nowhere.
+    check_pages(path)
+    try:
+        with (
+            lmdb.open(
+                folder, readonly=True, lock=False, create=False, max_dbs=MOST_TABLES
+            ) as environment,
+            environment.begin() as transaction,
+        ):
+            names = [bytes(name) for name in transaction.cursor().iternext(values=False)]
+            return {
+                name: list(
+                    transaction.cursor(environment.open_db(name, txn=transaction, create=False))
+                )
+                for name in names
+            }
+    except (lmdb.Error, ValueError) as error:
+        raise DamageError(path, 0, str(error)) from error
+
+
+def write_tables(folder: str, tables: Tables) -> None:
+    """A new catalog with these rows, durably: `data.mdb` in `folder`. Raises: OSError, lmdb.Error.
+
+    Nobody else knows of it yet, so it needs no lock.
+    """
+    size = _FIRST_MAP_BYTES
+    while True:
+        try:
+            with lmdb.open(
+                folder, map_size=size, max_dbs=MOST_TABLES, mode=0o640, lock=False
+            ) as environment:
+                with environment.begin(write=True) as transaction:
+                    for name, rows in tables.items():
+                        table = environment.open_db(name, txn=transaction)
+                        for key, value in rows:
+                            transaction.put(key, value, db=table)
+                environment.sync(True)
+        except lmdb.MapFullError:
+            size *= 2
+        else:
+            break
+    OsFiles().sync_directory(folder)
+
+
+def allow_descriptors(directory: str, files: int) -> None:
+    """Let this process have so many files of a store open. Raises: SnapshotError."""
+    needed = files + _OTHER_DESCRIPTORS
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY or soft >= needed:
+        return
+    if hard != resource.RLIM_INFINITY and hard < needed:
+        reason = f"it has {files} files, and this process may open {hard}. Raise that limit"
+        raise SnapshotError(directory, f"{reason} (ulimit -n {needed}).")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
+
+
+def _copy_file(source: str, target: str) -> None:
+    """Copy the bytes of a file, its first ones first: LMDB's choice of a state is in them."""
+    file = OsFiles().open(source)
+    try:
+        with open(target, "wb") as copy:
+            offset = 0
+            while content := file.read(offset, _COPY_BYTES):
+                copy.write(content)
+                offset += len(content)
+    finally:
+        file.close()

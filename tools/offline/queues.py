@@ -1,0 +1,179 @@
+"""What is live of a queue, as recovery would have it, without a body of it in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from amqpstore.errors import DamageError
+from amqpstore.index import Entries, IndexReader, entries_of
+from amqpstore.ledger import IndexLedger, QueueLedger, Sizes
+from amqpstore.runs import Run
+
+_RUN_ENTRIES = 16_384
+
+
+class Entry(NamedTuple):
+    """Where one message of a queue is.
+
+    `size` in bytes, of its MESSAGE record without compression, 0 where that is not known;
+    `expires_ms` since 1970, 0 is never; `delivery_count` is how often it has been delivered.
+    """
+
+    sequence: int
+    message_id: int
+    size: int
+    expires_ms: int
+    delivery_count: int
+    priority: int
+
+
+class Unreadable(NamedTuple):
+    """An index file that cannot be read, and how many messages live in it."""
+
+    path: str
+    reason: str
+    live: int
+
+
+class Totals(NamedTuple):
+    """Of one queue: messages, and `bytes` of their MESSAGE records without compression.
+
+    `ready` are those that a broker would deliver, `delivered` those that it has delivered before;
+    `locked` wait for a decision, and `unreadable` are in index files that cannot be read.
+    """
+
+    ready: int
+    locked: int
+    delivered: int
+    bytes: int
+    unreadable: int
+
+
+class QueueImage:
+    """The stored queue `id`; a broker's queue with priorities is several of them, one a level.
+
+    `definition` is the owner's, None where the catalog has none; `lost` are sequences of messages
+    whose record was damaged behind the checkpoint. `locked_count` messages are not ready, as a
+    prepared transaction is to ack them; `is_hidden` where it holds what such a one is to publish.
+    """
+
+    def __init__(
+        self,
+        queue_id: int,
+        definition: Any,
+        ledger: QueueLedger,
+        sizes: Sizes,
+        reader: IndexReader,
+        lost: frozenset[int],
+        *,
+        locked_count: int = 0,
+        is_hidden: bool = False,
+    ) -> None:
+        self.id = queue_id
+        self.locked_count = locked_count
+        self.is_hidden = is_hidden
+        self.definition = definition
+        self.lost = lost
+        self.unreadable: list[Unreadable] = []
+        self._ledger = ledger
+        self._sizes = sizes
+        self._reader = reader
+
+    @property
+    def vhost(self) -> str | None:
+        """Its virtual host, where a broker made it."""
+        return _text(self.definition, "vhost")
+
+    @property
+    def name(self) -> str | None:
+        """Its name, where it has one."""
+        return _text(self.definition, "name")
+
+    @property
+    def label(self) -> str:
+        """What to call it for people."""
+        if self.is_hidden:
+            return f"prepared transaction (queue id {self.id})"
+        return self.name if self.name is not None else f"queue id {self.id}"
+
+    @property
+    def level(self) -> int | None:
+        """The priority whose messages it holds, where it is not the lowest."""
+        definition = self.definition
+        level = definition.get("level") if isinstance(definition, Mapping) else None
+        return level if isinstance(level, int) else None
+
+    @property
+    def live_count(self) -> int:
+        """Messages that it holds, those that cannot be read among them."""
+        return sum(file.live for file in self._ledger.files) + self._ledger.fresh.count
+
+    @property
+    def next_sequence(self) -> int:
+        """No sequence from here on was ever given."""
+        return self._ledger.next_sequence
+
+    def columns(self) -> Iterator[Entries]:
+        """Its live messages as columns, up to 16,384 at a time, ascending in sequence.
+
+        Index files that cannot be read are left out, and are in `unreadable` then. Raises: OSError.
+        """
+        self.unreadable = []
+        spans: list[tuple[int, IndexLedger | Run]] = [
+            (file.state.first, file) for file in self._ledger.files
+        ]
+        spans += [(run.first_sequence, run) for run in self._ledger.fresh]
+        for _, span in sorted(spans, key=lambda one: one[0]):
+            if isinstance(span, Run):
+                yield from self._of_run(span)
+            elif span.live:
+                yield from self._of_file(span)
+
+    def entries(self) -> Iterator[Entry]:
+        """Its live messages one by one, ascending in sequence. Raises: OSError."""
+        for columns in self.columns():
+            yield from map(Entry, *columns[:6])
+
+    def totals(self) -> Totals:
+        """How much it holds. Reads all of its index files. Raises: OSError."""
+        ready = delivered = size = 0
+        for columns in self.columns():
+            counts = columns.delivery_counts
+            ready += len(counts)
+            delivered += len(counts) - counts.count(0)
+            size += sum(columns.sizes)
+        unreadable = sum(one.live for one in self.unreadable)
+        ready -= len(self.lost) + self.locked_count
+        return Totals(ready, self.locked_count, delivered, size, unreadable)
+
+    def _of_file(self, file: IndexLedger) -> Iterator[Entries]:
+        was_changed = file.is_changed
+        try:
+            entries = self._reader.entries(self.id, file.state)
+        except DamageError as error:
+            self.unreadable.append(Unreadable(error.path, error.reason, file.live))
+            return
+        live = file.live_entries(entries)
+        if not was_changed:
+            # It takes a byte an entry as long as it is open.
+            file.close()
+        if live.sequences:
+            yield live
+
+    def _of_run(self, run: Run) -> Iterator[Entries]:
+        for start in range(0, run.count, _RUN_ENTRIES):
+            part = Run(
+                run.first_sequence + start,
+                min(_RUN_ENTRIES, run.count - start),
+                first_id=run.first_id + start,
+                delivery_count=run.delivery_count,
+                expires_ms=run.expires_ms,
+                priority=run.priority,
+            )
+            yield entries_of(part, self._sizes.of(part))
+
+
+def _text(definition: Any, key: str) -> str | None:
+    value = definition.get(key) if isinstance(definition, Mapping) else None
+    return value if isinstance(value, str) else None
