@@ -11,10 +11,12 @@ from tools.bench import command as bench
 from tools.check import command as check
 from tools.drill import command as drill
 from tools.inspect import command as inspect
+from tools.repair import command as repair
 
 _VERBS = {
     "serve": (serve, "run the broker"),
     "check": (check, "look for damage in a data directory, without changing it"),
+    "repair": (repair, "mend a data directory by a plan, which can be undone"),
     "bench": (bench, "measure a broker, ours or another"),
     "drill": (drill, "break a store that may be broken, and see what survives"),
     "inspect": (inspect, "show what is in a store"),
