@@ -1,21 +1,24 @@
 """A copy of what only the catalog says: which queues there are, and everything that was defined.
 
-Messages can be found again in segments and index files when the catalog is lost; what their queues
-are called cannot. So a checkpoint behind which something was defined writes a copy beside the
-catalog, under another name, syncs and renames it. The store itself never reads it.
+Messages can be found again in segments and index files when the catalog is lost; what their
+queues are called cannot. So some time after something was defined, and at a close, a copy is
+written beside the catalog. Nothing depends on it but a repair: the store itself only looks whether
+it is up to date.
 """
 
 from __future__ import annotations
 
 import os
 import struct
+from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import msgpack
 from crc32c import crc32c
 
 from amqpstore.catalog import Catalog, Value
-from amqpstore.errors import DamageError
+from amqpstore.errors import DamageError, DurabilityError
 from amqpstore.filenames import CATALOG, DEFINITIONS
 from amqpstore.files import Files
 
@@ -54,8 +57,24 @@ def copy_of(store_id: bytes, catalog: Catalog) -> DefinitionsCopy:
     )
 
 
+def renew_copy(files: Files, directory: str, copy: DefinitionsCopy) -> None:
+    """Write a copy, where the one that is there does not say the same.
+
+    Raises: OSError; DurabilityError, where what was written cannot be made durable.
+    """
+    try:
+        if read_copy(files, directory) == copy:
+            return
+    except DamageError:
+        pass
+    write_copy(files, directory, copy)
+
+
 def write_copy(files: Files, directory: str, copy: DefinitionsCopy) -> None:
-    """Put a copy in the place of the one before. Durable on return. Raises: OSError."""
+    """Put a copy in the place of the one before. Durable on return.
+
+    Raises: OSError; DurabilityError, where what was written cannot be made durable.
+    """
     path = os.path.join(directory, CATALOG, DEFINITIONS)
     new_path = f"{path}.new"
     payload: bytes = msgpack.packb({"next_queue_id": copy.next_queue_id, "tables": copy.tables})
@@ -64,11 +83,12 @@ def write_copy(files: Files, directory: str, copy: DefinitionsCopy) -> None:
     file = files.create(new_path)
     try:
         file.append([_header(copy.store_id, payload), payload])
-        file.datasync()
+        _durably(new_path, file.datasync)
     finally:
         file.close()
     files.rename(new_path, path)
-    files.sync_directory(os.path.join(directory, CATALOG))
+    parent = os.path.join(directory, CATALOG)
+    _durably(parent, partial(files.sync_directory, parent))
 
 
 def read_copy(files: Files, directory: str) -> DefinitionsCopy | None:
@@ -89,8 +109,18 @@ def read_copy(files: Files, directory: str) -> DefinitionsCopy | None:
         raise DamageError(path, 0, "it is no copy of definitions of this version")
     if length != len(payload) or content[: HEADER.size] != _header(store_id, payload):
         raise DamageError(path, 0, "its checksum does not match")
-    found: dict[str, Any] = msgpack.unpackb(payload, strict_map_key=False)
-    return DefinitionsCopy(store_id, found["next_queue_id"], found["tables"])
+    try:
+        found: dict[str, Any] = msgpack.unpackb(payload, strict_map_key=False)
+        return DefinitionsCopy(store_id, found["next_queue_id"], found["tables"])
+    except (ValueError, LookupError, TypeError, msgpack.UnpackException) as error:
+        raise DamageError(path, HEADER.size, f"it does not read as a copy: {error}") from error
+
+
+def _durably(path: str, sync: Callable[[], None]) -> None:
+    try:
+        sync()
+    except OSError as error:
+        raise DurabilityError(path, error) from error
 
 
 def _header(store_id: bytes, payload: bytes) -> bytes:

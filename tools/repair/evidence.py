@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
 from operator import attrgetter
 
 from amqpstore.accounts import Account
@@ -28,6 +29,11 @@ class Accounted:
         if at >= len(account.ids) or account.ids[at] != message_id:
             return None
         return account.references[at] if account.references else 1
+
+    def live(self) -> Iterator[tuple[int, int]]:
+        """Id and references of each message that was live, ascending."""
+        for account in self._accounts:
+            yield from account.live()
 
 
 def _agrees(account: Account) -> bool:

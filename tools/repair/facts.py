@@ -102,6 +102,9 @@ class Facts:
     def table(self, table: str) -> dict[str, Any]:
         """The rows of a table; those that are lost from the copy, as it was made last."""
         rows = dict(self.rows[table]) if self.rows is not None else {}
+        if self.copy and table == "dictionaries":
+            # One never changes, and only the copy of it has a checksum.
+            rows |= self.copy.tables.get(table, {})
         if self.copy and self.is_lost(table) and table in COPIED:
             damaged = {key for one, key in self.checked.damaged_rows if one == table}
             for key, row in self.copy.tables.get(table, {}).items():

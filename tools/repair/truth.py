@@ -31,6 +31,7 @@ from tools.offline.segments import IndexImage
 from tools.repair.evidence import Accounted
 from tools.repair.facts import Facts, LogBatch
 from tools.repair.homes import Homes
+from tools.repair.losses import last_loss
 from tools.repair.names import DEFAULT_VHOST, LOST_AND_FOUND, definition_of, mend_definitions
 from tools.repair.ranges import Ranges
 
@@ -97,11 +98,21 @@ class Truth:
 
 
 class _Hole(NamedTuple):
-    """Sequences of which an index file had entries that are lost; `acked` of each, if known."""
+    """Sequences of which an index file had entries that are lost.
+
+    `acked` of each, if known; `delivered` counts by sequence, where any is known.
+    """
 
     first: int
     end: int
     acked: Bits | None
+    delivered: dict[int, int]
+
+    def times(self, sequence: int) -> int:
+        """How often a message had been delivered, or may have been."""
+        if self.acked is None:
+            return max(self.delivered.values(), default=0)
+        return self.delivered.get(sequence, 0)
 
 
 def find_truth(facts: Facts) -> Truth:
@@ -125,6 +136,9 @@ class _Finder:
         self._doubtful: list[tuple[QueueTruth, Entries, IndexState]] = []
         self._unsure: dict[int, Ranges] = {}
         self._complete_from = self._acks_are_complete_from()
+        start = self._position
+        self._lost_at = last_loss(facts, (start.segment, start.offset)) if start else None
+        self._behind: dict[int, Ranges] = {}
         rowed = set(self._rows["segments"]) if self._rows is not None else set()
         preferred = sorted(
             facts.segments.values(),
@@ -137,6 +151,8 @@ class _Finder:
         self._name_queues()
         self._read_index()
         self._settle_doubts()
+        self._fill_holes_from_log()
+        self._fill_holes_by_order()
         self._read_log()
         self._count_unsure()
         self._number()
@@ -268,21 +284,28 @@ class _Finder:
                 )
                 for run in live_runs(block, part, 0, _MOST):
                     queue.put(run)
-            self._note_hole(queue, acked, last_sequence + 1, block.sequences[0], last_place, place)
+            self._note_hole(queue, state, last_sequence + 1, block.sequences[0], last_place, place)
             last_sequence = block.sequences[-1]
             last_place = place + len(block.ids) if place >= 0 else -1
         end = max(state.end, last_sequence + 1)
-        self._note_hole(queue, acked, last_sequence + 1, end, last_place, state.entries)
+        self._note_hole(queue, state, last_sequence + 1, end, last_place, state.entries)
         queue.next_sequence = max(queue.next_sequence, end)
 
     def _note_hole(
-        self, queue: QueueTruth, acked: Bits, first: int, end: int, place: int, stop: int
+        self, queue: QueueTruth, state: IndexState, first: int, end: int, place: int, stop: int
     ) -> None:
         """Entries of these places are lost, and they are among these sequences."""
         if first >= end or (place >= 0 and place == stop):
             return
-        is_known = 0 <= place < stop and stop - place == end - first
-        hole = _Hole(first, end, Bits(acked[place:stop]) if is_known else None)
+        hole = _Hole(first, end, None, dict(state.delivered))
+        if 0 <= place < stop and stop - place == end - first:
+            acked = Bits.of(state.acked, state.entries)
+            delivered = {
+                first + at - place: times
+                for at, times in state.delivered.items()
+                if place <= at < stop
+            }
+            hole = _Hole(first, end, Bits(acked[place:stop]), delivered)
         self._holes.setdefault(queue.id, []).append(hole)
 
     def _read_unrowed(self, image: IndexImage) -> None:
@@ -367,8 +390,8 @@ class _Finder:
     def _read_log(self) -> None:
         acks: dict[int, Ranges] = {}
         delivered: dict[int, list[Operation]] = {}
-        for one in self._log:
-            for operation in one.batch.operations:
+        for batch in self._log:
+            for operation in batch.batch.operations:
                 if malformed(operation):
                     continue
                 queue_id, first = operation.queue_id, operation.first_sequence
@@ -377,7 +400,7 @@ class _Finder:
                     stop = operation.first_id + operation.message_count
                     self._explained.add(operation.first_id, stop)
                     if queue := self._truth.queues.get(queue_id):
-                        self._enqueue(queue, operation, one)
+                        self._enqueue(queue, operation, batch)
                 elif operation.kind == OperationKind.DELIVERED:
                     delivered.setdefault(queue_id, []).append(operation)
                 else:
@@ -386,24 +409,43 @@ class _Finder:
             for first, end in acks.get(queue_id, ()):
                 queue.ready.remove(first, end - first)
                 queue.next_sequence = max(queue.next_sequence, end)
-            for operation in delivered.get(queue_id, ()):
-                _deliver(queue, operation)
+            for one in delivered.get(queue_id, ()):
+                _deliver(queue, one.first_sequence, one.message_count, one.detail)
 
     def _enqueue(self, queue: QueueTruth, operation: Operation, one: LogBatch) -> None:
+        """What came behind the checkpoint, or may have come behind it."""
         run = enqueued(operation)
-        head = self._heads.get(queue.id)
-        if self._position is not None:
-            fresh = one.batch.lsn >= self._position.lsn
-            boundary = run.first_sequence if fresh else run.end
-        elif head is not None:
-            boundary = min(max(head, run.first_sequence), run.end)
-        else:
+        boundary = self._boundary(queue, run, one)
+        if self._lost_at and (one.segment.number, one.batch.start) >= self._lost_at:
+            self._behind.setdefault(queue.id, Ranges()).add(run.first_sequence, run.end)
+        if boundary is None:
             self._consider(queue, run, is_sure=one.segment.number >= self._complete_from)
-            return
-        if boundary < run.end:
+        elif boundary < run.end:
             queue.put(_part(run, boundary, run.end))
-        if boundary > run.first_sequence:
-            self._fill(queue, _part(run, run.first_sequence, boundary), one)
+
+    def _boundary(self, queue: QueueTruth, run: Run, one: LogBatch) -> int | None:
+        """From which sequence of a run on the last checkpoint had not seen it, if that is known."""
+        if self._position is not None:
+            return run.first_sequence if one.batch.lsn >= self._position.lsn else run.end
+        head = self._heads.get(queue.id)
+        return None if head is None else min(max(head, run.first_sequence), run.end)
+
+    def _fill_holes_from_log(self) -> None:
+        """Entries of index files that are lost, as far as the log still has them."""
+        if not (self._holes or self._is_index_lost):
+            return
+        for one in self._log:
+            for operation in one.batch.operations:
+                if operation.kind != OperationKind.ENQUEUE or malformed(operation):
+                    continue
+                self._explained.add(
+                    operation.first_id, operation.first_id + operation.message_count
+                )
+                if queue := self._truth.queues.get(operation.queue_id):
+                    run = enqueued(operation)
+                    boundary = self._boundary(queue, run, one)
+                    if boundary is not None and boundary > run.first_sequence:
+                        self._fill(queue, _part(run, run.first_sequence, boundary), one)
 
     def _fill(self, queue: QueueTruth, run: Run, one: LogBatch) -> None:
         """What came before the checkpoint is in an index file, if it is live: was it lost?"""
@@ -419,9 +461,61 @@ class _Finder:
                 if acked is not None:
                     acked = Bits(acked[first - hole.first : end - hole.first])
                 self._consider(queue, _part(run, first, end), acked, is_sure=is_sure)
+                for sequence in range(first, end) if hole.delivered else ():
+                    _deliver(queue, sequence, 1, hole.times(sequence))
+
+    def _fill_holes_by_order(self) -> None:
+        """Entries that no log has any more: ids ascend as sequences do.
+
+        Where all that is missing is of one queue, and as many messages are live that nobody holds
+        as places of it are, each has its place. When it expires, and its priority, is lost.
+        """
+        if self._is_index_lost or len(self._holes) != 1:
+            return
+        ((queue_id, holes),) = self._holes.items()
+        queue = self._truth.queues[queue_id]
+        places = []
+        for hole in holes:
+            if hole.acked is None:
+                return
+            places += [
+                (hole.first + place, hole.times(hole.first + place))
+                for place, is_acked in enumerate(hole.acked)
+                if not is_acked and queue.ready.at(hole.first + place) is None
+            ]
+        held = self._held_counts()
+        missing = [
+            (message_id, references - held[message_id])
+            for message_id, references in self._accounted.live()
+            if references != held[message_id]
+        ]
+        if len(missing) != len(places) or any(short != 1 for _, short in missing):
+            return
+        for (sequence, times), (message_id, _) in zip(sorted(places), missing, strict=True):
+            queue.put(Run(sequence, 1, first_id=message_id, delivery_count=times))
+            self._explained.add(message_id, message_id + 1)
+        if places:
+            self._truth.notes.append(
+                f"queue {queue_id}: {len(places)} messages are put in their places by the order of "
+                "their ids; when they expire, and their priority, is not known any more"
+            )
+
+    def _held_counts(self) -> Counter[int]:
+        """How many queues hold each message, as the last checkpoint left it."""
+        held: Counter[int] = Counter()
+        for queue in self._truth.queues.values():
+            for run in queue.ready:
+                held.update(range(run.first_id, run.first_id + run.count))
+        return held
 
     def _count_unsure(self) -> None:
         """Flag messages that may have been acked as redelivered."""
+        for queue in self._truth.queues.values() if self._lost_at else ():
+            behind = self._behind.get(queue.id, Ranges())
+            unsure = self._unsure.setdefault(queue.id, Ranges())
+            for run in queue.ready:
+                for first, end in behind.missing(run.first_sequence, run.end):
+                    unsure.add(first, end)
         for queue_id, unsure in self._unsure.items():
             queue = self._truth.queues[queue_id]
             for first, end in unsure:
@@ -496,15 +590,16 @@ class _Finder:
 
     def _say_what_is_uncertain(self) -> None:
         notes = self._truth.notes
-        if self._position is not None:
-            start = self._position.segment
-            read = [one for one in self._facts.segments.values() if one.number >= start]
-            log = [one for one in read if not one.is_compacted and not one.is_sound]
-            if log or "segment-missing" in self._facts.codes:
-                notes.append(
-                    "acks in damaged or missing parts of the log are lost: messages that they had "
-                    "acked are served again"
-                )
+        if self._lost_at:
+            notes.append(
+                "a part of the log is lost, and with it acks: messages that were in a queue by "
+                "then may be served again, flagged redelivered"
+            )
+        elif any(queue.again for queue in self._truth.queues.values()):
+            notes.append(
+                "nothing is left that says which messages were acked before the last checkpoint: "
+                "some may be served again, flagged redelivered"
+            )
         if self._rows is None:
             copy = self._facts.copy
             notes.append(
@@ -529,9 +624,10 @@ def _part(run: Run, first: int, end: int) -> Run:
     )
 
 
-def _deliver(queue: QueueTruth, operation: Operation) -> None:
-    for run in queue.ready.remove(operation.first_sequence, operation.message_count):
-        run.delivery_count = max(run.delivery_count, operation.detail)
+def _deliver(queue: QueueTruth, first: int, count: int, times: int) -> None:
+    """Messages have been delivered so often, at least."""
+    for run in queue.ready.remove(first, count):
+        run.delivery_count = max(run.delivery_count, times)
         queue.ready.insert(run)
 
 
