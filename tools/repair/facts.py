@@ -14,7 +14,7 @@ from amqpstore.definitions import COPIED, DefinitionsCopy, read_copy
 from amqpstore.errors import DamageError, FormatVersionError
 from amqpstore.filenames import FIRST_COMPACTED, INDEX, SEGMENTS, index_key, segment_number
 from amqpstore.log import FORMAT_VERSION
-from amqpstore.records import SEGMENT_PAYLOAD, checksum_seed
+from amqpstore.records import SEGMENT_PAYLOAD, Gap, checksum_seed
 from tools.check.check import Checked, Tell
 from tools.check.findings import Findings
 from tools.check.history import malformed
@@ -180,13 +180,29 @@ def _segment(
     finally:
         file.close()
     batches = found.scanned.batches
-    if is_open and batches and not batches[-1].is_whole:
+    if is_open and batches and not batches[-1].is_whole and not _was_durable(facts, found):
         _drop_last(found)
     while noted is not None and batches and batches[-1].start >= noted and not batches[-1].is_whole:
         _drop_last(found)
     _leave_out_unread(found)
     found.is_sound = _is_sound(found, facts.store_id)
     return found
+
+
+def _was_durable(facts: Facts, segment: SegmentFacts) -> bool:
+    """Whether a checkpoint knew the last batch of the log: then it is damaged, and not torn."""
+    last = segment.scanned.batches[-1]
+    position = facts.table("store").get("position")
+    if position and position["segment"] == segment.number and last.start < position["offset"]:
+        return True
+    if not last.messages:
+        return False
+    first = last.messages[0][0]
+    return any(
+        not isinstance(found, Gap) and found[2].ids and found[2].ids[-1] >= first
+        for image in facts.index
+        for found in image.blocks()
+    )
 
 
 def _drop_last(segment: SegmentFacts) -> None:

@@ -139,6 +139,9 @@ class _Finder:
         start = self._position
         self._lost_at = last_loss(facts, (start.segment, start.offset)) if start else None
         self._behind: dict[int, Ranges] = {}
+        # Live entries of queues that are deleted, and not yet released by a checkpoint.
+        self._held_elsewhere: Counter[int] = Counter()
+        self._short = Ranges()
         rowed = set(self._rows["segments"]) if self._rows is not None else set()
         preferred = sorted(
             facts.segments.values(),
@@ -153,6 +156,7 @@ class _Finder:
         self._settle_doubts()
         self._fill_holes_from_log()
         self._fill_holes_by_order()
+        self._note_short()
         self._read_log()
         self._count_unsure()
         self._number()
@@ -249,6 +253,9 @@ class _Finder:
                 entries.extend(block)
         is_whole = None not in blocks and len(entries.ids) == state.entries
         if queue is None:
+            if is_whole and _ascend(entries):
+                for run in live_runs(entries, state, 0, _MOST):
+                    self._held_elsewhere.update(range(run.first_id, run.first_id + run.count))
             return
         if not is_whole or not _ascend(entries):
             self._salvage(queue, state, blocks)
@@ -500,9 +507,17 @@ class _Finder:
                 "their ids; when they expire, and their priority, is not known any more"
             )
 
+    def _note_short(self) -> None:
+        """Messages that more queues held than are known: which ones, nothing tells."""
+        if not self._is_index_whole:
+            held = self._held_counts()
+            for message_id, references in self._accounted.live():
+                if references > held[message_id]:
+                    self._short.add(message_id, message_id + 1)
+
     def _held_counts(self) -> Counter[int]:
         """How many queues hold each message, as the last checkpoint left it."""
-        held: Counter[int] = Counter()
+        held = Counter(self._held_elsewhere)
         for queue in self._truth.queues.values():
             for run in queue.ready:
                 held.update(range(run.first_id, run.first_id + run.count))
@@ -557,6 +572,9 @@ class _Finder:
                     for message_id in range(first, end):
                         if not self._is_done_with(message_id):
                             orphans.add(message_id, message_id + 1)
+        for first, end in self._short:
+            for start, stop in self._truth.homes.known.within(first, end):
+                orphans.add(start, stop)
         if any(True for _ in orphans):
             queue = self._lost_and_found()
             for first, end in orphans:
