@@ -25,7 +25,7 @@ def print_plan(plan: Plan, directory: str, path: str, console: Console) -> None:
         console.print(Text("The store is sound: there is nothing to repair.", "bold green"))
         console.print(f"{path} is a plan without a step.", highlight=False)
         return
-    console.print(terminal.heading(f"{terminal.counted(len(plan.steps), 'finding')}"))
+    console.print(terminal.heading(f"{_counted(len(plan.steps), 'finding')}"))
     _print_steps(plan, console)
     if plan.queues:
         console.print(terminal.heading("What the queues hold afterwards"))
@@ -36,7 +36,7 @@ def print_plan(plan: Plan, directory: str, path: str, console: Console) -> None:
     console.print(_files(plan), highlight=False)
     lost = sum(queue["lost"] for queue in plan.queues)
     if lost:
-        text = f"Lost: {terminal.counted(lost, 'message')}. What is left of them is kept."
+        text = f"Lost: {_counted(lost, 'message')}. What is left of them is kept."
         console.print(Text(text, "bold red"))
     else:
         console.print(Text("No message is lost that can be told of.", "bold green"))
@@ -105,11 +105,15 @@ def _print_queues(plan: Plan, console: Console) -> None:
 
 
 def _files(plan: Plan) -> str:
-    made = f"{terminal.counted(len(plan.makes), 'file')} written"
-    moved = f"{terminal.counted(len(plan.moves), 'file')} moved to quarantine"
+    made = f"{_counted(len(plan.makes), 'file')} written"
+    moved = f"{_counted(len(plan.moves), 'file')} moved to quarantine"
     how = "The store is built anew" if plan.is_rebuild else "The catalog stays as it is"
     return (
         f"{how}: {made}, index files beside them, {moved}."
         if plan.is_rebuild
         else (f"{how}: {made}, {moved}.")
     )
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"

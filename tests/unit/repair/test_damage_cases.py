@@ -11,7 +11,7 @@ import pytest
 from amqpstore import StoreError
 from fixtures import make_damage
 from fixtures.contents import contents
-from fixtures.damage import damage
+from fixtures.damaging import damage
 from fixtures.survivors import survivors
 from tests.unit.repair.mending import mend
 from tools.check.check import check
