@@ -76,7 +76,7 @@ def is_put_off(call: str) -> bool:
         return False
     name = path.rpartition("/")[2]
     if name.startswith(DEFINITIONS):
-        return verb in ("create", "append", "rename")
+        return verb in ("create", "append", "rename", "size")
     is_of_its_own = index_key(name) or (segment_number(name) or 0) >= FIRST_COMPACTED
     return verb in ("create", "append") and bool(is_of_its_own)
 

@@ -99,7 +99,6 @@ def _prepare(directory: str, planned: Planned, tell: Tell) -> Repair:
     plan = planned.plan
     number = max((one.number for one in repairs(directory)), default=0) + 1
     repair = Repair(directory, number)
-    directories = [] if os.path.isdir(os.path.join(directory, QUARANTINE)) else [QUARANTINE]
     to = os.path.join(repair.path, NEW)
     OsFiles().make_directory(to)
     try:
@@ -113,7 +112,7 @@ def _prepare(directory: str, planned: Planned, tell: Tell) -> Repair:
     except BaseException:
         repair.remove()
         raise
-    directories += sorted(
+    directories = sorted(
         name for name, row in new.items() if row[0] == "directory" and name not in plan.files
     )
     write_durably(os.path.join(repair.path, "plan.json"), _text(plan))
@@ -140,7 +139,7 @@ def _after(plan: Plan, new: Listing) -> Listing:
         for name, row in plan.files.items()
         if name not in plan.moves and not name.startswith(gone or ("\0",))
     }
-    return {**kept, **new, QUARANTINE: ["directory", 0, ""]}
+    return {**kept, **new}
 
 
 def _try(directory: str, repair: Repair, after: Listing, puts: list[str], tell: Tell) -> None:

@@ -147,8 +147,7 @@ class Repair:
         for name in (NEW, OLD, "trial"):
             shutil.rmtree(os.path.join(self.path, name), ignore_errors=True)
         shutil.rmtree(self.path)
-        with contextlib.suppress(OSError):
-            os.rmdir(os.path.dirname(self.path))
+        remove_empty_quarantine(self.directory)
 
     def _begun(self) -> Journal:
         if self.journal is None:
@@ -217,6 +216,12 @@ def clear_remains(found: Iterable[Repair]) -> None:
         was_begun = os.path.isdir(kept) and bool(os.listdir(kept))
         if is_undone or (repair.journal is None and not was_begun):
             repair.remove()
+
+
+def remove_empty_quarantine(directory: str) -> None:
+    """Remove `quarantine/` where nothing is in it: nobody makes it before it is needed."""
+    with contextlib.suppress(OSError):
+        os.rmdir(os.path.join(directory, QUARANTINE))
 
 
 def write_durably(path: str, text: str) -> None:

@@ -71,7 +71,9 @@ def _names(directory: str, prefix: str) -> Iterator[str]:
         full = f"{prefix}{name}"
         if full in _NO_PART or (prefix == f"{QUARANTINE}/" and repair_number(name)):
             continue
-        yield full
+        if full != QUARANTINE:
+            # That it is there says nothing: what is in it does.
+            yield full
         path = os.path.join(directory, full)
         if os.path.isdir(path) and not os.path.islink(path):
             yield from _names(directory, f"{full}/")

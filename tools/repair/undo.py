@@ -5,7 +5,7 @@ from __future__ import annotations
 from tools.check.check import Tell
 from tools.repair.apply import locked
 from tools.repair.errors import NothingToUndoError, UndoneDiffersError, UsedSinceError
-from tools.repair.journal import Repair, State, clear_remains, repairs
+from tools.repair.journal import Repair, State, clear_remains, remove_empty_quarantine, repairs
 from tools.repair.listing import differences, listing
 
 
@@ -19,6 +19,7 @@ def undo(directory: str, tell: Tell = lambda *_: None) -> Repair:
         clear_remains(repairs(directory))
         repair = next((one for one in reversed(repairs(directory)) if one.journal), None)
         if repair is None or repair.journal is None:
+            remove_empty_quarantine(directory)
             raise NothingToUndoError(directory)
         journal = repair.journal
         if journal.state is State.APPLIED:
@@ -28,8 +29,7 @@ def undo(directory: str, tell: Tell = lambda *_: None) -> Repair:
         elif journal.state is State.APPLYING:
             repair.set_state(State.UNDOING)
         repair.go_back()
-        names = differences(journal.before, listing(directory, tell))
-        if [name for name in names if name not in journal.directories]:
+        if names := differences(journal.before, listing(directory, tell)):
             raise UndoneDiffersError(directory, names, repair.name)
         repair.set_state(State.UNDONE)
         repair.remove()

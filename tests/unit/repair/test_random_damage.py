@@ -30,8 +30,8 @@ from tools.repair.names import LOST_AND_FOUND
 from tools.repair.ranges import Ranges
 from tools.repair.undo import undo
 
-SEEDS = range(60)
-LONG_SEEDS = range(1000, 3000)
+SEEDS = range(30)
+LONG_SEEDS = range(1000, 2000)
 
 Content = dict[str, Any]
 
