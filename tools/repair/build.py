@@ -82,15 +82,18 @@ class Builder:
             self._files.make_directory(os.path.join(self._to, name))
         layout = self._layout
         work: list[SegmentFacts | Rewrite] = [*layout.kept, *layout.rewrites]
-        for done, one in enumerate(work):
-            self._tell(f"segment {one.number}", done, len(work))
+        total = sum(map(_read_bytes, work))
+        done = 0
+        for one in work:
+            self._tell(f"segment {one.number}", done, total)
             if isinstance(one, Rewrite):
                 self._rewrite(one)
             else:
                 self._keep(one)
+            done += _read_bytes(one)
         header_bytes = self._start_log()
         for queue in self._truth.queues.values():
-            self._tell(f"queue {queue.id}", len(work), len(work))
+            self._tell(f"queue {queue.id}", total, total)
             self._index(queue)
         for name in (SEGMENTS, INDEX):
             self._files.sync_directory(os.path.join(self._to, name))
@@ -312,6 +315,11 @@ class Builder:
             catalog.close()
         os.unlink(os.path.join(path, "lock.mdb"))
         self._files.sync_directory(path)
+
+
+def _read_bytes(one: SegmentFacts | Rewrite) -> int:
+    """How much is read to keep a segment, or to write one anew."""
+    return sum(source.end for source in one.sources) if isinstance(one, Rewrite) else one.end
 
 
 def _files(runs: Iterable[Run], truth: Truth) -> Iterator[Entries]:

@@ -52,6 +52,7 @@ FIXES = {
     "dictionary-damaged": "taken from the copy of the definitions, if it is there, else left out",
     "quarantine-missing": _DROP,
     "prepared-queue-missing": "the transaction is rolled back: what it locked is ready again",
+    "prepared-incomplete": "it stays undecided, with what is left of it",
 }
 """By code; a finding of any other is no reason for a repair."""
 

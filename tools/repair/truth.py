@@ -26,6 +26,7 @@ from amqpstore.ledger import enqueued
 from amqpstore.log import START, Position
 from amqpstore.records import Gap, Operation, OperationKind
 from amqpstore.runs import ReadyList, Run
+from tools.check.check import queue_name
 from tools.check.history import malformed
 from tools.offline.segments import IndexImage
 from tools.repair.evidence import Accounted
@@ -158,9 +159,10 @@ class _Finder:
         self._fill_holes_by_order()
         self._note_short()
         self._read_log()
-        self._count_unsure()
         self._number()
         self._drop_lost()
+        self._count_unsure()
+        self._mend_prepared()
         self._collect_orphans()
         self._say_what_is_uncertain()
         return self._truth
@@ -501,9 +503,10 @@ class _Finder:
         for (sequence, times), (message_id, _) in zip(sorted(places), missing, strict=True):
             queue.put(Run(sequence, 1, first_id=message_id, delivery_count=times))
             self._explained.add(message_id, message_id + 1)
+        name = queue_name(queue.definition) or f"#{queue_id}"
         if places:
             self._truth.notes.append(
-                f"queue {queue_id}: {len(places)} messages are put in their places by the order of "
+                f"queue {name}: {len(places)} messages are put in their places by the order of "
                 "their ids; when they expire, and their priority, is not known any more"
             )
 
@@ -561,6 +564,17 @@ class _Finder:
                     queue.lost.append(Lost(sequence, first, end - first))
             for lost in queue.lost:
                 queue.ready.remove(lost.first_sequence, lost.message_count)
+
+    def _mend_prepared(self) -> None:
+        """Prepared transactions publish what is left of their messages, and stay undecided."""
+        for key, row in self._truth.prepared.items():
+            ready = self._truth.queues[int(key)].ready
+            groups = [part for group in row["publishes"] for part in _left_of(group, ready)]
+            if groups != row["publishes"]:
+                self._truth.prepared[key] = row | {"publishes": groups}
+                self._truth.notes.append(
+                    f"the prepared transaction of queue {int(key)} publishes what is left of it"
+                )
 
     def _collect_orphans(self) -> None:
         orphans = self._truth.orphans
@@ -628,6 +642,28 @@ class _Finder:
                 "named after their ids; users, exchanges, bindings, permissions and policies are "
                 "lost"
             )
+
+
+def _left_of(group: list[Any], ready: ReadyList) -> list[list[Any]]:
+    """A group of messages that a prepared transaction publishes, in parts that are there.
+
+    Where none is, they were transient, or the transaction is decided: it stays as it is.
+    """
+    first, count, priority, placements = group
+    there = Ranges()
+    for run in ready.between(first, first + count):
+        there.add(run.first_sequence, run.end)
+    parts = []
+    for start, end in there.within(first, first + count):
+        skipped = start - first
+        placed = [
+            [queue_id, expires_ms, None if most is None else most - skipped]
+            for queue_id, expires_ms, most in placements
+            if most is None or most > skipped
+        ]
+        parts.append([start, end - start, priority, placed])
+    is_whole = sum(part[1] for part in parts) in (0, count)
+    return [group] if is_whole else parts
 
 
 def _part(run: Run, first: int, end: int) -> Run:
