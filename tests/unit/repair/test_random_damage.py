@@ -30,7 +30,7 @@ from tools.repair.names import LOST_AND_FOUND
 from tools.repair.ranges import Ranges
 from tools.repair.undo import undo
 
-SEEDS = range(30)
+SEEDS = range(20)
 LONG_SEEDS = range(1000, 2000)
 
 Content = dict[str, Any]
