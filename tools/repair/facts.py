@@ -14,7 +14,7 @@ from amqpstore.definitions import COPIED, DefinitionsCopy, read_copy
 from amqpstore.errors import DamageError, FormatVersionError
 from amqpstore.filenames import FIRST_COMPACTED, INDEX, SEGMENTS, index_key, segment_number
 from amqpstore.log import FORMAT_VERSION
-from amqpstore.records import SEGMENT_PAYLOAD, Gap, checksum_seed
+from amqpstore.records import SEGMENT_PAYLOAD, Gap, OperationKind, checksum_seed
 from tools.check.check import Checked, Tell
 from tools.check.findings import Findings
 from tools.check.history import malformed
@@ -160,7 +160,33 @@ def gather(directory: str, checked: Checked, tell: Tell) -> Facts:
         )
         done += size
     tell("", done, done)
+    _distrust_what_does_not_ascend(facts)
     return facts
+
+
+def _distrust_what_does_not_ascend(facts: Facts) -> None:
+    """LSNs, ids and the sequences of a queue ascend from segment to segment."""
+    lsn = message_id = 0
+    sequences: dict[int, int] = {}
+    for number in sorted(facts.segments):
+        segment = facts.segments[number]
+        if segment.is_compacted:
+            continue
+        for batch in segment.scanned.batches:
+            if batch.lsn and batch.lsn <= lsn:
+                segment.is_sound = False
+            lsn = max(lsn, batch.lsn)
+            for first, end in batch.messages:
+                if first <= message_id:
+                    segment.is_sound = False
+                message_id = max(message_id, end - 1)
+            for operation in batch.operations:
+                if operation.kind == OperationKind.ENQUEUE:
+                    known = sequences.get(operation.queue_id, 0)
+                    end = operation.first_sequence + operation.message_count
+                    if operation.first_sequence < known:
+                        segment.is_sound = False
+                    sequences[operation.queue_id] = max(known, end)
 
 
 def _segment(

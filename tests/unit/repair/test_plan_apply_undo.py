@@ -198,3 +198,43 @@ def test_the_command(
     assert (code, json.loads(shown)) == (0, {"undone": "quarantine/repair-0000000001"})
     assert run("--undo")[0] == 5
     assert listing(broken) == before
+
+
+def test_a_prepared_transaction_stays_undecided_with_what_is_left_of_it(tmp_path: Path) -> None:
+    directory = str(tmp_path / "store")
+    with Store.open(directory) as store:
+        target = store.create_queue({"name": "target"})
+        transaction = store.transaction()
+        bodies = [b"first", b"second", b"third"]
+        transaction.publish([target], [Message(Envelope("", "target"), body) for body in bodies])
+        transaction.prepare({"name": "t"})
+    name = "segments/0000000001.segment"
+    with open(os.path.join(directory, name), "rb") as file:
+        offset = file.read().index(b"second")
+    damage(directory, [{"do": "flip", "file": name, "offset": offset, "bit": 0}])
+    mend(directory)
+    with Store.open(directory) as store:
+        (prepared,) = store.prepared.values()
+        assert prepared.label == {"name": "t"}
+        left = [message.body for publish in prepared.publishes() for message in publish.messages]
+        assert left == [b"first", b"third"]
+
+
+def test_a_log_that_contradicts_itself_is_mended(tmp_path: Path) -> None:
+    """Two segments with each other's records cannot both be right: what is live of them stays."""
+    directory = str(shutil.copytree(GOLDEN, tmp_path / "store"))
+    for number in (1, 2):
+        os.rename(
+            os.path.join(directory, f"segments/{number:010}.segment"),
+            os.path.join(directory, f"segments/{number}.moved"),
+        )
+    for number in (1, 2):
+        os.rename(
+            os.path.join(directory, f"segments/{number}.moved"),
+            os.path.join(directory, f"segments/{3 - number:010}.segment"),
+        )
+    before = listing(directory)
+    mend(directory)
+    assert not check(directory).is_damaged
+    undo(directory)
+    assert listing(directory) == before

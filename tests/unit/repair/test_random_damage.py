@@ -95,7 +95,8 @@ def look_at(before: Before, tmp_path: Path, rng: random.Random, count: int) -> N
     after = opened(directory)
     assert invented(before, after) == [], done
     if repair is not None:
-        lost = missing(before, after, directory, repair.path)
+        is_catalog_lost = any("the catalog is lost" in note for note in plan.notes)
+        lost = missing(before, after, directory, repair.path, is_catalog_lost=is_catalog_lost)
         assert lost == [], (done, plan.notes)
         undo(directory)
         assert listing(directory) == damaged, done
@@ -180,17 +181,22 @@ def invented(before: Before, after: Content) -> list[str]:
     return found
 
 
-def missing(before: Before, after: Content, directory: str, kept: str) -> list[str]:
-    """What was in a queue, whose record was sound still, and that is nowhere now.
+def missing(
+    before: Before, after: Content, directory: str, kept: str, *, is_catalog_lost: bool
+) -> list[str]:
+    """What was in a queue, whose record was sound still, and that is not there now.
 
-    `kept` is where the repair has the files that it replaced.
+    `kept` is where the repair has the files that it replaced. Without the catalog nothing counts
+    the queues of a message: then it has to be in one of them, or among the lost.
     """
     sound: set[int] = set()
     scratch = os.path.join(kept, "old")
     for root in (directory, scratch):
         sound |= sound_messages(root, before.seed).keys()
     has_dictionary = needs_none(before, directory, scratch)
-    torn = torn_ids(before)
+    torn = torn_ids(before.directory, before.seed)
+    for root in (directory, scratch):
+        torn |= torn_ids(root, before.seed)
     by_id: dict[int, dict[int, int]] = {}
     for queue in after.values():
         for message in queue["messages"]:
@@ -201,6 +207,8 @@ def missing(before: Before, after: Content, directory: str, kept: str) -> list[s
         for message in queue["messages"]:
             homes = by_id.get(message["id"], {})
             if message["id"] not in sound - torn or message["id"] not in has_dictionary:
+                continue
+            if is_catalog_lost and homes:
                 continue
             if queue["id"] not in homes and not lost_and_found & homes.keys():
                 found.append(f"message {message['id']} of {name}: {homes}")
@@ -222,18 +230,18 @@ def needs_none(before: Before, directory: str, scratch: str) -> set[int]:
     return readable
 
 
-def torn_ids(before: Before) -> set[int]:
+def torn_ids(directory: str, seed: int) -> set[int]:
     """Messages of the log's last batch: damage to it cannot be told from a torn tail."""
     log = [
         path
-        for path in segment_files(before.directory)
+        for path in segment_files(directory)
         if (segment_number(os.path.basename(path)) or 0) < FIRST_COMPACTED
     ]
     ids: set[int] = set()
     batch: set[int] = set()
     content = Path(log[-1]).read_bytes() if log else b""
     number = segment_number(os.path.basename(log[-1])) or 0 if log else 0
-    for one in scan(content, number, before.seed):
+    for one in scan(content, number, seed):
         if isinstance(one, Gap):
             continue
         if one.kind == Kind.MESSAGE:
