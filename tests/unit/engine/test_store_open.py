@@ -207,9 +207,7 @@ def test_a_missing_catalog_is_damage_when_there_are_segments(store_directory: st
 
 
 def test_nothing_is_changed_when_the_catalog_is_missing(store_directory: str) -> None:
-    for name in ("data.mdb", "lock.mdb"):
-        os.remove(os.path.join(store_directory, "catalog", name))
-    os.rmdir(os.path.join(store_directory, "catalog"))
+    shutil.rmtree(os.path.join(store_directory, "catalog"))
     with pytest.raises(DamageError):
         Store.open(store_directory)
     assert not os.path.exists(os.path.join(store_directory, "catalog"))
