@@ -20,8 +20,12 @@ TRANSIENT = "transient"
 FIRST_COMPACTED = 1 << 31
 """Numbers from here on are of segments that compaction wrote."""
 
+DEFINITIONS = "definitions"
+"""In the catalog's directory: a copy of what segments and index files do not say."""
+
 _INDEX = re.compile(r"([0-9]{20})-([0-9]{10})\.index")
 _SEGMENT = re.compile(r"([0-9]{10})\.segment")
+_REPAIR = re.compile(r"repair-([0-9]{10})")
 
 
 def segment_path(directory: str, number: int) -> str:
@@ -44,3 +48,14 @@ def index_key(name: str) -> tuple[int, int] | None:
     """Queue id and number in an index file's name; None for a file that is none of ours."""
     match = _INDEX.fullmatch(name)
     return (int(match[1]), int(match[2])) if match else None
+
+
+def repair_path(directory: str, number: int) -> str:
+    """Where repair `number` keeps what it replaced."""
+    return os.path.join(directory, QUARANTINE, f"repair-{number:010}")
+
+
+def repair_number(name: str) -> int | None:
+    """The number in the name of a repair's directory; None for a name that is none of ours."""
+    match = _REPAIR.fullmatch(name)
+    return int(match[1]) if match and int(match[1]) else None

@@ -17,6 +17,7 @@ from amqpstore.backing import Backing
 from amqpstore.checkpoint import Checkpoint, Marks, Written
 from amqpstore.compaction import Compacted, Compaction, choose, remove_compacted
 from amqpstore.compression import Compressor
+from amqpstore.definitions import copy_of, renew_copy
 from amqpstore.errors import DamageError
 from amqpstore.filenames import index_path
 from amqpstore.index_merge import Merged
@@ -31,6 +32,9 @@ from amqpstore.space import Space
 from amqpstore.worker import Outcome, Worker
 
 _log = logging.getLogger(__name__)
+
+_ROWS_A_MS = 10
+"""Of a copy of the definitions: one of many rows is written the less often."""
 
 _MOST_RUNS = 4096
 """Runs of one queue that stay in memory, as far as index files have the others."""
@@ -75,7 +79,10 @@ def compressor_of(options: Options) -> Compressor | None:
 
 
 class Keeper:
-    """Of one open store. `created` and `deleted` are queues' ids since the last checkpoint."""
+    """Of one open store. `created` and `deleted` are queues' ids since the last checkpoint.
+
+    `is_copy_behind`: something was defined since the definitions were copied.
+    """
 
     def __init__(
         self,
@@ -90,6 +97,8 @@ class Keeper:
     ) -> None:
         self.created: list[int] = []
         self.deleted = recovered.deleted
+        # A crash may have come between a definition and the copy of it.
+        self.is_copy_behind = True
         self._backing = backing
         self._log = log
         self._queues = queues
@@ -113,6 +122,7 @@ class Keeper:
         self._avoided: set[int] = set()
         self._checkpoint_ms = 0
         self._compaction_ms = 0
+        self._copy_ms = 0
         self._take_over: Callable[[object, int], None] | None = None
         self._unfinished: Checkpoint | None = None
         self._detached: list[Segment] = []
@@ -125,6 +135,7 @@ class Keeper:
         self._space.look()
         # The first checkpoint is due some time after the start, not at once.
         self._checkpoint_ms = self._checkpoint_ms or now_ms
+        self._copy_ms = self._copy_ms or now_ms + self._options.checkpoint_ms
         if self._take_over is not None:
             outcome = self._worker.poll()
             if outcome is None:
@@ -137,6 +148,10 @@ class Keeper:
             self._memory.share(list(self._queues.values()))
             self._space.make_room()
             self._begin(self._new_checkpoint().run, self._checkpointed)
+        elif self.is_copy_behind and now_ms >= self._copy_ms:
+            self.is_copy_behind = False
+            self._space.make_room()
+            self._begin(self._copy_definitions, self._copied)
         elif (
             # A checkpoint that failed has left the ledger ahead of the catalog.
             not self._unfinished
@@ -160,6 +175,13 @@ class Keeper:
         if self._log.settled or self.created or self.deleted:
             self._checkpointed(self._new_checkpoint().run(), self._checkpoint_ms)
         self._clean_up()()
+        if self.is_copy_behind:
+            try:
+                self._copied(self._copy_definitions(), self._copy_ms)
+            except OSError as error:
+                _log.warning("the copy of the definitions is not up to date: %s", error)
+            else:
+                self.is_copy_behind = False
 
     def compact(self) -> Compacted | None:
         """One compaction, here, as long as any frees something; None where none does.
@@ -216,11 +238,25 @@ class Keeper:
         except (OSError, DamageError) as error:
             # Nothing was changed. On a full disk all of it is tried again the next time.
             _log.error("background work has to wait: %s", error)
+            self.is_copy_behind = True
+            self._copy_ms = now_ms + self._options.checkpoint_ms
             self._is_compaction_checked = True
             if not (isinstance(error, OSError) and error.errno == errno.ENOSPC):
                 self._avoided |= self._compacting
         else:
             take_over(result, now_ms)
+
+    def _copy_definitions(self) -> int:
+        """Bring the copy of the definitions up to date. Returns how many rows it has."""
+        files, directory, store_id, catalog = self._backing
+        copy = copy_of(store_id, catalog)
+        renew_copy(files, directory, copy)
+        return copy.rows
+
+    def _copied(self, result: object, now_ms: int) -> None:
+        if not isinstance(result, int):
+            raise TypeError(f"{result!r} is no number of rows")
+        self._copy_ms = now_ms + self._options.checkpoint_ms + result // _ROWS_A_MS
 
     def _is_checkpoint_due(self, now_ms: int) -> bool:
         options = self._options
@@ -304,6 +340,7 @@ class Keeper:
         if result.dictionary and self._compressor:
             number, dictionary = result.dictionary
             self._log.dictionaries[number] = dictionary
+            self.is_copy_behind = True
             self._compressor = self._compressor.with_dictionary(dictionary)
         self._detached += self._log.replace(result.numbers, result.segment)
         files, directory, *_ = self._backing

@@ -761,6 +761,7 @@ class Store:
         except DurabilityError as error:
             self._failure = error
             raise
+        self._keeper.is_copy_behind = True
 
     def _log_run(self, kind: OperationKind, queue: Queue, run: Run, detail: int = 0) -> None:
         """Log what happened to those messages of the run that are in the log."""

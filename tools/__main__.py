@@ -12,12 +12,14 @@ from tools.check import command as check
 from tools.copying import copy_command, restore_command
 from tools.drill import command as drill
 from tools.inspect import command as inspect
+from tools.repair import command as repair
 from tools.stats import command as stats
 from tools.transfer import export_command, import_command, publish_command
 
 _VERBS = {
     "serve": (serve, "run the broker"),
     "check": (check, "look for damage in a store"),
+    "repair": (repair, "mend a store by a plan, which can be undone"),
     "inspect": (inspect, "show what is in a store, down to one record"),
     "stats": (stats, "show what takes the room in a store"),
     "copy": (copy_command, "copy a store, of a running broker too, and verify the copy"),

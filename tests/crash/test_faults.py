@@ -7,7 +7,7 @@ import random
 import pytest
 
 from amqpstore import DurabilityError, Run, Store, StoreClosedError
-from amqpstore.filenames import FIRST_COMPACTED, index_key, segment_number
+from amqpstore.filenames import DEFINITIONS, FIRST_COMPACTED, index_key, segment_number
 from tests.crash.histories import (
     DIRECTORY,
     open_faulty_store,
@@ -75,6 +75,8 @@ def is_put_off(call: str) -> bool:
     if path.startswith(f"{DIRECTORY}/transient"):
         return False
     name = path.rpartition("/")[2]
+    if name.startswith(DEFINITIONS):
+        return verb in ("create", "append", "rename", "size")
     is_of_its_own = index_key(name) or (segment_number(name) or 0) >= FIRST_COMPACTED
     return verb in ("create", "append") and bool(is_of_its_own)
 

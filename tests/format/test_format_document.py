@@ -9,11 +9,12 @@ import tempfile
 import uuid
 from array import array
 from collections.abc import Callable, Mapping
+from itertools import accumulate
 from pathlib import Path
 
 import pytest
 
-from amqpstore import Envelope, Message, Options, Queue, Run, Store, filenames, marker
+from amqpstore import Envelope, Message, Options, Queue, Run, Store, definitions, filenames, marker
 from amqpstore.catalog import TABLES, Change, LmdbCatalog
 from amqpstore.checkpoint import POSITION
 from amqpstore.compression import decompress_columns
@@ -186,6 +187,11 @@ def check_layouts(text: str) -> None:
     assert bytes.fromhex(document.code(magic)) == MAGIC
     version = document.table(text, "SEGMENT payload")[0].cells["meaning"]
     assert int(version) == FORMAT_VERSION
+    rows = document.table(text, "The copy of the definitions")[:-1]
+    widths = [int(row.cells["size"]) for row in rows]
+    assert [int(row.cells["offset"]) for row in rows] == list(accumulate([0, *widths[:-1]]))
+    assert sum(widths) == definitions.HEADER.size
+    assert bytes.fromhex(document.code(rows[0].cells["meaning"])) == definitions.MAGIC
 
 
 def check_kinds(text: str) -> None:
@@ -204,16 +210,19 @@ def check_files(text: str) -> None:
         filenames.NEW_MARKER,
         filenames.LOCK,
         f"{filenames.CATALOG}/data.mdb",
+        f"{filenames.CATALOG}/{filenames.DEFINITIONS}",
+        f"{filenames.CATALOG}/{filenames.DEFINITIONS}.new",
         f"{filenames.CATALOG}/lock.mdb",
         f"{filenames.SEGMENTS}/%010d.segment",
         f"{filenames.INDEX}/%020d-%010d.index",
         f"{filenames.QUARANTINE}/%010d.segment",
+        f"{filenames.QUARANTINE}/repair-%010d/",
         f"{filenames.TRANSIENT}/%010d.segment",
         filenames.RESERVE,
     ]
     assert listed == known
-    assert filenames.segment_path("", 12) == listed[5] % 12
-    assert filenames.index_path("", 7, 12) == listed[6] % (7, 12)
+    assert filenames.segment_path("", 12) == listed[7] % 12
+    assert filenames.index_path("", 7, 12) == listed[8] % (7, 12)
     assert f"compacted ones from {filenames.FIRST_COMPACTED} (2^31)" in text
     assert f"A file has up to {ENTRIES_A_FILE} entries." in text
 
@@ -423,7 +432,12 @@ def test_a_store_holds_only_files_that_the_document_names(tmp_path: Path) -> Non
     }
     listed = [row.cells["name"] for row in document.table(document.text(), "The data directory")]
     names = {re.sub("%0[0-9]+d", "0", document.code(name)) for name in listed}
-    made_later = {filenames.NEW_MARKER, "transient/0.segment"}
+    made_later = {
+        filenames.NEW_MARKER,
+        "transient/0.segment",
+        "catalog/definitions.new",
+        "quarantine/repair-0/",
+    }
     assert found == names - made_later
 
 

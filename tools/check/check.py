@@ -24,6 +24,7 @@ from amqpstore.filenames import (
     SEGMENTS,
     TRANSIENT,
     index_key,
+    repair_number,
     segment_number,
 )
 from amqpstore.files import Files
@@ -79,6 +80,11 @@ class Checked:
     is_compared: bool = False
     seconds: float = 0.0
     cpu_seconds: float = 0.0
+    store_id: bytes | None = None
+    rows: Rows | None = None
+    """Of the catalog, as far as they are as they should be; None where it is no help."""
+    damaged_rows: set[tuple[str, str]] = field(default_factory=set)
+    """Table and key of the others; the key is empty where it is the whole table."""
 
     @property
     def is_damaged(self) -> bool:
@@ -86,10 +92,17 @@ class Checked:
         return bool(self.findings.of_harm())
 
 
-def check(directory: str, *, live: bool = False, tell: Tell = lambda *_: None) -> Checked:
+def check(
+    directory: str,
+    *,
+    live: bool = False,
+    is_held: bool = False,
+    tell: Tell = lambda *_: None,
+) -> Checked:
     """Look at everything in the store in `directory`, and change nothing.
 
-    Args: live, a broker may run on it: then what is looked at is the durable state of one moment.
+    Args: live, a broker may run on it: then what is looked at is the durable state of one moment;
+    is_held, the caller keeps brokers out of it.
     Raises: NotAStoreError, FormatVersionError, StoreLockedError, SnapshotError, OSError: nothing
     could be checked.
     """
@@ -103,7 +116,8 @@ def check(directory: str, *, live: bool = False, tell: Tell = lambda *_: None) -
             files: Files = snapshot.files
             catalog = snapshot.catalog_path
         else:
-            stack.enter_context(held(directory))
+            if not is_held:
+                stack.enter_context(held(directory))
             files = ReadOnlyFiles()
             catalog = os.path.join(directory, CATALOG)
         started, cpu = time.monotonic(), time.process_time()
@@ -140,11 +154,15 @@ class _Check:
         rows = catalog.rows if catalog else None
         self._damaged_rows = catalog.damaged if catalog else set()
         if rows:
-            self._findings.names |= {int(key): _name(row) for key, row in rows["queues"].items()}
+            self._findings.names |= {
+                int(key): queue_name(row) for key, row in rows["queues"].items()
+            }
         self._store_id = self._identify(marked, rows)
         if rows and rows["store"].get("store_id") not in (None, self._store_id):
             rows = None  # It is of another store.
         self._rows = rows
+        self._out.store_id, self._out.rows = self._store_id, rows
+        self._out.damaged_rows = self._damaged_rows
         self._check_names()
         history = self._read_segments()
         index = IndexChecker(self._files, self._directory, self._seed, self._findings)
@@ -225,7 +243,10 @@ class _Check:
         for directory in (SEGMENTS, QUARANTINE, INDEX):
             known = index_key if directory == INDEX else segment_number
             for name in self._list(directory):
-                if known(name) is None:
+                if directory == QUARANTINE and repair_number(name):
+                    text = "what a repair replaced is kept here: it can be undone"
+                    findings.add("repair-kept", f"{directory}/{name}", text)
+                elif known(name) is None:
                     text = "no file of a store has this name: it is left alone"
                     findings.add("file-unknown", f"{directory}/{name}", text)
         if self._rows is not None:
@@ -407,7 +428,7 @@ def _measure(rows: Rows | None) -> Callable[[bytes], int]:
     return lambda compressed: len(decompressor.decompress(compressed))
 
 
-def _name(definition: object) -> str:
+def queue_name(definition: object) -> str:
     """What a queue's definition says that it is called."""
     if not (named := _named(definition)):
         return ""

@@ -67,6 +67,7 @@ CODES = {
     "quarantine-missing": _WARNING,
     "prepared-queue-missing": _ERROR,
     "prepared-incomplete": _ERROR,
+    "repair-kept": _NOTE,
     "not-compared": _NOTE,
 }
 """Every code, and its severity. Codes are stable: scripts and repair plans name them."""

@@ -172,7 +172,7 @@ class LogChecker:
         end = first + count
         history = self.history
         history.highest_queue_id = max(history.highest_queue_id, queue_id)
-        if reason := _malformed(operation):
+        if reason := malformed(operation):
             self._add("operation-malformed", segment, batch, reason, queue_id)
             return
         if self._next_queue_id is not None and queue_id >= self._next_queue_id:
@@ -215,7 +215,7 @@ def check_position(rows: Rows, segments: dict[int, Segment], findings: Findings)
         findings.add("position-wrong", FILE, text)
 
 
-def _malformed(operation: Operation) -> str:
+def malformed(operation: Operation) -> str:
     kind, count, queue_id, first, first_id, detail, priority = operation
     if kind not in _KINDS:
         return f"there is no operation of kind {kind}"

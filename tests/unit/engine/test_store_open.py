@@ -1,6 +1,7 @@
 """Opening a directory: what is made a store, what is refused, and how."""
 
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -199,18 +200,14 @@ def test_a_store_that_could_not_be_opened_is_not_locked(store_directory: str) ->
 
 
 def test_a_missing_catalog_is_damage_when_there_are_segments(store_directory: str) -> None:
-    for name in ("data.mdb", "lock.mdb"):
-        os.remove(os.path.join(store_directory, "catalog", name))
-    os.rmdir(os.path.join(store_directory, "catalog"))
+    shutil.rmtree(os.path.join(store_directory, "catalog"))
     for _ in range(2):
         with pytest.raises(DamageError, match="the file is missing"):
             Store.open(store_directory)
 
 
 def test_nothing_is_changed_when_the_catalog_is_missing(store_directory: str) -> None:
-    for name in ("data.mdb", "lock.mdb"):
-        os.remove(os.path.join(store_directory, "catalog", name))
-    os.rmdir(os.path.join(store_directory, "catalog"))
+    shutil.rmtree(os.path.join(store_directory, "catalog"))
     with pytest.raises(DamageError):
         Store.open(store_directory)
     assert not os.path.exists(os.path.join(store_directory, "catalog"))

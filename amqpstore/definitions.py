@@ -1,0 +1,128 @@
+"""A copy of what only the catalog says: which queues there are, and everything that was defined.
+
+Messages can be found again in segments and index files when the catalog is lost; what their
+queues are called cannot. So some time after something was defined, and at a close, a copy is
+written beside the catalog. Nothing depends on it but a repair: the store itself only looks whether
+it is up to date.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import msgpack
+from crc32c import crc32c
+
+from amqpstore.catalog import Catalog, Value
+from amqpstore.errors import DamageError, DurabilityError
+from amqpstore.filenames import CATALOG, DEFINITIONS
+from amqpstore.files import Files
+
+COPIED = (
+    *("queues", "prepared", "dictionaries"),
+    *("vhosts", "users", "exchanges", "bindings", "permissions", "policies"),
+)
+"""The tables that are copied."""
+
+HEADER = struct.Struct(">4sI16sQI")
+"""magic, version, store id, payload length, checksum of all of it but itself."""
+
+MAGIC = b"\xc7DEF"
+_VERSION = 1
+
+
+class DefinitionsCopy(NamedTuple):
+    """What was defined when the copy was made: rows by key, by table. No queue had an id from
+    `next_queue_id` on."""
+
+    store_id: bytes
+    next_queue_id: int
+    tables: dict[str, dict[str, Value]]
+
+    @property
+    def rows(self) -> int:
+        """How many rows it has."""
+        return sum(map(len, self.tables.values()))
+
+
+def copy_of(store_id: bytes, catalog: Catalog) -> DefinitionsCopy:
+    """What is defined now."""
+    next_queue_id = int(catalog.rows("store").get("next_queue_id", 1))
+    return DefinitionsCopy(
+        store_id, next_queue_id, {table: catalog.rows(table) for table in COPIED}
+    )
+
+
+def renew_copy(files: Files, directory: str, copy: DefinitionsCopy) -> None:
+    """Write a copy, where the one that is there does not say the same.
+
+    Raises: OSError; DurabilityError, where what was written cannot be made durable.
+    """
+    try:
+        if read_copy(files, directory) == copy:
+            return
+    except DamageError:
+        pass
+    write_copy(files, directory, copy)
+
+
+def write_copy(files: Files, directory: str, copy: DefinitionsCopy) -> None:
+    """Put a copy in the place of the one before. Durable on return.
+
+    Raises: OSError; DurabilityError, where what was written cannot be made durable.
+    """
+    path = os.path.join(directory, CATALOG, DEFINITIONS)
+    new_path = f"{path}.new"
+    payload: bytes = msgpack.packb({"next_queue_id": copy.next_queue_id, "tables": copy.tables})
+    if files.exists(new_path):
+        files.remove(new_path)
+    file = files.create(new_path)
+    try:
+        file.append([_header(copy.store_id, payload), payload])
+        _durably(new_path, file.datasync)
+    finally:
+        file.close()
+    files.rename(new_path, path)
+    parent = os.path.join(directory, CATALOG)
+    _durably(parent, partial(files.sync_directory, parent))
+
+
+def read_copy(files: Files, directory: str) -> DefinitionsCopy | None:
+    """The copy; None where there is none. Raises: DamageError, OSError."""
+    path = os.path.join(directory, CATALOG, DEFINITIONS)
+    if not files.exists(path):
+        return None
+    file = files.open(path)
+    try:
+        content = file.read(0, file.size())
+    finally:
+        file.close()
+    payload = content[HEADER.size :]
+    if len(content) < HEADER.size:
+        raise DamageError(path, 0, "it is shorter than its header")
+    magic, version, store_id, length, _ = HEADER.unpack_from(content)
+    if magic != MAGIC or version != _VERSION:
+        raise DamageError(path, 0, "it is no copy of definitions of this version")
+    if length != len(payload) or content[: HEADER.size] != _header(store_id, payload):
+        raise DamageError(path, 0, "its checksum does not match")
+    try:
+        found: dict[str, Any] = msgpack.unpackb(payload, strict_map_key=False)
+        return DefinitionsCopy(store_id, found["next_queue_id"], found["tables"])
+    except (ValueError, LookupError, TypeError, msgpack.UnpackException) as error:
+        raise DamageError(path, HEADER.size, f"it does not read as a copy: {error}") from error
+
+
+def _durably(path: str, sync: Callable[[], None]) -> None:
+    try:
+        sync()
+    except OSError as error:
+        raise DurabilityError(path, error) from error
+
+
+def _header(store_id: bytes, payload: bytes) -> bytes:
+    checksum = crc32c(payload, crc32c(HEADER.pack(MAGIC, _VERSION, store_id, len(payload), 0)))
+    return HEADER.pack(MAGIC, _VERSION, store_id, len(payload), checksum)

@@ -1,0 +1,89 @@
+"""The copy of the definitions: when it is written, and what it says."""
+
+import os
+
+import pytest
+
+from amqpstore import Store
+from amqpstore.catalog import Change
+from amqpstore.definitions import COPIED, DefinitionsCopy, read_copy, write_copy
+from amqpstore.errors import DamageError
+from amqpstore.files import OsFiles
+
+STORE_ID = bytes(range(16))
+COPY = DefinitionsCopy(STORE_ID, 7, {"queues": {f"{3:020}": {"name": "orders"}}})
+
+
+@pytest.fixture
+def directory(tmp_path: object) -> str:
+    path = os.path.join(str(tmp_path), "store")
+    os.makedirs(os.path.join(path, "catalog"))
+    return path
+
+
+def path_of(directory: str) -> str:
+    return os.path.join(directory, "catalog", "definitions")
+
+
+def test_what_is_written_is_read(directory: str) -> None:
+    assert read_copy(OsFiles(), directory) is None
+    write_copy(OsFiles(), directory, COPY)
+    write_copy(OsFiles(), directory, COPY)
+    assert read_copy(OsFiles(), directory) == COPY
+    assert os.listdir(os.path.join(directory, "catalog")) == ["definitions"]
+
+
+def test_any_flipped_bit_is_found(directory: str) -> None:
+    write_copy(OsFiles(), directory, COPY)
+    with open(path_of(directory), "rb") as file:
+        content = file.read()
+    for place in range(8 * len(content)):
+        flipped = bytearray(content)
+        flipped[place // 8] ^= 1 << place % 8
+        with open(path_of(directory), "wb") as file:
+            file.write(flipped)
+        with pytest.raises(DamageError):
+            read_copy(OsFiles(), directory)
+
+
+def test_any_shorter_file_is_found(directory: str) -> None:
+    write_copy(OsFiles(), directory, COPY)
+    for size in reversed(range(os.path.getsize(path_of(directory)))):
+        os.truncate(path_of(directory), size)
+        with pytest.raises(DamageError):
+            read_copy(OsFiles(), directory)
+
+
+def test_a_close_leaves_a_copy_of_what_is_defined(tmp_path: object) -> None:
+    directory = os.path.join(str(tmp_path), "store")
+    with Store.open(directory) as store:
+        store.define([Change("vhosts", "/", {})])
+        queue = store.create_queue({"name": "orders"})
+        store.create_queue({"name": "not durable"}, durable=False)
+    copy = read_copy(OsFiles(), directory)
+    assert copy is not None
+    assert set(copy.tables) == set(COPIED)
+    assert copy.tables["queues"] == {f"{queue.id:020}": {"name": "orders"}}
+    assert copy.tables["vhosts"] == {"/": {}}
+    assert copy.next_queue_id > queue.id
+
+
+def test_a_copy_that_is_up_to_date_is_left_as_it_is(tmp_path: object) -> None:
+    directory = os.path.join(str(tmp_path), "store")
+    with Store.open(directory) as store:
+        store.create_queue({"name": "orders"})
+    before = os.stat(path_of(directory))
+    Store.open(directory).close()
+    after = os.stat(path_of(directory))
+    assert (before.st_ino, before.st_mtime_ns) == (after.st_ino, after.st_mtime_ns)
+
+
+def test_a_copy_that_is_damaged_is_written_again(tmp_path: object) -> None:
+    directory = os.path.join(str(tmp_path), "store")
+    with Store.open(directory) as store:
+        store.create_queue({"name": "orders"})
+    copy = read_copy(OsFiles(), directory)
+    with open(path_of(directory), "wb") as file:
+        file.write(b"garbage")
+    Store.open(directory).close()
+    assert read_copy(OsFiles(), directory) == copy

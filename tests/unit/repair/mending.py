@@ -1,0 +1,18 @@
+"""What the tests of repairs have in common."""
+
+from tools.offline.holding import held
+from tools.repair.apply import apply_plan
+from tools.repair.journal import Repair
+from tools.repair.plan import Plan, make_plan
+
+
+def plan_of(directory: str) -> Plan:
+    """A plan for a store, as the command makes it."""
+    with held(directory):
+        return make_plan(directory, lambda *_: None).plan
+
+
+def mend(directory: str) -> tuple[Plan, Repair | None]:
+    """Plan and apply."""
+    plan = plan_of(directory)
+    return plan, apply_plan(directory, plan)

@@ -1,0 +1,143 @@
+"""A repair and its undoing, killed before each of their changes: nothing is lost by it."""
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Protocol
+
+import pytest
+
+from amqpstore import Store, StoreError
+from fixtures import make_damage
+from fixtures.damaging import damage
+from tests.unit.repair.mending import plan_of
+from tools.check.check import check
+from tools.repair.apply import apply_plan
+from tools.repair.errors import NothingToUndoError
+from tools.repair.journal import State, repairs
+from tools.repair.listing import Listing, listing
+from tools.repair.plan import read_plan
+from tools.repair.undo import undo
+
+ROOT = Path(make_damage.__file__).parents[1]
+GOLDEN = ROOT / "fixtures/v1/golden/store"
+_MOST_CALLS = 400
+
+
+class Kill(Protocol):
+    """Do something in a process that dies at its n-th change. Returns whether it did die."""
+
+    def __call__(self, verb: str, directory: str, plan: str, last: int) -> bool: ...
+
+
+@pytest.fixture(scope="module")
+def kill() -> Iterator[Kill]:
+    with subprocess.Popen(
+        [sys.executable, "-m", "tests.unit.repair.killed"],
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        stdin, stdout = process.stdin, process.stdout
+        assert stdin
+        assert stdout
+
+        def run(verb: str, directory: str, plan: str, last: int) -> bool:
+            stdin.write(f"{verb}\t{directory}\t{plan}\t{last}\n")
+            stdin.flush()
+            said = stdout.readline().strip()
+            assert said in ("killed", "0"), said
+            return said == "killed"
+
+        yield run
+        stdin.close()
+        process.wait(timeout=30)
+
+
+@pytest.fixture
+def broken(tmp_path: Path) -> tuple[str, str, Listing]:
+    """A damaged store, a plan for it, and how it was."""
+    directory = str(shutil.copytree(GOLDEN, tmp_path / "broken"))
+    operations: list[dict[str, Any]] = [
+        {"do": "flip", "file": "segments/0000000003.segment", "offset": 300, "bit": 1},
+        {"do": "flip", "file": "catalog/data.mdb", "offset": 8192 * 3, "bit": 2},
+        {"do": "make", "file": "notes.txt", "text": "not ours"},
+    ]
+    damage(directory, operations)
+    plan = tmp_path / "plan.json"
+    plan.write_text(json.dumps(plan_of(directory).as_json()), "utf-8")
+    return directory, str(plan), listing(directory)
+
+
+def test_an_apply_that_is_killed_is_finished_or_taken_back(
+    broken: tuple[str, str, Listing], tmp_path: Path, kill: Kill
+) -> None:
+    directory, plan, before = broken
+    met = set()
+    for last in range(_MOST_CALLS):
+        one, other = (
+            str(shutil.copytree(directory, tmp_path / f"{name}{last}")) for name in ("a", "b")
+        )
+        was_killed = kill("apply", one, plan, last)
+        assert kill("apply", other, plan, last) == was_killed
+        met |= look_at(one)
+        apply_again(one, plan, was_killed=was_killed)
+        assert not check(one).is_damaged
+        take_back(other)
+        assert listing(other) == before
+        shutil.rmtree(one)
+        shutil.rmtree(other)
+        if not was_killed:
+            break
+    assert not was_killed
+    assert last > 30
+    assert met == {None, State.APPLYING, State.APPLIED}
+
+
+def test_an_undo_that_is_killed_is_finished(
+    broken: tuple[str, str, Listing], tmp_path: Path, kill: Kill
+) -> None:
+    directory, plan, before = broken
+    apply_plan(directory, read_plan(plan))
+    met = set()
+    for last in range(_MOST_CALLS):
+        copy = str(shutil.copytree(directory, tmp_path / f"copy{last}"))
+        was_killed = kill("undo", copy, plan, last)
+        met |= look_at(copy)
+        take_back(copy)
+        assert listing(copy) == before
+        shutil.rmtree(copy)
+        if not was_killed:
+            break
+    assert not was_killed
+    assert last > 10
+    assert State.UNDOING in met
+
+
+def look_at(directory: str) -> set[State | None]:
+    """How far it came. As long as files are on their way, no broker starts on it."""
+    found: set[State | None] = {
+        one.journal.state if one.journal else None for one in repairs(directory)
+    }
+    if found & {State.APPLYING, State.UNDOING} and not Path(directory, "STORE").exists():
+        with pytest.raises(StoreError):
+            Store.open(directory)
+    return found
+
+
+def apply_again(directory: str, plan: str, *, was_killed: bool) -> None:
+    is_done = any(one.journal and one.journal.state is State.APPLIED for one in repairs(directory))
+    if was_killed and not is_done:
+        apply_plan(directory, read_plan(plan))
+
+
+def take_back(directory: str) -> None:
+    """Undo what there is; where nothing was begun yet, nothing is there to be undone."""
+    try:
+        undo(directory)
+    except NothingToUndoError:
+        assert not Path(directory, "quarantine").exists()

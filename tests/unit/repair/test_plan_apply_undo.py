@@ -1,0 +1,240 @@
+"""Plans, their refusals, and the command."""
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from amqpstore import Message, Store, StoreLockedError
+from amqpstore.catalog import Change
+from amqpstore.message import Envelope
+from fixtures import make_damage
+from fixtures.damaging import damage
+from fixtures.survivors import survivors
+from tests.unit.repair.mending import mend, plan_of
+from tools.__main__ import main
+from tools.check.check import check
+from tools.repair.apply import apply_plan
+from tools.repair.errors import (
+    BadPlanError,
+    NothingToUndoError,
+    OtherStoreError,
+    StateDiffersError,
+    UsedSinceError,
+)
+from tools.repair.listing import listing
+from tools.repair.plan import read_plan
+from tools.repair.undo import undo
+
+GOLDEN = Path(make_damage.__file__).parent / "v1/golden/store"
+
+
+@pytest.fixture
+def broken(tmp_path: Path) -> str:
+    """A store with a flipped bit in a segment."""
+    directory = str(shutil.copytree(GOLDEN, tmp_path / "store"))
+    damage(directory, [{"do": "flip", "file": make_damage.LOG, "offset": 300, "bit": 1}])
+    return directory
+
+
+def publish(directory: str) -> None:
+    with Store.open(directory) as store:
+        queue = next(iter(store.queues.values()))
+        store.publish([queue], [Message(Envelope("", "orders"), b"one more")])
+
+
+def test_a_plan_changes_nothing(broken: str) -> None:
+    before = listing(broken)
+    plan = plan_of(broken)
+    assert [step["code"] for step in plan.steps] == ["record-damaged", "message-lost"]
+    assert plan.steps[0]["into"] in plan.makes
+    assert listing(broken) == before
+
+
+def test_a_sound_store_has_a_plan_without_a_step(tmp_path: Path) -> None:
+    directory = str(shutil.copytree(GOLDEN, tmp_path / "store"))
+    before = listing(directory)
+    plan, repair = mend(directory)
+    assert (plan.steps, plan.moves, plan.makes, repair) == ([], [], [], None)
+    assert listing(directory) == before
+
+
+def test_a_plan_is_for_one_state(broken: str) -> None:
+    plan = plan_of(broken)
+    damage(broken, [{"do": "make", "file": "notes.txt", "text": "x"}])
+    before = listing(broken)
+    with pytest.raises(StateDiffersError) as caught:
+        apply_plan(broken, plan)
+    assert caught.value.names == ["notes.txt"]
+    assert listing(broken) == before
+
+
+def test_a_plan_is_for_one_store(broken: str, tmp_path: Path) -> None:
+    plan = plan_of(broken)
+    other = str(tmp_path / "other")
+    Store.open(other).close()
+    with pytest.raises(OtherStoreError):
+        apply_plan(other, plan)
+
+
+def test_a_plan_that_was_changed_is_refused(broken: str, tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    row = plan_of(broken).as_json()
+    row["files"]["STORE"][1] = 70
+    path.write_text(json.dumps(row), "utf-8")
+    with pytest.raises(BadPlanError):
+        read_plan(str(path))
+
+
+def test_a_store_that_is_open_is_refused(broken: str, tmp_path: Path) -> None:
+    plan = plan_of(broken)
+    with Store.open(broken):
+        before = listing(broken)
+        with pytest.raises(StoreLockedError):
+            apply_plan(broken, plan)
+        with pytest.raises(StoreLockedError):
+            undo(broken)
+        assert listing(broken) == before
+
+
+def test_an_undo_is_refused_once_the_store_was_used(broken: str) -> None:
+    mend(broken)
+    publish(broken)
+    before = listing(broken)
+    with pytest.raises(UsedSinceError):
+        undo(broken)
+    assert listing(broken) == before
+    assert not check(broken).is_damaged
+
+
+def test_repairs_are_undone_from_the_last_one_on(broken: str) -> None:
+    first = listing(broken)
+    mend(broken)
+    damage(broken, [{"do": "make", "file": "notes.txt", "text": "x"}])
+    second = listing(broken)
+    mend(broken)
+    assert sorted(os.listdir(os.path.join(broken, "quarantine"))) == [
+        "repair-0000000001",
+        "repair-0000000002",
+    ]
+    undo(broken)
+    assert listing(broken) == second
+    os.remove(os.path.join(broken, "notes.txt"))
+    undo(broken)
+    assert listing(broken) == first
+    with pytest.raises(NothingToUndoError):
+        undo(broken)
+
+
+def test_a_repaired_store_goes_on(broken: str) -> None:
+    """It takes messages, makes checkpoints, compacts, and is sound behind all that."""
+    mend(broken)
+    before = survivors(broken)
+    for _ in range(3):
+        with Store.open(broken) as store:
+            queue = next(iter(store.queues.values()))
+            message = Message(Envelope("", "orders"), b"x" * 100)
+            store.publish([queue], [message] * 20)
+            store.sync()
+            store.checkpoint()
+    assert not check(broken).is_damaged
+    after = survivors(broken)
+    assert sum(count for _, count, _ in after["orders"]) == 60 + sum(
+        count for _, count, _ in before["orders"]
+    )
+
+
+def test_queues_keep_their_names_without_the_catalog(tmp_path: Path) -> None:
+    directory = str(tmp_path / "store")
+    publish_to_new(directory)
+    before = survivors(directory)
+    os.remove(os.path.join(directory, "catalog/data.mdb"))
+    plan, _ = mend(directory)
+    assert survivors(directory).keys() == before.keys()
+    assert [queue["is_recovered"] for queue in plan.queues] == [False]
+    with Store.open(directory) as store:
+        assert store.definitions("vhosts") == {"/": {}}
+
+
+def publish_to_new(directory: str) -> None:
+
+    with Store.open(directory) as store:
+        store.define([Change("vhosts", "/", {})])
+        store.create_queue({"vhost": "/", "name": "orders", "auto_delete": False, "arguments": {}})
+    publish(directory)
+
+
+def test_the_command(
+    broken: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    plan = str(tmp_path / "plan.json")
+    before = listing(broken)
+
+    def run(*arguments: str) -> tuple[int, str]:
+        monkeypatch.setattr("sys.argv", ["amqpstore", "repair", broken, *arguments])
+        code = main()
+        captured = capsys.readouterr()
+        return code, captured.out + captured.err
+
+    code, shown = run("--plan", plan)
+    assert code == 0
+    assert "record-damaged" in shown
+    assert "--apply" in shown
+    code, shown = run("--plan", plan, "--json")
+    assert json.loads(shown)["findings"] == 2
+    code, shown = run("--plan", os.path.join(broken, "plan.json"))
+    assert code == 5
+    assert listing(broken) == before
+    code, shown = run("--apply", plan)
+    assert code == 0
+    assert "repair-0000000001" in shown
+    assert run("--apply", plan)[0] == 5
+    code, shown = run("--undo", "--json")
+    assert (code, json.loads(shown)) == (0, {"undone": "quarantine/repair-0000000001"})
+    assert run("--undo")[0] == 5
+    assert listing(broken) == before
+
+
+def test_a_prepared_transaction_stays_undecided_with_what_is_left_of_it(tmp_path: Path) -> None:
+    directory = str(tmp_path / "store")
+    with Store.open(directory) as store:
+        target = store.create_queue({"name": "target"})
+        transaction = store.transaction()
+        bodies = [b"first", b"second", b"third"]
+        transaction.publish([target], [Message(Envelope("", "target"), body) for body in bodies])
+        transaction.prepare({"name": "t"})
+    name = "segments/0000000001.segment"
+    with open(os.path.join(directory, name), "rb") as file:
+        offset = file.read().index(b"second")
+    damage(directory, [{"do": "flip", "file": name, "offset": offset, "bit": 0}])
+    mend(directory)
+    with Store.open(directory) as store:
+        (prepared,) = store.prepared.values()
+        assert prepared.label == {"name": "t"}
+        left = [message.body for publish in prepared.publishes() for message in publish.messages]
+        assert left == [b"first", b"third"]
+
+
+def test_a_log_that_contradicts_itself_is_mended(tmp_path: Path) -> None:
+    """Two segments with each other's records cannot both be right: what is live of them stays."""
+    directory = str(shutil.copytree(GOLDEN, tmp_path / "store"))
+    for number in (1, 2):
+        os.rename(
+            os.path.join(directory, f"segments/{number:010}.segment"),
+            os.path.join(directory, f"segments/{number}.moved"),
+        )
+    for number in (1, 2):
+        os.rename(
+            os.path.join(directory, f"segments/{number}.moved"),
+            os.path.join(directory, f"segments/{3 - number:010}.segment"),
+        )
+    before = listing(directory)
+    mend(directory)
+    assert not check(directory).is_damaged
+    undo(directory)
+    assert listing(directory) == before

@@ -1,0 +1,115 @@
+"""Why a repair is refused. Nothing was changed, unless the message says otherwise."""
+
+from __future__ import annotations
+
+from amqpstore import StoreError
+
+
+class RepairError(StoreError):
+    """A repair, or its undoing, cannot be done."""
+
+
+class UnknownStoreError(RepairError):
+    """Nothing in the directory says which store it is of."""
+
+    def __init__(self, directory: str) -> None:
+        super().__init__(
+            f"{directory}: no marker, catalog, copy of definitions or segment says which store "
+            "this is, so no checksum in it can be looked at. Restore it from a copy."
+        )
+        self.directory = directory
+
+
+class BadPlanError(RepairError):
+    """A file is no plan, or one that this version did not make."""
+
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(f"{path} is no plan of a repair: {reason}. Make one with --plan.")
+        self.path = path
+        self.reason = reason
+
+
+class StateDiffersError(RepairError):
+    """The store is not as it was when the plan was made. `names` are some of what differs."""
+
+    def __init__(self, directory: str, names: list[str]) -> None:
+        some = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
+        super().__init__(
+            f"the plan was made for another state of {directory} (other now: {some}). "
+            "Nothing was changed. Make a new plan with --plan."
+        )
+        self.directory = directory
+        self.names = names
+
+
+class OtherStoreError(RepairError):
+    """The plan is for another store."""
+
+    def __init__(self, directory: str, found: str, planned: str) -> None:
+        super().__init__(
+            f"the plan is for store {planned}, and {directory} is store {found}. "
+            "Nothing was changed."
+        )
+        self.directory = directory
+        self.found = found
+        self.planned = planned
+
+
+class UnfinishedError(RepairError):
+    """An earlier repair, or its undoing, was interrupted."""
+
+    def __init__(self, directory: str, name: str) -> None:
+        super().__init__(
+            f"{directory} is in the middle of a repair that was interrupted ({name}). Finish it "
+            "with --apply and the same plan, or take it back with --undo."
+        )
+        self.directory = directory
+        self.name = name
+
+
+class UsedSinceError(RepairError):
+    """The store was used since it was repaired: what it took in would be lost."""
+
+    def __init__(self, directory: str, names: list[str]) -> None:
+        some = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
+        super().__init__(
+            f"{directory} was used since it was repaired (other now: {some}), and what it took in "
+            "would be lost. Nothing was changed."
+        )
+        self.directory = directory
+        self.names = names
+
+
+class NothingToUndoError(RepairError):
+    """No repair of this store is left to be undone."""
+
+    def __init__(self, directory: str) -> None:
+        super().__init__(f"{directory}: no repair was made here that could be undone.")
+        self.directory = directory
+
+
+class UndoneDiffersError(RepairError):
+    """What a repair had kept is not what it was when it was put there."""
+
+    def __init__(self, directory: str, names: list[str], kept: str) -> None:
+        some = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
+        super().__init__(
+            f"{directory}: everything is where it was, and not all of it is what it was ({some}): "
+            f"it was changed while it was in {kept}, or the disk is failing."
+        )
+        self.directory = directory
+        self.names = names
+        self.kept = kept
+
+
+class NotCleanError(RepairError):
+    """What the repair would come to is not clean: this is a bug of ours, or the disk is failing."""
+
+    def __init__(self, directory: str, findings: list[str]) -> None:
+        some = "; ".join(findings[:3]) + ("; ..." if len(findings) > 3 else "")
+        super().__init__(
+            f"{directory}: the repaired store would not be clean ({some}). Nothing was changed. "
+            "Look for errors of the disk, and report this."
+        )
+        self.directory = directory
+        self.findings = findings

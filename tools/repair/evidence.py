@@ -1,0 +1,42 @@
+"""What the last checkpoint's accounts say of messages: how many queues held each."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
+from operator import attrgetter
+
+from amqpstore.accounts import Account
+from tools.check.shapes import Rows
+
+
+class Accounted:
+    """The accounts that agree with themselves. Args: rows, None where the catalog is lost."""
+
+    def __init__(self, rows: Rows | None) -> None:
+        found = [Account.of_row(row) for row in rows["segments"].values()] if rows else []
+        self._accounts = sorted(filter(_agrees, found), key=attrgetter("first_id"))
+
+    def references(self, message_id: int) -> int | None:
+        """How many queues held a message; None where nothing is known of it."""
+        place = bisect_right(self._accounts, message_id, key=attrgetter("first_id")) - 1
+        if place < 0 or message_id >= self._accounts[place].end_id:
+            return None
+        account = self._accounts[place]
+        if account.ids is None:
+            return account.references[message_id - account.first_id] if account.references else 1
+        at = bisect_left(account.ids, message_id)
+        if at >= len(account.ids) or account.ids[at] != message_id:
+            return None
+        return account.references[at] if account.references else 1
+
+    def live(self) -> Iterator[tuple[int, int]]:
+        """Id and references of each message that was live, ascending."""
+        for account in self._accounts:
+            yield from account.live()
+
+
+def _agrees(account: Account) -> bool:
+    if account.references is None:
+        return account.live_count == account.count
+    return account.live_count == len(account.references) - account.references.count(0)

@@ -1,0 +1,46 @@
+"""What queues are called whose definitions are lost, in the way the broker defines queues."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+DEFAULT_VHOST = "/"
+LOST_AND_FOUND = "amq.lost-and-found"
+RECOVERED = "amq.recovered.{id}"
+
+
+def definition_of(vhost: str, name: str, arguments: dict[str, Any] | None = None) -> dict[str, Any]:
+    """A durable queue's definition."""
+    return {"vhost": vhost, "name": name, "auto_delete": False, "arguments": arguments or {}}
+
+
+def mend_definitions(
+    definitions: dict[int, Any], hidden: Collection[int], vhosts: dict[str, Any]
+) -> set[int]:
+    """Name queues that have no name, so that a broker can take them in.
+
+    A nameless queue is named after its id, a level without its queue becomes that queue, and every
+    virtual host that a queue names is there. Args: hidden, queues of prepared transactions, which
+    have none. Returns the ids of queues whose definition was made up.
+    """
+    mended = set()
+    vhost = DEFAULT_VHOST if DEFAULT_VHOST in vhosts or not vhosts else min(vhosts)
+    for queue_id, row in definitions.items():
+        if queue_id not in hidden and not (isinstance(row, dict) and row):
+            definitions[queue_id] = definition_of(vhost, RECOVERED.format(id=queue_id))
+            mended.add(queue_id)
+    named = {
+        (row.get("vhost"), row.get("name")) for row in definitions.values() if "level" not in row
+    }
+    for queue_id, row in sorted(definitions.items()):
+        key = row.get("vhost"), row.get("name")
+        if "level" in row and key not in named:
+            arguments = {"x-max-priority": row["level"]}
+            definitions[queue_id] = definition_of(row["vhost"], row["name"], arguments)
+            named.add(key)
+            mended.add(queue_id)
+    for row in definitions.values():
+        if isinstance(row.get("vhost"), str):
+            vhosts.setdefault(row["vhost"], {})
+    return mended

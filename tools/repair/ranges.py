@@ -1,0 +1,58 @@
+"""Sets of numbers that are mostly contiguous: ids, sequences."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
+from operator import itemgetter
+
+_FIRST, _END = itemgetter(0), itemgetter(1)
+
+
+class Ranges:
+    """Disjoint ranges, each the first number and the one after the last, ascending."""
+
+    def __init__(self) -> None:
+        self._ranges: list[tuple[int, int]] = []
+
+    def __iter__(self) -> Iterator[tuple[int, int]]:
+        return iter(self._ranges)
+
+    def __contains__(self, number: int) -> bool:
+        place = bisect_right(self._ranges, number, key=_FIRST) - 1
+        return place >= 0 and number < self._ranges[place][1]
+
+    def add(self, first: int, end: int) -> None:
+        """Numbers from `first` to before `end`; some of them may be there."""
+        if first >= end:
+            return
+        ranges = self._ranges
+        low = bisect_left(ranges, first, key=_END)
+        high = bisect_right(ranges, end, key=_FIRST)
+        if low < high:
+            first, end = min(first, ranges[low][0]), max(end, ranges[high - 1][1])
+        ranges[low:high] = [(first, end)]
+
+    def missing(self, first: int, end: int) -> list[tuple[int, int]]:
+        """What of a range is not there."""
+        found = []
+        place = bisect_right(self._ranges, first, key=_END)
+        while first < end:
+            start, stop = self._ranges[place] if place < len(self._ranges) else (end, end)
+            if first < start:
+                found.append((first, min(start, end)))
+            first = max(stop, first)
+            place += 1
+            if start >= end:
+                break
+        return found
+
+    def within(self, first: int, end: int) -> list[tuple[int, int]]:
+        """What of a range is there."""
+        place = bisect_right(self._ranges, first, key=_END)
+        found = []
+        while place < len(self._ranges) and self._ranges[place][0] < end:
+            start, stop = self._ranges[place]
+            found.append((max(start, first), min(stop, end)))
+            place += 1
+        return found
