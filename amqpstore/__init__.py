@@ -38,7 +38,8 @@ The rooms, from the disk upwards:
 - `ledger`, what the log says: of queues, with `index` and `index_writer`, and of segments, with
   `accounts`; `checkpoint` and `compaction`, which keep it on disk; `keeper`, when they are due, and
   `worker`, who does them; `space`, the reserve for a full disk;
-- `marker`, `opening` and `recovery`; `store`, the face of all this.
+- `marker`, `opening` and `recovery`; `store`, the face of all this;
+- `shared`, another face, for programs with threads and without a broker: see `SharedStore`.
 
 FORMAT.md has every byte on disk.
 """
@@ -47,9 +48,14 @@ from amqpstore.errors import (
     DamageError,
     DiskFullError,
     DurabilityError,
+    ForkedError,
     FormatVersionError,
     MessageDamagedError,
     NotAStoreError,
+    NotInTransactionError,
+    OtherOwnerError,
+    QueueDiffersError,
+    QueueNotFoundError,
     StoreClosedError,
     StoreError,
     StoreLockedError,
@@ -61,25 +67,44 @@ from amqpstore.prepared import Prepared, Publish
 from amqpstore.queue import Placement, Queue
 from amqpstore.recovery import RecoveryReport
 from amqpstore.runs import Run
+from amqpstore.shared import (
+    Consumed,
+    QueueState,
+    Received,
+    SharedPrepared,
+    SharedStore,
+    SharedTransaction,
+)
 from amqpstore.store import Store
 from amqpstore.transaction import Transaction
 
 __all__ = [
+    "Consumed",
     "DamageError",
     "DiskFullError",
     "DurabilityError",
     "Envelope",
+    "ForkedError",
     "FormatVersionError",
     "Message",
     "MessageDamagedError",
     "NotAStoreError",
+    "NotInTransactionError",
     "Options",
+    "OtherOwnerError",
     "Placement",
     "Prepared",
     "Publish",
     "Queue",
+    "QueueDiffersError",
+    "QueueNotFoundError",
+    "QueueState",
+    "Received",
     "RecoveryReport",
     "Run",
+    "SharedPrepared",
+    "SharedStore",
+    "SharedTransaction",
     "Store",
     "StoreClosedError",
     "StoreError",

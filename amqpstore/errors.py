@@ -104,3 +104,59 @@ class DiskFullError(StoreError):
 
 class StoreClosedError(StoreError):
     """The store was closed, or stopped by a DurabilityError, before this call."""
+
+
+class ForkedError(StoreError):
+    """The store was opened by a process of which this one is a fork."""
+
+    def __init__(self, path: str, process: int) -> None:
+        super().__init__(
+            f"the store in {path} is open in process {process}, and this is a fork of it. Open the "
+            "store behind the fork, in one process only, or ask the other one."
+        )
+        self.path = path
+        self.process = process
+
+
+class NotInTransactionError(StoreError):
+    """Messages are sent and received in transactions only, and this one was not begun."""
+
+    def __init__(self) -> None:
+        super().__init__("the transaction has not begun; use it in a `with` statement")
+
+
+class OtherOwnerError(StoreError):
+    """The queues of the store are somebody else's, who defined them otherwise.
+
+    Args: expected, what the store was opened as; found, why it is none.
+    """
+
+    def __init__(self, path: str, expected: str, found: str) -> None:
+        super().__init__(
+            f"{path} is a store, but not {expected}: {found}. It was left as it is. Name another "
+            "directory, or open this one with what made it."
+        )
+        self.path = path
+        self.expected = expected
+        self.found = found
+
+
+class QueueNotFoundError(StoreError):
+    """There is no queue of that name, or not any more."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"there is no queue {name!r}; declare it first")
+        self.name = name
+
+
+class QueueDiffersError(StoreError):
+    """The queue is there, with another history than it was declared with now."""
+
+    def __init__(self, name: str, declared: str, found: str) -> None:
+        super().__init__(
+            f"queue {name!r} is there with {found}, and was declared with {declared}. Declare it "
+            "as it is, or delete it first."
+        )
+        self.name = name
+        self.declared = declared
+        self.found = found

@@ -142,12 +142,19 @@ class OsFile:
 
 
 class OsLock:
-    """An flock(2): the kernel drops it when the process ends, however it ends."""
+    """An flock(2): the kernel drops it when the process ends, however it ends.
+
+    A forked process has a copy of the descriptor, which would keep the lock: so the one who took
+    it, and nobody else, unlocks it.
+    """
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
+        self._process = os.getpid()
 
     def release(self) -> None:
+        if os.getpid() == self._process:
+            fcntl.flock(self._descriptor, fcntl.LOCK_UN)
         os.close(self._descriptor)
 
 

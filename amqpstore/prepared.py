@@ -107,7 +107,7 @@ class Prepared:
         Promise it only once it is durable: see `Store.when_durable`.
         Raises: TransactionEndedError, StoreClosedError; DiskFullError (it is undecided then).
         """
-        self._check()
+        self.check()
         store = self._store
         store.check_writable(publishing=bool(publishes))
         del store.prepared[self._hidden.id]
@@ -128,7 +128,7 @@ class Prepared:
 
         Raises: TransactionEndedError, DurabilityError.
         """
-        self._check()
+        self.check()
         _remove(self._store, self._hidden)
         return self.locked
 
@@ -145,7 +145,8 @@ class Prepared:
             store.put_back(hidden, run)
         return runs
 
-    def _check(self) -> None:
+    def check(self) -> None:
+        """Raises: TransactionEndedError, if it is decided already."""
         if self._store.prepared.get(self._hidden.id) is not self:
             raise TransactionEndedError
 

@@ -355,13 +355,15 @@ class Store:
                 return None if isinstance(found, MessageDamagedError) else found[0]
         return None
 
-    def withdraw(self, queue: Queue, limit: int) -> Run | MessageDamagedError | None:
+    def withdraw(
+        self, queue: Queue, limit: int, *, first_sequence: int = 0
+    ) -> Run | MessageDamagedError | None:
         """As `take`, but nobody is handed the run: it does not count as delivered.
 
         It is then acked, by itself or in a transaction, or put back. After a crash before that
         it is ready.
         """
-        return self._remove(queue, limit, 0)
+        return self._remove(queue, limit, first_sequence)
 
     def withdraw_range(self, queue: Queue, first_sequence: int, count: int) -> list[Run]:
         """As `withdraw`: what there is of `count` messages from a sequence on.
@@ -464,6 +466,22 @@ class Store:
                 continue
             total += sum(map(self.run_bytes, runs))
         return total
+
+    def read(self, run: Run) -> list[Message]:
+        """The messages of a run, as far as they can be read. They are not kept in memory."""
+        if run.messages is not None:
+            return run.messages
+        messages: list[Message] = []
+        place = 0
+        while place < run.count:
+            found = self._read_back(run, place, run.count - place)
+            if isinstance(found, MessageDamagedError):
+                _log.error("%s", found)
+                place += 1
+            else:
+                place += len(found)
+                messages += found
+        return messages
 
     def run_bytes(self, run: Run) -> int:
         """Bytes in the bodies of a run, as far as it can be read."""

@@ -139,8 +139,9 @@ class App:
             name_rule=config.names,
         )
         self.timers = core.timers
-        self.users = Users(store)
+        # First: it finds out whether the store is a broker's.
         self.broker = Broker(core)
+        self.users = Users(store)
         self._definitions = config.definitions
         if definitions is not None:
             for user in definitions.users:

@@ -6,7 +6,13 @@ import argparse
 import sys
 from importlib.metadata import version
 
-from amqpstore import DurabilityError, NotAStoreError, StoreError, StoreLockedError
+from amqpstore import (
+    DurabilityError,
+    NotAStoreError,
+    OtherOwnerError,
+    StoreError,
+    StoreLockedError,
+)
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
@@ -43,7 +49,7 @@ def run(arguments: argparse.Namespace) -> int:
         return _fail(EXIT_USAGE, error)
     except StoreLockedError as error:
         return _fail(EXIT_LOCKED, error)
-    except NotAStoreError as error:
+    except (NotAStoreError, OtherOwnerError) as error:
         return _fail(EXIT_NOT_A_STORE, error)
     except DurabilityError as error:
         return _fail(EXIT_DISK_FAILED, error)

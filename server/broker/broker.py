@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from amqpstore import OtherOwnerError, Store
 from amqpstore.catalog import Change
 from server.broker.core import Core
 from server.broker.errors import NotAllowedError, NotFoundError
@@ -23,6 +24,7 @@ class Broker:
         store = core.store
         names = store.definitions("vhosts")
         if not names:
+            _check_owner(store)
             store.define([Change("vhosts", DEFAULT_VHOST, {})])
             names = {DEFAULT_VHOST: {}}
         for name in names:
@@ -108,3 +110,10 @@ class Broker:
         }
         for prepared in self.core.store.prepared.values():
             self.vhosts[prepared.label["vhost"]].branches.restore(prepared, queues)
+
+
+def _check_owner(store: Store) -> None:
+    """Raises: OtherOwnerError, where a store without virtual hosts has queues: a library's."""
+    if queue := next(iter(store.queues.values()), None):
+        found = f"it has no virtual hosts, and a queue defined as {queue.definition!r}"
+        raise OtherOwnerError(store.directory, "a broker's", found)

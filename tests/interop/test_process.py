@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+from amqpstore import OtherOwnerError, SharedStore, StoreLockedError
 from tests.broker_process import (
     READY_LINE,
     REPOSITORY,
@@ -82,6 +83,32 @@ def test_a_directory_that_is_no_store_exits_with_4_and_is_left_alone(
     assert directory in caught.value.stderr
     assert "Traceback" not in caught.value.stderr
     assert os.listdir(directory) == ["letter.txt"]
+
+
+def test_the_directory_of_a_library_exits_with_4_and_is_left_alone(
+    stopped_broker: BrokerProcess,
+) -> None:
+    directory = stopped_broker.data_directory
+    with SharedStore.open(directory) as shared:
+        shared.declare("q")
+        with shared.transaction() as transaction:
+            transaction.send("q", [b"one"])
+    with pytest.raises(BrokerStartError) as caught:
+        stopped_broker.start()
+    assert caught.value.exit_code == 4, caught.value
+    assert "Traceback" not in caught.value.stderr
+    with SharedStore.open(directory) as shared:
+        assert [(queue.name, queue.ready_count) for queue in shared.queues()] == [("q", 1)]
+
+
+def test_a_library_leaves_the_directory_of_a_broker_alone(broker: BrokerProcess) -> None:
+    with pytest.raises(StoreLockedError):
+        SharedStore.open(broker.data_directory)
+    assert broker.terminate() == 0
+    with pytest.raises(OtherOwnerError, match="virtual hosts"):
+        SharedStore.open(broker.data_directory)
+    broker.start()
+    connect(broker.url).close()
 
 
 def test_an_empty_directory_becomes_a_store(stopped_broker: BrokerProcess) -> None:

@@ -95,6 +95,8 @@ class QueueImage:
         """What to call it for people."""
         if self.is_hidden:
             return f"prepared transaction (queue id {self.id})"
+        if of := _text(self.definition, "history_of"):
+            return f"history of {of}"  # A SharedStore's, which has no name of its own.
         return self.name if self.name is not None else f"queue id {self.id}"
 
     @property

@@ -1,0 +1,35 @@
+"""The engine for programs that use it as a library, from many threads: no broker, no sockets.
+
+    >>> import tempfile
+    >>> from amqpstore import SharedStore
+    >>> with SharedStore.open(tempfile.mkdtemp()) as shared:
+    ...     shared.declare("orders", history_length=100)
+    ...     shared.declare("receipts")
+    ...     with shared.transaction() as transaction:
+    ...         transaction.send("orders", [b"one", b"two"])  # on disk at the end of the block
+    ...     with shared.transaction() as transaction:  # all of it or nothing, whatever happens
+    ...         (order,) = transaction.receive("orders", timeout_s=5)
+    ...         transaction.send("receipts", [b"for " + order.body])
+    ...     print([(queue.name, queue.ready_count) for queue in shared.queues()])
+    ...     print([consumed.message.body for consumed in shared.history("orders")])
+    [('orders', 1), ('receipts', 1)]
+    [b'one']
+
+From the bottom upwards: `core`, the lock and who writes for all; `arrivals`, those who wait;
+`history`; `queues`, by name; `settling`, what goes with a commit; `prepared`, `transaction`, and
+`store`, the face of it.
+"""
+
+from amqpstore.shared.history import Consumed
+from amqpstore.shared.prepared import SharedPrepared
+from amqpstore.shared.store import QueueState, SharedStore
+from amqpstore.shared.transaction import Received, SharedTransaction
+
+__all__ = [
+    "Consumed",
+    "QueueState",
+    "Received",
+    "SharedPrepared",
+    "SharedStore",
+    "SharedTransaction",
+]

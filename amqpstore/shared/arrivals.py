@@ -1,0 +1,60 @@
+"""Those who wait for a message of one queue, and who of them is woken.
+
+One is woken for each message that arrives, in the order in which they came. Who is woken looks
+again, under the same lock under which messages arrive, and waits on, as the first, where somebody
+else was faster; who leaves without a message wakes another one where there is one left. So there
+are, at any time, as many awake as there are messages for them, and no wake-up is lost.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+
+_MOST_S = threading.TIMEOUT_MAX
+
+
+class Arrivals:
+    """Of one queue. All is called under `lock`."""
+
+    def __init__(self, lock: threading.Lock) -> None:
+        self._lock = lock
+        self._waiting: deque[threading.Condition] = deque()
+
+    def __len__(self) -> int:
+        """How many wait and were not woken yet."""
+        return len(self._waiting)
+
+    def arrived(self, count: int) -> None:
+        """So many messages are ready."""
+        for _ in range(min(count, len(self._waiting))):
+            self._waiting.popleft().notify()
+
+    def wake_all(self) -> None:
+        """There is nothing to wait for any more."""
+        self.arrived(len(self._waiting))
+
+    def wait(self, timeout_s: float | None, *, is_first: bool) -> bool:
+        """Wait to be woken: see `arrived`. Returns whether that was so.
+
+        Args: timeout_s, None for ever; is_first, before those who wait already.
+        """
+        place = threading.Condition(self._lock)
+        if is_first:
+            self._waiting.appendleft(place)
+        else:
+            self._waiting.append(place)
+        try:
+            place.wait(None if timeout_s is None else min(timeout_s, _MOST_S))
+        except BaseException:
+            if not self._left(place):
+                self.arrived(1)
+            raise
+        return not self._left(place)
+
+    def _left(self, place: threading.Condition) -> bool:
+        """Wait no more. Returns whether it was not woken."""
+        if place not in self._waiting:
+            return False
+        self._waiting.remove(place)
+        return True

@@ -1,0 +1,201 @@
+"""What threads share: one lock around the store, and one `fdatasync` for all who wait for one.
+
+The engine is for one thread at a time, so all that is done with it is done under the lock. Only
+the write and the sync of a batch are not: what other threads do meanwhile is the next batch.
+There is no thread for that. Of those who wait, one leads: it seals the batch that they are all
+in, writes it, settles it, tells those whose batch that was, and wakes one of the next batch.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from amqpstore.errors import DurabilityError, ForkedError, StoreClosedError, StoreError
+from amqpstore.store import Store
+
+_log = logging.getLogger(__name__)
+
+
+def clock_ms() -> int:
+    """Now, in ms since 1970."""
+    return time.time_ns() // 1_000_000
+
+
+class _Ticket:
+    """Of a thread that waits until what it did is durable."""
+
+    __slots__ = ("is_durable", "wake")
+
+    def __init__(self, lock: threading.Lock) -> None:
+        self.is_durable = False
+        self.wake = threading.Condition(lock)
+
+    def settled(self) -> None:
+        """Its batch is durable."""
+        self.is_durable = True
+        self.wake.notify()
+
+
+class Core:
+    """A store and its lock. Args: clock_ms, the time in ms since 1970.
+
+    `on_stop` is called, under the lock, when no more can be done: by `close`, by a failed disk, or
+    by an exception that left the engine in the midst of its work.
+    """
+
+    def __init__(self, store: Store, clock_ms: Callable[[], int]) -> None:
+        self.store = store
+        self.clock_ms = clock_ms
+        self.lock = threading.Lock()
+        self.on_stop: Callable[[], None] | None = None
+        self._process = os.getpid()
+        self._waiting: deque[_Ticket] = deque()
+        self._is_writing = False
+        self._written = threading.Condition(self.lock)
+        self._stopped: StoreError | None = None
+
+    @property
+    def is_forked(self) -> bool:
+        """Whether this is not the process that opened the store."""
+        return os.getpid() != self._process
+
+    @contextmanager
+    def locked(self) -> Iterator[Store]:
+        """Hold the lock. Raises: ForkedError, StoreClosedError."""
+        if self.is_forked:
+            # Before the lock: it may have been held by a thread that the fork does not have.
+            raise ForkedError(self.store.directory, self._process)
+        with self.lock:
+            self.check_open()
+            yield self.store
+
+    @contextmanager
+    def guarded(self) -> Iterator[None]:
+        """Work with the engine, under the lock: an error that it did not expect ends all work.
+
+        KeyboardInterrupt is one. What is on disk is right, what is in memory perhaps not.
+        """
+        try:
+            yield
+        except DurabilityError as error:
+            self._stop(error)
+            raise
+        except StoreError:
+            raise
+        except BaseException as error:
+            self._stop(self._closed(f"was interrupted in its work ({error!r}); open it again"))
+            raise
+
+    @contextmanager
+    def working(self) -> Iterator[Store]:
+        """`locked` and `guarded`."""
+        with self.locked() as store, self.guarded():
+            yield store
+
+    def check_open(self) -> None:
+        """Raises: StoreClosedError."""
+        if self._stopped is not None:
+            raise StoreClosedError(str(self._stopped))
+
+    def wait_durable(self) -> None:
+        """Return once all that was done so far is durable; with the lock, but not `guarded`.
+
+        Raises: DurabilityError, StoreClosedError; then it is open whether it is durable.
+        """
+        ticket = _Ticket(self.lock)
+        self.store.when_durable(ticket.settled)
+        while not ticket.is_durable:
+            if isinstance(self._stopped, DurabilityError):
+                # One for each thread: a traceback is kept in it.
+                raise DurabilityError(self._stopped.path, self._stopped.cause)
+            self.check_open()
+            if self._is_writing:
+                self._wait(ticket)
+            else:
+                self._write()
+
+    def close(self) -> None:
+        """Wait for who is writing, and close the store. Raises: DurabilityError."""
+        if self.is_forked:
+            return  # It is the other process's.
+        with self.lock:
+            while self._is_writing:
+                self._written.wait()
+            if not self._stopped:
+                with self.guarded():
+                    self.store.close()  # Who waits is in the batch that this writes.
+                self._stop(self._closed("is closed"))
+            self.store.abandon()
+
+    def abandon(self) -> None:
+        """Close the files and write nothing more: see `Store.abandon`."""
+        if self.is_forked:
+            return
+        with self.lock:
+            while self._is_writing:
+                self._written.wait()
+            self._stop(self._closed("is closed"))
+            self.store.abandon()
+
+    def _write(self) -> None:
+        """Lead: make the open batch durable."""
+        log = self.store.log
+        self._is_writing = True
+        try:
+            with self.guarded():
+                batch = log.seal(clock_ms())
+                if batch is None:
+                    raise RuntimeError("somebody waits for a batch that is empty")
+                self.lock.release()
+                try:
+                    log.write(batch)
+                finally:
+                    self.lock.acquire()
+                log.settle(batch)
+                self.store.housekeep()
+        finally:
+            self._is_writing = False
+            self._written.notify_all()
+            self._wake_next()
+
+    def _wait(self, ticket: _Ticket) -> None:
+        """Wait for who leads, perhaps to lead next."""
+        self._waiting.append(ticket)
+        try:
+            ticket.wake.wait()
+        except BaseException:
+            # It was interrupted, and may have been the one that is to lead.
+            self._leave(ticket)
+            if not self._is_writing:
+                self._wake_next()
+            raise
+        self._leave(ticket)
+
+    def _leave(self, ticket: _Ticket) -> None:
+        if ticket in self._waiting:
+            self._waiting.remove(ticket)
+
+    def _wake_next(self) -> None:
+        """Have one of those lead whose batch is open still."""
+        while self._waiting and self._waiting[0].is_durable:
+            self._waiting.popleft()  # It was woken, and did not run yet.
+        if self._waiting:
+            self._waiting[0].wake.notify()
+
+    def _closed(self, why: str) -> StoreClosedError:
+        return StoreClosedError(f"the store in {self.store.directory} {why}")
+
+    def _stop(self, reason: StoreError) -> None:
+        if self._stopped is not None:
+            return
+        self._stopped = reason
+        for ticket in self._waiting:
+            ticket.wake.notify()
+        if self.on_stop:
+            self.on_stop()

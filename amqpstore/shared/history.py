@@ -1,0 +1,147 @@
+"""The history of a queue: copies of what was received from it, for a time or up to a number.
+
+A copy enters the history in the transaction that acks the message, so that after any crash the
+message is in one of the two. The history is a queue of its own, beside the other. What is too old
+or too much goes, oldest first, when the next is added.
+"""
+
+from __future__ import annotations
+
+import logging
+import struct
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from amqpstore.errors import DiskFullError, MessageDamagedError
+from amqpstore.message import Envelope, Message
+from amqpstore.prepared import Publish
+from amqpstore.queue import Placement, Queue
+from amqpstore.runs import Run
+from amqpstore.shared.core import Core
+from amqpstore.store import Store
+
+_log = logging.getLogger(__name__)
+
+_CONSUMED_AT = struct.Struct(">Q")
+"""Before the properties of a copy: when it was consumed (FORMAT.md, "The queues of a library")."""
+
+_AT_ONCE = 256
+"""Messages that are read under the lock at a time, of about 1 MiB at most."""
+
+
+class HistoryLimits(NamedTuple):
+    """How much history a queue keeps: so many messages, each for so many ms; None is no limit.
+
+    Where both are None it keeps none.
+    """
+
+    history_length: int | None = None
+    history_ttl_ms: int | None = None
+
+    def __str__(self) -> str:
+        length, ttl_ms = self
+        parts = [] if length is None else [f"of up to {length} messages"]
+        parts += [] if ttl_ms is None else [f"of {ttl_ms} ms"]
+        return " and ".join(["a history", *parts]) if parts else "no history"
+
+
+class Consumed(NamedTuple):
+    """A message that was received; `consumed_at_ms` since 1970 its transaction was committed."""
+
+    message: Message
+    consumed_at_ms: int
+
+
+class History:
+    """Of one queue. Args: held, the queue that has the copies."""
+
+    def __init__(self, held: Queue, limits: HistoryLimits) -> None:
+        self.held = held
+        self._limits = limits
+
+    def copies(self, store: Store, runs: list[Run], now_ms: int) -> list[Publish]:
+        """What a transaction that acks these runs is to publish as well.
+
+        None on a full disk: what is received has to make room then, and leaves no copy.
+        """
+        try:
+            store.check_writable(publishing=True)
+        except DiskFullError as error:
+            _log.warning("no history is kept: %s", error)
+            return []
+        labels: dict[int, Envelope] = {}
+        messages = []
+        for run in runs:
+            for message in store.read(run):
+                label = labels.get(id(message.envelope))
+                if label is None:
+                    label = labels[id(message.envelope)] = _label(message.envelope, now_ms)
+                messages.append(Message(label, message.body))
+        ttl_ms = self._limits.history_ttl_ms
+        place = Placement(self.held, 0 if ttl_ms is None else now_ms + ttl_ms)
+        return [Publish([place], messages, 0)] if messages else []
+
+    def trim(self, store: Store, now_ms: int) -> None:
+        """Remove what is too old, and what is too much."""
+        held = self.held
+        if held.deleted:
+            return
+        while found := store.withdraw_expired(held, now_ms, bodies=False):
+            if isinstance(found, Run):
+                store.ack(held, found)
+            else:
+                _log.error("history is lost: %s", found)
+        most = self._limits.history_length
+        while most is not None and (excess := held.ready_count - most) > 0:
+            paged = held.is_head_paged
+            first = held.paged[0].first if paged else held.ready.first.first_sequence
+            for run in store.withdraw_range(held, first, excess):
+                store.ack(held, run)
+
+    def browse(self, core: Core, first_ms: int, last_ms: int | None) -> Iterator[Consumed]:
+        """What was consumed from `first_ms` to `last_ms`, both included; oldest first.
+
+        Read as it is asked for: what is added or removed meanwhile may be met or not.
+        """
+        sequence = 1
+        while True:
+            with core.working() as store:
+                self.trim(store, core.clock_ms())
+                found = None if self.held.deleted else self._read(store, sequence)
+                if found is None:
+                    return
+            run, messages = found
+            sequence = run.end
+            for message in messages:
+                consumed = _consumed(message)
+                at_ms = consumed.consumed_at_ms
+                if first_ms <= at_ms and (last_ms is None or at_ms <= last_ms):
+                    yield consumed
+
+    def _read(self, store: Store, sequence: int) -> tuple[Run, list[Message]] | None:
+        """Some messages from a sequence on, which stay there."""
+        held = self.held
+        while found := store.withdraw(held, _AT_ONCE, first_sequence=sequence):
+            if isinstance(found, MessageDamagedError):
+                _log.error("history is lost: %s", found)
+                continue
+            messages = found.messages or []
+            # They are on disk, as a copy is ready once it is durable.
+            found.messages = None
+            found.held_bytes = 0
+            store.put_back(held, found)
+            return found, messages
+        return None
+
+
+def _label(envelope: Envelope, now_ms: int) -> Envelope:
+    properties = _CONSUMED_AT.pack(now_ms) + envelope.properties
+    return Envelope(envelope.exchange, envelope.routing_key, properties)
+
+
+def _consumed(message: Message) -> Consumed:
+    envelope = message.envelope
+    (at_ms,) = _CONSUMED_AT.unpack_from(envelope.properties)
+    properties = envelope.properties[_CONSUMED_AT.size :]
+    original = Envelope(envelope.exchange, envelope.routing_key, properties)
+    return Consumed(Message(original, message.body), at_ms)

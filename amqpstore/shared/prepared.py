@@ -1,0 +1,54 @@
+"""A prepared transaction of a `SharedStore`: undecided, until anybody decides it."""
+
+from __future__ import annotations
+
+from amqpstore.prepared import Prepared
+from amqpstore.shared import settling
+from amqpstore.shared.core import Core
+from amqpstore.shared.queues import Queues
+
+
+class SharedPrepared:
+    """What was sent is in no queue, and what was received is nobody's, until it is decided.
+
+    Made by `SharedTransaction.prepare`, and found again, after a restart too, by
+    `SharedStore.prepared`. `label` is what its owner called it.
+    """
+
+    def __init__(self, core: Core, queues: Queues, prepared: Prepared) -> None:
+        self._core = core
+        self._queues = queues
+        self._prepared = prepared
+        self.label = str(prepared.label["name"])
+
+    def __repr__(self) -> str:
+        return f"<SharedPrepared {self.label!r}>"
+
+    def commit(self) -> None:
+        """Do all of it: durable on return. Messages to queues that were deleted are dropped.
+
+        Raises: TransactionEndedError, if it is decided already; DiskFullError (it is undecided
+        then); StoreClosedError, DurabilityError, ForkedError.
+        """
+        core = self._core
+        with core.locked() as store:
+            with core.guarded():
+                self._prepared.check()
+                now_ms = core.clock_ms()
+                publishes = self._prepared.publishes()
+                received = self._prepared.locked
+                copies = settling.copies(store, self._queues, received, now_ms)
+                self._prepared.commit([*publishes, *copies])
+                settling.when_durable(store, self._queues, publishes, received, now_ms)
+            core.wait_durable()
+
+    def rollback(self) -> None:
+        """Undo all of it: durable on return. What was received is ready again, redelivered.
+
+        Raises: as `commit`, but for DiskFullError.
+        """
+        with self._core.working() as store:
+            for queue, run in self._prepared.rollback():
+                store.put_back(queue, run)
+                if named := self._queues.of_id(queue.id):
+                    named.arrivals.arrived(run.count)

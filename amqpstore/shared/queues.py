@@ -1,0 +1,112 @@
+"""The queues of a `SharedStore`, by name, and what the store keeps of that: their definitions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from amqpstore.errors import OtherOwnerError, QueueDiffersError, QueueNotFoundError
+from amqpstore.queue import Queue
+from amqpstore.shared.arrivals import Arrivals
+from amqpstore.shared.core import Core
+from amqpstore.shared.history import History, HistoryLimits
+from amqpstore.store import Store
+
+# FORMAT.md, "The queues of a library".
+_OWNER = "library"
+_OF_QUEUE = {_OWNER, "name", "history_length", "history_ttl_ms"}
+_OF_HISTORY = {_OWNER, "history_of"}
+_VERSION = 1
+
+
+class NamedQueue:
+    """A queue of the store, who waits for its messages, and its history, if it keeps one."""
+
+    def __init__(self, name: str, queue: Queue, limits: HistoryLimits, arrivals: Arrivals) -> None:
+        self.name = name
+        self.queue = queue
+        self.limits = limits
+        self.arrivals = arrivals
+        self.history: History | None = None
+
+
+class Queues:
+    """All of them. Everything is called under the lock; what changes something is durable then.
+
+    Raises: OtherOwnerError, where the store has other queues than such; nothing is changed then.
+    """
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self._named: dict[str, NamedQueue] = {}
+        self._by_id: dict[int, NamedQueue] = {}
+        store = core.store
+        found = [queue for queue in store.queues.values() if queue.id not in store.prepared]
+        _check_owner(store, found)
+        histories: dict[str, Queue] = {}
+        for queue in found:
+            definition: Any = queue.definition
+            if "history_of" in definition:
+                histories[definition["history_of"]] = queue
+            else:
+                limits = HistoryLimits(definition["history_length"], definition["history_ttl_ms"])
+                self._add(definition["name"], queue, limits)
+        for one in self._named.values():
+            self._have_history(one, histories.get(one.name))
+
+    def __iter__(self) -> Iterator[NamedQueue]:
+        return iter(self._named.values())
+
+    def get(self, name: str) -> NamedQueue:
+        """Raises: QueueNotFoundError."""
+        if (found := self._named.get(name)) is None:
+            raise QueueNotFoundError(name)
+        return found
+
+    def of_id(self, queue_id: int) -> NamedQueue | None:
+        """By the id that the store gave it; None where it was deleted, or is a history."""
+        return self._by_id.get(queue_id)
+
+    def declare(self, name: str, limits: HistoryLimits) -> None:
+        """Make it, where it is not there. Raises: QueueDiffersError, DurabilityError."""
+        if found := self._named.get(name):
+            if found.limits != limits:
+                raise QueueDiffersError(name, str(limits), str(found.limits))
+            return
+        definition = {_OWNER: _VERSION, "name": name, **limits._asdict()}
+        self._have_history(self._add(name, self._core.store.create_queue(definition), limits), None)
+
+    def delete(self, name: str) -> None:
+        """Delete it, with its messages and its history. Raises: DurabilityError."""
+        found = self.get(name)
+        del self._named[name], self._by_id[found.queue.id]
+        histories = [found.history.held] if found.history else []
+        self._core.store.delete_queue(found.queue, *histories)
+        found.arrivals.wake_all()
+
+    def _add(self, name: str, queue: Queue, limits: HistoryLimits) -> NamedQueue:
+        named = NamedQueue(name, queue, limits, Arrivals(self._core.lock))
+        self._named[name] = self._by_id[queue.id] = named
+        return named
+
+    def _have_history(self, named: NamedQueue, held: Queue | None) -> None:
+        if named.limits == HistoryLimits():
+            return
+        # It is made behind its queue: a crash between them is made up for at the next start.
+        store = self._core.store
+        held = held or store.create_queue({_OWNER: _VERSION, "history_of": named.name})
+        store.set_lazy(held, lazy=True)
+        named.history = History(held, named.limits)
+
+
+def _check_owner(store: Store, queues: list[Queue]) -> None:
+    found = None
+    if store.definitions("vhosts"):
+        found = "it has virtual hosts, as a broker's store has"
+    for queue in queues:
+        definition: Any = queue.definition
+        is_ours = isinstance(definition, dict) and definition.get(_OWNER) == _VERSION
+        if not is_ours or set(definition) not in (_OF_QUEUE, _OF_HISTORY):
+            found = found or f"a queue of it is defined as {definition!r}"
+    if found:
+        raise OtherOwnerError(store.directory, "a `SharedStore`", found)

@@ -1,0 +1,43 @@
+"""What a commit takes along: copies for histories, and the news that messages have arrived."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from amqpstore.prepared import Publish
+from amqpstore.queue import Queue
+from amqpstore.runs import Run
+from amqpstore.shared.queues import Queues
+from amqpstore.store import Store
+
+
+def copies(
+    store: Store, queues: Queues, received: list[tuple[Queue, Run]], now_ms: int
+) -> list[Publish]:
+    """What a transaction that acks what was received is to publish for histories."""
+    publishes: list[Publish] = []
+    runs: dict[int, list[Run]] = {}
+    for queue, run in received:
+        runs.setdefault(queue.id, []).append(run)
+    for queue_id, its_runs in runs.items():
+        if (named := queues.of_id(queue_id)) and named.history:
+            publishes += named.history.copies(store, its_runs, now_ms)
+    return publishes
+
+
+def when_durable(
+    store: Store,
+    queues: Queues,
+    publishes: list[Publish],
+    received: list[tuple[Queue, Run]],
+    now_ms: int,
+) -> None:
+    """Once a commit is durable, and so its messages are ready: wake who waits for them, and trim
+    the histories. To be called behind the commit."""
+    for placements, messages, _ in publishes:
+        for placement in placements:
+            if named := queues.of_id(placement.queue.id):
+                store.when_durable(partial(named.arrivals.arrived, len(messages)))
+    for queue_id in {queue.id for queue, _ in received}:
+        if (named := queues.of_id(queue_id)) and named.history:
+            store.when_durable(partial(named.history.trim, store, now_ms))

@@ -1,0 +1,165 @@
+"""`SharedStore`: the engine for programs that use it as a library, from many threads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from amqpstore.catalog import LmdbCatalog, OpenCatalog
+from amqpstore.files import Files
+from amqpstore.keeper import DEFAULTS, Options
+from amqpstore.recovery import RecoveryReport
+from amqpstore.shared.core import Core, clock_ms
+from amqpstore.shared.history import Consumed, HistoryLimits
+from amqpstore.shared.prepared import SharedPrepared
+from amqpstore.shared.queues import NamedQueue, Queues
+from amqpstore.shared.transaction import SharedTransaction
+from amqpstore.store import Store
+from amqpstore.worker import Worker
+
+
+class QueueState(NamedTuple):
+    """A queue as it is now: how many messages of it and of its history are ready."""
+
+    name: str
+    ready_count: int
+    history_count: int
+    history_length: int | None
+    history_ttl_ms: int | None
+
+
+class SharedStore:
+    """A store of queues by name, for all threads of one process. Made by `SharedStore.open`.
+
+    Messages are sent and received in transactions: see `SharedTransaction`. Transactions of many
+    threads that commit at a time share one `fdatasync`. As a context manager it closes.
+
+    All methods but `close` raise, besides what they say: StoreClosedError, after `close`, after a
+    DurabilityError, and after an exception such as KeyboardInterrupt in the midst of the engine's
+    work; ForkedError in a fork of the process that opened it. Whatever stopped it, what was
+    committed is there when it is opened again.
+    """
+
+    def __init__(self, store: Store, now_ms: Callable[[], int]) -> None:
+        self._core = Core(store, now_ms)
+        with self._core.lock:
+            self._queues = Queues(self._core)
+        self._core.on_stop = self._wake_all
+
+    @classmethod
+    def open(
+        cls,
+        directory: str,
+        *,
+        files: Files | None = None,
+        open_catalog: OpenCatalog = LmdbCatalog,
+        options: Options = DEFAULTS,
+        worker: Worker | None = None,
+        now_ms: Callable[[], int] = clock_ms,
+    ) -> SharedStore:
+        """Open the store in `directory`, or make one where there is nothing; recover what it holds.
+
+        Args: as `Store.open`; now_ms, the time for histories, in ms since 1970.
+        Raises: as `Store.open`; OtherOwnerError, where it is a store that something else made, a
+        broker for one: its queues are left as they are.
+        """
+        store = Store.open(
+            directory, files=files, open_catalog=open_catalog, options=options, worker=worker
+        )
+        try:
+            return cls(store, now_ms)
+        except BaseException:
+            store.abandon()
+            raise
+
+    @property
+    def directory(self) -> str:
+        """Where it is."""
+        return self._core.store.directory
+
+    @property
+    def recovery_report(self) -> RecoveryReport:
+        """What the start found."""
+        return self._core.store.recovery_report
+
+    def declare(
+        self, name: str, *, history_length: int | None = None, history_ttl_ms: int | None = None
+    ) -> None:
+        """Have a queue of that name, which is made where it is not there. Durable on return.
+
+        With a history it keeps copies of what was received: the last `history_length` messages,
+        each for `history_ttl_ms`; None is no limit, and both None no history.
+        Raises: QueueDiffersError, where it is there with another history; DurabilityError.
+        """
+        for limit in (history_length, history_ttl_ms):
+            if limit is not None and limit < 1:
+                raise ValueError(f"a limit of a history is 1 at least, not {limit}")
+        with self._core.working():
+            self._queues.declare(name, HistoryLimits(history_length, history_ttl_ms))
+
+    def find(self, name: str) -> QueueState | None:
+        """The queue of that name, if it is there."""
+        return next((queue for queue in self.queues() if queue.name == name), None)
+
+    def queues(self) -> list[QueueState]:
+        """All of them."""
+        with self._core.working():
+            return [_state(named) for named in self._queues]
+
+    def delete(self, name: str) -> None:
+        """Delete a queue with its messages and its history. Durable on return.
+
+        Who waits for a message of it gets a QueueNotFoundError.
+        Raises: QueueNotFoundError, DurabilityError.
+        """
+        with self._core.working():
+            self._queues.delete(name)
+
+    def transaction(self) -> SharedTransaction:
+        """A transaction, to be used in a `with` statement."""
+        return SharedTransaction(self._core, self._queues)
+
+    def prepared(self) -> list[SharedPrepared]:
+        """All transactions that wait for a decision, oldest first."""
+        with self._core.working() as store:
+            found = [store.prepared[key] for key in sorted(store.prepared)]
+        return [SharedPrepared(self._core, self._queues, prepared) for prepared in found]
+
+    def history(
+        self, name: str, *, first_ms: int = 0, last_ms: int | None = None
+    ) -> Iterator[Consumed]:
+        """What was received from a queue between two times, ms since 1970, both included.
+
+        Oldest first, and read as it is asked for: what comes or goes meanwhile may be met or not.
+        Raises: QueueNotFoundError.
+        """
+        with self._core.working():
+            history = self._queues.get(name).history
+        return history.browse(self._core, first_ms, last_ms) if history else iter(())
+
+    def close(self) -> None:
+        """Close the store. In a fork: nothing, as it is the other process's.
+
+        Transactions that have not ended are undone; who waits gets a StoreClosedError.
+        Raises: DurabilityError.
+        """
+        self._core.close()
+
+    def abandon(self) -> None:
+        """Close the files and write nothing more: what is left is what a crash would leave."""
+        self._core.abandon()
+
+    def __enter__(self) -> SharedStore:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def _wake_all(self) -> None:
+        for named in self._queues:
+            named.arrivals.wake_all()
+
+
+def _state(named: NamedQueue) -> QueueState:
+    held = named.history.held.ready_count if named.history else 0
+    return QueueState(named.name, named.queue.ready_count, held, *named.limits)

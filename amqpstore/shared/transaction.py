@@ -1,0 +1,276 @@
+"""A transaction of a `SharedStore`: messages are sent and received in one, and nowhere else."""
+
+from __future__ import annotations
+
+import enum
+import logging
+import time
+from collections.abc import Sequence
+from types import TracebackType
+from typing import NamedTuple
+
+from amqpstore.errors import (
+    ForkedError,
+    MessageDamagedError,
+    NotInTransactionError,
+    QueueNotFoundError,
+    StoreClosedError,
+    StoreError,
+    TransactionEndedError,
+)
+from amqpstore.message import Envelope, Message
+from amqpstore.prepared import Publish
+from amqpstore.queue import Placement, Queue
+from amqpstore.runs import Run
+from amqpstore.shared import settling
+from amqpstore.shared.core import Core
+from amqpstore.shared.prepared import SharedPrepared
+from amqpstore.shared.queues import NamedQueue, Queues
+from amqpstore.store import Store
+from amqpstore.transaction import Transaction
+
+_log = logging.getLogger(__name__)
+
+
+class Received(NamedTuple):
+    """A message that was received, and how often it had been delivered before that: from 1 on it
+    is redelivered. It may be so where a transaction was rolled back, by a crash for one."""
+
+    message: Message
+    delivery_count: int
+
+    @property
+    def body(self) -> bytes:
+        """The message's body."""
+        return self.message.body
+
+
+class _State(enum.Enum):
+    NEW = enum.auto()
+    BEGUN = enum.auto()
+    ENDED = enum.auto()
+
+
+class SharedTransaction:
+    """Made by `SharedStore.transaction`, for one `with` block of one thread.
+
+    At the normal end of the block it commits: durable then. An exception, or a crash, undoes it:
+    what was sent never was, and what was received is ready again, redelivered, in its old place.
+    What it sends can be received, by itself too, once it is committed.
+
+    All methods raise, besides what they say: NotInTransactionError before the block,
+    TransactionEndedError after its end; StoreClosedError, ForkedError.
+    """
+
+    def __init__(self, core: Core, queues: Queues) -> None:
+        self._core = core
+        self._queues = queues
+        self._state = _State.NEW
+        self._sends: list[Publish] = []
+        self._received: list[tuple[Queue, Run]] = []
+
+    def send(self, queue: str, messages: Sequence[Message | bytes]) -> None:
+        """Put messages at the end of a queue, if this commits. Bytes are a body without properties.
+
+        Raises: QueueNotFoundError; StoreError, where a message is not persistent.
+        """
+        with self._core.locked():
+            self._check()
+            found = self._queues.get(queue)
+            envelope = Envelope("", queue)
+            whole = [Message(envelope, one) if isinstance(one, bytes) else one for one in messages]
+            if not all(message.envelope.persistent for message in whole):
+                raise StoreError(
+                    "what is sent in a transaction is durable: its messages have to be"
+                )
+            if whole:
+                self._sends.append(Publish([Placement(found.queue)], whole, 0))
+
+    def receive(
+        self, queue: str, *, limit: int = 1, timeout_s: float | None = None
+    ) -> list[Received]:
+        """Take messages off the head of a queue: at least one, and of what is ready up to `limit`.
+
+        Waits until there is one. They are nobody else's, and gone if this commits.
+        Args: timeout_s, how long it waits; None for ever.
+        Raises: TimeoutError, nothing came, and the transaction goes on; QueueNotFoundError, also
+        where the queue is deleted meanwhile; MessageDamagedError, once, where the first cannot be
+        read: it is in quarantine then. One behind others is only logged.
+        """
+        if limit < 1:
+            raise ValueError(f"a limit is 1 at least, not {limit}")
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        with self._core.locked() as store:
+            self._check()
+            named = self._queues.get(queue)
+            was_woken = False
+            try:
+                while not (runs := self._try(store, named.queue, limit)):
+                    # Who was woken may find that another was faster: so it looks again, as before.
+                    was_woken = self._wait(named, deadline, is_first=was_woken)
+            except BaseException:
+                # It may have been woken for a message, which is another's now.
+                if named.queue.ready_count:
+                    named.arrivals.arrived(1)
+                raise
+            self._received += [(named.queue, run) for run in runs]
+        return [
+            Received(message, run.delivery_count) for run in runs for message in run.messages or ()
+        ]
+
+    def replay(
+        self, queue: str, *, first_ms: int = 0, last_ms: int | None = None, to: str | None = None
+    ) -> int:
+        """Send copies of what is in a queue's history: see `SharedStore.history`.
+
+        Args: to, the queue that they go to; the one that they came from, if it is not said.
+        Returns: how many. They are in memory until this commits.
+        Raises: QueueNotFoundError.
+        """
+        with self._core.locked():
+            self._check()
+            history = self._queues.get(queue).history
+        if history is None:
+            return 0
+        messages = [one.message for one in history.browse(self._core, first_ms, last_ms)]
+        self.send(queue if to is None else to, messages)
+        return len(messages)
+
+    def peek(self, queue: str) -> Message | None:
+        """The message at the head of a queue, which stays there. None where nothing is ready.
+
+        Raises: QueueNotFoundError.
+        """
+        with self._core.working() as store:
+            self._check()
+            return store.peek(self._queues.get(queue).queue)
+
+    def commit(self) -> None:
+        """Do all of it, and end: durable on return. At the end of the block it is done by itself.
+
+        Raises: DiskFullError, where it sends something, and QueueNotFoundError, for a queue that
+        it sends to (all is undone then); DurabilityError (it is open then whether it is done:
+        who opens the store again will see).
+        """
+        core = self._core
+        with core.locked() as store:
+            self._check()
+            self._state = _State.ENDED
+            if not (self._sends or self._received):
+                return
+            try:
+                with core.guarded():
+                    self._commit(store)
+            except StoreError:
+                self._undo(store)
+                raise
+            core.wait_durable()
+
+    def prepare(self, label: str) -> SharedPrepared:
+        """End undecided: durable on return, and to be committed or rolled back by anybody.
+
+        Until then what it sent is in no queue, and what it received is nobody's, whatever
+        crashes. Raises: as `commit`, but DiskFullError in any case.
+        """
+        core = self._core
+        with core.locked() as store:
+            self._check()
+            self._state = _State.ENDED
+            try:
+                with core.guarded():
+                    prepared = self._engine_transaction(store).prepare({"name": label})
+            except StoreError:
+                self._undo(store)
+                raise
+            core.wait_durable()
+        return SharedPrepared(core, self._queues, prepared)
+
+    def rollback(self) -> None:
+        """Undo all of it, and end."""
+        with self._core.working() as store:
+            self._check()
+            self._state = _State.ENDED
+            self._undo(store)
+
+    def __enter__(self) -> SharedTransaction:
+        if self._state is not _State.NEW:
+            raise TransactionEndedError
+        self._state = _State.BEGUN
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._state is _State.ENDED:
+            return
+        if kind is None:
+            self.commit()
+            return
+        try:
+            self.rollback()
+        except (StoreClosedError, ForkedError) as ended:
+            # The next start does it; the block's own exception says more.
+            _log.debug("left to the next start: %s", ended)
+
+    def _try(self, store: Store, queue: Queue, limit: int) -> list[Run]:
+        with self._core.guarded():
+            return _take(store, queue, limit)
+
+    def _wait(self, named: NamedQueue, deadline: float | None, *, is_first: bool) -> bool:
+        """Wait for a message, until it is `time.monotonic()`. Returns whether there may be one."""
+        left_s = None if deadline is None else deadline - time.monotonic()
+        if left_s is not None and left_s <= 0:
+            raise TimeoutError(f"no message came to queue {named.name!r} in time")
+        was_woken = named.arrivals.wait(left_s, is_first=is_first)
+        self._core.check_open()
+        self._check()
+        if named.queue.deleted:
+            raise QueueNotFoundError(named.name)
+        return was_woken
+
+    def _commit(self, store: Store) -> None:
+        now_ms = self._core.clock_ms()
+        transaction = self._engine_transaction(store)
+        for copy in settling.copies(store, self._queues, self._received, now_ms):
+            transaction.place(copy.placements, copy.messages)
+        transaction.commit()
+        settling.when_durable(store, self._queues, self._sends, self._received, now_ms)
+
+    def _engine_transaction(self, store: Store) -> Transaction:
+        transaction = store.transaction()
+        for placements, messages, _ in self._sends:
+            if placements[0].queue.deleted:
+                raise QueueNotFoundError(messages[0].envelope.routing_key)
+            transaction.place(placements, messages)
+        for queue, run in self._received:
+            transaction.ack(queue, run)
+        return transaction
+
+    def _undo(self, store: Store) -> None:
+        for queue, run in self._received:
+            store.requeue(queue, run)
+            if named := self._queues.of_id(queue.id):
+                named.arrivals.arrived(run.count)
+
+    def _check(self) -> None:
+        if self._state is _State.NEW:
+            raise NotInTransactionError
+        if self._state is _State.ENDED:
+            raise TransactionEndedError
+
+
+def _take(store: Store, queue: Queue, limit: int) -> list[Run]:
+    """What is ready, up to a limit. Raises: MessageDamagedError, where it is the first."""
+    runs: list[Run] = []
+    while limit and (found := store.take(queue, limit)):
+        if isinstance(found, MessageDamagedError):
+            if not runs:
+                raise found
+            _log.error("%s", found)
+            break
+        runs.append(found)
+        limit -= found.count
+    return runs

@@ -1,0 +1,309 @@
+"""Transactions of a shared store: all of it or none, and nothing outside of one."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from pathlib import Path
+
+import pytest
+
+from amqpstore import (
+    DiskFullError,
+    Envelope,
+    ForkedError,
+    Message,
+    MessageDamagedError,
+    NotInTransactionError,
+    OtherOwnerError,
+    QueueDiffersError,
+    QueueNotFoundError,
+    SharedStore,
+    Store,
+    StoreClosedError,
+    StoreError,
+    StoreLockedError,
+    TransactionEndedError,
+)
+from tests.unit.shared.conftest import OPTIONS
+from tests.unit.shared.waiting import ready, receive, send
+
+
+class OopsError(Exception):
+    pass
+
+
+def fork() -> int:
+    """As `os.fork`, which newer Pythons warn of where there are threads."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return os.fork()
+
+
+def test_what_is_sent_can_be_received_once_it_is_committed(shared: SharedStore) -> None:
+    with shared.transaction() as transaction:
+        transaction.send("q", [b"one", Message(Envelope("e", "k", b"\x01"), b"two")])
+        assert transaction.peek("q") is None
+        with pytest.raises(TimeoutError, match="'q'"):
+            transaction.receive("q", timeout_s=0)
+        assert ready(shared, "q") == 0
+    with shared.transaction() as transaction:
+        peeked = transaction.peek("q")
+        assert peeked is not None
+        assert peeked.body == b"one"
+        first, second = transaction.receive("q", limit=5)
+        assert (first.body, first.delivery_count, first.message.envelope.routing_key) == (
+            b"one",
+            0,
+            "q",
+        )
+        assert second.message.envelope.properties == b"\x01"
+    assert ready(shared, "q") == 0
+
+
+def test_an_exception_undoes_what_was_sent_and_received(shared: SharedStore) -> None:
+    send(shared, "q", b"one", b"two")
+    with pytest.raises(OopsError), shared.transaction() as transaction:
+        assert [one.body for one in transaction.receive("q")] == [b"one"]
+        transaction.send("q", [b"three"])
+        raise OopsError
+    with shared.transaction() as transaction:
+        found = transaction.receive("q", limit=9, timeout_s=0)
+    assert [(one.body, one.delivery_count) for one in found] == [(b"one", 1), (b"two", 0)]
+
+
+def test_what_was_not_committed_is_undone_by_a_crash(directory: str) -> None:
+    shared = SharedStore.open(directory, options=OPTIONS)
+    shared.declare("q")
+    send(shared, "q", b"one")
+    send(shared, "q", b"two")
+    with pytest.raises(StoreClosedError), shared.transaction() as transaction:
+        assert [one.body for one in transaction.receive("q")] == [b"one"]
+        transaction.send("q", [b"three"])
+        send(shared, "q", b"four")  # syncs: and with it that one was delivered
+        shared.abandon()
+    with SharedStore.open(directory, options=OPTIONS) as reopened:
+        with reopened.transaction() as other:
+            found = other.receive("q", limit=9, timeout_s=0)
+        assert [one.body for one in found] == [b"one", b"two", b"four"]
+        assert [one.delivery_count for one in found] == [1, 0, 0]
+        assert [queue.name for queue in reopened.queues()] == ["q"]
+
+
+def test_there_is_no_send_or_receive_outside_of_a_transaction(shared: SharedStore) -> None:
+    assert not hasattr(shared, "send")
+    assert not hasattr(shared, "receive")
+    transaction = shared.transaction()
+    for error in (NotInTransactionError, TransactionEndedError):
+        with pytest.raises(error):
+            transaction.send("q", [b"one"])
+        with pytest.raises(error):
+            transaction.receive("q", timeout_s=0)
+        with pytest.raises(error):
+            transaction.peek("q")
+        with pytest.raises(error):
+            transaction.commit()
+        with pytest.raises(error):
+            transaction.rollback()
+        with pytest.raises(error):
+            transaction.prepare("t")
+        if error is NotInTransactionError:
+            with transaction:
+                pass
+    with pytest.raises(TransactionEndedError), transaction:
+        pass
+    assert ready(shared, "q") == 0
+
+
+def test_what_is_prepared_waits_through_a_restart_for_anybody(directory: str) -> None:
+    with SharedStore.open(directory, options=OPTIONS) as shared:
+        for name in ("q", "to"):
+            shared.declare(name)
+        send(shared, "q", b"one", b"two")
+        for label in ("first", "second"):
+            with shared.transaction() as transaction:
+                (received,) = transaction.receive("q")
+                transaction.send("to", [b"for " + received.body])
+                transaction.prepare(label)
+        assert (ready(shared, "q"), ready(shared, "to")) == (0, 0)
+    with SharedStore.open(directory, options=OPTIONS) as shared:
+        assert (ready(shared, "q"), ready(shared, "to")) == (0, 0)
+        first, second = shared.prepared()
+        assert (first.label, second.label) == ("first", "second")
+        assert repr(first) == "<SharedPrepared 'first'>"
+        first.commit()
+        (again,) = shared.prepared()
+        again.rollback()
+        for one in (first, second):
+            with pytest.raises(TransactionEndedError):
+                one.commit()
+            with pytest.raises(TransactionEndedError):
+                one.rollback()
+        assert receive(shared, "to") == [b"for one"]
+        with shared.transaction() as transaction:
+            (received,) = transaction.receive("q", limit=9, timeout_s=0)
+            assert (received.body, received.delivery_count) == (b"two", 1)
+        assert shared.prepared() == []
+
+
+def test_a_queue_that_was_deleted_is_a_rollback_and_of_what_is_prepared_no_part(
+    shared: SharedStore,
+) -> None:
+    shared.declare("gone")
+    send(shared, "q", b"one", b"two")
+    with shared.transaction() as transaction:
+        transaction.receive("q")
+        transaction.send("gone", [b"never"])
+        prepared = transaction.prepare("t")
+    with pytest.raises(QueueNotFoundError, match="'gone'"), shared.transaction() as transaction:
+        transaction.receive("q")
+        transaction.send("gone", [b"never"])
+        shared.delete("gone")
+    assert ready(shared, "q") == 1
+    prepared.commit()
+    assert receive(shared, "q", 9) == [b"two"]
+    for call in (shared.delete, shared.history):
+        with pytest.raises(QueueNotFoundError):
+            call("gone")
+
+
+def test_a_full_disk_refuses_to_send_and_lets_receive(directory: str) -> None:
+    with SharedStore.open(directory, options=OPTIONS) as shared:
+        shared.declare("q", history_length=5)
+        send(shared, "q", b"one", b"two")
+    with SharedStore.open(directory, options=OPTIONS._replace(least_free_bytes=1 << 60)) as shared:
+        with shared.transaction() as transaction:
+            transaction.receive("q")  # the first sync looks at the disk
+        with pytest.raises(DiskFullError), shared.transaction() as transaction:
+            transaction.receive("q")
+            transaction.send("q", [b"three"])
+        with pytest.raises(DiskFullError), shared.transaction() as transaction:
+            transaction.receive("q")
+            transaction.prepare("t")
+        assert receive(shared, "q", 9) == [b"two"]
+        assert [one.message.body for one in shared.history("q")] == [b"one"]
+
+
+def test_a_message_that_is_not_persistent_is_refused(shared: SharedStore) -> None:
+    message = Message(Envelope("", "q", persistent=False), b"one")
+    with shared.transaction() as transaction:
+        with pytest.raises(StoreError, match="durable"):
+            transaction.send("q", [message])
+        with pytest.raises(ValueError, match="limit"):
+            transaction.receive("q", limit=0)
+
+
+def test_a_closed_store_does_nothing_more(shared: SharedStore) -> None:
+    with pytest.raises(StoreClosedError, match="is closed"), shared.transaction() as begun:
+        shared.close()
+        shared.close()
+        shared.abandon()
+        for call in (shared.queues, shared.prepared, lambda: shared.declare("other")):
+            with pytest.raises(StoreClosedError):
+                call()
+        with pytest.raises(StoreClosedError):
+            begun.send("q", [b"one"])
+        with pytest.raises(StoreClosedError):
+            begun.rollback()
+    with pytest.raises(OopsError), shared.transaction():
+        raise OopsError  # and not what the rollback says
+
+
+def test_an_exception_in_the_midst_of_the_engine_stops_the_store(
+    shared: SharedStore, directory: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    send(shared, "q", b"one")
+
+    def interrupted(*arguments: object, **more: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Store, "place", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        send(shared, "q", b"two")
+    with pytest.raises(StoreClosedError, match="interrupted"):
+        send(shared, "q", b"three")
+    monkeypatch.undo()
+    shared.close()
+    with SharedStore.open(directory, options=OPTIONS) as reopened:
+        assert receive(reopened, "q", 9) == [b"one"]
+
+
+def test_the_store_is_for_one_process(shared: SharedStore, directory: str) -> None:
+    send(shared, "q", b"one")
+    with pytest.raises(StoreLockedError):
+        SharedStore.open(directory)
+    child = fork()
+    if not child:
+        try:
+            shared.close()
+            shared.abandon()
+            with pytest.raises(ForkedError, match="fork"):
+                shared.queues()
+            with pytest.raises(ForkedError), shared.transaction() as transaction:
+                transaction.send("q", [b"two"])
+            with pytest.raises(StoreLockedError):
+                SharedStore.open(directory)
+        except BaseException:  # noqa: BLE001 (the exit code says it)
+            os._exit(1)
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert receive(shared, "q", 9) == [b"one"]
+
+
+def test_a_fork_that_lives_on_does_not_keep_the_lock(shared: SharedStore, directory: str) -> None:
+    reader, writer = os.pipe()
+    child = fork()
+    if not child:
+        os.close(writer)
+        os.read(reader, 1)  # until the parent closes its end
+        os._exit(0)
+    os.close(reader)
+    try:
+        shared.close()
+        SharedStore.open(directory, options=OPTIONS).close()
+    finally:
+        os.close(writer)
+        os.waitpid(child, 0)
+
+
+def test_a_queue_is_declared_once_and_found_again(directory: str) -> None:
+    for _ in range(2):
+        with SharedStore.open(directory, options=OPTIONS) as shared:
+            shared.declare("q", history_length=3, history_ttl_ms=50)
+            with pytest.raises(QueueDiffersError, match="of up to 3 messages and of 50 ms"):
+                shared.declare("q")
+            with pytest.raises(QueueDiffersError, match="no history"):
+                shared.declare("q")
+            with pytest.raises(ValueError, match="0"):
+                shared.declare("q", history_length=0)
+            assert shared.find("q") == ("q", 0, 0, 3, 50)
+            assert shared.find("other") is None
+            assert shared.directory == directory
+            assert shared.recovery_report.damage == []
+
+
+@pytest.mark.parametrize(
+    "definition",
+    ["q", {"vhost": "/", "name": "q"}, {"library": 2, "name": "q"}, {"library": 1, "name": "q"}],
+)
+def test_queues_of_somebody_else_are_left_alone(directory: str, definition: object) -> None:
+    with Store.open(directory, options=OPTIONS) as store:
+        store.create_queue(definition)
+    with pytest.raises(OtherOwnerError, match="not a `SharedStore`"):
+        SharedStore.open(directory, options=OPTIONS)
+    with Store.open(directory, options=OPTIONS) as store:
+        assert [queue.definition for queue in store.queues.values()] == [definition]
+
+
+def test_a_message_that_cannot_be_read_is_told_once(directory: str) -> None:
+    with SharedStore.open(directory, options=OPTIONS) as shared:
+        shared.declare("q")
+        send(shared, "q", b"the first", b"the second", b"the third")
+    (path,) = (Path(directory) / "segments").iterdir()
+    path.write_bytes(path.read_bytes().replace(b"the second", b"THE second"))
+    with SharedStore.open(directory, options=OPTIONS) as shared:
+        with pytest.raises(MessageDamagedError), shared.transaction() as transaction:
+            assert [one.body for one in transaction.receive("q")] == [b"the first"]
+            transaction.receive("q")
+        assert receive(shared, "q", 1) == [b"the first"]
+        assert receive(shared, "q", 9) == [b"the third"]

@@ -1,0 +1,41 @@
+"""What tests of a `SharedStore` do again and again."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from amqpstore import SharedStore
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    """Return once it holds. Raises: AssertionError, after ten seconds."""
+    end = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < end, "waited for ten seconds"
+        time.sleep(0.001)
+
+
+def waiting(shared: SharedStore, queue: str) -> int:
+    """How many threads wait for a message of a queue."""
+    with shared._core.lock:
+        return len(shared._queues.get(queue).arrivals)
+
+
+def send(shared: SharedStore, queue: str, *bodies: bytes) -> None:
+    """Send in a transaction of its own."""
+    with shared.transaction() as transaction:
+        transaction.send(queue, bodies)
+
+
+def receive(shared: SharedStore, queue: str, limit: int = 1) -> list[bytes]:
+    """Receive what is there in a transaction of its own."""
+    with shared.transaction() as transaction:
+        return [one.body for one in transaction.receive(queue, limit=limit, timeout_s=0)]
+
+
+def ready(shared: SharedStore, queue: str) -> int:
+    """How many messages wait in a queue."""
+    state = shared.find(queue)
+    assert state is not None
+    return state.ready_count
