@@ -88,15 +88,13 @@ class QueueImage:
     @property
     def name(self) -> str | None:
         """Its name, where it has one."""
-        return _text(self.definition, "name")
+        return name_of(self.definition)
 
     @property
     def label(self) -> str:
         """What to call it for people."""
         if self.is_hidden:
             return f"prepared transaction (queue id {self.id})"
-        if of := _text(self.definition, "history_of"):
-            return f"history of {of}"  # A SharedStore's, which has no name of its own.
         return self.name if self.name is not None else f"queue id {self.id}"
 
     @property
@@ -174,6 +172,16 @@ class QueueImage:
                 priority=run.priority,
             )
             yield entries_of(part, self._sizes.of(part))
+
+
+def name_of(definition: Any) -> str | None:
+    """What a queue is called by its definition; None where that does not say.
+
+    A history of a `SharedStore` has no name of its own: it is called as a broker's would be.
+    """
+    if of := _text(definition, "history_of"):
+        return f"amq.consumed.{of}"
+    return _text(definition, "name")
 
 
 def _text(definition: Any, key: str) -> str | None:

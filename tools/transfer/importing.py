@@ -21,6 +21,7 @@ from tools.copying.copier import copy_store
 from tools.copying.locks import exclusive
 from tools.copying.pinning import FOLDERS
 from tools.copying.restoring import beside, give_to_owner, take_place
+from tools.offline.queues import name_of
 from tools.transfer.lines import Line, MessageLine, QueueKey, QueueLine, TransferError
 
 _OPTIONS = Options(reserve_bytes=0)
@@ -151,7 +152,7 @@ def _key(queue: Queue) -> QueueKey:
     definition: object = queue.definition
     if not isinstance(definition, dict):
         return QueueKey(None, None)
-    return QueueKey(definition.get("vhost"), definition.get("name"), definition.get("level") or 0)
+    return QueueKey(definition.get("vhost"), name_of(definition), definition.get("level") or 0)
 
 
 def _link_strangers(directory: str, new: str) -> None:
