@@ -42,6 +42,7 @@ from tools.check.shapes import Rows
 from tools.copying.manifest import MANIFEST
 from tools.offline.holding import held
 from tools.offline.progress import Progress
+from tools.offline.queues import name_of
 from tools.offline.reading import ReadOnlyFiles
 from tools.offline.snapshot import Snapshot
 
@@ -438,7 +439,8 @@ def queue_name(definition: object) -> str:
 
 def _named(definition: object) -> tuple[str | None, str] | None:
     """Virtual host and name of a broker's queue: one with priorities is several stored queues."""
-    if not isinstance(definition, dict) or not isinstance(definition.get("name"), str):
+    name = name_of(definition)
+    if name is None or not isinstance(definition, dict):
         return None
     vhost = definition.get("vhost")
-    return vhost if isinstance(vhost, str) else None, definition["name"]
+    return vhost if isinstance(vhost, str) else None, name

@@ -25,6 +25,7 @@ from dataclasses import dataclass, field
 from crc32c import crc32c
 
 from amqpstore import marker
+from amqpstore.definitions import COPIED, DefinitionsCopy, write_copy
 from amqpstore.errors import DamageError
 from amqpstore.filenames import CATALOG, FIRST_COMPACTED, LOCK, MARKER
 from amqpstore.files import OsFiles
@@ -319,6 +320,7 @@ class _Copy:
         folder = os.path.dirname(path)
         tables = self._pins.snapshot.tables
         write_tables(folder, tables)
+        self._definitions()
         if self._options.verify == "none":
             return
         if read_tables(folder) != tables:
@@ -328,6 +330,14 @@ class _Copy:
         self._listed.append(
             Listed(CATALOG_PATH, len(content), f"{crc32c(content):08x}", "copied", 0)
         )
+
+    def _definitions(self) -> None:
+        """Put beside the catalog what it says, as a store would: see `amqpstore.definitions`."""
+        rows = self._pins.snapshot.rows
+        next_queue_id = int(rows("store").get("next_queue_id", 1))
+        tables = {table: rows(table) for table in COPIED}
+        copy = DefinitionsCopy(self._pins.store_id, next_queue_id, tables)
+        write_copy(OsFiles(), self._target, copy)
 
     def _finish(self) -> None:
         files = OsFiles()

@@ -9,5 +9,6 @@ codec and recovery. From the disk upwards:
   say where they cannot;
 - `segments` and `queues`, what is in each; `contents`, messages and transactions decoded;
 - `recovering`, what recovery makes of it in memory; `messages`, messages by id;
-- `image`, the face of it.
+- `listing`, the files that are there; `image`, the face of it all;
+- `instant`, `progress`, `exits`, `json_output` and `terminal` serve other tools as well.
 """

@@ -36,7 +36,7 @@ PROPERTIES = (
     "app_id",
     "cluster_id",
 )
-"""Those of class basic, in their order on the wire."""
+"""Those of class basic, in their order on the wire; the first has the flag of the highest bit."""
 
 
 class StoredMessage(NamedTuple):

@@ -24,15 +24,9 @@ from amqpstore.compression import Decompressor
 from amqpstore.errors import DamageError, NotAStoreError, StoreLockedError
 from amqpstore.filenames import (
     CATALOG,
-    FIRST_COMPACTED,
-    INDEX,
     MARKER,
-    QUARANTINE,
     SEGMENTS,
-    index_key,
-    index_path,
     segment_number,
-    segment_path,
 )
 from amqpstore.files import Files
 from amqpstore.index import IndexReader
@@ -49,13 +43,14 @@ from amqpstore.recovery import Recovered
 from tools.offline.catalog import CatalogImage
 from tools.offline.contents import StoredMessage, TransactionImage
 from tools.offline.holding import held
+from tools.offline.listing import Listing
 from tools.offline.messages import read_messages
 from tools.offline.prepared import PreparedImage, prepared_of
 from tools.offline.queues import Entry, QueueImage
 from tools.offline.reading import ReadOnlyFiles
 from tools.offline.rebuilt import rebuilt_tables
 from tools.offline.recovering import MISSING, recover_image
-from tools.offline.segments import IndexImage, SegmentHeader, SegmentImage, SegmentState
+from tools.offline.segments import IndexImage, SegmentHeader, SegmentImage
 from tools.offline.snapshot import Snapshot
 
 
@@ -112,7 +107,9 @@ class StoreImage:
         self._recovered, self.catalog_reason = recover_image(
             Backing(files, directory, (self.store_id or uuid.UUID(int=0)).bytes, catalog),
             catalog,
-            lambda: rebuilt_tables(list(self._segment_files()), self._index_files()),
+            lambda: rebuilt_tables(
+                list(self._listing().segment_files()), self._listing().index_files()
+            ),
         )
 
     @classmethod
@@ -206,39 +203,18 @@ class StoreImage:
     @cached_property
     def segments(self) -> list[SegmentImage]:
         """All segments that the store knows or that are there, in the order of their ids."""
-        rows = self._rows_of("segments")
-        ends = self._rows_of("ends")
-        quarantined = self._rows_of("quarantine")
-        accounts = {one.number: one for one in self._recovered.ledger.accounts}
-        known = {segment.number: segment for segment in self._recovered.segments}
-        gone = {*self._recovered.leftovers}
-        gone |= {segment_path(self.directory, number) for number in self._recovered.quarantined}
-        log = [number for number in known if number < FIRST_COMPACTED]
-        images = {image.number: image for image in self._segment_files()}
-        for number in {*images, *known, *map(int, rows)}:
-            key = f"{number:010}"
-            image = images.setdefault(number, self._missing_segment(number))
-            image.end = _field(ends.get(key), "end")
-            if image.state is not SegmentState.MISSING:
-                image.state = self._state(image, gone, max(log, default=0))
-            if segment := known.get(number):
-                image.first_id, image.end_id = segment.first_id, segment.end_id
-                image.mark_ids, image.mark_offsets = segment.mark_ids, segment.mark_offsets
-            if not self.is_rebuilt:
-                image.account = accounts.get(number)
-            if key in quarantined:
-                image.damage = [tuple(one) for one in quarantined[key]]
-        return sorted(images.values(), key=lambda one: (one.first_id or 1 << 64, one.number))
+        # Recovery did without the catalog where it could not be read.
+        rows = {
+            name: {} if self.is_rebuilt else self.rows(name)
+            for name in ("segments", "ends", "quarantine")
+        }
+        found = self._listing().segments(self._recovered, rows, is_counted=not self.is_rebuilt)
+        return sorted(found, key=lambda one: (one.first_id or 1 << 64, one.number))
 
     @cached_property
     def quarantined(self) -> list[SegmentImage]:
         """The segments in `quarantine/`: the store reads them no more."""
-        directory = f"{self.directory}/{QUARANTINE}"
-        return [
-            self._segment_image(f"{directory}/{name}", number, SegmentState.QUARANTINED)
-            for name in self.files.list_directory(directory)
-            if (number := segment_number(name)) is not None
-        ]
+        return list(self._listing().quarantined())
 
     def segment(self, number: int) -> SegmentImage | None:
         """The segment of a number, in `quarantine/` too; None where there is none."""
@@ -248,17 +224,7 @@ class StoreImage:
     @cached_property
     def index_files(self) -> list[IndexImage]:
         """All index files that are there or that the catalog knows, by queue and number."""
-        states = {
-            (queue.id, file.state.number): file.state
-            for queue in self._recovered.ledger.queues.values()
-            for file in queue.files
-        }
-        images = {(one.queue_id, one.number): one for one in self._index_files()}
-        for (queue_id, number), state in states.items():
-            path = index_path(self.directory, queue_id, number)
-            missing = IndexImage(self.files, path, queue_id, number, self.seed, None, None)
-            images.setdefault((queue_id, number), missing).state = state
-        return [images[key] for key in sorted(images)]
+        return self._listing().known_index_files(self._recovered)
 
     @cached_property
     def queues(self) -> list[QueueImage]:
@@ -400,44 +366,12 @@ class StoreImage:
         if isinstance(row, bytes) and len(row) == 16:
             return uuid.UUID(bytes=row)
         self.seed = 0
-        headers = [image.header() for image in self._segment_files()]
+        headers = [image.header() for image in self._listing().segment_files()]
         ids = Counter(one.store_id for one in headers if isinstance(one, SegmentHeader))
         return ids.most_common(1)[0][0] if ids else None
 
-    def _rows_of(self, table: str) -> Mapping[str, Any]:
-        """The rows of a table about segments; none where recovery did without them."""
-        return {} if self.is_rebuilt else self.rows(table)
-
-    def _segment_files(self) -> Iterator[SegmentImage]:
-        directory = f"{self.directory}/{SEGMENTS}"
-        for name in self.files.list_directory(directory):
-            number = segment_number(name)
-            if number is not None:
-                yield self._segment_image(f"{directory}/{name}", number, SegmentState.SEALED)
-
-    def _segment_image(self, path: str, number: int, state: SegmentState) -> SegmentImage:
-        return SegmentImage(self.files, path, number, self.seed, _size(self.files, path), state)
-
-    def _missing_segment(self, number: int) -> SegmentImage:
-        path = segment_path(self.directory, number)
-        return SegmentImage(self.files, path, number, self.seed, 0, SegmentState.MISSING)
-
-    def _state(self, image: SegmentImage, gone: set[str], last: int) -> SegmentState:
-        if image.path in gone:
-            return SegmentState.LEFT_OVER
-        if image.is_compacted:
-            return SegmentState.COMPACTED
-        if image.number == last and image.end is None:
-            return SegmentState.OPEN
-        return SegmentState.SEALED
-
-    def _index_files(self) -> Iterator[IndexImage]:
-        directory = f"{self.directory}/{INDEX}"
-        for name in self.files.list_directory(directory):
-            if key := index_key(name):
-                path = f"{directory}/{name}"
-                size = _size(self.files, path)
-                yield IndexImage(self.files, path, *key, self.seed, size, None)
+    def _listing(self) -> Listing:
+        return Listing(self.files, self.directory, self.seed)
 
 
 def _check_directory(directory: str) -> None:
@@ -450,19 +384,6 @@ def _check_directory(directory: str) -> None:
     segments = ReadOnlyFiles().list_directory(os.path.join(directory, SEGMENTS))
     if not any(segment_number(name) for name in segments):
         raise NotAStoreError(directory, f"it has neither a file {MARKER} nor a segment")
-
-
-def _size(files: Files, path: str) -> int:
-    file = files.open(path)
-    try:
-        return file.size()
-    finally:
-        file.close()
-
-
-def _field(row: Any, name: str) -> int | None:
-    value = row.get(name) if isinstance(row, Mapping) else None
-    return value if isinstance(value, int) else None
 
 
 def _queue_order(queue: QueueImage) -> tuple[bool, str, str, int, int]:

@@ -88,7 +88,7 @@ class QueueImage:
     @property
     def name(self) -> str | None:
         """Its name, where it has one."""
-        return _text(self.definition, "name")
+        return name_of(self.definition)
 
     @property
     def label(self) -> str:
@@ -172,6 +172,16 @@ class QueueImage:
                 priority=run.priority,
             )
             yield entries_of(part, self._sizes.of(part))
+
+
+def name_of(definition: Any) -> str | None:
+    """What a queue is called by its definition; None where that does not say.
+
+    A history of a `SharedStore` has no name of its own: it is called as a broker's would be.
+    """
+    if of := _text(definition, "history_of"):
+        return f"amq.consumed.{of}"
+    return _text(definition, "name")
 
 
 def _text(definition: Any, key: str) -> str | None:

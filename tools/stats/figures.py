@@ -44,6 +44,7 @@ def figures(image: StoreImage) -> Facts:
             _count(columns, of_queue, sizes)
             largest.add(columns, queue)
         of_queue["unreadable"] += sum(one.live for one in queue.unreadable)
+    hidden = {queue.id for queue in image.queues if queue.is_hidden}
     found = list(queues.values())
     for one in found:
         one["oldest_ms"] = _time_of(published, one.pop("oldest_id"))
@@ -59,7 +60,7 @@ def figures(image: StoreImage) -> Facts:
         "delivered": sum(one["delivered"] for one in found),
         "message_bytes": sum(one["bytes"] for one in found),
         "unreadable": sum(one["unreadable"] for one in found),
-        "queues": len(found),
+        "queues": len(found) - len(hidden),
         "largest_queues": heapq.nlargest(
             LARGEST, found, key=lambda one: (one["bytes"], one["messages"])
         ),

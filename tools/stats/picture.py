@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from tools.inspect.page import show_store
@@ -84,31 +85,31 @@ def _show_classes(found: Facts) -> None:
         out.print(f"  and {found['unreadable']:,} whose index files cannot be read", style="red")
     if not count:
         return
-    rows = table("size", "messages", "", right="messages")
+    _show_bars("size", "messages", found["messages_by_size"], "to_bytes", size, "{:,}".format)
+    if any(one["live_bytes"] for one in found["live_by_age"]):
+        out.print()
+        _show_bars("age", "live_bytes", found["live_by_age"], "to_ms", age, size)
+
+
+def _show_bars(
+    title: str,
+    value: str,
+    classes: list[Facts],
+    bound: str,
+    say_bound: Callable[[int], str],
+    say_value: Callable[[int], str],
+) -> None:
+    """A bar for each class that is not empty. Args: value and bound, their names in a class."""
+    out = console()
+    total = sum(one[value] for one in classes)
+    heading_of = value.removesuffix("_bytes")
+    rows = table(title, heading_of, "", right=heading_of)
     before = 0
-    for one in found["messages_by_size"]:
-        bound = one["to_bytes"]
-        name = f"to {size(bound)}" if bound else f"over {size(before)}"
-        before = bound
-        if one["messages"]:
-            rows.add_row(
-                f"  {name}", f"{one['messages']:,}", bar(one["messages"] / count, _wide(out))
-            )
-    out.print(rows)
-    total = sum(one["live_bytes"] for one in found["live_by_age"])
-    if not total:
-        return
-    rows = table("age", "live", "", right="live")
-    before = 0
-    for one in found["live_by_age"]:
-        bound = one["to_ms"]
-        name = f"to {age(bound)}" if bound else f"over {age(before)}"
-        before = bound
-        if one["live_bytes"]:
-            rows.add_row(
-                f"  {name}", size(one["live_bytes"]), bar(one["live_bytes"] / total, _wide(out))
-            )
-    out.print()
+    for one in classes:
+        name = f"to {say_bound(one[bound])}" if one[bound] else f"over {say_bound(before)}"
+        before = one[bound]
+        if one[value]:
+            rows.add_row(f"  {name}", say_value(one[value]), bar(one[value] / total, _wide(out)))
     out.print(rows)
 
 

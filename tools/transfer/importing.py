@@ -14,13 +14,14 @@ from dataclasses import dataclass, field
 
 from amqpstore import Envelope, Message, Options, Queue, Run, Store
 from amqpstore.errors import NotAStoreError
-from amqpstore.filenames import LOCK, MARKER, NEW_MARKER, RESERVE, TRANSIENT
+from amqpstore.filenames import DEFINITIONS, LOCK, MARKER, NEW_MARKER, RESERVE, TRANSIENT
 from amqpstore.worker import InlineWorker
 from tools.copying.copier import Options as CopyOptions
 from tools.copying.copier import copy_store
 from tools.copying.locks import exclusive
 from tools.copying.pinning import FOLDERS
 from tools.copying.restoring import beside, give_to_owner, take_place
+from tools.offline.queues import name_of
 from tools.transfer.lines import Line, MessageLine, QueueKey, QueueLine, TransferError
 
 _OPTIONS = Options(reserve_bytes=0)
@@ -151,7 +152,7 @@ def _key(queue: Queue) -> QueueKey:
     definition: object = queue.definition
     if not isinstance(definition, dict):
         return QueueKey(None, None)
-    return QueueKey(definition.get("vhost"), definition.get("name"), definition.get("level") or 0)
+    return QueueKey(definition.get("vhost"), name_of(definition), definition.get("level") or 0)
 
 
 def _link_strangers(directory: str, new: str) -> None:
@@ -162,7 +163,7 @@ def _link_strangers(directory: str, new: str) -> None:
         if os.path.isdir(os.path.join(directory, folder)):
             os.makedirs(os.path.join(new, folder), exist_ok=True)
             for name in set(os.listdir(os.path.join(directory, folder))):
-                if not name.endswith((".segment", ".index", ".mdb")):
+                if name != DEFINITIONS and not name.endswith((".segment", ".index", ".mdb")):
                     _link(os.path.join(directory, folder, name), os.path.join(new, folder, name))
 
 

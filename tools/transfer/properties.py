@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 from typing import Any
 
+from tools.offline.contents import PROPERTIES
 from tools.transfer.fields import (
     FieldError,
     as_bytes,
@@ -16,24 +17,6 @@ from tools.transfer.fields import (
 
 _FLAGS = struct.Struct(">H")
 _LONGLONG = struct.Struct(">Q")
-
-_NAMES = (
-    "content_type",
-    "content_encoding",
-    "headers",
-    "delivery_mode",
-    "priority",
-    "correlation_id",
-    "reply_to",
-    "expiration",
-    "message_id",
-    "timestamp",
-    "type",
-    "user_id",
-    "app_id",
-    "cluster_id",
-)
-"""In their order on the wire; the first has the flag of the highest bit."""
 
 _RAW = "raw"
 """Instead of all others: bytes that are no properties of class basic, or come out otherwise."""
@@ -54,11 +37,11 @@ def encode_properties(properties: dict[str, Any]) -> bytes:
     """The same bytes again. Raises: FieldError."""
     if properties.keys() == {_RAW}:
         return as_bytes(properties[_RAW])
-    if unknown := properties.keys() - set(_NAMES):
+    if unknown := properties.keys() - set(PROPERTIES):
         raise FieldError(f"{min(unknown)!r} is no property")
     flags = 0
     parts = []
-    for place, name in enumerate(_NAMES):
+    for place, name in enumerate(PROPERTIES):
         if name in properties:
             flags |= 1 << (15 - place)
             parts.append(_encode_one(name, properties[name]))
@@ -71,7 +54,7 @@ def _decode(raw: bytes) -> dict[str, Any]:
     (flags,) = _FLAGS.unpack_from(raw)
     offset = _FLAGS.size
     found: dict[str, Any] = {}
-    for place, name in enumerate(_NAMES):
+    for place, name in enumerate(PROPERTIES):
         if flags & 1 << (15 - place):
             found[name], offset = _decode_one(name, raw, offset)
     return found
