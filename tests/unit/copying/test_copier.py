@@ -163,7 +163,7 @@ def test_a_missing_file_is_damage(path: Paths, store: str) -> None:
 
 def test_of_damage_no_copy_is_made_where_that_is_refused(path: Paths, store: str) -> None:
     os.unlink(store + "/segments/0000000003.segment")
-    with pytest.raises(CopyError, match=r"damaged in 1 places.*0000000003\.segment at 0"):
+    with pytest.raises(CopyError, match=r"damaged in 1 place,.*0000000003\.segment at 0"):
         copy_store(store, path("copy"), Options(refuse_damage=True))
     assert not os.path.exists(path("copy"))
 
