@@ -25,6 +25,13 @@ class ReadOnlyFile(OsFile):
     def datasync(self) -> None:
         """Nothing, as nothing was written."""
 
+    def link(self, path: str) -> None:
+        """Give the file another name, also where it has lost its own by now.
+
+        Raises: FileNotFoundError, where it has none left at all; OSError, where there can be none.
+        """
+        os.link(f"/proc/self/fd/{self._descriptor}", path, follow_symlinks=True)
+
 
 class ReadOnlyFiles(OsFiles):
     """The real file system, of which nothing is changed. A directory that is not there is empty."""
