@@ -30,7 +30,12 @@ class ReadOnlyFile(OsFile):
 
         Raises: FileNotFoundError, where it has none left at all; OSError, where there can be none.
         """
-        os.link(f"/proc/self/fd/{self._descriptor}", path, follow_symlinks=True)
+        descriptors = os.open("/proc/self/fd", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            # Without a directory's descriptor Python does not follow the link in there.
+            os.link(str(self._descriptor), path, src_dir_fd=descriptors, follow_symlinks=True)
+        finally:
+            os.close(descriptors)
 
 
 class ReadOnlyFiles(OsFiles):

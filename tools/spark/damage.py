@@ -78,7 +78,7 @@ def _lost(
 ) -> Iterator[tuple[Any, ...]]:
     for one in stretches(batch, live, names, bounds, is_log=True):
         if one.start < 0 and one.queue_id is not None:
-            last = one.first_id + one.count - 1
+            last = one.first_id + one.size - 1
             queue = names.get(one.queue_id, QueueName(None, None)).queue
             text = (
                 f"queue {queue or one.queue_id} holds messages {one.first_id} to {last}, and no "

@@ -64,9 +64,7 @@ class EnvelopeColumns:
         self._fields = [field for field in schema if field.name in names]
         self._cache: dict[bytes, Envelope] = {}
 
-    def columns(
-        self, head_at: Callable[[int], bytes], numbers: list[int]
-    ) -> dict[str, pa.Array]:
+    def columns(self, head_at: Callable[[int], bytes], numbers: list[int]) -> dict[str, pa.Array]:
         """Args: numbers, of a head for each row, -1 where there is none."""
         if not self._fields:
             return {}

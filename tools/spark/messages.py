@@ -10,6 +10,7 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -36,11 +37,11 @@ class QueueName(NamedTuple):
 
 
 class Stretch(NamedTuple):
-    """`count` rows of one queue: messages of contiguous ids, all sound and in one batch, from
+    """`size` rows of one queue: messages of contiguous ids, all sound and in one batch, from
     place `start` on; or, where that is -1, messages whose records are not sound."""
 
     start: int
-    count: int
+    size: int
     queue_id: int | None
     first_sequence: int | None
     first_id: int
@@ -81,9 +82,7 @@ def stretches(
                     yield Stretch(*part, None, None, ids[part[0]], ACKED, None, 0, 0)
 
 
-def _of_run(
-    ids: array[int], run: LiveRun, state: str, references: int
-) -> Iterator[Stretch]:
+def _of_run(ids: array[int], run: LiveRun, state: str, references: int) -> Iterator[Stretch]:
     wanted = run.first_id
     for start, count in [*_present(ids, run.first_id, run.end_id), (len(ids), 0)]:
         found = ids[start] if count else run.end_id
@@ -196,7 +195,7 @@ class MessageBatches:
         self._heads: list[int] = []
         self._offsets = array("q")
         self._sizes = array("q")
-        self._bodies: list[bytes | None] = []
+        self._bodies: list[bytes | memoryview | None] = []
         # A value a stretch, which rows refer to by its number.
         self._columns: list[tuple[Any, ...]] = []
 
@@ -215,7 +214,7 @@ class MessageBatches:
                 self._add(batch, stretch, name)
 
     def _add(self, batch: Batch, stretch: Stretch, name: QueueName) -> None:
-        start, count = stretch.start, stretch.count
+        start, count = stretch.start, stretch.size
         end = start + count
         ids = range(stretch.first_id, stretch.first_id + count)
         self._ids.extend(ids)
@@ -294,8 +293,14 @@ def _numbers(values: array[int], none: int | None = None) -> pa.Array:
     return pa.array([None if value == none else value for value in values], pa.int64())
 
 
-def _binary(values: list[bytes | None], count: int) -> pa.Array:
+def _binary(values: list[bytes | memoryview | None], count: int) -> pa.Array:
     """Bodies as one column; all of it null where none were kept."""
     if not values:
         return pa.nulls(count, pa.binary())
-    return pa.array(values, pa.binary())
+    known = [value for value in values if value is not None]
+    if len(known) < count:
+        return pa.array([None if one is None else bytes(one) for one in values], pa.binary())
+    ends = array("i", accumulate(map(len, known), initial=0))
+    data = b"".join(known)
+    buffers = [None, pa.py_buffer(ends), pa.py_buffer(data)]
+    return pa.Array.from_buffers(pa.binary(), count, buffers)

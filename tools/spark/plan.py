@@ -24,6 +24,10 @@ from tools.spark.options import ReadOptions
 from tools.spark.pushdown import Wanted
 from tools.spark.tables import findings_of, queue_rows, segment_rows
 
+_TASKS = 8
+_LEAST_BYTES = 16 << 20
+_MOST_BYTES = 128 << 20
+
 
 class SegmentTask(NamedTuple):
     """A segment to be read: `size` bytes of the file at `path`.
@@ -174,11 +178,16 @@ class _Plan:
         return SegmentTask(image.number, name, path, self._size(image), end_id, live)
 
     def _groups(self, tasks: list[SegmentTask]) -> Iterator[list[SegmentTask]]:
-        """Neighbours, about `partition_bytes` together."""
+        """Neighbours, about as much together as a task reads."""
+        most = self._options.partition_bytes
+        if not most:
+            # A task costs as much as some megabytes of reading, and may be one of a few only.
+            share = sum(task.size for task in tasks) // _TASKS
+            most = min(max(share, _LEAST_BYTES), _MOST_BYTES)
         group: list[SegmentTask] = []
         size = 0
         for task in tasks:
-            if group and size + task.size > self._options.partition_bytes:
+            if group and size + task.size > most:
                 yield group
                 group, size = [], 0
             group.append(task)

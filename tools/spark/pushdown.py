@@ -66,7 +66,11 @@ class Wanted:
 
     def has_span(self, first_ms: int | None, last_ms: int | None) -> bool:
         """Whether a segment that was begun and ended at these times may have wanted rows."""
-        if self.most_ms is not None and first_ms is not None and first_ms - _SLACK_MS > self.most_ms:
+        if (
+            self.most_ms is not None
+            and first_ms is not None
+            and first_ms - _SLACK_MS > self.most_ms
+        ):
             return False
         return self.least_ms is None or last_ms is None or last_ms + _SLACK_MS >= self.least_ms
 
@@ -75,7 +79,7 @@ def wanted_of(filters: Sequence[Filter], time_column: str) -> Wanted:
     """What filters, all of which must hold, say. Those that say nothing here are left out."""
     values: dict[str, Any] = {}
     for one in filters:
-        attribute = getattr(one, "attribute", ())
+        attribute: tuple[str, ...] = getattr(one, "attribute", ())
         if len(attribute) == 1:
             for name, value in _meaning(one, attribute[0], time_column):
                 before = values.get(name)

@@ -30,8 +30,8 @@ class GoneError(StoreError):
     def __init__(self, path: str, *, was_held: bool) -> None:
         if was_held:
             what = (
-                'its hold was given up, as nobody had read from it for a while: option("hold_idle_s")'
-                " says how long. Load the store again."
+                "its hold was given up, as nobody had read from it for a while: "
+                'option("hold_idle_s") says how long. Load the store again.'
             )
         else:
             what = "a broker was started on the store since. Load it again."

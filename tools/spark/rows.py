@@ -14,12 +14,13 @@ _ROWS = 16_384
 
 
 def batches_of(
-    rows: Iterable[tuple[Any, ...]], names: list[str], schema: pa.Schema
+    rows: Iterable[tuple[Any, ...]], names: list[str], schema: pa.Schema, *, most: int = _ROWS
 ) -> Iterator[pa.RecordBatch]:
-    """Args: names, of the values in a row; schema, the columns that are wanted of them."""
+    """Args: names, of the values in a row; schema, the columns that are wanted of them; most, how
+    many rows a batch has."""
     places = [names.index(field.name) for field in schema]
     rows = iter(rows)
-    while some := list(islice(rows, _ROWS)):
+    while some := list(islice(rows, most)):
         columns = list(zip(*some, strict=True))
         arrays = [
             array_of(list(columns[place]), field.type)

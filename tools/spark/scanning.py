@@ -1,14 +1,15 @@
 """The records of a segment, batch by batch, each checked: the part of reading that has to be fast.
 
-Records follow each other, and mostly a message's head (exchange, routing key and properties) is that
-of the message before. So a loop over whole windows of the file takes a header apart, looks at the
-checksums and cuts the body out; whatever is not as it should be is left to the engine's own
+Records follow each other, and mostly a message's head (exchange, routing key and properties) is
+that of the message before. So a loop over whole windows of the file takes a header apart, looks at
+the checksums and cuts the body out; whatever is not as it should be is left to the engine's own
 `records.scan`, which tells records from damage.
 """
 
 from __future__ import annotations
 
 from array import array
+from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from struct import Struct
@@ -25,6 +26,7 @@ from amqpstore.records import (
     Gap,
     Kind,
     Operation,
+    OperationKind,
     Record,
     decode_transaction,
     head_size,
@@ -52,18 +54,30 @@ class Batch:
 
     `ids` ascend. `heads` are numbers of the scanner's `heads`, -1 where a payload does not fit
     together; `bodies` is empty where they were not asked for, and has None where one cannot be
-    decompressed. `lsn` is 0 where there is no sound TRANSACTION; it begins at `offset`.
+    decompressed. `lsn` is 0 where there is no sound TRANSACTION; it begins at `offset` and ends at
+    `end`.
     """
 
     ids: array[int] = field(default_factory=lambda: array("Q"))
     offsets: array[int] = field(default_factory=lambda: array("q"))
     sizes: array[int] = field(default_factory=lambda: array("q"))
     heads: array[int] = field(default_factory=lambda: array("i"))
-    bodies: list[bytes | None] = field(default_factory=list)
+    bodies: list[bytes | memoryview | None] = field(default_factory=list)
     lsn: int = 0
     offset: int = -1
+    end: int = -1
     time_ms: int = 0
     operations: list[Operation] = field(default_factory=list)
+
+    def is_whole(self) -> bool:
+        """Whether its TRANSACTION is there, and each message that it enqueues."""
+        return bool(self.lsn) and all(
+            bisect_left(self.ids, one.first_id + one.message_count)
+            - bisect_left(self.ids, one.first_id)
+            == one.message_count
+            for one in self.operations
+            if one.kind == OperationKind.ENQUEUE
+        )
 
 
 class Scanner:
@@ -166,7 +180,8 @@ class Scanner:
                 head_number = self._number_of(head)
             body_at = start + head_bytes
             if want_bodies:
-                body = content[body_at:end]
+                # A view: the bytes are copied once, into the column.
+                body = view[body_at:end]
                 if checksum(body, checksum(head, header_checksum)) != payload_checksum:
                     break
                 bodies(body)
@@ -239,7 +254,8 @@ class Scanner:
         if record.kind == Kind.MESSAGE:
             self._message(record, payload)
         elif record.kind == Kind.TRANSACTION:
-            self._batch.lsn, self._batch.offset = record.number, record.offset
+            self._batch.lsn = record.number
+            self._batch.offset, self._batch.end = record.offset, record.end
             try:
                 self._batch.time_ms, self._batch.operations = decode_transaction(payload)
             except ValueError as error:
