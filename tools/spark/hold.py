@@ -210,7 +210,8 @@ def link_new(segments: str, path: str, above: int = 0) -> None:
 
 def _start_keeper(path: str, lease: int, follow: str) -> None:
     root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-    subprocess.Popen(  # noqa: S603 - this very module
+    # It returns when the keeper is a process of its own.
+    subprocess.run(  # noqa: S603 - this very module
         [sys.executable, "-m", "tools.spark.hold", path, str(lease), follow],
         cwd=root,
         stdin=subprocess.DEVNULL,
@@ -218,6 +219,7 @@ def _start_keeper(path: str, lease: int, follow: str) -> None:
         stderr=subprocess.DEVNULL,
         pass_fds=[lease],
         start_new_session=True,
+        check=True,
     )
 
 
@@ -271,4 +273,6 @@ def _started(pid: int) -> str:
 
 
 if __name__ == "__main__":
+    if os.fork():
+        os._exit(0)
     keep(sys.argv[1], int(sys.argv[2]), sys.argv[3])
