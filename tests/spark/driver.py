@@ -86,7 +86,7 @@ def transfer(spark: SparkSession, url: str, checkpoint: str, die: str = "") -> S
     """Queue `in` to queue `out`, four tasks a batch."""
     taken = spark.readStream.format("amqpstore").option("mode", "consume")
     taken = taken.options(url=url, queue="in", stream="s", max_messages="40", die=die)
-    rows = taken.option("task_messages", "10").load().select("body", "headers", "message_id")
+    rows = taken.option("task_messages", "10").load().select("body", "properties")
     writer = rows.writeStream.format("amqpstore").options(url=url, routing_key="out", stream="w")
     writer = writer.option("die", die).option("checkpointLocation", checkpoint)
     return writer.trigger(processingTime="50 milliseconds").start()
@@ -94,7 +94,7 @@ def transfer(spark: SparkSession, url: str, checkpoint: str, die: str = "") -> S
 
 def archive(spark: SparkSession, store: str, target: str, checkpoint: str) -> StreamingQuery:
     """The log of a store to Parquet files, in small batches."""
-    log = spark.readStream.format("amqpstore").option("mode", "tap").option("max_bytes", "4000")
+    log = spark.readStream.format("amqpstore").option("mode", "tap").option("max_bytes", "15000")
     writer = log.load(store).writeStream.format("parquet").option("path", target)
     return writer.option("checkpointLocation", checkpoint).start()
 

@@ -237,6 +237,7 @@ def _of(tag: int, properties: pika.BasicProperties, body: bytes, queue: str) -> 
         about["exchange"],
         about["routing_key"],
         *(row[name] for name in _NAMES),
+        b"".join(pika.BasicProperties(**given).encode()),
         body,
     )
     return _Staged(about["index"], tag, values)

@@ -36,12 +36,13 @@ from pyspark.sql.types import Row, StructType
 from tools.pika_extras import XaResource, XaStatus, Xid
 from tools.spark.broker import connect, locked, queue_name
 from tools.spark.options import OptionError, PublishOptions
-from tools.spark.schemas import PROPERTIES
+from tools.spark.schemas import ENVELOPE, PROPERTIES
 
 XID_FORMAT = 0x5350524B
 """Marks the branches of this module: "SPRK"."""
 
-_KNOWN = {"exchange", "routing_key", "body", *(name for name, _ in PROPERTIES)}
+_KNOWN = {"body", *(name for name, _ in ENVELOPE)}
+_LISTS = ("CC", "BCC")
 _ONE_BATCH = 0
 
 
@@ -154,12 +155,26 @@ class _Publisher:
 
 
 def properties_of(row: dict[str, Any]) -> pika.BasicProperties:
-    """Those that columns of a row name. Persistent, where the row does not say."""
-    found = {name: row[name] for name, _ in PROPERTIES if row.get(name) is not None}
-    found.setdefault("delivery_mode", 2)
+    """Those that columns of a row name, before those in its column `properties`.
+
+    Persistent, where neither says it.
+    """
+    found: dict[str, Any] = {}
+    if raw := row.get("properties"):
+        found |= vars(pika.BasicProperties().decode(bytes(raw)))
+    found |= {name: row[name] for name, _ in PROPERTIES if row.get(name) is not None}
+    if found.get("delivery_mode") is None:
+        found["delivery_mode"] = 2
+    if row.get("headers") is not None:
+        found["headers"] = {name: _header(name, text) for name, text in row["headers"].items()}
     if isinstance(at := found.get("timestamp"), datetime):
         found["timestamp"] = int((at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp())
     return pika.BasicProperties(**found)
+
+
+def _header(name: str, text: str | None) -> Any:
+    """A header of the column `headers`, where all are text: a broker takes some in no such form."""
+    return json.loads(text) if name in _LISTS and text and text.startswith("[") else text
 
 
 class PublishWriter(_Publisher, DataSourceWriter):

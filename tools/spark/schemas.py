@@ -144,9 +144,7 @@ VIEWS: dict[str, Sequence[tuple[str, str]]] = {
         ("queue", "string"),
         ("delivery_tag", "bigint"),
         ("redelivered", "boolean"),
-        ("exchange", "string"),
-        ("routing_key", "string"),
-        *PROPERTIES,
+        *ENVELOPE,
         ("body", "binary"),
     ),
 }

@@ -4,10 +4,11 @@ import datetime
 import os
 import shutil
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from pyspark.sql.datasource import EqualTo, GreaterThan, In, LessThanOrEqual
+from pyspark.sql.datasource import EqualTo, Filter, GreaterThan, In, LessThanOrEqual
 
 from amqpstore import Envelope, Message, Options, Run
 from amqpstore.filenames import FIRST_COMPACTED
@@ -182,7 +183,7 @@ def test_only_columns_that_are_asked_for(busy: str) -> None:
 
 def test_filters_leave_rows_and_segments_out_and_no_wanted_row(busy: str) -> None:
     rows = read(busy)
-    for filters, wanted in (
+    cases: list[tuple[list[Filter], Callable[[Row], bool]]] = [
         ([EqualTo(("queue",), "o")], lambda row: row["queue"] == "o"),
         ([EqualTo(("state",), "ready")], lambda row: row["state"] == "ready"),
         ([In(("queue",), ("a", "zzz"))], lambda row: row["queue"] == "a"),
@@ -191,7 +192,8 @@ def test_filters_leave_rows_and_segments_out_and_no_wanted_row(busy: str) -> Non
             [GreaterThan(("segment",), 2), LessThanOrEqual(("segment",), 5)],
             lambda row: 2 < row["segment"] <= 5,
         ),
-    ):
+    ]
+    for filters, wanted in cases:
         found = read(busy, *filters)
         assert [row for row in found if wanted(row)] == [row for row in rows if wanted(row)]
         assert len(found) < len(rows)
