@@ -44,6 +44,8 @@ _YOUNG_S = 60
 _NO_LINK = (errno.EXDEV, errno.EPERM, errno.EACCES, errno.EROFS, errno.EMLINK, errno.EOPNOTSUPP)
 _COPY_BYTES = 1 << 20
 _FOLLOW_S = 0.1
+_LOOK_S = 2.0
+"""A keeper ends that soon when somebody else has removed its hold."""
 
 
 class HoldError(StoreError):
@@ -74,14 +76,14 @@ class Driver(NamedTuple):
 
     @classmethod
     def find(cls) -> Driver:
-        """Spark's JVM above this process; the parent, where there is none."""
+        """Spark's JVM above this process; the process itself, where there is none."""
         pid = os.getppid()
         while pid > 1:
             name, parent, _ = _stat(pid)
             if name == "java":
                 return cls(_host(), pid, _started(pid))
             pid = parent
-        return cls(_host(), os.getppid(), _started(os.getppid()))
+        return cls(_host(), os.getpid(), _started(os.getpid()))
 
     @property
     def is_here(self) -> bool:
@@ -234,7 +236,7 @@ def keep(path: str, lease: int, follow: str = "") -> None:
         left = idle_s - (time.time() - os.fstat(lease).st_mtime)
         if left <= 0:
             break
-        ended, _, _ = select.select([watched], [], [], min(left, _FOLLOW_S) if follow else left)
+        ended, _, _ = select.select([watched], [], [], min(left, _FOLLOW_S if follow else _LOOK_S))
         if ended:
             break
         if follow:

@@ -67,7 +67,7 @@ class LogGoneError(StoreError):
     def __init__(self, directory: str, segment: int, first: int) -> None:
         super().__init__(
             f"segment {segment} of {directory} is gone, and the stream has not read it: compaction "
-            f"removed it while the stream was stopped. The log begins in segment {first}. Start "
+            f"removed it while the stream was stopped. It goes on in segment {first}. Start "
             'with a new checkpoint, or go on behind the gap: option("fail_on_loss", "false").'
         )
 
@@ -103,7 +103,8 @@ class TapReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def initialOffset(self) -> Offset:  # noqa: N802
         if self._options.start == "earliest":
-            return _START
+            # Written to the checkpoint: it has to be a place in the log.
+            return self._first(_START)
         return self._now()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
@@ -210,14 +211,21 @@ class TapReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Where the log is to be read from. Raises: LogGoneError."""
         self._held()
         numbers = self._numbers()
-        wanted = start["segment"]
-        if not numbers or wanted in numbers:
+        if not numbers:
             return start
-        if wanted == 0:
-            return {"segment": numbers[0], "offset": 0, "lsn": 0}
-        if self._options.fail_on_loss:
-            raise LogGoneError(self._directory, wanted, numbers[0])
-        later = [number for number in numbers if number > wanted]
+        gaps = [number for number in range(numbers[0], numbers[-1]) if number not in numbers]
+        if start["segment"] == 0:
+            # A new stream begins where the log is whole from.
+            first = max(gaps, default=numbers[0] - 1) + 1
+            return {"segment": first, "offset": 0, "lsn": 0}
+        missing = [number for number in gaps if number >= start["segment"]]
+        if start["segment"] < numbers[0]:
+            missing.insert(0, start["segment"])
+        if missing and self._options.fail_on_loss:
+            raise LogGoneError(self._directory, missing[0], max(missing) + 1)
+        if start["segment"] in numbers:
+            return start
+        later = [number for number in numbers if number > start["segment"]]
         return {"segment": later[0], "offset": 0, "lsn": start["lsn"]} if later else start
 
     def _numbers(self) -> list[int]:

@@ -4,7 +4,9 @@ from typing import Any
 
 from pyspark.sql.datasource import Filter
 
+from tools.spark.hold import release
 from tools.spark.options import ReadOptions
+from tools.spark.plan import StorePartition
 from tools.spark.reader import StoreReader
 from tools.spark.schemas import spark_schema
 
@@ -16,12 +18,16 @@ def read(directory: str, *filters: Filter, **options: str) -> list[Row]:
     chosen = ReadOptions.of({"path": directory, **options})
     reader = StoreReader(chosen, spark_schema(chosen.view, chosen.columns))
     assert list(reader.pushFilters(list(filters))) == list(filters), "Spark has to look again"
-    return [
-        row
-        for partition in reader.partitions()
-        for batch in reader.read(partition)
-        for row in batch.to_pylist()
-    ]
+    partitions = held(reader)
+    try:
+        return [
+            row
+            for partition in partitions
+            for batch in reader.read(partition)
+            for row in batch.to_pylist()
+        ]
+    finally:
+        let_go(partitions)
 
 
 def files_read(directory: str, *filters: Filter, **options: str) -> list[int]:
@@ -29,5 +35,15 @@ def files_read(directory: str, *filters: Filter, **options: str) -> list[int]:
     chosen = ReadOptions.of({"path": directory, **options})
     reader = StoreReader(chosen, spark_schema(chosen.view, chosen.columns))
     reader.pushFilters(list(filters))
-    segments = [one.segments for one in reader.partitions() if hasattr(one, "segments")]
-    return [segment.number for some in segments for segment in some]
+    partitions = held(reader)
+    let_go(partitions)
+    return [segment.number for partition in partitions for segment in partition.segments]
+
+
+def held(reader: StoreReader) -> list[StorePartition]:
+    return [one for one in reader.partitions() if isinstance(one, StorePartition)]
+
+
+def let_go(partitions: list[StorePartition]) -> None:
+    for path in {one.hold for one in partitions if one.hold}:
+        release(path)
