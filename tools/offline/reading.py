@@ -25,6 +25,18 @@ class ReadOnlyFile(OsFile):
     def datasync(self) -> None:
         """Nothing, as nothing was written."""
 
+    def link(self, path: str) -> None:
+        """Give the file another name, also where it has lost its own by now.
+
+        Raises: FileNotFoundError, where it has none left at all; OSError, where there can be none.
+        """
+        descriptors = os.open("/proc/self/fd", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            # Without a directory's descriptor Python does not follow the link in there.
+            os.link(str(self._descriptor), path, src_dir_fd=descriptors, follow_symlinks=True)
+        finally:
+            os.close(descriptors)
+
 
 class ReadOnlyFiles(OsFiles):
     """The real file system, of which nothing is changed. A directory that is not there is empty."""

@@ -1,0 +1,71 @@
+"""One Spark session for all tests: it takes seconds to start.
+
+Tests in here are one group, so that with several workers they are all run by one of them.
+"""
+
+import contextlib
+from collections.abc import Callable, Generator
+from pathlib import Path
+
+import pika
+import pytest
+from pika.exceptions import AMQPError
+from pyspark.sql import SparkSession
+
+from tests.broker_process import BrokerProcess
+
+Connect = Callable[[], pika.BlockingConnection]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    here = Path(__file__).parent
+    for item in items:
+        if here in item.path.parents:
+            item.add_marker(pytest.mark.xdist_group("spark"))
+            item.add_marker(pytest.mark.timeout(300))
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Generator[SparkSession]:
+    from tools.spark.session import session
+
+    directory = str(tmp_path_factory.mktemp("spark"))
+    settings = {
+        "spark.local.dir": directory,
+        "spark.sql.warehouse.dir": directory,
+        "spark.sql.streaming.forceDeleteTempCheckpointLocation": "true",
+        "spark.sql.shuffle.partitions": "1",
+    }
+    made = session("local[2]", name="tests", settings=settings)
+    yield made
+    made.stop()
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> str:
+    return str(tmp_path / "store")
+
+
+@pytest.fixture
+def broker(directory: str) -> Generator[BrokerProcess]:
+    with BrokerProcess(directory, f"{directory}.log") as process:
+        process.start()
+        yield process
+        if process.running:
+            assert process.terminate() == 0, process.log_tail()
+        assert "Traceback" not in process.stderr, process.log_tail()
+
+
+@pytest.fixture
+def connect(broker: BrokerProcess) -> Generator[Connect]:
+    opened = []
+
+    def opener() -> pika.BlockingConnection:
+        opened.append(pika.BlockingConnection(pika.URLParameters(broker.url)))
+        return opened[-1]
+
+    yield opener
+    for connection in opened:
+        # The test may have ended the broker.
+        with contextlib.suppress(AMQPError):
+            connection.close()

@@ -1,0 +1,122 @@
+"""Holds: links that outlive their segments, and who removes them."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tools.offline.reading import ReadOnlyFile, ReadOnlyFiles
+from tools.spark import hold as holds
+from tools.spark.hold import Driver, HeldFile, hold, release, sweep
+
+TIMEOUT_S = 20.0
+
+
+def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + TIMEOUT_S
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come to that in time"
+        time.sleep(0.02)
+
+
+@pytest.fixture
+def held_file(tmp_path: Path) -> HeldFile:
+    path = tmp_path / "0000000001.segment"
+    path.write_bytes(b"bytes of a segment")
+    file = ReadOnlyFiles().open(str(path))
+    assert isinstance(file, ReadOnlyFile)
+    return HeldFile(file, path.name, 5)
+
+
+@pytest.fixture
+def driver() -> subprocess.Popen[bytes]:
+    """A process that holds are taken for; the test ends it."""
+    return subprocess.Popen(
+        [sys.executable, "-c", "input()"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL
+    )
+
+
+def as_driver(process: subprocess.Popen[bytes]) -> Driver:
+    return Driver(holds._host(), process.pid, holds._started(process.pid))
+
+
+def end(process: subprocess.Popen[bytes]) -> None:
+    process.kill()
+    process.wait()
+    if process.stdin:
+        process.stdin.close()
+
+
+def keeper_of(path: str) -> int:
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open(f"/proc/{pid}/cmdline") as file:
+                if path in file.read().split("\0"):
+                    return int(pid)
+        except OSError:
+            continue
+    return 0
+
+
+def test_a_hold_goes_with_its_driver(
+    tmp_path: Path, held_file: HeldFile, driver: subprocess.Popen[bytes]
+) -> None:
+    path = hold([held_file], str(tmp_path / "h"), idle_s=60, driver=as_driver(driver))
+    os.unlink(tmp_path / held_file.name)
+    sweep(str(tmp_path / "h"))
+    assert Path(path, held_file.name).read_bytes() == b"bytes of a segment"
+    end(driver)
+    until(lambda: not os.path.exists(tmp_path / "h"))
+
+
+def test_a_segment_that_is_gone_already_is_copied(
+    tmp_path: Path, held_file: HeldFile, driver: subprocess.Popen[bytes]
+) -> None:
+    os.unlink(tmp_path / held_file.name)
+    path = hold([held_file], str(tmp_path / "h"), idle_s=60, driver=as_driver(driver))
+    assert Path(path, held_file.name).read_bytes() == b"bytes"
+    release(path)
+    assert not os.path.exists(tmp_path / "h")
+    end(driver)
+
+
+def test_a_hold_that_nobody_reads_from_is_given_up(
+    tmp_path: Path, held_file: HeldFile, driver: subprocess.Popen[bytes]
+) -> None:
+    path = hold([held_file], str(tmp_path / "h"), idle_s=1, driver=as_driver(driver))
+    until(lambda: not os.path.exists(path))
+    end(driver)
+
+
+def test_what_a_killed_keeper_left_is_removed_by_the_next(
+    tmp_path: Path, held_file: HeldFile, driver: subprocess.Popen[bytes]
+) -> None:
+    path = hold([held_file], str(tmp_path / "h"), idle_s=60, driver=as_driver(driver))
+    until(lambda: keeper_of(path) > 0)
+    os.kill(keeper_of(path), signal.SIGKILL)
+    until(lambda: keeper_of(path) == 0)
+    sweep(str(tmp_path / "h"))
+    assert os.path.exists(path), "its driver still runs"
+    end(driver)
+    sweep(str(tmp_path / "h"))
+    assert not os.path.exists(path)
+
+
+def test_new_segments_are_linked_as_they_come(
+    tmp_path: Path, driver: subprocess.Popen[bytes]
+) -> None:
+    segments = tmp_path / "segments"
+    segments.mkdir()
+    path = hold([], str(tmp_path / "h"), idle_s=60, driver=as_driver(driver), follow=str(segments))
+    (segments / "0000000007.segment").write_bytes(b"seven")
+    (segments / "2147483648.segment").write_bytes(b"compacted")
+    until(lambda: os.path.exists(os.path.join(path, "0000000007.segment")))
+    (segments / "0000000007.segment").unlink()
+    assert sorted(os.listdir(path)) == ["0000000007.segment", "lease"]
+    end(driver)
+    until(lambda: not os.path.exists(path))

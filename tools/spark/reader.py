@@ -1,0 +1,120 @@
+"""`spark.read.format("amqpstore")`: what the driver plans, and what a task does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
+from pyspark.sql.types import StructType
+
+from amqpstore.compression import Decompressor
+from amqpstore.errors import StoreError
+from tools.offline.reading import ReadOnlyFiles
+from tools.spark.damage import segment_findings
+from tools.spark.hold import touch
+from tools.spark.live import LiveRuns
+from tools.spark.messages import MessageBatches
+from tools.spark.operations import operation_rows
+from tools.spark.options import ReadOptions
+from tools.spark.plan import SegmentTask, StorePartition, partitions
+from tools.spark.pushdown import Wanted, wanted_of
+from tools.spark.rows import batches_of
+from tools.spark.scanning import Scanner
+from tools.spark.schemas import VIEWS, arrow_schema
+
+
+class GoneError(StoreError):
+    """What a job was to read is not there any more."""
+
+    def __init__(self, path: str, *, was_held: bool) -> None:
+        if was_held:
+            what = (
+                "its hold was given up, as nobody had read from it for a while: "
+                'option("hold_idle_s") says how long. Load the store again.'
+            )
+        else:
+            what = "a broker was started on the store since. Load it again."
+        super().__init__(f"{path} is gone: {what}")
+
+
+class StoreReader(DataSourceReader):
+    """Reads one view of a store."""
+
+    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        self._options = options
+        self._schema = schema
+        self._wanted = Wanted()
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
+        time_column = "time" if self._options.view == "transactions" else "publish_time"
+        if self._options.view in ("messages", "transactions"):
+            self._wanted = wanted_of(filters, time_column)
+        return filters
+
+    def partitions(self) -> Sequence[InputPartition]:
+        return partitions(self._options, self._wanted)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        if not isinstance(partition, StorePartition):
+            # Spark's own: there was nothing to be read.
+            return
+        schema = arrow_schema(self._schema)
+        if not partition.segments:
+            yield from self._table(partition, schema)
+        for segment in partition.segments:
+            yield from self._segment(partition, segment, schema)
+
+    def _table(self, partition: StorePartition, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        names = [name for name, _ in VIEWS[partition.view]]
+        yield from batches_of(partition.rows, names, schema)
+
+    def _segment(
+        self, partition: StorePartition, segment: SegmentTask, schema: pa.Schema
+    ) -> Iterator[pa.RecordBatch]:
+        try:
+            if partition.hold:
+                touch(partition.hold)
+            file = ReadOnlyFiles().open(segment.path)
+        except FileNotFoundError:
+            raise GoneError(segment.path, was_held=bool(partition.hold)) from None
+        view, wanted = partition.view, self._wanted
+        names = [name for name, _ in VIEWS[view]]
+        try:
+            scanner = Scanner(
+                file,
+                segment.number,
+                segment.size,
+                partition.seed,
+                decompress=Decompressor(dict(partition.dictionaries)).decompress,
+                want_bodies=self._wants_bodies(view),
+            )
+            live = LiveRuns(segment.live)
+            if view == "messages":
+                made = MessageBatches(schema, segment.number, partition.names, wanted)
+                yield from made.read(scanner, live, segment.end_id)
+            elif view == "transactions":
+                rows = (
+                    row
+                    for batch in scanner.batches()
+                    for row in operation_rows(batch, segment.number, partition.names, wanted)
+                )
+                yield from batches_of(rows, names, schema)
+            else:
+                found = segment_findings(
+                    scanner,
+                    segment.name,
+                    segment.number,
+                    live,
+                    partition.names,
+                    partition.store_id,
+                )
+                yield from batches_of(found, names, schema)
+        finally:
+            file.close()
+
+    def _wants_bodies(self, view: str) -> bool:
+        if view == "findings":
+            # To see whether they can be decompressed.
+            return True
+        return self._options.bodies and "body" in self._schema.fieldNames()

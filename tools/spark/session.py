@@ -1,0 +1,60 @@
+"""A Spark session that knows the format `amqpstore`, on this machine or on a cluster."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+
+from pyspark.sql import SparkSession
+
+from tools.spark.java import java_home
+from tools.spark.source import AmqpstoreSource
+
+_SETTINGS = {
+    "spark.sql.python.filterPushdown.enabled": "true",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+}
+
+_LOCAL_SETTINGS = {
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.sql.shuffle.partitions": str(os.cpu_count() or 1),
+}
+"""Where driver and executors are one process: nothing listens to others."""
+
+_LOGGING = os.path.join(os.path.dirname(os.path.abspath(__file__)), "log4j2.properties")
+
+
+def session(
+    master: str = "local[*]",
+    *,
+    name: str = "amqpstore",
+    settings: Mapping[str, str] | None = None,
+) -> SparkSession:
+    """The session of this process, made where there is none yet.
+
+    Args: master, as `spark-submit --master` has it; settings, that win over those of this module.
+    Raises: NoJavaError.
+    """
+    is_local = master.startswith("local")
+    if is_local:
+        os.environ["JAVA_HOME"] = java_home()
+        # Executors run the same Python, with the same packages.
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    builder = SparkSession.builder.appName(name).master(master)
+    chosen = _SETTINGS | (_LOCAL_SETTINGS if is_local else {}) | dict(settings or {})
+    if is_local:
+        chosen.setdefault("spark.driver.extraJavaOptions", f"-Dlog4j2.configurationFile={_LOGGING}")
+    for key, value in chosen.items():
+        builder = builder.config(key, value)
+    spark = builder.getOrCreate()
+    register(spark)
+    return spark
+
+
+def register(spark: SparkSession) -> None:
+    """Make `spark.read.format("amqpstore")` and the like known to a session."""
+    spark.dataSource.register(AmqpstoreSource)
