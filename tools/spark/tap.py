@@ -37,8 +37,8 @@ from amqpstore.errors import NotAStoreError, StoreError
 from amqpstore.filenames import FIRST_COMPACTED, SEGMENTS, segment_number, segment_path
 from amqpstore.records import OperationKind, checksum_seed
 from tools.offline.catalog import CatalogImage
+from tools.offline.instant import at_one_instant
 from tools.offline.reading import ReadOnlyFiles
-from tools.offline.snapshot import copy_catalog
 from tools.spark.envelopes import EnvelopeColumns
 from tools.spark.hold import SUFFIX, hold, link_new, touch
 from tools.spark.messages import QueueName
@@ -270,7 +270,7 @@ class TapReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _learn(self) -> None:
         """What the catalog says by now of queues and dictionaries; deleted ones stay known."""
         with tempfile.TemporaryDirectory(prefix="amqpstore-tap-") as directory:
-            copy_catalog(self._directory, directory)
+            at_one_instant(self._directory, directory, lambda: None)
             catalog = CatalogImage(directory)
             try:
                 hidden = set(catalog.rows("prepared"))
