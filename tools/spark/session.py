@@ -20,6 +20,7 @@ _SETTINGS = {
 
 _LOCAL_SETTINGS = {
     "spark.driver.host": "127.0.0.1",
+    "spark.python.unix.domain.socket.enabled": "true",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.sql.shuffle.partitions": str(os.cpu_count() or 1),
 }
