@@ -12,6 +12,8 @@ from tools.check import command as check
 from tools.copying import copy_command, restore_command
 from tools.drill import command as drill
 from tools.inspect import command as inspect
+from tools.jobs.archive import archive_command, as_of_command, replay_command
+from tools.jobs.report import command as report
 from tools.repair import command as repair
 from tools.stats import command as stats
 from tools.transfer import export_command, import_command, publish_command
@@ -29,6 +31,10 @@ _VERBS = {
     "publish": (publish_command, "publish exported messages to a broker"),
     "compact": (compact, "give back the room that a stopped store does not need"),
     "upgrade": (upgrade, "say which format a store has, and bring it to this version's"),
+    "archive": (archive_command, "write the log of a store to Parquet files, on Spark"),
+    "replay": (replay_command, "publish a time of an archive again"),
+    "as-of": (as_of_command, "say what a queue held at a time, by an archive"),
+    "report": (report, "draw what is in a store, as a page of HTML, on Spark"),
     "drill": (drill, "break a store that may be broken, and see what survives"),
     "bench": (bench, "measure a broker, ours or another"),
 }

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections import Counter
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from amqpstore import marker
 from amqpstore.compression import Decompressor, body_size
@@ -107,28 +108,51 @@ def check(
     Raises: NotAStoreError, FormatVersionError, StoreLockedError, SnapshotError, OSError: nothing
     could be checked.
     """
-    if not os.path.isdir(directory):
-        reason = "it is a file" if os.path.exists(directory) else "it is not there"
-        raise NotAStoreError(directory, reason)
-    with ExitStack() as stack:
-        if live:
-            snapshot = Snapshot(directory)
-            stack.callback(snapshot.close)
-            files: Files = snapshot.files
-            catalog = snapshot.catalog_path
-        else:
-            if not is_held:
-                stack.enter_context(held(directory))
-            files = ReadOnlyFiles()
-            catalog = os.path.join(directory, CATALOG)
+    with opened(directory, live=live, is_held=is_held) as (files, catalog):
         started, cpu = time.monotonic(), time.process_time()
-        checked = _Check(directory, files, catalog, tell, is_live=live).run()
+        checked = StoreCheck(directory, files, catalog, tell, is_live=live).run()
         checked.seconds = time.monotonic() - started
         checked.cpu_seconds = time.process_time() - cpu
         return checked
 
 
-class _Check:
+@contextlib.contextmanager
+def opened(directory: str, *, live: bool, is_held: bool = False) -> Iterator[tuple[Files, str]]:
+    """The files that are checked, and the directory of the catalog; brokers stay out meanwhile.
+
+    Args and raises: as `check`.
+    """
+    if not os.path.isdir(directory):
+        reason = "it is a file" if os.path.exists(directory) else "it is not there"
+        raise NotAStoreError(directory, reason)
+    if not live:
+        with contextlib.nullcontext() if is_held else held(directory):
+            yield ReadOnlyFiles(), os.path.join(directory, CATALOG)
+        return
+    snapshot = Snapshot(directory)
+    try:
+        yield snapshot.files, snapshot.catalog_path
+    finally:
+        snapshot.close()
+
+
+class SegmentJob(NamedTuple):
+    """A segment that is to be read: see `SegmentReader.read`. `size` is that of its file."""
+
+    number: int
+    size: int
+    end: int | None
+    least: int
+    is_open: bool
+
+
+class StoreCheck:
+    """One check. What takes long is in methods of its own, to be done elsewhere.
+
+    Args: catalog, the directory that it is in; is_live, whether files and catalog are those of a
+    snapshot.
+    """
+
     def __init__(
         self, directory: str, files: Files, catalog: str, tell: Tell, *, is_live: bool
     ) -> None:
@@ -141,9 +165,16 @@ class _Check:
         self._findings = self._out.findings
         self._rows: Rows | None = None
         self._segments: dict[int, Segment] = {}
+        self._live: list[Live] = []
         self._left_over: set[int] = set()
 
     def run(self) -> Checked:
+        """All of it. Raises: NotAStoreError, FormatVersionError, OSError."""
+        self.prepare()
+        return self.finish(self._segment_jobs())
+
+    def prepare(self) -> None:
+        """What comes before the segments: the marker, the catalog and names. Raises: as `run`."""
         marked = self._read_marker()
         self._numbers = self._list_segments()
         if marked is None and not self._numbers and not list(self._findings):
@@ -165,14 +196,17 @@ class _Check:
         self._out.store_id, self._out.rows = self._store_id, rows
         self._out.damaged_rows = self._damaged_rows
         self._check_names()
-        history = self._read_segments()
-        index = IndexChecker(self._files, self._directory, self._seed, self._findings)
+
+    def finish(self, jobs: Sequence[SegmentJob]) -> Checked:
+        """Everything else."""
+        rows = self._rows
+        history = self._read_segments(jobs)
         if rows is None:
-            self._out.index_files = index.check_unrowed()
+            self._out.index_files = self._index_checker().check_unrowed()
             text = "without the catalog no queues, references and counters can be compared"
             self._findings.add("not-compared", FILE, text)
             return self._out
-        self._compare(rows, history, index)
+        self._compare(rows, history)
         return self._out
 
     # The marker, and which store it is.
@@ -317,41 +351,52 @@ class _Check:
         expected = {int(key) for key in rows["segments"]}
         return expected | (set(range(max(start, 1), last + 1)) if last else set())
 
-    def _read_segments(self) -> History:
+    def _segment_jobs(self) -> list[SegmentJob]:
+        """The segments that should be there, and those that are, in the order of their numbers."""
         rows = self._rows
         numbers = set(self._numbers) - self._left_over
         if rows is not None:
             numbers |= self._expected(rows)
-        sizes = {number: self._size(number) for number in numbers}
         last = max((one for one in self._numbers if one < FIRST_COMPACTED), default=0)
+        jobs = []
+        for number in sorted(numbers):
+            end, least = self._ends(rows, number)
+            is_open = number == last and (end is None or self._is_live)
+            jobs.append(SegmentJob(number, self._size(number), end, least, is_open))
+        return jobs
+
+    def _read_segments(self, jobs: Sequence[SegmentJob]) -> History:
+        rows = self._rows
         reader = SegmentReader(
             self._files,
             self._directory,
             self._findings,
             store_id=self._store_id,
             seed=self._seed,
-            measure=_measure(rows),
+            measure=measure_of(rows),
         )
         log = LogChecker(rows, self._findings)
         position = self._position(rows)[0] if rows else 0
-        total, done = sum(sizes.values()), 0
-        for number in sorted(numbers):
-            self._tell(segment_name(number), done, total)
-            end, least = self._ends(rows, number)
-            is_open = number == last and (end is None or self._is_live)
-            segment = reader.read(number, end=end, least=least, is_open=is_open)
-            done += sizes[number]
+        total, done = sum(job.size for job in jobs), 0
+        for job in jobs:
+            self._tell(segment_name(job.number), done, total)
+            segment = reader.read(job.number, end=job.end, least=job.least, is_open=job.is_open)
+            done += job.size
             if segment is not None:
-                self._segments[number] = segment
-                self._out.segments += 1
-                self._out.segment_bytes += sizes[number]
+                self._note(segment, job.size)
                 if not segment.is_compacted:
                     log.check(segment)
-                if number != position:
+                if job.number != position:
                     # They are many, and nobody looks at them again.
                     segment.scanned.batches = []
         self._tell("", total, total)
         return log.history
+
+    def _note(self, segment: Segment, size: int) -> None:
+        """A segment was read."""
+        self._segments[segment.number] = segment
+        self._out.segments += 1
+        self._out.segment_bytes += size
 
     def _ends(self, rows: Rows | None, number: int) -> tuple[int | None, int]:
         """Where a segment's end is noted to be, and how large it is at least."""
@@ -375,29 +420,56 @@ class _Check:
 
     # All against all.
 
-    def _compare(self, rows: Rows, history: History, index: IndexChecker) -> None:
+    def _compare(self, rows: Rows, history: History) -> None:
         self._tell("index files", 0, 0)
-        live: list[Live] = [one for of_file in index.check(rows) for one in of_file]
+        is_whole = self._check_index(rows, history)
         self._out.index_files = len(rows["index"])
         self._tell("references", 0, 0)
         check_position(rows, self._segments, self._findings)
-        is_whole = index.is_whole and not any(table == "index" for table, _ in self._damaged_rows)
+        is_whole = self._is_index_whole(is_whole)
         if not is_whole:
             text = "what all index files hold is not known, so references cannot be counted anew"
             self._findings.add("not-compared", INDEX, text)
-        references = ReferenceChecker(rows, self._segments, history, self._findings)
-        references.check(live, is_whole=is_whole)
+        self._check_references(rows, history, is_whole=is_whole)
         self._check_queues(rows, history)
-        damaged = {key for table, key in self._damaged_rows if table == "segments"}
-        marks = MarkChecker(self._files, self._directory, self._segments, damaged, self._findings)
-        marks.check(rows)
-        holdings = Holdings(live, history)
+        self._check_marks(rows)
+        holdings = self._holdings(history)
         check_prepared(rows, holdings, history, self._findings)
         owned = rows["queues"].keys() - rows["prepared"].keys()
         self._out.prepared = len(rows["prepared"])
         self._out.queues = len({_named(rows["queues"][key]) or key for key in owned})
         self._out.messages = sum(holdings.count(int(key)) for key in owned)
         self._out.is_compared = True
+
+    def _index_checker(self) -> IndexChecker:
+        return IndexChecker(self._files, self._directory, self._seed, self._findings)
+
+    def _check_index(self, rows: Rows, _history: History) -> bool:
+        """Read all index files. Returns whether it is known what every queue holds."""
+        index = self._index_checker()
+        self._live = [one for of_file in index.check(rows) for one in of_file]
+        return index.is_whole
+
+    def _is_index_whole(self, is_whole: bool) -> bool:
+        """Whether that is so, rows that are damaged considered."""
+        return is_whole and not any(table == "index" for table, _ in self._damaged_rows)
+
+    def _check_references(self, rows: Rows, history: History, *, is_whole: bool) -> None:
+        references = ReferenceChecker(rows, self._segments, history, self._findings)
+        references.check(self._live, is_whole=is_whole)
+
+    def _check_marks(self, rows: Rows) -> None:
+        marks = MarkChecker(
+            self._files, self._directory, self._segments, self._damaged_accounts, self._findings
+        )
+        marks.check(rows)
+
+    @property
+    def _damaged_accounts(self) -> set[str]:
+        return {key for table, key in self._damaged_rows if table == "segments"}
+
+    def _holdings(self, history: History) -> Holdings:
+        return Holdings(self._live, history)
 
     def _check_queues(self, rows: Rows, history: History) -> None:
         findings = self._findings
@@ -419,7 +491,7 @@ class _Check:
             findings.add("queue-id-too-low", FILE, text, queue_id=highest)
 
 
-def _measure(rows: Rows | None) -> Callable[[bytes], int]:
+def measure_of(rows: Rows | None) -> Callable[[bytes], int]:
     """How large a body was before it was compressed. Without the catalog, and so without its
     dictionaries, it is only asked."""
     if rows is None:

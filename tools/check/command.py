@@ -5,7 +5,9 @@ from __future__ import annotations
 import argparse
 
 from tools.check.board import board
-from tools.check.check import Checked, check
+from tools.check.check import Checked
+from tools.check.engine import engine
+from tools.jobs.options import add_engine
 from tools.offline import terminal
 from tools.offline.exits import DAMAGED, OK, USAGE, run_tool
 from tools.offline.json_output import write_json
@@ -27,6 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--live", action="store_true", help="while a broker runs on DIR: check a snapshot"
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
+    add_engine(parser, "segments and index files are spread over a cluster")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -37,8 +40,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _check(arguments: argparse.Namespace) -> int:
-    with board() as tell:
-        checked = check(arguments.directory, live=arguments.live, tell=tell)
+    with board() as tell, engine(arguments) as check_store:
+        checked = check_store(arguments.directory, live=arguments.live, tell=tell)
     if arguments.json:
         write_json(as_json(checked))
     else:

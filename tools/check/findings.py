@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 
@@ -133,6 +133,10 @@ class Findings:
         queue = self.names.get(queue_id, "")
         found = Finding(code, file, text, offset, queue_id, queue, message_id, sequence, messages)
         self._found.append(found)
+
+    def extend(self, found: Iterable[Finding]) -> None:
+        """Note findings that were made elsewhere."""
+        self._found.extend(found)
 
     def of(self, severity: Severity) -> list[Finding]:
         """Those of a severity."""

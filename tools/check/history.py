@@ -10,6 +10,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
+from typing import NamedTuple
 
 from amqpstore.log import START, Position
 from amqpstore.records import Operation, OperationKind
@@ -60,6 +61,16 @@ class History:
         return count
 
 
+class LogPlace(NamedTuple):
+    """What came before a place in the log: the highest LSN and id, whether any of it `is_behind`
+    the position, and of queues by id the sequence that is next."""
+
+    lsn: int
+    message_id: int
+    is_behind: bool
+    next_sequences: dict[int, int]
+
+
 class LogChecker:
     """Reads the log's segments in their order.
 
@@ -82,6 +93,30 @@ class LogChecker:
         self._message_id = 0
         self._is_behind = False
         self.history = History()
+
+    def resume(self, place: LogPlace) -> None:
+        """Go on somewhere in the log, with a history of its own."""
+        self._lsn, self._message_id, self._is_behind = place[:3]
+        self.history = History(dict(place.next_sequences))
+
+    def place(self) -> LogPlace:
+        """Where it is now."""
+        return LogPlace(self._lsn, self._message_id, self._is_behind, self.history.next_sequences)
+
+    def joined(self, before: LogPlace, after: LogPlace) -> LogPlace:
+        """What came before a place, and then what a segment there comes to when nothing did."""
+        known = dict(before.next_sequences)
+        for queue_id, sequence in after.next_sequences.items():
+            known[queue_id] = max(sequence, known.get(queue_id, 0))
+        if after.is_behind and not before.is_behind:
+            # From the position on the catalog says it, whatever came before.
+            known |= {queue_id: after.next_sequences[queue_id] for queue_id in self._heads}
+        return LogPlace(
+            max(before.lsn, after.lsn),
+            max(before.message_id, after.message_id),
+            before.is_behind or after.is_behind,
+            known,
+        )
 
     def check(self, segment: Segment) -> None:
         """The next segment of the log."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import struct
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from operator import ge
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from amqpstore.filenames import INDEX, index_key
 from amqpstore.files import Files
@@ -45,9 +45,17 @@ class IndexChecker:
 
     def check(self, rows: Rows) -> Iterator[list[Live]]:
         """What is live of each index file that has a row, in the order of queues and sequences."""
-        last: dict[int, int] = {}
-        in_order = sorted(rows["index"].items(), key=lambda item: (item[0][:20], item[1]["first"]))
-        for key, row in in_order:
+        return self.check_files(in_order(rows))
+
+    def check_files(
+        self, files: Sequence[tuple[str, Any]], last_end: int = 0
+    ) -> Iterator[list[Live]]:
+        """The same for some of them.
+
+        Args: last_end, where the one before the first one ends, of the same queue.
+        """
+        last = {int(files[0][0][:20]): last_end} if files else {}
+        for key, row in files:
             queue_id = int(key[:20])
             name = f"{INDEX}/{key}.index"
             fields = {field: row[field] for field in IndexState._fields}
@@ -171,6 +179,11 @@ class IndexChecker:
         if expires and not 0 < state.expires_ms <= min(expires):
             text = f"an entry expires at {min(expires)}, and its row says {state.expires_ms}"
             self._findings.add("index-row-differs", name, text, queue_id=queue_id)
+
+
+def in_order(rows: Rows) -> list[tuple[str, Any]]:
+    """Keys and rows of index files, by queue and sequence."""
+    return sorted(rows["index"].items(), key=lambda item: (item[0][:20], item[1]["first"]))
 
 
 def _ascends(column: array[int]) -> bool:

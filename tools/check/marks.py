@@ -45,7 +45,7 @@ class MarkChecker:
                 findings.add("row-orphaned", FILE, text)
                 continue
             if segment := self._segments.get(number):
-                self._check_offsets(segment, row)
+                self.check_offsets(segment, row)
             self._check_range(segment_name(number), row, account, last_end)
             last_end = max(last_end, row["end_id"])
         for key, row in rows["segments"].items():
@@ -63,7 +63,8 @@ class MarkChecker:
                 text = f"it has ids from {has_first} to {has_end - 1}, and is searched for those"
                 self._findings.add("marks-wrong", name, f"{text} from {first} to {end - 1}")
 
-    def _check_offsets(self, segment: Segment, row: Any) -> None:
+    def check_offsets(self, segment: Segment, row: Any) -> None:
+        """Where the table of one segment leads."""
         try:
             file = StoreFile(self._files, self._directory, segment.name, self._findings)
         except FileNotFoundError:

@@ -10,6 +10,7 @@ from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from itertools import groupby
+from operator import itemgetter
 from typing import Any
 
 from amqpstore.accounts import Account
@@ -38,6 +39,7 @@ class ReferenceChecker:
         self._history = history
         self._findings = findings
         row = rows["store"].get("position")
+        self._ranges: dict[int, list[tuple[int, int]]] = {}
         self.is_whole = True
         self._position_id = row["message_id"] if row else 1
         self._position_segment = row["segment"] if row else 0
@@ -46,23 +48,38 @@ class ReferenceChecker:
     def check(self, live: Sequence[Live], *, is_whole: bool) -> None:
         """Args: live, of all index files; is_whole, whether all of these could be read."""
         self.is_whole = is_whole
-        accounts = list(self._accounts())
+        accounts = list(self.accounts())
         by_id = sorted(live, key=lambda one: one.first_id)
         starts = [one.first_id for one in by_id]
         longest = max((len(one.sizes) for one in by_id), default=0)
         last_end = 0
         for account in accounts:
-            name = segment_name(account.number)
-            if account.first_id < last_end:
-                text = f"its ids from {account.first_id} on are another segment's too"
-                self._findings.add("account-differs", name, text)
-            last_end = max(last_end, account.end_id)
+            last_end = self.check_overlap(account, last_end)
             low = bisect_left(starts, account.first_id - longest)
             high = bisect_left(starts, account.end_id)
-            _AccountCheck(self, account, by_id[low:high]).run()
-        self._check_homes(accounts, by_id)
+            self.check_account(account, by_id[low:high])
+        numbers = {account.number for account in accounts}
+        # What is in segments whose accounts are damaged.
+        homeless = [
+            (run.first_id, run.end_id)
+            for number, segment in self._segments.items()
+            if number not in numbers
+            for run in segment.scanned.runs
+        ]
+        self.check_homes(accounts, sorted(homeless), by_id)
         for fresh in self._history.fresh:
-            self._check_fresh(fresh)
+            self.check_fresh(fresh)
+
+    def check_overlap(self, account: Account, last_end: int) -> int:
+        """Ids are in one account only. Returns where the ids end of all so far."""
+        if account.first_id < last_end:
+            text = f"its ids from {account.first_id} on are another segment's too"
+            self._findings.add("account-differs", segment_name(account.number), text)
+        return max(last_end, account.end_id)
+
+    def check_account(self, account: Account, live: Sequence[Live]) -> None:
+        """One segment against what is live, in the order of ids."""
+        _AccountCheck(self, account, live).run()
 
     def lost(self, live: Live, first_id: int, end_id: int, file: str, reason: str) -> None:
         """Messages of a queue are not there. What was acked since is not missed."""
@@ -90,7 +107,7 @@ class ReferenceChecker:
             messages=len(ids),
         )
 
-    def _accounts(self) -> Iterator[Account]:
+    def accounts(self) -> Iterator[Account]:
         """In the order of their ids. One that cannot be, for the size of its file, is left out."""
         accounts = [Account.of_row(row) for row in self._rows["segments"].values()]
         for account in sorted(accounts, key=lambda one: (one.first_id, one.number)):
@@ -105,20 +122,18 @@ class ReferenceChecker:
                 continue
             yield account
 
-    def _check_homes(self, accounts: Sequence[Account], by_id: Sequence[Live]) -> None:
-        """Every live message has a segment with an account."""
+    def check_homes(
+        self,
+        accounts: Sequence[Account],
+        homeless: Sequence[tuple[int, int]],
+        by_id: Sequence[Live],
+    ) -> None:
+        """Every live message has a segment with an account.
+
+        Args: homeless, ids of sound messages that no account has, the first and the one after the
+        last of each run, ascending.
+        """
         starts = [account.first_id for account in accounts]
-        numbers = {account.number for account in accounts}
-        # What is in segments whose accounts are damaged.
-        homeless = sorted(
-            (
-                run
-                for number, segment in self._segments.items()
-                if number not in numbers
-                for run in segment.scanned.runs
-            ),
-            key=lambda run: run.first_id,
-        )
         for live in by_id:
             wanted = live.first_id
             while wanted < live.end_id:
@@ -132,13 +147,18 @@ class ReferenceChecker:
                     self.lost(live, first, stop, FILE, "no segment has it")
                 wanted = end
 
-    def _check_fresh(self, fresh: Fresh) -> None:
+    def check_fresh(self, fresh: Fresh) -> None:
+        """A run that was put in a queue behind the position has its records."""
         operation = fresh.operation
         if f"{operation.queue_id:020}" not in self._rows["queues"]:
             return  # It was deleted.
         first, end = operation.first_id, operation.first_id + operation.message_count
         live = Live(operation.queue_id, operation.first_sequence, first, array("I"))
-        for start, stop in _missing(fresh.segment.scanned.runs, first, end):
+        segment = fresh.segment
+        if segment.number not in self._ranges:
+            runs = [(run.first_id, run.end_id) for run in segment.scanned.runs]
+            self._ranges[segment.number] = runs
+        for start, stop in _missing(self._ranges[segment.number], first, end):
             self.lost(live, start, stop, fresh.segment.name, "no sound record of it is there")
 
     def known_runs(self, segment: Segment) -> list[Ids]:
@@ -321,15 +341,17 @@ class _AccountCheck:
         return self._account.first_id + place if ids is None else ids[place]
 
 
-def _missing(runs: Sequence[Ids], first_id: int, end_id: int) -> Iterator[tuple[int, int]]:
+def _missing(
+    runs: Sequence[tuple[int, int]], first_id: int, end_id: int
+) -> Iterator[tuple[int, int]]:
     """What of a range of ids is in none of these runs, which ascend."""
     wanted = first_id
-    place = max(bisect_right(runs, first_id, key=lambda run: run.first_id) - 1, 0)
-    for run in runs[place:]:
-        if run.first_id >= end_id:
+    place = max(bisect_right(runs, first_id, key=itemgetter(0)) - 1, 0)
+    for first, end in runs[place:]:
+        if first >= end_id:
             break
-        if run.first_id > wanted:
-            yield wanted, run.first_id
-        wanted = max(wanted, run.end_id)
+        if first > wanted:
+            yield wanted, first
+        wanted = max(wanted, end)
     if wanted < end_id:
         yield wanted, end_id

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import functools
 import gc
 import logging
 import os
 import random
+import shutil
 import signal
 import sys
 import tempfile
+from collections.abc import Callable
 from types import FrameType
 
 from amqpstore import NotAStoreError, StoreError, StoreLockedError
@@ -19,9 +23,14 @@ from tools.drill.copying import copy_store
 from tools.drill.run import LeftOutError, Run, Settings
 from tools.drill.scenarios import SCENARIOS
 from tools.drill.verdict import Account
+from tools.jobs.options import SPARK, add_engine, require_spark
 
 _VIOLATED, _USAGE, _LOCKED, _NOT_A_STORE, _FAILED, _INTERRUPTED = 1, 2, 3, 4, 5, 130
 _DEFAULT_SECONDS = 60.0
+
+
+Engine = Callable[[str, Settings, Callable[[Run], None]], Account]
+"""Runs a scenario by name."""
 
 
 class UsageError(Exception):
@@ -61,6 +70,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--round", type=_positive(int), metavar="N", help="only this round of the seed"
     )
     parser.add_argument(
+        "--rounds", type=_positive(int), metavar="N", help="end after the first N rounds"
+    )
+    parser.add_argument(
         "--operations",
         type=_positive(int),
         metavar="N",
@@ -73,6 +85,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--work", metavar="DIR", help="where copies are made (default: the system's, for a while)"
     )
+    add_engine(parser, "all rounds but those of kill are spread over a cluster")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -109,11 +122,15 @@ def _run(arguments: argparse.Namespace) -> list[Account]:
     work = _checked_work(arguments.work, data)
     seed = arguments.seed or str(random.SystemRandom().randrange(1_000_000))
     seconds = arguments.seconds
-    if not (seconds or arguments.images or arguments.round):
+    if not (seconds or arguments.images or arguments.round or arguments.rounds):
         seconds = _DEFAULT_SECONDS
     accounts = []
-    for name in names:
-        with tempfile.TemporaryDirectory(prefix="amqpstore-drill-", dir=work) as directory:
+    with contextlib.ExitStack() as stack:
+        on_spark = _on_spark(arguments, stack) if arguments.engine == SPARK else None
+        for name in names:
+            directory = stack.enter_context(
+                tempfile.TemporaryDirectory(prefix="amqpstore-drill-", dir=work)
+            )
             settings = Settings(
                 seed,
                 directory,
@@ -122,20 +139,42 @@ def _run(arguments: argparse.Namespace) -> list[Account]:
                 arguments.round,
                 data,
                 arguments.operations,
+                arguments.rounds,
             )
-            if data:
-                copy_store(data, os.path.join(directory, "store"))
             with board(name, settings) as show:
-                one = Run(name, settings, show)
+                run_one = (on_spark and on_spark(name)) or _run_here
                 try:
-                    SCENARIOS[name].run(one)
+                    accounts.append(run_one(name, settings, show))
                 except LeftOutError as error:
                     if arguments.scenario != "all":
                         raise
-                    one.account.left_out = str(error)
-                accounts.append(one.end())
+                    accounts.append(Account(name, seed, left_out=str(error)))
             report.print_account(accounts[-1])
+            shutil.rmtree(directory)
     return accounts
+
+
+def _run_here(name: str, settings: Settings, show: Callable[[Run], None]) -> Account:
+    """Run a scenario in this process. Raises: LeftOutError, StoreError, OSError."""
+    if settings.data:
+        copy_store(settings.data, os.path.join(settings.work, "store"))
+    one = Run(name, settings, show)
+    SCENARIOS[name].run(one)
+    return one.end()
+
+
+def _on_spark(
+    arguments: argparse.Namespace, stack: contextlib.ExitStack
+) -> Callable[[str], Engine | None]:
+    """Says what runs a scenario on the cluster; None where it runs here."""
+    require_spark()
+    # Here, so that the other verbs start without Spark.
+    from tools.jobs.cluster import cluster
+    from tools.jobs.drill import ON_ONE_MACHINE, drill
+
+    spark = stack.enter_context(cluster(arguments.master, "drill"))
+    spread = functools.partial(drill, spark)
+    return lambda name: None if name in ON_ONE_MACHINE else spread
 
 
 def _checked_work(work: str | None, data: str | None) -> str | None:

@@ -13,6 +13,9 @@ from tools.drill.verdict import Account, Finding, Step
 _MOST_FINDINGS = 50
 """Of one run: then it ends, as everything else would only say it again."""
 
+OF_THE_STORE = ("messages in the store", "queues in the store")
+"""What an account says of the store that is drilled, and not of what was done."""
+
 _MOST_STEPS = 5_000
 """Of a timeline."""
 
@@ -25,7 +28,8 @@ class LeftOutError(Exception):
 class Settings:
     """What the command line said.
 
-    `seconds` and `images` bound a run; None is no bound. `round`: only this one, counted from 1.
+    `seconds`, `images` and `rounds` bound a run; None is no bound. `round`: only this one, counted
+    from 1.
     `operations`: length of the one history that is drilled, where a scenario has such.
     `data`: a real data directory, of which `work`, an empty directory, gets the copy.
     """
@@ -37,6 +41,7 @@ class Settings:
     round: int | None = None
     data: str | None = None
     operations: int | None = None
+    rounds: int | None = None
 
 
 class Run:
@@ -79,6 +84,8 @@ class Run:
             done.append(self.images / settings.images)
         if settings.seconds:
             done.append(self.elapsed_s / settings.seconds)
+        if settings.rounds:
+            done.append(self.account.did["rounds"] / settings.rounds)
         return min(1.0, max(done))
 
     def rounds(self) -> Iterator[random.Random]:
@@ -89,7 +96,7 @@ class Run:
             yield self.rng("round")
             self.account.did["rounds"] += 1
             number += 1
-            if self.settings.round:
+            if self.settings.round or number - 1 == self.settings.rounds:
                 return
 
     def rng(self, purpose: str) -> random.Random:
@@ -112,6 +119,19 @@ class Run:
         if (invariant, text) not in known:
             finding = Finding(invariant, text, where, self.command())
             self.account.findings.append(finding)
+
+    def join(self, account: Account) -> None:
+        """Note what a round did and found that ran elsewhere."""
+        ours = self.account
+        self.images += account.did["disks recovered"]
+        for what, count in account.did.items():
+            ours.did[what] = count if what in OF_THE_STORE else ours.did[what] + count
+        ours.checks.update(account.checks)
+        for found in account.findings:
+            known = {(finding.invariant, finding.text) for finding in ours.findings}
+            if (found.invariant, found.text) not in known and len(known) < _MOST_FINDINGS:
+                ours.findings.append(found)
+        ours.timeline += account.timeline[: max(_MOST_STEPS - len(ours.timeline), 0)]
 
     def step(self, step: Step) -> None:
         """Note what was done, and show how far the run is."""

@@ -28,6 +28,7 @@ class _HeldFile(ReadOnlyFile):
 
     def __init__(self, path: str, descriptor: int, size: int) -> None:
         super().__init__(path, descriptor)
+        self.descriptor = descriptor
         self._size = size
 
     def read(self, offset: int, size: int) -> bytes:
@@ -81,6 +82,10 @@ class HeldFiles(ReadOnlyFiles):
 
     def exists(self, path: str) -> bool:
         return path in self._files
+
+    def descriptors(self) -> dict[str, tuple[int, int]]:
+        """The descriptor and the size of every file, by its path."""
+        return {path: (file.descriptor, file.size()) for path, file in self._files.items()}
 
     def release(self) -> None:
         """Close every file."""

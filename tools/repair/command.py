@@ -9,6 +9,8 @@ from typing import Any
 
 from amqpstore.errors import NotAStoreError
 from tools.check.board import board
+from tools.check.engine import engine
+from tools.jobs.options import add_engine
 from tools.offline import terminal
 from tools.offline.exits import run_tool
 from tools.offline.holding import held
@@ -40,6 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what.add_argument("--apply", metavar="FILE", help="carry out the plan in FILE")
     what.add_argument("--undo", action="store_true", help="take the last repair back")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
+    add_engine(parser, "the check that a plan is made from is spread over a cluster")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -50,24 +53,25 @@ def run(arguments: argparse.Namespace) -> int:
 def _run(arguments: argparse.Namespace) -> None:
     directory = os.path.normpath(arguments.directory)
     if arguments.plan:
-        _plan(directory, arguments.plan, as_json=arguments.json)
+        _plan(directory, arguments)
     elif arguments.apply:
         _apply(directory, arguments.apply, as_json=arguments.json)
     else:
         _undo(directory, as_json=arguments.json)
 
 
-def _plan(directory: str, path: str, *, as_json: bool) -> None:
+def _plan(directory: str, arguments: argparse.Namespace) -> None:
+    path = arguments.plan
     if not os.path.isdir(directory):
         reason = "it is a file" if os.path.exists(directory) else "it is not there"
         raise NotAStoreError(directory, reason)
     inside = os.path.commonpath([os.path.abspath(directory), os.path.abspath(path)])
     if inside == os.path.abspath(directory):
         raise OSError(f"{path} is in the store itself. Name a file elsewhere.")
-    with board() as tell, held(directory):
-        plan = make_plan(directory, tell).plan
+    with board() as tell, engine(arguments) as check_store, held(directory):
+        plan = make_plan(directory, tell, check_store=check_store).plan
     write_durably(path, json.dumps(plan.as_json(), indent=1) + "\n")
-    if as_json:
+    if arguments.json:
         write_json({**_facts(plan), "steps": plan.steps, "queues": plan.queues})
         return
     # Here, so that the other verbs start without what it draws with.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -68,9 +68,16 @@ class Planned:
     layout: Layout | None = None
 
 
-def make_plan(directory: str, tell: Tell, *, made_ms: int | None = None) -> Planned:
+def make_plan(
+    directory: str,
+    tell: Tell,
+    *,
+    made_ms: int | None = None,
+    check_store: Callable[..., Checked] = check,
+) -> Planned:
     """Look at a store that the caller keeps brokers out of, and decide what to do about it.
 
+    Args: check_store, as `check`.
     Raises: NotAStoreError, FormatVersionError, UnfinishedError, UnknownStoreError, OSError.
     """
     if not os.path.isdir(directory):
@@ -79,7 +86,7 @@ def make_plan(directory: str, tell: Tell, *, made_ms: int | None = None) -> Plan
     if repair := unfinished(directory):
         raise UnfinishedError(directory, repair.name)
     files = listing(directory, tell)
-    checked = check(directory, is_held=True, tell=tell)
+    checked = check_store(directory, is_held=True, tell=tell)
     facts = gather(directory, checked, tell)
     made = time.time_ns() // 1_000_000 if made_ms is None else made_ms
     plan = Plan(facts.store_id.hex(), made, files)

@@ -1,0 +1,60 @@
+"""The page of the jobs: its tables are what the code has."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from tools import __main__ as program
+from tools.jobs.archive.events import EVENTS, SCHEMA
+from tools.jobs.options import SparkMissingError, require_spark
+
+ROOT = Path(__file__).parents[3]
+PAGE = (ROOT / "tools" / "jobs" / "README.md").read_text("utf-8")
+
+
+def table(heading: str) -> list[list[str]]:
+    """The rows of the table with this heading, without the marks."""
+    lines = PAGE[PAGE.index(heading) :].split("\n\n")[0].splitlines()[2:]
+    return [[cell.strip(" `") for cell in line.strip("|").split("|")] for line in lines]
+
+
+def test_the_columns_of_an_archive_are_those_of_its_files() -> None:
+    said = [(name, kind) for name, kind, _ in table("| column | type |")]
+    assert said == [
+        (one.name, one.dataType.simpleString()) for one in from_arrow_schema(SCHEMA).fields
+    ]
+
+
+def test_the_events_of_an_archive_are_those_that_are_written() -> None:
+    assert sorted(name for name, _ in table("| event |")) == sorted(EVENTS)
+
+
+def test_every_verb_is_one(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for verb, _ in table("| verb |"):
+        name = verb.split()[1]
+        monkeypatch.setattr("sys.argv", ["amqpstore", name, "--help"])
+        with pytest.raises(SystemExit):
+            program.main()
+        said = capsys.readouterr().out
+        assert "--master" in said
+        for option in re.findall(r"--\w+", verb):
+            assert option in said
+
+
+def test_without_spark_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    require_spark()
+    monkeypatch.setattr("importlib.util.find_spec", lambda _name: None)
+    with pytest.raises(SparkMissingError, match=r"pip install 'amqpstore\[spark\]'"):
+        require_spark()
+
+
+def test_other_verbs_start_without_spark() -> None:
+    code = "import sys, tools.__main__; sys.exit(bool({'pyspark', 'pyarrow'} & sys.modules.keys()))"
+    ended = subprocess.run([sys.executable, "-c", code], cwd=ROOT, timeout=60, check=False)
+    assert ended.returncode == 0

@@ -1,0 +1,86 @@
+"""What is where in an archive.
+
+    OUT/vhost=%2F/queue=orders/hour=2026-11-21-17/RUN-SEGMENT-PART-QUEUE_ID.parquet
+    OUT/_archive/000001.json        the manifest of run 1: which files it added
+    OUT/_archive/000002.prepared    run 2 is being committed
+    OUT/_archive/lock
+    OUT/_staging/000002-1f0c.../    files of run 2 that do not count yet
+
+Whoever reads the directory with Spark sees the first level as columns, and nothing that begins with
+an underscore. Names are escaped as Spark and Hive do it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import secrets
+from datetime import UTC, datetime
+from typing import NamedTuple
+
+MANIFESTS = "_archive"
+STAGING = "_staging"
+LOCK = "lock"
+PREPARED = ".prepared"
+COMMITTED = ".json"
+
+_ESCAPED = set("\"#%'*/:=?\\{}[]^\x7f") | {chr(code) for code in range(32)}
+_NULL = "__HIVE_DEFAULT_PARTITION__"
+_MOST_BYTES = 240
+"""Of a directory's name: file systems take 255."""
+
+
+class QueueName(NamedTuple):
+    """A stored queue: of a broker's queue with priorities each level is one. None: no name."""
+
+    vhost: str | None
+    queue: str | None
+
+
+def directory_of(name: QueueName, hour: str) -> str:
+    """Where events of a queue and an hour are, from the archive's directory on."""
+    return os.path.join(queue_directory(name), f"hour={hour}")
+
+
+def queue_directory(name: QueueName) -> str:
+    """The same for all hours."""
+    return os.path.join(_part("vhost", name.vhost), _part("queue", name.queue))
+
+
+def hour_of(time_ms: int) -> str:
+    """The hour of a time, in UTC."""
+    try:
+        return f"{datetime.fromtimestamp(time_ms // 1000, UTC):%Y-%m-%d-%H}"
+    except (ValueError, OverflowError, OSError):
+        return "9999-12-31-23"
+
+
+def file_name(run: int, segment: int, part: int, queue_id: int) -> str:
+    """Names ascend as the log does, for one queue."""
+    return f"{run:06}-{segment:010}-{part:04}-{queue_id}.parquet"
+
+
+def staging_name(run: int) -> str:
+    """Another one for each attempt."""
+    return f"{run:06}-{secrets.token_hex(8)}"
+
+
+def manifest_name(run: int, suffix: str = COMMITTED) -> str:
+    return f"{run:06}{suffix}"
+
+
+def _part(column: str, value: str | None) -> str:
+    return f"{column}={_NULL if not value else _short(_escaped(value))}"
+
+
+def _escaped(value: str) -> str:
+    """As Spark's ExternalCatalogUtils.escapePathName; what is no name of a file for us either."""
+    return "".join(f"%{ord(one):02X}" if one in _ESCAPED else one for one in value)
+
+
+def _short(escaped: str) -> str:
+    octets = escaped.encode("utf-8", "surrogateescape")
+    if len(octets) <= _MOST_BYTES:
+        return escaped
+    digest = hashlib.sha256(octets).hexdigest()[:16]
+    return f"{octets[: _MOST_BYTES - 17].decode('utf-8', 'ignore')}~{digest}"

@@ -1,0 +1,24 @@
+"""Times as people write them on a command line."""
+
+from __future__ import annotations
+
+import argparse
+from datetime import UTC, datetime
+
+
+def time_ms(text: str) -> int:
+    """A time in ms since 1970: ISO 8601, in UTC where it names no zone, or such a number.
+
+    Raises: argparse.ArgumentTypeError.
+    """
+    if text.isdecimal():
+        return int(text)
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no time: write 2026-11-21T17:00:00, or milliseconds since 1970"
+        ) from None
+    if found.tzinfo is None:
+        found = found.replace(tzinfo=UTC)
+    return round(found.timestamp() * 1000)

@@ -1,0 +1,158 @@
+"""Work that is spread over a Spark cluster, on this machine by default, and shown as it is done."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TypeVar
+
+from py4j.protocol import Py4JJavaError
+from pyspark import RDD
+from pyspark.sql import SparkSession
+
+from amqpstore.errors import StoreError
+from tools.jobs.options import SparkMissingError
+from tools.spark.java import NoJavaError
+from tools.spark.session import session
+
+_POLL_S = 0.1
+_TASK_BYTES = 256 << 20
+"""A task is to have no more, where there are enough items: what is done is counted by tasks."""
+
+_LEAST_BYTES = 256 << 10
+"""What an item weighs at least: some files are opened for it."""
+
+_RAISED = re.compile(r"[A-Za-z_][\w.]*(Error|Exception)\b.*:")
+
+_SETTINGS = {"spark.ui.showConsoleProgress": "false"}
+
+One = TypeVar("One")
+Other = TypeVar("Other")
+
+Tell = Callable[[int, int], None]
+"""Told how much of the work is done, and how much there is: in tasks of Spark."""
+
+
+class JobError(StoreError):
+    """A task failed, each time that it was tried."""
+
+    def __init__(self, error: Py4JJavaError) -> None:
+        text = str(error.java_exception.getMessage() or error)
+        # Of a Python traceback that is all that says anything.
+        lines = [line.strip() for line in text.splitlines() if line.strip()]
+        raised = [line for line in lines if _RAISED.match(line)]
+        super().__init__(f"a task of the job failed: {raised[-1] if raised else lines[0]}")
+
+
+class Cluster:
+    """A Spark session that jobs run on."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        self.spark = spark
+        self._context = spark.sparkContext
+
+    @property
+    def is_local(self) -> bool:
+        """Whether all of it is on this machine, and sees its processes."""
+        return str(self._context.master).startswith("local")
+
+    @property
+    def cores(self) -> int:
+        """Tasks that run at a time."""
+        return int(self._context.defaultParallelism)
+
+    def spread(self, items: Sequence[One], size_of: Callable[[One], int]) -> RDD[One]:
+        """Items in tasks of about the same number of bytes, neighbours together."""
+        weights = [max(size_of(item), _LEAST_BYTES) for item in items]
+        total = sum(weights)
+        tasks = min(len(items), max(total // _TASK_BYTES, 4 * self.cores, 1))
+        if total < self.cores * _LEAST_BYTES * 4:
+            tasks = 1
+        groups: list[list[One]] = []
+        done = 0
+        for item, weight in zip(items, weights, strict=True):
+            if not groups or done * tasks >= total * len(groups):
+                groups.append([])
+            groups[-1].append(item)
+            done += weight
+        parts = self._context.parallelize(groups, max(len(groups), 1))
+        return parts.flatMap(lambda group: group)
+
+    def one_by_one(self, items: Sequence[One]) -> RDD[One]:
+        """Each item in a task of its own."""
+        return self._context.parallelize(items, max(len(items), 1))
+
+    def by_group(
+        self,
+        items: Sequence[One],
+        size_of: Callable[[One], int],
+        work: Callable[[Iterable[One]], Other],
+        tell: Tell = lambda *_: None,
+    ) -> list[Other]:
+        """Have neighbouring items worked on together. Returns what came of each group."""
+
+        def of_task(some: Iterable[One]) -> Iterator[Other]:
+            yield work(some)
+
+        return self.collect(self.spread(items, size_of).mapPartitions(of_task), tell)
+
+    def broadcast(self, value: One) -> Callable[[], One]:
+        """A value that every task can get at."""
+        held = self._context.broadcast(value)
+        return lambda: held.value
+
+    def collect(self, rdd: RDD[One], tell: Tell = lambda *_: None) -> list[One]:
+        """All that comes of it. An interrupt ends its tasks. Raises: JobError."""
+        out: list[One] = []
+        failed: list[BaseException] = []
+
+        def work() -> None:
+            try:
+                out.extend(rdd.collect())
+            except Py4JJavaError as error:
+                failed.append(JobError(error))
+            except BaseException as error:  # noqa: BLE001 - raised in the caller's thread
+                failed.append(error)
+
+        thread = threading.Thread(target=work, daemon=True)
+        thread.start()
+        try:
+            while thread.is_alive():
+                thread.join(_POLL_S)
+                tell(*self._progress())
+        except BaseException:
+            self._context.cancelAllJobs()
+            thread.join()
+            raise
+        if failed:
+            raise failed[0]
+        return out
+
+    def _progress(self) -> tuple[int, int]:
+        """Tasks that are done, and all, of the stages that run now."""
+        tracker = self._context.statusTracker()
+        done = total = 0
+        for number in tracker.getActiveStageIds():
+            stage = tracker.getStageInfo(number)
+            if stage is not None:
+                done += stage.numCompletedTasks
+                total += stage.numTasks
+        return done, total
+
+
+@contextlib.contextmanager
+def cluster(master: str, name: str, **settings: str) -> Iterator[Cluster]:
+    """A session for one command, ended with it. Args: master, as `spark-submit --master` has it.
+
+    Raises: SparkMissingError, where there is no Java for it.
+    """
+    try:
+        spark = session(master, name=f"amqpstore {name}", settings={**_SETTINGS, **settings})
+    except NoJavaError as error:
+        raise SparkMissingError(str(error)) from None
+    try:
+        yield Cluster(spark)
+    finally:
+        spark.stop()

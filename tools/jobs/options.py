@@ -1,0 +1,47 @@
+"""Options that jobs have, known without Spark."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+
+from amqpstore.errors import StoreError
+
+PROCESS, SPARK = ENGINES = ("process", "spark")
+
+_LOCAL = "local[*]"
+
+
+class SparkMissingError(StoreError):
+    """Spark, or a Java for it, is not there."""
+
+
+def require_spark() -> None:
+    """Called before what needs Spark is imported. Raises: SparkMissingError."""
+    for package in ("pyspark", "pyarrow"):
+        if importlib.util.find_spec(package) is None:
+            raise SparkMissingError(
+                f"{package} is not installed, which this runs on: pip install 'amqpstore[spark]'"
+            )
+
+
+def add_engine(parser: argparse.ArgumentParser, what: str) -> None:
+    """Whether it runs on Spark. Args: what, that does then."""
+    parser.add_argument(
+        "--engine",
+        choices=ENGINES,
+        default=PROCESS,
+        help=f"process: this one; spark: {what} (default: %(default)s)",
+    )
+    add_master(parser)
+
+
+def add_master(parser: argparse.ArgumentParser) -> None:
+    """Where it runs."""
+    parser.add_argument(
+        "--master",
+        default=_LOCAL,
+        metavar="URL",
+        help="of a Spark cluster, whose executors have amqpstore installed and see the same "
+        "directories (default: %(default)s, this machine)",
+    )
