@@ -56,6 +56,7 @@ def test_the_example_is_killed_and_started_again(
     money.check(url)
 
 
+@pytest.mark.long
 def test_the_broker_is_killed_at_every_step(broker: BrokerProcess, money: Money) -> None:
     money.publish_orders(broker.url)
     pauses = [argument for step in STEPS for argument in ("--pause-at", step)]

@@ -1,6 +1,7 @@
 """`amqpstore inspect` on what real clients left: a broker that was killed, and one that runs."""
 
 import contextlib
+import functools
 import json
 import selectors
 import signal
@@ -81,6 +82,8 @@ def follower(broker: BrokerProcess) -> Generator[subprocess.Popen[bytes]]:
         stderr=subprocess.PIPE,
         # What was read and not yet asked for would not be waited for.
         bufsize=0,
+        # Who runs the tests in the background has Ctrl-C ignored, and so would it.
+        preexec_fn=functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
     )
     yield process
     if process.poll() is None:

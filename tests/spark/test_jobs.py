@@ -91,7 +91,7 @@ def test_a_check_finds_in_every_case_of_damage_what_one_process_finds(
         assert expected_of(outcome) == expected, case["name"]
 
 
-@pytest.mark.parametrize("most_broadcast", [1_000_000, 0])
+@pytest.mark.parametrize("most_broadcast", [pytest.param(1_000_000, marks=pytest.mark.long), 0])
 def test_a_check_finds_in_larger_stores_what_one_process_finds(
     cluster: Cluster, tmp_path: Path, most_broadcast: int
 ) -> None:
