@@ -1,6 +1,6 @@
 """One Spark session for all tests: it takes seconds to start.
 
-Tests in here are one group, so that with several workers they are all run by one of them.
+Each module in here is of the group `spark`, so that with several workers one of them runs them all.
 """
 
 import contextlib
@@ -15,14 +15,6 @@ from pyspark.sql import SparkSession
 from tests.broker_process import BrokerProcess
 
 Connect = Callable[[], pika.BlockingConnection]
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    here = Path(__file__).parent
-    for item in items:
-        if here in item.path.parents:
-            item.add_marker(pytest.mark.xdist_group("spark"))
-            item.add_marker(pytest.mark.timeout(300))
 
 
 @pytest.fixture(scope="session")
