@@ -6,7 +6,6 @@ import contextlib
 import aio_pika
 from aio_pika import DeliveryMode, ExchangeType, Message
 from aio_pika.abc import AbstractIncomingMessage
-from aio_pika.exceptions import CONNECTION_EXCEPTIONS
 
 from tests.broker_process import BrokerProcess
 from tests.interop.event_loop import asynchronous
@@ -71,8 +70,9 @@ async def test_an_iterator_goes_on_after_the_broker_was_killed(
                         broker.kill()
                         broker.start()
                         relay.target(broker.url)
-                    # What came before the kill cannot be acknowledged any more, and comes again.
-                    with contextlib.suppress(*CONNECTION_EXCEPTIONS):
+                    # What came before the kill cannot be acknowledged any more, and comes again:
+                    # the client says so with one of many errors, a bare Exception among them.
+                    with contextlib.suppress(Exception):
                         await message.ack()
                     if seen == set(numbers):
                         break

@@ -244,9 +244,8 @@ class Walk:
         return self.random.randbytes(size)
 
 
-@pytest.mark.parametrize(
-    "seed", [1, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(2, 12))]
-)
+@pytest.mark.long
+@pytest.mark.parametrize("seed", range(1, 12))
 def test_a_random_walk(broker: BrokerProcess, seed: int) -> None:
     walk = Walk(broker, seed)
     for _ in range(STEPS):

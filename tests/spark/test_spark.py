@@ -132,10 +132,7 @@ VIEWS = ("transactions", "queues", "segments", "findings")
 
 @pytest.mark.parametrize(
     "step",
-    [
-        step if step == "half-committed" else pytest.param(step, marks=pytest.mark.long)
-        for step in driver.STEPS
-    ],
+    [pytest.param(step, marks=pytest.mark.long) for step in driver.STEPS],
 )
 def test_every_message_is_moved_once_through_a_kill_of_the_driver(
     spark: SparkSession, broker: BrokerProcess, connect: Connect, tmp_path: Path, step: str
