@@ -77,6 +77,9 @@ class Relay:
             except OSError:
                 client.close()
                 continue
+            for end in (client, broker):
+                # As clients and the broker have it: small pieces wait for nothing.
+                end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             with self._lock:
                 self.accepted += 1
                 self._sockets |= {client, broker}

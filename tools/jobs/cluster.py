@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 from amqpstore.errors import StoreError
 from tools.jobs.options import SparkMissingError
 from tools.spark.java import NoJavaError
-from tools.spark.session import session
+from tools.spark.session import start
 
 _POLL_S = 0.1
 _TASK_BYTES = 256 << 20
@@ -25,8 +25,6 @@ _LEAST_BYTES = 256 << 10
 """What an item weighs at least: some files are opened for it."""
 
 _RAISED = re.compile(r"[A-Za-z_][\w.]*(Error|Exception)\b.*:")
-
-_SETTINGS = {"spark.ui.showConsoleProgress": "false"}
 
 One = TypeVar("One")
 Other = TypeVar("Other")
@@ -149,7 +147,7 @@ def cluster(master: str, name: str, **settings: str) -> Iterator[Cluster]:
     Raises: SparkMissingError, where there is no Java for it.
     """
     try:
-        spark = session(master, name=f"amqpstore {name}", settings={**_SETTINGS, **settings})
+        spark = start(master, name=f"amqpstore {name}", settings=settings, is_brief=True)
     except NoJavaError as error:
         raise SparkMissingError(str(error)) from None
     try:

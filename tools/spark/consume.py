@@ -31,7 +31,6 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from itertools import islice
 from typing import Any, NamedTuple
 
 import pika
@@ -53,6 +52,9 @@ Offset = dict[str, int]
 _HEADER = "x-spark"
 _NAMES = [name for name, _ in PROPERTIES]
 _FIRST_WAIT_S = 0.05
+_MOST_PREFETCH = 65_535
+
+_Delivered = tuple[pika.spec.Basic.Deliver | pika.spec.Basic.GetOk, pika.BasicProperties, bytes]
 
 
 class StagedError(Exception):
@@ -148,7 +150,6 @@ class ConsumeReader(DataSourceStreamReader):
         self._staged.clear()
         self._connection, self._channel = lock(self._options.url, self._options.stream)
         self._channel.queue_declare(self._staging, durable=True)
-        self._channel.tx_select()
         self._take_staged()
 
     def _live(self) -> BlockingChannel:
@@ -156,8 +157,7 @@ class ConsumeReader(DataSourceStreamReader):
         return self._channel
 
     def _take_staged(self) -> None:
-        channel = self._live()
-        for method, properties, body in _all_of(channel, self._staging):
+        for method, properties, body in _ready(self._live(), self._staging):
             self._staged.append(_of(method.delivery_tag or 0, properties, body, self._staging))
         indexes = [one.number for one in self._staged]
         if indexes != list(range(indexes[0], indexes[0] + len(indexes)) if indexes else ()):
@@ -165,26 +165,22 @@ class ConsumeReader(DataSourceStreamReader):
 
     def _drop(self, index: int) -> None:
         """Ack what Spark has committed: all before an index."""
-        channel, tag = self._live(), 0
+        tag = 0
         while self._staged and self._staged[0].number < index:
             tag = self._staged.popleft().tag
         if tag:
-            channel.basic_ack(tag, multiple=True)
-            channel.tx_commit()
+            self._live().basic_ack(tag, multiple=True)
         if self._staged and self._staged[0].number > index:
             reason = f"message {index} is not there, and message {self._staged[0].number} is"
             raise StagedError(self._staging, reason)
 
     def _claim(self, index: int, most: int) -> None:
         """Move messages from the queue to the stream's, as indexes from `index` on, all at once."""
-        channel = self._live()
-        connection = self._connection
-        assert connection is not None  # `_open` was called
-        taken = list(islice(_all_of(channel, self._options.queue), most))
-        if not taken:
-            # Spark asks again at once where it has nothing to do.
-            connection.process_data_events(_FIRST_WAIT_S)
-            return
+        connection = self._live().connection
+        # Of its own, so that one ack is for all that it took, and for nothing that is staged.
+        channel = connection.channel()
+        channel.tx_select()
+        taken = _ready(channel, self._options.queue, most)
         for place, (method, properties, body) in enumerate(taken):
             about = {
                 "index": index + place,
@@ -203,20 +199,36 @@ class ConsumeReader(DataSourceStreamReader):
             # copies of it elsewhere, or have it refused.
             staged = pika.BasicProperties(delivery_mode=2, headers={_HEADER: about})
             channel.basic_publish("", self._staging, body, staged)
-            channel.basic_ack(method.delivery_tag or 0)
-        channel.tx_commit()
-        self._take_staged()
+        if taken:
+            channel.basic_ack(taken[-1][0].delivery_tag or 0, multiple=True)
+            channel.tx_commit()
+        # What came behind the last one is given back with the channel.
+        channel.close()
+        if taken:
+            self._take_staged()
+        else:
+            # Spark asks again at once where it has nothing to do.
+            connection.process_data_events(_FIRST_WAIT_S)
 
 
-def _all_of(
-    channel: BlockingChannel, queue: str
-) -> Iterator[tuple[pika.spec.Basic.GetOk, pika.BasicProperties, bytes]]:
-    """What is ready in a queue, one by one."""
-    while True:
+def _ready(channel: BlockingChannel, queue: str, most: int = 0) -> list[_Delivered]:
+    """What is ready in a queue, unacked, in its order. Args: most, messages, about; 0: all.
+
+    A consumer brings it, as a get is a round trip for each message; that there is no more is what
+    a get says.
+    """
+    found: list[_Delivered] = []
+    channel.basic_qos(prefetch_count=min(most, _MOST_PREFETCH))
+    tag = channel.basic_consume(queue, lambda _, *delivered: found.append(delivered))
+    while not most or len(found) < most:
         method, properties, body = channel.basic_get(queue)
+        channel.connection.process_data_events(0)
         if method is None or properties is None or body is None:
-            return
-        yield method, properties, body
+            break
+        found.append((method, properties, body))
+    channel.basic_cancel(tag)
+    found.sort(key=lambda one: one[0].delivery_tag or 0)
+    return found
 
 
 def _of(tag: int, properties: pika.BasicProperties, body: bytes, queue: str) -> _Staged:

@@ -28,6 +28,9 @@ _LOCAL_SETTINGS = {
 
 _LOGGING = os.path.join(os.path.dirname(os.path.abspath(__file__)), "log4j2.properties")
 
+_STARTS_FAST = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
+"""For a Java that hands work out and ends soon: compiling well takes longer than it saves."""
+
 
 def session(
     master: str = "local[*]",
@@ -40,6 +43,22 @@ def session(
     Args: master, as `spark-submit --master` has it; settings, that win over those of this module.
     Raises: NoJavaError.
     """
+    spark = start(master, name=name, settings=settings)
+    register(spark)
+    return spark
+
+
+def start(
+    master: str,
+    *,
+    name: str,
+    settings: Mapping[str, str] | None = None,
+    is_brief: bool = False,
+) -> SparkSession:
+    """A session that does not know the format, which takes Spark a second more.
+
+    Args: is_brief, whether it is for one job whose work is done in Python.
+    """
     is_local = master.startswith("local")
     if is_local:
         os.environ["JAVA_HOME"] = java_home()
@@ -48,12 +67,11 @@ def session(
     builder = SparkSession.builder.appName(name).master(master)
     chosen = _SETTINGS | (_LOCAL_SETTINGS if is_local else {}) | dict(settings or {})
     if is_local:
-        chosen.setdefault("spark.driver.extraJavaOptions", f"-Dlog4j2.configurationFile={_LOGGING}")
+        java = f"-Dlog4j2.configurationFile={_LOGGING} {_STARTS_FAST if is_brief else ''}"
+        chosen.setdefault("spark.driver.extraJavaOptions", java.strip())
     for key, value in chosen.items():
         builder = builder.config(key, value)
-    spark = builder.getOrCreate()
-    register(spark)
-    return spark
+    return builder.getOrCreate()
 
 
 def register(spark: SparkSession) -> None:
