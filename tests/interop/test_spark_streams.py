@@ -5,6 +5,7 @@ Spark asks them for, in its order, and its checkpoint has what Spark's has. test
 drivers.
 """
 
+import contextlib
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field
 
@@ -19,10 +20,11 @@ from pyspark.sql.streaming.datasource import ReadMaxRows
 from tests.broker_process import BrokerProcess
 from tests.interop.relay import Relay
 from tools.pika_extras import XaResource
-from tools.spark.consume import ConsumeReader, Offset, StagedError
+from tools.spark.consume import ConsumeReader, Offset
 from tools.spark.options import ConsumeOptions, PublishOptions
 from tools.spark.publish import PublishStreamWriter
 from tools.spark.schemas import spark_schema
+from tools.spark.staged import StagedError
 
 COLUMNS = ("body", "properties")
 PROPERTIES = pika.BasicProperties(
@@ -120,7 +122,7 @@ def fill(channel: BlockingChannel, bodies: list[bytes]) -> None:
 
 
 def taken(channel: BlockingChannel, queue: str) -> list[tuple[pika.BasicProperties, bytes]]:
-    found = []
+    found: list[tuple[pika.BasicProperties, bytes]] = []
     while True:
         _, properties, body = channel.basic_get(queue, auto_ack=True)
         if properties is None or body is None:
@@ -139,10 +141,8 @@ def test_every_message_is_moved_once_wherever_the_driver_loses_the_broker(
         checkpoint = Checkpoint()
         cut = Cut(at)
         with Relay(broker.url, cut) as relay:
-            try:
+            with contextlib.suppress(AMQPError, OSError):
                 Driver(relay.url, checkpoint).run()
-            except (AMQPError, OSError):
-                pass
             is_cut = cut.seen >= at
         Driver(broker.url, checkpoint).run()
         found = taken(channel, "out")
@@ -167,7 +167,7 @@ def test_a_batch_of_any_size_is_taken_and_all_of_it(
     options = ConsumeOptions(broker.url, "in", "s", max_messages=1000)
     reader = ConsumeReader(options, spark_schema("consume", ("body", "redelivered")))
     end = reader.initialOffset()
-    found = []
+    found: list[bytes] = []
     while (start := end) != (end := reader.latestOffset(start, ReadMaxRows(1000))):
         assert end["index"] - start["index"] <= 1000
         for task in reader.partitions(start, end):

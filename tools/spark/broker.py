@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 import time
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import pika
 from pika.adapters.blocking_connection import BlockingChannel
@@ -16,6 +18,20 @@ LOCK_TIMEOUT_S = 60.0
 """A driver that was killed on another machine is noticed by its heartbeats at the latest."""
 
 _PAUSE_S = 0.2
+_PREFETCH = 2000
+
+
+class Delivered(NamedTuple):
+    """A message that is to be acked."""
+
+    method: pika.spec.Basic.Deliver | pika.spec.Basic.GetOk
+    properties: pika.BasicProperties
+    body: bytes
+
+    @property
+    def tag(self) -> int:
+        """Its delivery tag."""
+        return self.method.delivery_tag or 0
 
 
 class StreamLockedError(Exception):
@@ -74,3 +90,41 @@ def lock(
             connection.sleep(_PAUSE_S)
         else:
             return connection, channel
+
+
+def ready(
+    channel: BlockingChannel, queue: str, most: int = sys.maxsize, *, most_bytes: int = sys.maxsize
+) -> list[Delivered]:
+    """What is ready in a queue, unacked, in its order.
+
+    Consumers bring it, as a get is a round trip for each message; that there is no more is what a
+    get says. Args: most, messages, about; most_bytes, of bodies, about. Raises: AMQPError.
+    """
+    found: list[Delivered] = []
+    is_empty = False
+    while not is_empty and len(found) < most and sum(len(one.body) for one in found) < most_bytes:
+        is_empty = _some(channel, queue, min(most - len(found), _PREFETCH), found)
+    found.sort(key=lambda one: one.tag)
+    return found
+
+
+def _some(channel: BlockingChannel, queue: str, prefetch: int, found: list[Delivered]) -> bool:
+    """Add about so many. Returns whether there are no more."""
+    brought: list[Delivered] = []
+    channel.basic_qos(prefetch_count=prefetch)
+    consumer = channel.basic_consume(queue, lambda _, *one: brought.append(Delivered(*one)))
+    is_empty = False
+    # Until nothing can be on its way, as that would be given back. A consumer that is brought
+    # nothing, since another one is the only one that is active, leaves all to the gets.
+    for _ in range(prefetch):
+        if is_empty or len(brought) == prefetch:
+            break
+        method, properties, body = channel.basic_get(queue)
+        channel.connection.process_data_events(0)
+        if method is None or properties is None or body is None:
+            is_empty = True
+        else:
+            found.append(Delivered(method, properties, body))
+    channel.basic_cancel(consumer)
+    found += brought
+    return is_empty

@@ -26,12 +26,10 @@ as the driver can hold.
 from __future__ import annotations
 
 import contextlib
-import json
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from datetime import UTC, datetime
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
 
 import pika
 import pyarrow as pa
@@ -41,45 +39,22 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows
 from pyspark.sql.types import StructType
 
-from tools.spark.broker import lock, queue_name
-from tools.spark.envelopes import text_of
+from tools.pika_extras import Outgoing, publish
+from tools.spark.broker import Delivered, lock, queue_name, ready
 from tools.spark.options import ConsumeOptions
-from tools.spark.rows import batches_of
-from tools.spark.schemas import PROPERTIES, VIEWS, arrow_schema
+from tools.spark.schemas import arrow_schema
+from tools.spark.staged import Staged, StagedError, Taken, batches
 
 Offset = dict[str, int]
 
-_HEADER = "x-spark"
-_NAMES = [name for name, _ in PROPERTIES]
 _FIRST_WAIT_S = 0.05
-_MOST_PREFETCH = 65_535
-
-_Delivered = tuple[pika.spec.Basic.Deliver | pika.spec.Basic.GetOk, pika.BasicProperties, bytes]
-
-
-class StagedError(Exception):
-    """The stream's queue is not as this module leaves it."""
-
-    def __init__(self, queue: str, reason: str) -> None:
-        super().__init__(
-            f"queue {queue} of the stream: {reason}. Somebody else used it, or the checkpoint is "
-            "of another stream. Take another name for the stream, with a new checkpoint."
-        )
-
-
-class _Staged(NamedTuple):
-    """A message in the stream's queue: its index and delivery tag, and the row that it makes."""
-
-    number: int
-    tag: int
-    row: tuple[Any, ...]
 
 
 @dataclass
 class ConsumedPartition(InputPartition):
-    """Rows of a micro-batch."""
+    """A part of a micro-batch."""
 
-    rows: list[tuple[Any, ...]] = field(default_factory=list)
+    messages: list[Taken]
 
 
 class ConsumeReader(DataSourceStreamReader):
@@ -89,7 +64,7 @@ class ConsumeReader(DataSourceStreamReader):
         self._options = options
         self._schema = schema
         self._staging = queue_name(options.stream, "staging")
-        self._staged: deque[_Staged] = deque()
+        self._staged: deque[Staged] = deque()
         self._connection: pika.BlockingConnection | None = None
         self._channel: BlockingChannel | None = None
 
@@ -106,8 +81,8 @@ class ConsumeReader(DataSourceStreamReader):
         self._open()
         self._drop(start["index"])
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else self._options.max_messages
-        if not self._staged:
-            self._claim(start["index"], most)
+        if len(self._staged) < most:
+            self._claim(start["index"] + len(self._staged), most - len(self._staged))
         return {"index": start["index"] + min(len(self._staged), most)}
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
@@ -116,17 +91,16 @@ class ConsumeReader(DataSourceStreamReader):
         self._open()
         self._drop(start["index"])
         count = end["index"] - start["index"]
-        rows = [one.row for one in self._staged][:count]
-        if len(rows) < count:
-            reason = f"messages {start['index'] + len(rows)} to {end['index'] - 1} are not there"
+        taken = [one.taken for one in islice(self._staged, count)]
+        if len(taken) < count:
+            reason = f"messages {start['index'] + len(taken)} to {end['index'] - 1} are not there"
             raise StagedError(self._staging, reason)
         most = self._options.task_messages
-        return [ConsumedPartition(rows[place : place + most]) for place in range(0, count, most)]
+        return [ConsumedPartition(taken[place : place + most]) for place in range(0, count, most)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if isinstance(partition, ConsumedPartition):
-            names = [name for name, _ in VIEWS["consume"]]
-            yield from batches_of(partition.rows, names, arrow_schema(self._schema))
+            yield from batches(partition.messages, arrow_schema(self._schema))
 
     def commit(self, end: Offset) -> None:
         self._open()
@@ -157,8 +131,8 @@ class ConsumeReader(DataSourceStreamReader):
         return self._channel
 
     def _take_staged(self) -> None:
-        for method, properties, body in _ready(self._live(), self._staging):
-            self._staged.append(_of(method.delivery_tag or 0, properties, body, self._staging))
+        for one in ready(self._live(), self._staging):
+            self._staged.append(Staged.of(one, self._staging))
         indexes = [one.number for one in self._staged]
         if indexes != list(range(indexes[0], indexes[0] + len(indexes)) if indexes else ()):
             raise StagedError(self._staging, "its messages are not in the order of their indexes")
@@ -180,98 +154,20 @@ class ConsumeReader(DataSourceStreamReader):
         # Of its own, so that one ack is for all that it took, and for nothing that is staged.
         channel = connection.channel()
         channel.tx_select()
-        taken = _ready(channel, self._options.queue, most)
-        for place, (method, properties, body) in enumerate(taken):
-            about = {
-                "index": index + place,
-                "redelivered": bool(method.redelivered),
-                "exchange": method.exchange,
-                "routing_key": method.routing_key,
-                "delivery_tag": method.delivery_tag,
-                "properties": {
-                    name: value
-                    for name in _NAMES
-                    if (value := getattr(properties, name)) is not None
-                },
-                "queue": self._options.queue,
-            }
-            # In a header of their own, the publisher's properties cannot expire the message, send
-            # copies of it elsewhere, or have it refused.
-            staged = pika.BasicProperties(delivery_mode=2, headers={_HEADER: about})
-            channel.basic_publish("", self._staging, body, staged)
-        if taken:
-            channel.basic_ack(taken[-1][0].delivery_tag or 0, multiple=True)
+        delivered = ready(channel, self._options.queue, most, most_bytes=self._options.max_bytes)
+        publish(channel, self._to_stage(delivered, index))
+        if delivered:
+            channel.basic_ack(delivered[-1].tag, multiple=True)
             channel.tx_commit()
         # What came behind the last one is given back with the channel.
         channel.close()
-        if taken:
+        if delivered:
             self._take_staged()
-        else:
+        elif not self._staged:
             # Spark asks again at once where it has nothing to do.
             connection.process_data_events(_FIRST_WAIT_S)
 
-
-def _ready(channel: BlockingChannel, queue: str, most: int = 0) -> list[_Delivered]:
-    """What is ready in a queue, unacked, in its order. Args: most, messages, about; 0: all.
-
-    A consumer brings it, as a get is a round trip for each message; that there is no more is what
-    a get says.
-    """
-    found: list[_Delivered] = []
-    channel.basic_qos(prefetch_count=min(most, _MOST_PREFETCH))
-    tag = channel.basic_consume(queue, lambda _, *delivered: found.append(delivered))
-    while not most or len(found) < most:
-        method, properties, body = channel.basic_get(queue)
-        channel.connection.process_data_events(0)
-        if method is None or properties is None or body is None:
-            break
-        found.append((method, properties, body))
-    channel.basic_cancel(tag)
-    found.sort(key=lambda one: one[0].delivery_tag or 0)
-    return found
-
-
-def _of(tag: int, properties: pika.BasicProperties, body: bytes, queue: str) -> _Staged:
-    about: Any = (properties.headers or {}).get(_HEADER)
-    if not isinstance(about, Mapping) or not isinstance(about.get("index"), int):
-        raise StagedError(queue, "it has a message that is none of the stream's")
-    given = about["properties"]
-    row: dict[str, Any] = {name: _plain(given.get(name)) for name in _NAMES}
-    headers = given.get("headers")
-    if headers is not None:
-        row["headers"] = {key: text_of(_plain_header(value)) for key, value in headers.items()}
-    if isinstance(row["timestamp"], int):
-        row["timestamp"] *= 1_000_000
-    values = (
-        about["queue"],
-        about["delivery_tag"],
-        about["redelivered"],
-        about["exchange"],
-        about["routing_key"],
-        *(row[name] for name in _NAMES),
-        b"".join(pika.BasicProperties(**given).encode()),
-        body,
-    )
-    return _Staged(about["index"], tag, values)
-
-
-def _plain(value: Any) -> Any:
-    """A property as Arrow takes it."""
-    return int(value.timestamp()) if isinstance(value, datetime) else value
-
-
-def _plain_header(value: Any) -> Any:
-    """A header as JSON has it, as in the other views."""
-    if isinstance(value, datetime):
-        return int(value.replace(tzinfo=value.tzinfo or UTC).timestamp())
-    if isinstance(value, bytes):
-        return {"hex": value.hex()}
-    if isinstance(value, Mapping):
-        return {key: _plain_header(one) for key, one in value.items()}
-    if isinstance(value, list):
-        return [_plain_header(one) for one in value]
-    try:
-        json.dumps(value)
-    except TypeError:
-        return str(value)
-    return value
+    def _to_stage(self, delivered: Sequence[Delivered], index: int) -> Iterator[Outgoing]:
+        for number, one in enumerate(delivered, index):
+            taken = Taken.of(one, self._options.queue)
+            yield Outgoing("", self._staging, Staged.properties(number, taken), taken.body)

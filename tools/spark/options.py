@@ -125,14 +125,16 @@ class ConsumeOptions:
     """Of `spark.readStream` in mode consume: a queue of the broker at `url`.
 
     `stream` names this consumer: what it has taken stands in the broker under that name. A
-    micro-batch has up to `max_messages`; a task gets `task_messages` of them.
+    micro-batch has up to `max_messages`, and about `max_bytes` of bodies; a task gets
+    `task_messages` of them.
     """
 
     url: str
     queue: str
     stream: str
-    max_messages: int = 10_000
-    task_messages: int = 5_000
+    max_messages: int = 20_000
+    max_bytes: int = 64 << 20
+    task_messages: int = 10_000
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> ConsumeOptions:
@@ -141,8 +143,9 @@ class ConsumeOptions:
             url=required(options, "url", 'option("url", "amqp://USER:PASSWORD@HOST/VHOST")'),
             queue=required(options, "queue", "which queue to consume"),
             stream=required(options, "stream", "a name of your own for this consumer"),
-            max_messages=number(options, "max_messages", 10_000, least=1),
-            task_messages=number(options, "task_messages", 5_000, least=1),
+            max_messages=number(options, "max_messages", 20_000, least=1),
+            max_bytes=number(options, "max_bytes", 64 << 20, least=1),
+            task_messages=number(options, "task_messages", 10_000, least=1),
         )
 
 

@@ -22,6 +22,7 @@ import uuid
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import chain
 from typing import Any
 
 import pika
@@ -33,7 +34,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import Row, StructType
 
-from tools.pika_extras import XaResource, XaStatus, Xid
+from tools.pika_extras import Outgoing, XaResource, XaStatus, Xid, publish
 from tools.spark.broker import connect, locked, queue_name
 from tools.spark.options import OptionError, PublishOptions
 from tools.spark.schemas import ENVELOPE, PROPERTIES
@@ -48,10 +49,9 @@ _ONE_BATCH = 0
 
 @dataclass
 class Prepared(WriterCommitMessage):
-    """A task's branch, in hex; empty where it had no rows. `count` messages."""
+    """A task's branch, in hex; empty where there is nothing to be committed."""
 
     branch: str
-    count: int
 
 
 def check_columns(schema: StructType, options: PublishOptions) -> None:
@@ -79,24 +79,21 @@ class _Publisher:
     def write(self, iterator: Iterator[Row]) -> Prepared:
         first = next(iterator, None)
         if first is None:
-            return Prepared("", 0)
+            return Prepared("")
         xid = Xid.new(XID_FORMAT, self._prefix(), b"\0")
         connection = connect(self._options.url)
         try:
             channel = connection.channel()
             branch = XaResource(channel)
             branch.start(xid)
-            count = 0
-            for row in _with(first, iterator):
-                self._publish(channel, row.asDict())
-                count += 1
+            publish(channel, map(self._message, chain((first,), iterator)))
             branch.end(xid)
             if branch.prepare(xid) is XaStatus.RDONLY:
                 # Nothing of it was routed anywhere.
-                return Prepared("", count)
+                return Prepared("")
         finally:
             connection.close()
-        return Prepared(xid.global_id.hex(), count)
+        return Prepared(xid.global_id.hex())
 
     def decide(self, batch: int, branches: Collection[str]) -> None:
         """Commit a batch, or what is left of an earlier decision for it."""
@@ -142,16 +139,23 @@ class _Publisher:
         """What the names of the stream's branches begin with: 16 bytes."""
         return hashlib.sha256(self._stream.encode()).digest()[:16]
 
-    def _publish(self, channel: BlockingChannel, row: dict[str, Any]) -> None:
-        options = self._options
+    def _message(self, given: Row) -> Outgoing:
+        options, row = self._options, given.asDict()
         exchange = row.get("exchange", options.exchange)
         routing_key = row.get("routing_key", options.routing_key)
-        channel.basic_publish(
+        return Outgoing(
             options.exchange if exchange is None else exchange,
             options.routing_key if routing_key is None else routing_key,
-            bytes(row["body"]) if not isinstance(row["body"], str) else row["body"].encode(),
             properties_of(row),
+            _body_of(row["body"]),
         )
+
+
+def _body_of(value: Any) -> bytes:
+    """Raises: ValueError."""
+    if value is None:
+        raise ValueError("column body is null in a row: make it empty, or leave the row out")
+    return value.encode() if isinstance(value, str) else bytes(value)
 
 
 def properties_of(row: dict[str, Any]) -> pika.BasicProperties:
@@ -221,8 +225,3 @@ def _decide(channel: BlockingChannel, ledger: str, batch: int, branches: list[st
     body = json.dumps({"batch": batch, "branches": branches}).encode()
     channel.basic_publish("", ledger, body, pika.BasicProperties(delivery_mode=2), mandatory=True)
     channel.close()
-
-
-def _with(first: Row, rest: Iterator[Row]) -> Iterator[Row]:
-    yield first
-    yield from rest
