@@ -34,7 +34,7 @@ from tools.jobs.archive.archiving import archive
 from tools.jobs.archive.layout import QueueName
 from tools.jobs.archive.writing import SegmentItem, Written
 from tools.jobs.check import driver
-from tools.jobs.cluster import Cluster
+from tools.jobs.cluster import Cluster, JobError
 from tools.jobs.drill import drill
 from tools.jobs.report.gathering import gather
 from tools.jobs.report.page import page
@@ -51,6 +51,14 @@ _PERSISTENT = pika.BasicProperties(delivery_mode=2)
 @pytest.fixture(scope="session")
 def cluster(spark: SparkSession) -> Cluster:
     return Cluster(spark)
+
+
+def test_what_a_task_raised_is_said(cluster: Cluster) -> None:
+    def fail(number: int) -> int:
+        raise ValueError(f"number {number} is none")
+
+    with pytest.raises(JobError, match=r"a task of the job failed: ValueError: number 7 is none$"):
+        cluster.collect(cluster.one_by_one([7]).map(fail))
 
 
 def expected_of(outcome: Checked | Exception) -> dict[str, Any]:

@@ -8,8 +8,9 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeVar
 
-from py4j.protocol import Py4JJavaError
+from py4j.protocol import Py4JError
 from pyspark import RDD
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from amqpstore.errors import StoreError
@@ -25,6 +26,13 @@ _LEAST_BYTES = 256 << 10
 """What an item weighs at least: some files are opened for it."""
 
 _RAISED = re.compile(r"[A-Za-z_][\w.]*(Error|Exception)\b.*:")
+_CAUSED = "Caused by: "
+_NO_PYTHON = re.compile(r'Cannot run program "[^"]*".*')
+_NO_MODULE = "No module named"
+_HINT = (
+    "Executors run the Python that PYSPARK_PYTHON names, or else the one that this runs: "
+    "amqpstore[spark] has to be installed for it there"
+)
 
 One = TypeVar("One")
 Other = TypeVar("Other")
@@ -34,14 +42,22 @@ Tell = Callable[[int, int], None]
 
 
 class JobError(StoreError):
-    """A task failed, each time that it was tried."""
+    """Spark did not start, or a task failed, each time that it was tried."""
 
-    def __init__(self, error: Py4JJavaError) -> None:
-        text = str(error.java_exception.getMessage() or error)
-        # Of a Python traceback that is all that says anything.
-        lines = [line.strip() for line in text.splitlines() if line.strip()]
-        raised = [line for line in lines if _RAISED.match(line)]
-        super().__init__(f"a task of the job failed: {raised[-1] if raised else lines[0]}")
+    def __init__(self, what: str, error: Py4JError | PySparkException) -> None:
+        super().__init__(f"{what}: {_reason(str(error))}")
+
+
+def _reason(text: str) -> str:
+    """What of the tracebacks of Python and Java says anything."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    for line in lines:
+        if found := _NO_PYTHON.search(line):
+            return f"{found[0]}. {_HINT}"
+    raised = [line for line in lines if _RAISED.match(line)]
+    caused = [line.removeprefix(_CAUSED) for line in lines if line.startswith(_CAUSED)]
+    reason = (raised[-1:] or caused[:1] or lines[:1] or ["it does not say why"])[0]
+    return f"{reason}. {_HINT}" if _NO_MODULE in reason else reason
 
 
 class Cluster:
@@ -109,8 +125,8 @@ class Cluster:
         def work() -> None:
             try:
                 out.extend(rdd.collect())
-            except Py4JJavaError as error:
-                failed.append(JobError(error))
+            except (Py4JError, PySparkException) as error:
+                failed.append(JobError("a task of the job failed", error))
             except BaseException as error:  # noqa: BLE001 - raised in the caller's thread
                 failed.append(error)
 
@@ -144,12 +160,14 @@ class Cluster:
 def cluster(master: str, name: str, **settings: str) -> Iterator[Cluster]:
     """A session for one command, ended with it. Args: master, as `spark-submit --master` has it.
 
-    Raises: SparkMissingError, where there is no Java for it.
+    Raises: SparkMissingError, where there is no Java for it; JobError, where Spark does not start.
     """
     try:
         spark = start(master, name=f"amqpstore {name}", settings=settings, is_brief=True)
     except NoJavaError as error:
         raise SparkMissingError(str(error)) from None
+    except (Py4JError, PySparkException) as error:
+        raise JobError(f"Spark does not start on {master}", error) from None
     try:
         yield Cluster(spark)
     finally:

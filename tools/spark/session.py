@@ -60,13 +60,12 @@ def start(
     Args: is_brief, whether it is for one job whose work is done in Python.
     """
     is_local = master.startswith("local")
-    if is_local:
-        os.environ["JAVA_HOME"] = java_home()
-        # Executors run the same Python, with the same packages.
-        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ["JAVA_HOME"] = java_home(is_quiet=is_brief)
+    # Executors run the same Python, with the same packages.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.appName(name).master(master)
     chosen = _SETTINGS | (_LOCAL_SETTINGS if is_local else {}) | dict(settings or {})
-    if is_local:
+    if is_local or (is_brief and not {"SPARK_CONF_DIR", "SPARK_HOME"} & {*os.environ}):
         java = f"-Dlog4j2.configurationFile={_LOGGING} {_STARTS_FAST if is_brief else ''}"
         chosen.setdefault("spark.driver.extraJavaOptions", java.strip())
     for key, value in chosen.items():
