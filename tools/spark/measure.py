@@ -1,8 +1,9 @@
 """How fast Spark reads a store: `python -m tools.spark.measure DIR`.
 
-DIR may be made by `amqpstore bench store memory --messages 2000000 --keep --data DIR`. All rows of view `messages` are made and thrown away (format `noop`), several times in one session;
-the first time also starts Python on the executors. Processor time is that of this process and all
-below it, Spark's JVM and its Python workers: rows per second of it say what one free core would do.
+DIR may be made by `amqpstore bench store memory --messages 2000000 --keep --data DIR`. All rows of
+view `messages` are made and thrown away (format `noop`), several times in one session; the first
+time also starts Python on the executors. Processor time is that of this process and all below it,
+Spark's JVM and its Python workers: rows per second of it say what one free core would do.
 """
 
 from __future__ import annotations
