@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from pyspark.sql.datasource import InputPartition
 
-from amqpstore.filenames import FIRST_COMPACTED, SEGMENTS
+from amqpstore.filenames import FIRST_COMPACTED
 from tools.offline.image import StoreImage
 from tools.offline.reading import ReadOnlyFile
 from tools.offline.segments import SegmentHeader, SegmentImage, SegmentState
@@ -22,7 +22,7 @@ from tools.spark.live import Collector, LiveRuns, runs_of
 from tools.spark.messages import QueueName
 from tools.spark.options import ReadOptions
 from tools.spark.pushdown import Wanted
-from tools.spark.tables import findings_of, queue_rows, segment_rows
+from tools.spark.tables import queue_rows, segment_rows
 
 _TASKS = 8
 _LEAST_BYTES = 16 << 20
@@ -32,12 +32,11 @@ _MOST_BYTES = 128 << 20
 class SegmentTask(NamedTuple):
     """A segment to be read: `size` bytes of the file at `path`.
 
-    `name` is where it is in the store. Its ids end before `end_id`, 0 where that is not known.
+    Its ids end before `end_id`, 0 where that is not known.
     `live` is for `LiveRuns`.
     """
 
     number: int
-    name: str
     path: str
     size: int
     end_id: int
@@ -46,9 +45,10 @@ class SegmentTask(NamedTuple):
 
 @dataclass
 class StorePartition(InputPartition):
-    """What one task reads. `rows` are those that the driver has made already.
+    """What one task reads. `rows` are those that the driver has made already; of view `findings`
+    there is nothing to be said.
 
-    `store_id` is that of the store, None where nothing says it. `hold` is the directory of the
+    `hold` is the directory of the
     links, empty where the files are read in their place.
     """
 
@@ -57,13 +57,14 @@ class StorePartition(InputPartition):
     names: Mapping[int, QueueName] = field(default_factory=dict)
     dictionaries: Mapping[int, bytes] = field(default_factory=dict)
     seed: int = 0
-    store_id: bytes | None = None
     hold: str = ""
     rows: list[tuple[Any, ...]] = field(default_factory=list)
 
 
 def partitions(options: ReadOptions, wanted: Wanted) -> list[StorePartition]:
     """Raises: NotAStoreError, FormatVersionError, SnapshotError, HoldError, OSError."""
+    if options.view == "findings":
+        return [StorePartition(options.view)]
     with StoreImage.open(options.path, live=True) as image:
         return _Plan(image, options, wanted).partitions()
 
@@ -86,15 +87,13 @@ class _Plan:
             return [StorePartition(view, rows=list(segment_rows(image)))]
         images = [one for one in self._segments() if self._wanted.has_segment(one.number)]
         images = self._within_time(images)
-        live = self._live(images) if view in ("messages", "findings") else {}
+        live: dict[int, bytes] = {}
         if view == "messages":
+            live = self._live(images)
             images = [one for one in images if self._may_have_rows(live.get(one.number, b""))]
         held = self._hold(images)
         tasks = [self._task(one, held, live.get(one.number, b"")) for one in images]
-        found = [self._partition(group, held) for group in self._groups(tasks)]
-        if view == "findings":
-            found.append(StorePartition(view, rows=list(findings_of(image))))
-        return found
+        return [self._partition(group, held) for group in self._groups(tasks)]
 
     def _segments(self) -> list[SegmentImage]:
         """Those that the store reads, in the order of their ids."""
@@ -173,9 +172,7 @@ class _Plan:
 
     def _task(self, image: SegmentImage, held: str, live: bytes) -> SegmentTask:
         path = os.path.join(held, _name(image)) if held else os.path.abspath(image.path)
-        name = f"{SEGMENTS}/{_name(image)}"
-        end_id = image.end_id or 0
-        return SegmentTask(image.number, name, path, self._size(image), end_id, live)
+        return SegmentTask(image.number, path, self._size(image), image.end_id or 0, live)
 
     def _groups(self, tasks: list[SegmentTask]) -> Iterator[list[SegmentTask]]:
         """Neighbours, about as much together as a task reads."""
@@ -208,7 +205,6 @@ class _Plan:
             self._names,
             dictionaries,
             image.seed,
-            image.store_id.bytes if image.store_id else None,
             held,
         )
 

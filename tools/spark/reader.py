@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
@@ -11,7 +12,7 @@ from pyspark.sql.types import StructType
 from amqpstore.compression import Decompressor
 from amqpstore.errors import StoreError
 from tools.offline.reading import ReadOnlyFiles
-from tools.spark.damage import segment_findings
+from tools.spark.findings import finding_rows
 from tools.spark.hold import touch
 from tools.spark.live import LiveRuns
 from tools.spark.messages import MessageBatches
@@ -60,14 +61,18 @@ class StoreReader(DataSourceReader):
             # Spark's own: there was nothing to be read.
             return
         schema = arrow_schema(self._schema)
-        if not partition.segments:
-            yield from self._table(partition, schema)
+        if partition.view == "findings":
+            yield from self._table(finding_rows(self._options.path), schema)
+        if partition.rows:
+            yield from self._table(partition.rows, schema)
         for segment in partition.segments:
             yield from self._segment(partition, segment, schema)
 
-    def _table(self, partition: StorePartition, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-        names = [name for name, _ in VIEWS[partition.view]]
-        yield from batches_of(partition.rows, names, schema)
+    def _table(
+        self, rows: Iterable[tuple[Any, ...]], schema: pa.Schema
+    ) -> Iterator[pa.RecordBatch]:
+        names = [name for name, _ in VIEWS[self._options.view]]
+        yield from batches_of(rows, names, schema)
 
     def _segment(
         self, partition: StorePartition, segment: SegmentTask, schema: pa.Schema
@@ -78,8 +83,7 @@ class StoreReader(DataSourceReader):
             file = ReadOnlyFiles().open(segment.path)
         except FileNotFoundError:
             raise GoneError(segment.path, was_held=bool(partition.hold)) from None
-        view, wanted = partition.view, self._wanted
-        names = [name for name, _ in VIEWS[view]]
+        wanted = self._wanted
         try:
             scanner = Scanner(
                 file,
@@ -87,34 +91,17 @@ class StoreReader(DataSourceReader):
                 segment.size,
                 partition.seed,
                 decompress=Decompressor(dict(partition.dictionaries)).decompress,
-                want_bodies=self._wants_bodies(view),
+                want_bodies=self._options.bodies and "body" in self._schema.fieldNames(),
             )
-            live = LiveRuns(segment.live)
-            if view == "messages":
+            if partition.view == "messages":
                 made = MessageBatches(schema, segment.number, partition.names, wanted)
-                yield from made.read(scanner, live, segment.end_id)
-            elif view == "transactions":
+                yield from made.read(scanner, LiveRuns(segment.live), segment.end_id)
+            else:
                 rows = (
                     row
                     for batch in scanner.batches()
                     for row in operation_rows(batch, segment.number, partition.names, wanted)
                 )
-                yield from batches_of(rows, names, schema)
-            else:
-                found = segment_findings(
-                    scanner,
-                    segment.name,
-                    segment.number,
-                    live,
-                    partition.names,
-                    partition.store_id,
-                )
-                yield from batches_of(found, names, schema)
+                yield from self._table(rows, schema)
         finally:
             file.close()
-
-    def _wants_bodies(self, view: str) -> bool:
-        if view == "findings":
-            # To see whether they can be decompressed.
-            return True
-        return self._options.bodies and "body" in self._schema.fieldNames()

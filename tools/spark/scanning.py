@@ -8,6 +8,7 @@ the checksums and cuts the body out; whatever is not as it should be is left to 
 
 from __future__ import annotations
 
+import contextlib
 from array import array
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
@@ -83,9 +84,8 @@ class Batch:
 class Scanner:
     """Reads a segment's file: `size` bytes of it, from offset `start` on.
 
-    `heads` are the heads of messages, each once; `gaps` are the places that are no records, and
-    `unread` messages of sound records that do not fit together: offset, id, reason and whether it
-    is the body. Args: decompress, of bodies, raises ValueError; want_bodies, whether they are kept.
+    `heads` are the heads of messages, each once; `gaps` are the places that are no records.
+    Args: decompress, of bodies, raises ValueError; want_bodies, whether they are kept.
     """
 
     def __init__(
@@ -115,9 +115,6 @@ class Scanner:
         self._numbers: dict[bytes, int] = {}
         self.heads: list[bytes] = []
         self.gaps: list[Gap] = []
-        self.unread: list[tuple[int, int, str, bool]] = []
-        self.header: tuple[int, bytes] | None = None
-        """Where its SEGMENT record is, and the payload."""
 
     def batches(self) -> Iterator[Batch]:
         """What is in it. A batch without a TRANSACTION is given too. Raises: OSError."""
@@ -246,7 +243,6 @@ class Scanner:
     def _record(self, record: Record, payload: bytes) -> None:
         self._last[record.kind] = record.number
         if record.kind == Kind.SEGMENT:
-            self.header = record.offset, payload
             return
         if self._tag not in (-1, record.batch):
             self._finish()
@@ -269,18 +265,15 @@ class Scanner:
         """One whose body is compressed, or whose payload does not fit together."""
         body: bytes | None = None
         number, size = -1, 0
-        try:
+        with contextlib.suppress(ValueError):
             head_bytes = head_size(payload)
             number = self._number_of(payload[:head_bytes])
-            body = payload[head_bytes:]
+            stored = payload[head_bytes:]
             if record.flags & COMPRESSED:
-                size = body_size(body)
-                body = self._decompress(body) if self._want_bodies else b""
+                size = body_size(stored)
+                body = self._decompress(stored) if self._want_bodies else b""
             else:
-                size = len(body)
-        except ValueError as error:
-            body = None
-            self.unread.append((record.offset, record.number, str(error), number >= 0))
+                body, size = stored, len(stored)
         batch = self._batch
         batch.ids.append(record.number)
         batch.offsets.append(record.offset)

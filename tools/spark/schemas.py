@@ -119,12 +119,15 @@ VIEWS: dict[str, Sequence[tuple[str, str]]] = {
     ),
     "findings": (
         ("code", "string"),
+        ("severity", "string"),
         ("file", "string"),
         ("offset", "bigint"),
-        ("end", "bigint"),
         ("text", "string"),
+        ("queue", "string"),
         ("queue_id", "bigint"),
+        ("position", "bigint"),
         ("message_id", "bigint"),
+        ("messages", "bigint"),
     ),
     "tap": (
         ("lsn", "bigint"),

@@ -17,6 +17,7 @@ from server.protocol.content import BasicProperties, encode_properties
 from server.protocol.field_table import Timestamp
 from tests.unit.offline.stores import FIXTURES, create, open_store, publish, take
 from tests.unit.spark.views import Row, files_read, read
+from tools.check.check import check
 from tools.offline.image import StoreImage
 from tools.spark.options import OptionError
 
@@ -40,6 +41,10 @@ def live(rows: list[Row]) -> list[tuple[object, ...]]:
     return sorted(found, key=str)
 
 
+def finding_codes(directory: str) -> list[str]:
+    return [row["code"] for row in read(directory, view="findings")]
+
+
 LIVE = ("ready", "unacked", "prepared")
 
 
@@ -55,7 +60,7 @@ def test_live_messages_are_those_of_the_engine_in_every_fixture(name: str, tmp_p
             read(store)
         return
     assert live(read(store)) == wanted
-    read(store, view="findings")
+    assert finding_codes(store) == [found.code for found in check(store).findings]
 
 
 def test_a_busy_store_is_read_message_by_message(busy: str) -> None:
@@ -260,12 +265,17 @@ def test_damage_is_a_finding_and_a_row_that_says_so(busy: str) -> None:
     intact = [row for row in before if row != victim]
     assert sorted(map(str, intact)) == sorted(str(row) for row in after if row["checksum_ok"])
     found = read(busy, view="findings")
-    assert {row["code"] for row in found} == {"record-damaged", "message-lost"}
+    assert [row["code"] for row in found] == [one.code for one in check(busy).findings]
     damaged = next(row for row in found if row["code"] == "record-damaged")
-    assert (damaged["file"], damaged["offset"]) == (
+    assert (damaged["file"], damaged["offset"], damaged["severity"]) == (
         f"segments/{victim['segment']:010}.segment",
         victim["offset"],
+        "error",
     )
+    lost = [row for row in found if row["code"] == "message-lost"]
+    assert [(row["queue"], row["position"], row["messages"]) for row in lost] == [
+        (f"/{victim['queue']}", victim["position"], 1)
+    ]
 
 
 def test_a_record_across_windows_and_one_larger_than_a_window(
