@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from html import escape
 from typing import NamedTuple
@@ -10,6 +11,8 @@ _WIDTH = 900
 _LABEL = 230
 _ROW = 22
 _AXIS = 18
+_LETTER = 6.4
+"""About how wide a letter of small text is."""
 
 
 class Series(NamedTuple):
@@ -25,7 +28,7 @@ def bars(rows: Sequence[tuple[str, float, str]], style: str = "a") -> str:
     if not rows:
         return ""
     most = max(value for _, value, _ in rows) or 1
-    room = _WIDTH - _LABEL - 150
+    room = _WIDTH - _LABEL - max(150, 12 + _LETTER * max(len(text) for _, _, text in rows))
     parts = []
     for place, (name, value, text) in enumerate(rows):
         y = place * _ROW
@@ -127,10 +130,11 @@ def _legend(names: Sequence[tuple[str, str]]) -> str:
 
 
 def _axis(labels: Sequence[str], width: float, y: float, start: float = 60) -> Iterator[str]:
-    step = max(len(labels) // 8, 1)
+    longest = 10 + _LETTER * max(map(len, labels))
+    step = max(len(labels) // 8, math.ceil(longest / width))
     for place in range(0, len(labels), step):
         x = start + place * width
-        if x < _WIDTH - 60:
+        if x + longest < _WIDTH:
             yield f'<text x="{x:.1f}" y="{y + 14}" class="n">{escape(labels[place])}</text>'
 
 
