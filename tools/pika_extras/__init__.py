@@ -2,7 +2,8 @@
 
 `XaResource` is the resource manager's side of two-phase commit (class dtx, X/Open XA), for a
 transaction manager to drive; `get` is a basic.get that waits; `publish` is for many messages of a
-transaction, which it publishes in half the time. `money_transfer` is an example of the first two.
+transaction, which it publishes in half the time; `KeptProperties` and `RawProperties` are
+properties byte for byte. `money_transfer` is an example of the first two.
 The package needs pika (`pip install amqpstore[pika]`) and imports nothing else of ours.
 
 Requests and replies are `methods`; what they say about a branch is an `Xid` and an `XaStatus`;
@@ -21,15 +22,23 @@ from tools.pika_extras.errors import (
     XaRolledBackError,
 )
 from tools.pika_extras.get import get
-from tools.pika_extras.inside import Outgoing, publish
+from tools.pika_extras.inside import (
+    KeptProperties,
+    Outgoing,
+    RawProperties,
+    keep_properties,
+    publish,
+)
 from tools.pika_extras.status import XaStatus
 from tools.pika_extras.xa import XaResource
 from tools.pika_extras.xid import Xid
 
 __all__ = [
     "ExtensionMissingError",
+    "KeptProperties",
     "Outgoing",
     "PikaChangedError",
+    "RawProperties",
     "XaAccessRefusedError",
     "XaError",
     "XaHeuristicError",
@@ -41,5 +50,6 @@ __all__ = [
     "XaStatus",
     "Xid",
     "get",
+    "keep_properties",
     "publish",
 ]

@@ -11,14 +11,16 @@ the same from pika 1.3 to 1.4:
   deliveries and not for replies, and runs consumers' callbacks in the middle of a call.
 
 A get that waits needs one more, `Channel._send_method`: see `sending_instead`. Publishing without
-waiting for the socket each time needs the first and the last: see `publish`. Each is looked for
-when it is needed, so that another pika is an error that says so and not an AttributeError.
+waiting for the socket each time needs `_impl` and `_flush_output`: see `publish`. What is received
+keeps its properties byte for byte by `pika.spec.props`, the table of their classes: see
+`keep_properties`. Each is looked for when it is needed, so that another pika is an error that says
+so and not an AttributeError.
 """
 
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import islice
 from typing import Any, NamedTuple, TypeVar
 
@@ -36,6 +38,33 @@ _FLUSHED = 64
 """Messages that are published at once: they are in memory twice for as long."""
 
 
+class KeptProperties(pika.BasicProperties):
+    """Properties as pika decodes them, and `raw`, as they came.
+
+    pika makes integers of floating-point headers, and cannot read or write every number.
+    """
+
+    raw = b""
+
+    def decode(self, encoded: bytes, offset: int = 0) -> KeptProperties:
+        self.raw = bytes(encoded[offset:])
+        # An infinite number is one that pika cannot read: `raw` says it, and nothing else is lost.
+        with suppress(ValueError, OverflowError):
+            super().decode(encoded, offset)
+        return self
+
+
+class RawProperties(pika.BasicProperties):
+    """Properties that are sent as these bytes: flags and list, as class basic has them."""
+
+    def __init__(self, raw: bytes) -> None:
+        super().__init__()
+        self.raw = raw
+
+    def encode(self) -> list[bytes]:
+        return [self.raw]
+
+
 class Outgoing(NamedTuple):
     """A message to be published."""
 
@@ -50,6 +79,11 @@ def make_known(*replies: type[Method]) -> None:
     table = _part(spec, "methods")
     for reply in replies:
         table[reply.INDEX] = reply
+
+
+def keep_properties() -> None:
+    """Have pika give received messages `KeptProperties`, in all of this process."""
+    _part(spec, "props")[pika.BasicProperties.INDEX] = KeptProperties
 
 
 def call(channel: BlockingChannel, request: Method, reply: type[_Reply]) -> _Reply:

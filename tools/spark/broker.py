@@ -6,11 +6,13 @@ import contextlib
 import sys
 import time
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import pika
 from pika.adapters.blocking_connection import BlockingChannel
 from pika.exceptions import AMQPError, ChannelClosedByBroker
+
+from tools.pika_extras import KeptProperties, keep_properties
 
 _LOCKED = 405
 
@@ -25,7 +27,7 @@ class Delivered(NamedTuple):
     """A message that is to be acked."""
 
     method: pika.spec.Basic.Deliver | pika.spec.Basic.GetOk
-    properties: pika.BasicProperties
+    properties: KeptProperties
     body: bytes
 
     @property
@@ -46,6 +48,7 @@ class StreamLockedError(Exception):
 
 def connect(url: str) -> pika.BlockingConnection:
     """Raises: AMQPError."""
+    keep_properties()
     return pika.BlockingConnection(pika.URLParameters(url))
 
 
@@ -124,7 +127,7 @@ def _some(channel: BlockingChannel, queue: str, prefetch: int, found: list[Deliv
         if method is None or properties is None or body is None:
             is_empty = True
         else:
-            found.append(Delivered(method, properties, body))
+            found.append(Delivered(method, cast(KeptProperties, properties), body))
     channel.basic_cancel(consumer)
     found += brought
     return is_empty

@@ -111,7 +111,7 @@ class _Plan:
         log = [one for one in images if not one.is_compacted]
         log.sort(key=lambda one: one.number)
         created = [_created_ms(one) for one in log]
-        following = [*created[1:], None]
+        following = [*created[1:], None][: len(log)]
         return [
             one
             for one, first, last in zip(log, created, following, strict=True)

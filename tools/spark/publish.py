@@ -34,8 +34,12 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import Row, StructType
 
-from tools.pika_extras import Outgoing, XaResource, XaStatus, Xid, publish
+from server.protocol.content import decode_properties, edit_properties
+from server.protocol.errors import MalformedError
+from tools.offline.contents import plain
+from tools.pika_extras import Outgoing, RawProperties, XaResource, XaStatus, Xid, publish
 from tools.spark.broker import connect, locked, queue_name
+from tools.spark.envelopes import text_of
 from tools.spark.options import OptionError, PublishOptions
 from tools.spark.schemas import ENVELOPE, PROPERTIES
 
@@ -45,6 +49,7 @@ XID_FORMAT = 0x5350524B
 _KNOWN = {"body", *(name for name, _ in ENVELOPE)}
 _LISTS = ("CC", "BCC")
 _ONE_BATCH = 0
+_NO_PROPERTIES = b"\0\0"
 
 
 @dataclass
@@ -146,7 +151,7 @@ class _Publisher:
         return Outgoing(
             options.exchange if exchange is None else exchange,
             options.routing_key if routing_key is None else routing_key,
-            properties_of(row),
+            RawProperties(properties_of(row)),
             _body_of(row["body"]),
         )
 
@@ -158,22 +163,34 @@ def _body_of(value: Any) -> bytes:
     return value.encode() if isinstance(value, str) else bytes(value)
 
 
-def properties_of(row: dict[str, Any]) -> pika.BasicProperties:
-    """Those that columns of a row name, before those in its column `properties`.
+def properties_of(row: dict[str, Any]) -> bytes:
+    """Properties as columns of a row name them, before those in its column `properties`.
 
-    Persistent, where neither says it.
+    Persistent, where neither says it. A header that the row has as `properties` has it keeps its
+    type; any other is text. Raises: ValueError.
     """
-    found: dict[str, Any] = {}
-    if raw := row.get("properties"):
-        found |= vars(pika.BasicProperties().decode(bytes(raw)))
-    found |= {name: row[name] for name, _ in PROPERTIES if row.get(name) is not None}
-    if found.get("delivery_mode") is None:
-        found["delivery_mode"] = 2
-    if row.get("headers") is not None:
-        found["headers"] = {name: _header(name, text) for name, text in row["headers"].items()}
-    if isinstance(at := found.get("timestamp"), datetime):
-        found["timestamp"] = int((at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp())
-    return pika.BasicProperties(**found)
+    raw = bytes(row.get("properties") or _NO_PROPERTIES)
+    try:
+        known = decode_properties(raw)
+    except MalformedError as error:
+        raise ValueError(f"column properties: {error}") from error
+    set_to = {
+        name: row[name] for name, _ in PROPERTIES if name != "headers" and row.get(name) is not None
+    }
+    if isinstance(at := set_to.get("timestamp"), datetime):
+        set_to["timestamp"] = int((at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp())
+    if known.delivery_mode is None:
+        set_to.setdefault("delivery_mode", 2)
+    wanted, headers = row.get("headers"), known.headers or {}
+    if wanted is None:
+        return edit_properties(raw, **set_to)
+    changed = {
+        name: _header(name, text)
+        for name, text in wanted.items()
+        if name not in headers or text_of(plain(headers[name])) != text
+    }
+    gone = headers.keys() - wanted.keys()
+    return edit_properties(raw, headers=changed, without_headers=gone, **set_to)
 
 
 def _header(name: str, text: str | None) -> Any:

@@ -44,8 +44,8 @@ class Taken(NamedTuple):
     @classmethod
     def of(cls, delivered: Delivered, queue: str) -> Taken:
         method = delivered.method
-        properties = b"".join(delivered.properties.encode())
-        head = encode_head(method.exchange or "", method.routing_key or "", properties)
+        raw = delivered.properties.raw
+        head = encode_head(method.exchange or "", method.routing_key or "", raw)
         return cls(queue, delivered.tag, bool(method.redelivered), head, delivered.body)
 
 

@@ -45,6 +45,7 @@ def finding_codes(directory: str) -> list[str]:
     return [row["code"] for row in read(directory, view="findings")]
 
 
+VIEWS_OF_A_STORE = ("messages", "transactions", "queues", "segments", "findings")
 LIVE = ("ready", "unacked", "prepared")
 
 
@@ -230,6 +231,16 @@ def test_transactions_are_those_of_the_log(busy: str) -> None:
     rows = read(busy, view="transactions")
     names = ("lsn", "queue_id", "first_position", "count")
     assert Counter(tuple(row[name] for name in names) for row in rows) == wanted
+
+
+@pytest.mark.parametrize("view", VIEWS_OF_A_STORE)
+def test_a_store_that_has_nothing_has_no_rows(tmp_path: Path, view: str) -> None:
+    store = str(tmp_path / "s")
+    open_store(store, Options(reserve_bytes=0)).close()
+    column = "time" if view == "transactions" else "publish_time"
+    since = GreaterThan((column,), datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC))
+    assert read(store, since, view=view) == []
+    assert read(store, view=view) == []
 
 
 def test_queues_and_segments(busy: str) -> None:
