@@ -106,8 +106,7 @@ def test_filters_columns_and_views(
     publish(connect(), "a", [b"1", b"2"])
     publish(connect(), "b", [b"3"])
     broker.terminate()
-    store = spark.read.format("amqpstore")
-    frame = store.load(directory)
+    frame = spark.read.format("amqpstore").load(directory)
     counted = {row.queue: row["count"] for row in frame.groupBy("queue").count().collect()}
     assert counted == {"a": 2, "b": 1}
     row = frame.where(F.col("queue") == "b").head()
@@ -118,9 +117,22 @@ def test_filters_columns_and_views(
         "b",
         "1",
     )
+    # What one query asks of a frame is nothing to the next one, nor to itself.
     assert frame.where("queue = 'nothing'").count() == 0
+    assert frame.count() == 3
+    both = frame.where("queue = 'a'").union(frame.where("queue = 'b'"))
+    assert {row.queue: row["count"] for row in both.groupBy("queue").count().collect()} == counted
+    named = spark.read.format("amqpstore").option("queue", "b").load(directory)
+    assert named.count() == 1
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+    try:
+        pushed = spark.read.format("amqpstore").option("pushdown", "true").load(directory)
+        assert [row.queue for row in pushed.where("queue = 'b'").collect()] == ["b"]
+    finally:
+        spark.conf.unset("spark.sql.python.filterPushdown.enabled")
     assert frame.where("publish_time > now() + interval 1 hour").count() == 0
     assert frame.where("publish_time > now() - interval 1 hour and segment = 1").count() == 3
+    store = spark.read.format("amqpstore")
     assert store.option("bodies", "false").load(directory).where("body is null").count() == 3
     views = {view: store.option("view", view).load(directory).count() for view in VIEWS}
     assert views == {"transactions": 2, "queues": 2, "segments": 1, "findings": 0}

@@ -19,8 +19,8 @@ from amqpstore.filenames import FIRST_COMPACTED
 from amqpstore.records import OperationKind
 from tools.spark.envelopes import EnvelopeColumns
 from tools.spark.live import LiveRun, LiveRuns
-from tools.spark.pushdown import Wanted
 from tools.spark.scanning import Batch, Scanner
+from tools.spark.wanted import Wanted
 
 BATCH_BYTES = 8 << 20
 BATCH_ROWS = 16_384

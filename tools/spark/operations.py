@@ -8,8 +8,8 @@ from typing import Any
 from amqpstore.records import OperationKind
 from tools.offline.contents import operation_name
 from tools.spark.messages import QueueName
-from tools.spark.pushdown import Wanted
 from tools.spark.scanning import Batch
+from tools.spark.wanted import Wanted
 
 _NOBODY = QueueName(None, None)
 

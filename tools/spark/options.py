@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import argparse
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import msgspec
+
+from tools.offline.times import time_ms
 from tools.spark.schemas import VIEWS
+from tools.spark.wanted import ALL, Wanted
 
 READ_VIEWS = ("messages", "transactions", "queues", "segments", "findings")
 MODES = ("tap", "consume")
+
+_ROW_BY_ROW = ("messages", "transactions")
+WANTED = ("vhost", "queue", "state", "segments", "from", "to")
+_SEGMENTS = re.compile(r"(\d+)(-)?(\d+)?")
 
 
 class OptionError(ValueError):
@@ -19,8 +29,9 @@ class OptionError(ValueError):
 class ReadOptions:
     """Of `spark.read`: the store in `path`, one of its views, and how.
 
-    `hold` is a directory for the hard links, empty for the one beside the store; `hold_idle_s` is
-    how long they stay when nobody reads by them. A task reads about
+    `wanted` says which rows of views `messages` and `transactions`; with `pushdown` filters of a
+    query say it too. `hold` is a directory for the hard links, empty for the one beside the store;
+    `hold_idle_s` is how long they stay when nobody reads by them. A task reads about
     `partition_bytes` of segments; 0 is as it fits the store.
     """
 
@@ -28,6 +39,8 @@ class ReadOptions:
     view: str = "messages"
     columns: tuple[str, ...] | None = None
     bodies: bool = True
+    wanted: Wanted = ALL
+    pushdown: bool = False
     partition_bytes: int = 0
     hold: str = ""
     hold_idle_s: int = 3600
@@ -43,10 +56,61 @@ class ReadOptions:
             view=view,
             columns=columns_of(options, view),
             bodies=boolean(options, "bodies", default=True),
+            wanted=wanted_by(options, view),
+            pushdown=boolean(options, "pushdown", default=False) and view in _ROW_BY_ROW,
             partition_bytes=number(options, "partition_bytes", 0, least=0),
             hold=options.get("hold", ""),
             hold_idle_s=number(options, "hold_idle_s", 3600, least=1),
         )
+
+
+def wanted_by(options: Mapping[str, str], view: str) -> Wanted:
+    """The rows that options ask for. Raises: OptionError."""
+    known = {"messages": WANTED, "transactions": [one for one in WANTED if one != "state"]}
+    for name in WANTED:
+        if name in options and name not in known.get(view, ()):
+            views = " and ".join(one for one, names in known.items() if name in names)
+            raise OptionError(f"option {name} is for {views}, not for view {view}")
+    before = _time(options, "to")
+    segments = _SEGMENTS.fullmatch(options.get("segments", "0-"))
+    if segments is None:
+        raise OptionError(
+            f"option segments is a number, or two as in 3-7, not {options['segments']!r}"
+        )
+    first, dash, last = segments.groups()
+    return Wanted(
+        vhosts=_names(options, "vhost"),
+        queues=_names(options, "queue"),
+        states=_names(options, "state"),
+        least_segment=int(first) or None,
+        most_segment=int(last or first) if last or not dash else None,
+        least_ms=_time(options, "from"),
+        most_ms=None if before is None else before - 1,
+    )
+
+
+def _names(options: Mapping[str, str], name: str) -> frozenset[str] | None:
+    """One, or several as a JSON list."""
+    if name not in options:
+        return None
+    text = options[name]
+    if not text.startswith("["):
+        return frozenset([text])
+    try:
+        return frozenset(msgspec.json.decode(text, type=list[str]))
+    except msgspec.MsgspecError:
+        raise OptionError(
+            f"option {name} is a name or a JSON list of names, not {text!r}"
+        ) from None
+
+
+def _time(options: Mapping[str, str], name: str) -> int | None:
+    if name not in options:
+        return None
+    try:
+        return time_ms(options[name])
+    except argparse.ArgumentTypeError as error:
+        raise OptionError(f"option {name}: {error}") from None
 
 
 def columns_of(options: Mapping[str, str], view: str) -> tuple[str, ...] | None:

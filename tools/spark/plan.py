@@ -21,8 +21,8 @@ from tools.spark.hold import SUFFIX, HeldFile, HoldError, hold
 from tools.spark.live import Collector, LiveRuns, runs_of
 from tools.spark.messages import QueueName
 from tools.spark.options import ReadOptions
-from tools.spark.pushdown import Wanted
 from tools.spark.tables import queue_rows, segment_rows
+from tools.spark.wanted import Wanted
 
 _TASKS = 8
 _LEAST_BYTES = 16 << 20

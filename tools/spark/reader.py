@@ -19,10 +19,10 @@ from tools.spark.messages import MessageBatches
 from tools.spark.operations import operation_rows
 from tools.spark.options import ReadOptions
 from tools.spark.plan import SegmentTask, StorePartition, partitions
-from tools.spark.pushdown import Wanted, wanted_of
 from tools.spark.rows import batches_of
 from tools.spark.scanning import Scanner
 from tools.spark.schemas import VIEWS, arrow_schema
+from tools.spark.wanted import wanted_of
 
 
 class GoneError(StoreError):
@@ -45,13 +45,7 @@ class StoreReader(DataSourceReader):
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         self._options = options
         self._schema = schema
-        self._wanted = Wanted()
-
-    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
-        time_column = "time" if self._options.view == "transactions" else "publish_time"
-        if self._options.view in ("messages", "transactions"):
-            self._wanted = wanted_of(filters, time_column)
-        return filters
+        self._wanted = options.wanted
 
     def partitions(self) -> Sequence[InputPartition]:
         return partitions(self._options, self._wanted)
@@ -105,3 +99,12 @@ class StoreReader(DataSourceReader):
                 yield from self._table(rows, schema)
         finally:
             file.close()
+
+
+class PushedReader(StoreReader):
+    """The same, by a query's filters too. Spark refuses it where its own setting is off."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
+        time_column = "time" if self._options.view == "transactions" else "publish_time"
+        self._wanted = wanted_of(filters, time_column, self._options.wanted)
+        return filters

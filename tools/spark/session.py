@@ -12,7 +12,6 @@ from tools.spark.java import java_home
 from tools.spark.source import AmqpstoreSource
 
 _SETTINGS = {
-    "spark.sql.python.filterPushdown.enabled": "true",
     "spark.sql.session.timeZone": "UTC",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",

@@ -20,7 +20,7 @@ from tools.spark.options import (
     choice,
     columns_of,
 )
-from tools.spark.reader import StoreReader
+from tools.spark.reader import PushedReader, StoreReader
 from tools.spark.schemas import VIEWS, spark_schema
 
 
@@ -37,7 +37,8 @@ class AmqpstoreSource(DataSource):
         return spark_schema(view, columns_of(self.options, view))
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        return StoreReader(ReadOptions.of(self.options), schema)
+        options = ReadOptions.of(self.options)
+        return (PushedReader if options.pushdown else StoreReader)(options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         mode = choice(self.options, "mode", "", MODES)

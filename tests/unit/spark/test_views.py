@@ -207,6 +207,50 @@ def test_filters_leave_rows_and_segments_out_and_no_wanted_row(busy: str) -> Non
     assert files_read(busy, EqualTo(("queue",), "zzz"), EqualTo(("state",), "ready")) == []
 
 
+def test_options_ask_for_exactly_the_rows_that_a_filter_would_leave(busy: str) -> None:
+    rows = read(busy)
+    times = sorted(row["publish_time"] for row in rows if row["publish_time"])
+    first, last = times[len(times) // 3], times[len(times) // 2]
+    cases: list[tuple[Row, Callable[[Row], bool]]] = [
+        ({"queue": "o"}, lambda row: row["queue"] == "o"),
+        ({"queue": '["a", "o"]', "vhost": "/"}, lambda row: row["queue"] in ("a", "o")),
+        ({"vhost": "nothing"}, lambda _row: False),
+        ({"state": "ready"}, lambda row: row["state"] == "ready"),
+        ({"segments": "2-5"}, lambda row: 2 <= row["segment"] <= 5),
+        ({"segments": "4-"}, lambda row: row["segment"] >= 4),
+        (
+            {"from": first.isoformat(), "to": last.isoformat()},
+            lambda row: row["publish_time"] and first <= row["publish_time"] < last,
+        ),
+    ]
+    for options, wanted in cases:
+        assert read(busy, **options) == [row for row in rows if wanted(row)], options
+    one = rows[0]["segment"]
+    assert files_read(busy, segments=f"{one}") == [one]
+    operations = read(busy, view="transactions")
+    assert read(busy, view="transactions", queue="o") == [
+        row for row in operations if row["queue"] == "o"
+    ]
+    # Both, where Spark pushes a filter down.
+    both = read(busy, EqualTo(("state",), "ready"), queue="o")
+    assert both == [row for row in rows if (row["queue"], row["state"]) == ("o", "ready")]
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"view": "transactions", "state": "ready"}, "option state is for messages, not for view"),
+        ({"view": "queues", "queue": "q"}, "is for messages and transactions, not for view queues"),
+        ({"segments": "a"}, "option segments is a number, or two"),
+        ({"from": "yesterday"}, "option from: 'yesterday' is no time"),
+        ({"queue": "[1]"}, "a name or a JSON list of names"),
+    ],
+)
+def test_options_that_say_what_cannot_be(busy: str, options: dict[str, str], reason: str) -> None:
+    with pytest.raises(OptionError, match=reason):
+        read(busy, **options)
+
+
 def test_a_filter_by_time_leaves_out_what_is_older(busy: str) -> None:
     rows = read(busy)
     times = sorted(row["publish_time"] for row in rows if row["publish_time"])

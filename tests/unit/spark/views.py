@@ -7,7 +7,7 @@ from pyspark.sql.datasource import Filter
 from tools.spark.hold import release
 from tools.spark.options import ReadOptions
 from tools.spark.plan import StorePartition
-from tools.spark.reader import StoreReader
+from tools.spark.reader import PushedReader, StoreReader
 from tools.spark.schemas import spark_schema
 
 Row = dict[str, Any]
@@ -16,7 +16,7 @@ Row = dict[str, Any]
 def read(directory: str, *filters: Filter, **options: str) -> list[Row]:
     """All rows of a view, in the order of the partitions."""
     chosen = ReadOptions.of({"path": directory, **options})
-    reader = StoreReader(chosen, spark_schema(chosen.view, chosen.columns))
+    reader = PushedReader(chosen, spark_schema(chosen.view, chosen.columns))
     assert list(reader.pushFilters(list(filters))) == list(filters), "Spark has to look again"
     partitions = held(reader)
     try:
@@ -33,7 +33,7 @@ def read(directory: str, *filters: Filter, **options: str) -> list[Row]:
 def files_read(directory: str, *filters: Filter, **options: str) -> list[int]:
     """Numbers of the segments that would be read."""
     chosen = ReadOptions.of({"path": directory, **options})
-    reader = StoreReader(chosen, spark_schema(chosen.view, chosen.columns))
+    reader = PushedReader(chosen, spark_schema(chosen.view, chosen.columns))
     reader.pushFilters(list(filters))
     partitions = held(reader)
     let_go(partitions)

@@ -7,12 +7,12 @@ from datetime import UTC, datetime
 from typing import Any
 
 from tools.jobs.archive.layout import QueueName
-from tools.jobs.archive.times import time_ms
 from tools.jobs.options import add_master, require_spark
 from tools.offline import terminal
 from tools.offline.exits import add_json, run_tool
 from tools.offline.json_output import write_json
 from tools.offline.terminal import counted, when
+from tools.offline.times import time_ms
 from tools.transfer.lines import EndLine, ExportLine, LineWriter, QueueKey, QueueLine
 
 _SHOWN = 20

@@ -10,12 +10,12 @@ from typing import Any
 from tools.bench.connection import Address
 from tools.bench.errors import UsageError as AddressError
 from tools.jobs.archive.layout import QueueName
-from tools.jobs.archive.times import time_ms
 from tools.jobs.options import add_master, require_spark
 from tools.offline.exits import UsageError, add_json, run_tool
 from tools.offline.json_output import write_json
 from tools.offline.progress import Progress, progress_bar
 from tools.offline.terminal import counted, say
+from tools.offline.times import time_ms
 from tools.transfer.lines import Line, MessageLine
 from tools.transfer.publishing import as_it_was_routed, publish_lines
 

@@ -1,7 +1,7 @@
-"""Filters of a query, as far as reading a store can make use of them.
+"""Which rows are wanted: by options, and by the filters of a query as far as they say so here.
 
-Spark looks at every row again, so this may let rows through; it must not drop one that is wanted.
-A filter on a column is one that a row where that is null does not pass.
+Spark looks at every row again after its own filters, so these may let rows through; they must not
+drop one that is wanted. A filter on a column is one that a row where that is null does not pass.
 """
 
 from __future__ import annotations
@@ -75,9 +75,15 @@ class Wanted:
         return self.least_ms is None or last_ms is None or last_ms + _SLACK_MS >= self.least_ms
 
 
-def wanted_of(filters: Sequence[Filter], time_column: str) -> Wanted:
-    """What filters, all of which must hold, say. Those that say nothing here are left out."""
-    values: dict[str, Any] = {}
+ALL = Wanted()
+
+
+def wanted_of(filters: Sequence[Filter], time_column: str, wanted: Wanted) -> Wanted:
+    """What filters say, all of which must hold. Those that say nothing here are left out.
+
+    Args: wanted, what must hold without them.
+    """
+    values: dict[str, Any] = vars(wanted).copy()
     for one in filters:
         attribute: tuple[str, ...] = getattr(one, "attribute", ())
         if len(attribute) == 1:
