@@ -25,7 +25,7 @@ from tools.drill.ledger import Ledger
 from tools.drill.memory_files import MemoryFiles
 from tools.drill.operations import Commit, DataSync, LockFile, Operation, SyncDirectory
 from tools.drill.outside import OpenStore
-from tools.drill.prover import Prover, Recovered
+from tools.drill.prover import REMEMBERED, Prover, Recovered
 from tools.drill.trace import Asked, Opened, Promised, Trace
 
 
@@ -82,8 +82,8 @@ class Explorer:
     What was seen at an operation is not looked at again.
 
     Args: seed, of all that is drawn; images_an_operation, at most so many each time;
-    images_in_recovery and cuts_in_recovery, see `Prover`; stop_after, so many violations;
-    go_on, is told of each operation, and says whether to go on.
+    images_in_recovery, cuts_in_recovery and remembered, see `Prover`; stop_after, so many
+    violations; go_on, is told of each operation, and says whether to go on.
     """
 
     def __init__(
@@ -96,25 +96,27 @@ class Explorer:
         cuts_in_recovery: int | None = None,
         stop_after: int = 10,
         go_on: Callable[[Cut], bool] = lambda _cut: True,
+        remembered: int = REMEMBERED,
     ) -> None:
         self.result = Result()
         self._go_on = go_on
         self._seed = seed
         self._images_an_operation = images_an_operation
         self._stop_after = stop_after
-        self._prover = Prover(open_store, images_in_recovery, cuts_in_recovery)
+        self._prover = Prover(open_store, images_in_recovery, cuts_in_recovery, remembered)
         self._seen: set[tuple[int, bytes]] = set()
 
-    def explore(self, trace: Trace, seed: str = "") -> Result:
+    def explore(self, trace: Trace, seed: str = "", numbers: range | None = None) -> Result:
         """Check images at every operation of a history, until `stop_after` violations.
 
-        Args: seed, another one of what is drawn from now on.
+        Args: seed, another one of what is drawn from now on; numbers, of the operations, where it
+        is not all of them.
         """
         self._seed = seed or self._seed
-        self._explore(trace)
+        self._explore(trace, trace.numbers if numbers is None else numbers)
         return self.result
 
-    def _explore(self, trace: Trace) -> None:
+    def _explore(self, trace: Trace, numbers: range) -> None:
         ledger = Ledger.before(trace)
         files = trace.base.fork()
         result = self.result
@@ -122,9 +124,9 @@ class Explorer:
         operation: Operation | None = None
         images: list[tuple[Image, Recovered]] = []
         for event in trace.events:
-            if len(result.violations) >= self._stop_after:
+            if len(result.violations) >= self._stop_after or number >= numbers.stop:
                 return
-            if isinstance(event, Opened):
+            if isinstance(event, Opened) and (number in numbers or number + numbers.start == 1):
                 faults = [
                     *event.observation.faults,
                     *reported_damage(event.observation.report),
@@ -137,8 +139,11 @@ class Explorer:
             # All that was promised before this operation must be in each image so far.
             self._check(ledger, images, number, operation)
             operation, number = event, number + 1
-            result.operations += 1
             files.redo(operation)
+            images.clear()
+            if number not in numbers:
+                continue
+            result.operations += 1
             images = list(self._images(files, number, operation))
             # And what was asked for only after it may be in none of them.
             self._check(ledger, images, number, operation)

@@ -6,7 +6,7 @@ is counted up from the start of the disk, so that a history can be done again on
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,8 @@ class LockFile:
     """A lock was taken; its file was created where it was missing."""
 
     path: str
-    holder: str
+    # Another one each time that the same is done.
+    holder: str = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)

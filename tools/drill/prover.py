@@ -25,9 +25,8 @@ from tools.drill.trace import Asked, Opened, Promised, Trace
 _FIRST_NUMBER = 1_000_000
 """Of the requests made of a recovered store: no history has as many."""
 
-_REMEMBERED = 200_000
-"""Messages on disks of which it is remembered what became of them: those of neighbouring operations
-are often the same, and a long drill must not keep them all."""
+REMEMBERED = 200_000
+"""Disks of neighbouring operations are often the same, and a long drill must not keep them all."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +47,8 @@ class Prover:
     """Recovers disks, each of the same content once; `opened` counts how often a store was opened.
 
     Args: images_in_recovery, at most so many at each operation of a recovery; cuts_in_recovery,
-    at most so many of its operations are drawn for that, and the one after it. Else it is all.
+    at most so many of its operations are drawn for that, and the one after it. Else it is all;
+    remembered, messages on disks of which it remembers what became of them.
     """
 
     def __init__(
@@ -56,13 +56,14 @@ class Prover:
         open_store: OpenStore,
         images_in_recovery: int,
         cuts_in_recovery: int | None = None,
+        remembered: int = REMEMBERED,
     ) -> None:
         self.opened = 0
         self._open_store = open_store
         self._images_in_recovery = images_in_recovery
         self._cuts_in_recovery = cuts_in_recovery
-        self._reopened = _Memory()
-        self._proven = _Memory()
+        self._reopened = _Memory(remembered)
+        self._proven = _Memory(remembered)
         self._distinct: set[bytes] = set()
         self._used: set[bytes] = set()
 
@@ -239,7 +240,8 @@ def _checkpoint_faults(store: Store, files: MemoryFiles) -> list[Fault]:
 class _Memory:
     """What became of disks, by their digest; the oldest are forgotten."""
 
-    def __init__(self) -> None:
+    def __init__(self, most: int) -> None:
+        self._most = most
         self._known: OrderedDict[bytes, Recovered] = OrderedDict()
         self._weight = 0
 
@@ -249,7 +251,7 @@ class _Memory:
     def remember(self, digest: bytes, recovered: Recovered) -> None:
         self._known[digest] = recovered
         self._weight += self._weight_of(recovered)
-        while self._weight > _REMEMBERED:
+        while self._weight > self._most:
             self._weight -= self._weight_of(self._known.popitem(last=False)[1])
 
     @staticmethod

@@ -30,7 +30,8 @@ class Settings:
 
     `seconds`, `images` and `rounds` bound a run; None is no bound. `round`: only this one, counted
     from 1.
-    `operations`: length of the one history that is drilled, where a scenario has such.
+    `operations`: length of the one history that is drilled, where a scenario has such; `part`, from
+    1, is what is drilled of it, None all.
     `data`: a real data directory, of which `work`, an empty directory, gets the copy.
     """
 
@@ -42,6 +43,7 @@ class Settings:
     data: str | None = None
     operations: int | None = None
     rounds: int | None = None
+    part: int | None = None
 
 
 class Run:
@@ -125,7 +127,13 @@ class Run:
         ours = self.account
         self.images += account.did["disks recovered"]
         for what, count in account.did.items():
-            ours.did[what] = count if what in OF_THE_STORE else ours.did[what] + count
+            if what in OF_THE_STORE:
+                ours.did[what] = count
+            elif what == "rounds" and self.settings.operations:
+                # Of each part.
+                ours.did[what] = max(ours.did[what], count)
+            else:
+                ours.did[what] += count
         ours.checks.update(account.checks)
         for found in account.findings:
             known = {(finding.invariant, finding.text) for finding in ours.findings}
@@ -137,6 +145,10 @@ class Run:
         """Note what was done, and show how far the run is."""
         if len(self.account.timeline) < _MOST_STEPS:
             self.account.timeline.append(step)
+        self.show()
+
+    def show(self) -> None:
+        """Show how far the run is."""
         self._show(self)
 
     def end(self) -> Account:

@@ -91,6 +91,11 @@ class Trace:
     before: Observation | None = None
     events: list[Operation | Mark] = field(default_factory=list)
 
+    @property
+    def numbers(self) -> range:
+        """Of the operations, from 1."""
+        return range(1, sum(not is_mark(event) for event in self.events) + 1)
+
     def note(self, event: Operation | Mark) -> None:
         """Add what happened next."""
         self.events.append(event)

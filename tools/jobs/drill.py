@@ -1,8 +1,9 @@
-"""`amqpstore drill --engine spark`: the rounds of a drill, spread over a cluster.
+"""`amqpstore drill --engine spark`: a drill, spread over a cluster.
 
 A round depends on the seed and its number alone, so each is a task, wherever it runs. What they
 found is put together in the order of their numbers: the same seed gives the same verdicts as on one
-core. Rounds begin in waves, and time and images are looked at between them.
+core. Rounds begin in waves, and time and images are looked at between them. Where the rounds are of
+one history, its parts are the tasks, each with all rounds.
 """
 
 from __future__ import annotations
@@ -13,10 +14,12 @@ import logging
 import os
 import tempfile
 from collections.abc import Callable
+from operator import attrgetter
 
 from tools.drill.copying import copy_store
 from tools.drill.run import LeftOutError, Run, Settings
 from tools.drill.scenarios import SCENARIOS
+from tools.drill.scenarios.power_cut import PARTS
 from tools.drill.verdict import Account
 from tools.jobs.cluster import Cluster
 
@@ -36,37 +39,62 @@ def drill(
     Raises: LeftOutError, where the scenario cannot work on the data directory; StoreError, OSError.
     """
     run = Run(name, settings, show)
+    if name == "power-cut" and settings.operations:
+        _drill_parts(cluster, run)
+    else:
+        _drill_rounds(cluster, run)
+    return run.end()
+
+
+def _drill_rounds(cluster: Cluster, run: Run) -> None:
+    settings = run.settings
     number = settings.round or 1
     last = settings.round or settings.rounds
     while not run.is_over and (last is None or number <= last):
         wave = range(number, number + _ROUNDS_A_CORE * cluster.cores)
         if last is not None:
             wave = range(number, min(wave.stop, last + 1))
-        rdd = cluster.one_by_one(list(wave)).map(lambda one: _round(name, settings, one))
-        for of_round, found in sorted(cluster.collect(rdd, lambda *_: show(run))):
-            if isinstance(found, str):
-                raise LeftOutError(found)
-            run.round = of_round
-            run.join(found)
+        # What bounds the drill bounds no round: it would depend on where it runs.
+        unbound = dataclasses.replace(settings, seconds=None, images=None, rounds=None)
+        _gather(cluster, run, [dataclasses.replace(unbound, round=one) for one in wave])
         number = wave.stop
-        show(run)
-    return run.end()
 
 
-def _round(name: str, settings: Settings, number: int) -> tuple[int, Account | str]:
-    """One round, in a task. Returns its number and its account, or why it was left out."""
+def _drill_parts(cluster: Cluster, run: Run) -> None:
+    settings = run.settings
+    shared = dataclasses.replace(
+        settings,
+        # They begin as there are cores for them.
+        seconds=settings.seconds and settings.seconds * cluster.cores / PARTS,
+        images=settings.images and -(-settings.images // PARTS),
+    )
+    parts = range(1, PARTS + 1)
+    _gather(cluster, run, [dataclasses.replace(shared, part=part) for part in parts])
+    run.account.timeline.sort(key=attrgetter("round"))
+
+
+def _gather(cluster: Cluster, run: Run, tasks: list[Settings]) -> None:
+    """Run tasks, and note what they found in their order. Raises: LeftOutError, StoreError."""
+    name = run.account.scenario
+    rdd = cluster.one_by_one(tasks).map(lambda one: _task(name, one))
+    for settings, found in zip(tasks, cluster.collect(rdd, lambda *_: run.show()), strict=True):
+        if isinstance(found, str):
+            raise LeftOutError(found)
+        run.round = settings.round or run.round
+        run.join(found)
+    run.show()
+
+
+def _task(name: str, settings: Settings) -> Account | str:
+    """What a task found, or why it was left out."""
     logging.getLogger("amqpstore").addHandler(logging.NullHandler())
     gc.set_threshold(100_000, 50, 100)
     with tempfile.TemporaryDirectory(prefix="amqpstore-drill-") as work:
         if settings.data:
             copy_store(settings.data, os.path.join(work, "store"))
-        # What bounds the drill bounds no round: it would depend on where it runs.
-        one = dataclasses.replace(
-            settings, work=work, round=number, seconds=None, images=None, rounds=None
-        )
-        run = Run(name, one)
+        run = Run(name, dataclasses.replace(settings, work=work))
         try:
             SCENARIOS[name].run(run)
         except LeftOutError as error:
-            return number, str(error)
-        return number, run.end()
+            return str(error)
+        return run.end()

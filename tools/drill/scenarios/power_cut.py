@@ -3,7 +3,9 @@
 The first of three rounds moves messages between queues in transactions; the others publish, take,
 ack, purge and restart, each another history. Of each operation the images that a cut may leave are
 recovered, recovery is itself cut, and the recovered store is used; see `explorer`. Where the
-length of the history is given there is one, and each round looks at more images of it.
+length of the history is given there is one, and each round looks at more images of it: part by
+part, each of which remembers what it has seen and knows nothing of the others, so that they may be
+explored elsewhere.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from __future__ import annotations
 import random
 
 from tools.drill import explorer, moves
+from tools.drill.prover import REMEMBERED
 from tools.drill.random_history import play
 from tools.drill.run import Run
 from tools.drill.scenarios.simulated import Base, base_of, keep_unknown_files, open_store
@@ -18,6 +21,9 @@ from tools.drill.trace import Trace
 from tools.drill.verdict import Step
 
 ABOUT = "cut the power at every write of a random workload, and recover what is left"
+
+PARTS = 16
+"""Of the one history."""
 
 _STEPS = 60
 _IMAGES_AN_OPERATION = 24
@@ -32,30 +38,48 @@ _CHECKED_OF_MOVES = ("I4", "I5", "I7", "I9")
 def run(run: Run) -> None:
     """Explore a history a round, or the one of the given length in each."""
     base = base_of(run)
-    exploration: _Exploration | None = None
     length = run.settings.operations
+    if length is not None:
+        _explore_one(run, base, length)
+        return
     for rng in run.rounds():
-        if length is None:
-            if run.round % 3 == 1:
-                _explore_moves(run, rng, base)
-            else:
-                _Exploration(run, rng, base, _STEPS).explore()
-            continue
-        if exploration is None:
+        if run.round % 3 == 1:
             _explore_moves(run, rng, base)
-            exploration = _Exploration(run, run.rng_of_all("history"), base, length)
-        exploration.explore()
+        else:
+            _Exploration(run, _history(base, rng, _STEPS)).explore()
+
+
+def _explore_one(run: Run, base: Base, length: int) -> None:
+    trace = _history(base, run.rng_of_all("history"), length)
+    chosen = [run.settings.part] if run.settings.part else [*range(1, PARTS + 1)]
+    parts = [_Exploration(run, trace, part) for part in chosen]
+    is_first = 1 in chosen
+    for rng in run.rounds():
+        if is_first:
+            _explore_moves(run, rng, base)
+            is_first = False
+        for part in parts:
+            if not run.is_over:
+                part.explore()
+
+
+def _history(base: Base, rng: random.Random, steps: int) -> Trace:
+    outside = base.outside(open_store)
+    keep_unknown_files(outside)
+    play(outside, rng, steps)
+    return outside.trace
 
 
 class _Exploration:
-    """One history; each time that it is explored other images are drawn."""
+    """One history, or a part of it, from 1. Each time that it is explored others are drawn."""
 
-    def __init__(self, run: Run, rng: random.Random, base: Base, steps: int) -> None:
-        outside = base.outside(open_store)
-        keep_unknown_files(outside)
-        play(outside, rng, steps)
+    def __init__(self, run: Run, trace: Trace, part: int | None = None) -> None:
         self._run = run
-        self._trace: Trace = outside.trace
+        self._trace = trace
+        self._numbers = trace.numbers
+        if part is not None:
+            count = len(self._numbers)
+            self._numbers = self._numbers[count * (part - 1) // PARTS : count * part // PARTS]
         self._explorer = explorer.Explorer(
             open_store,
             "",
@@ -63,13 +87,15 @@ class _Exploration:
             images_in_recovery=_IMAGES_IN_RECOVERY,
             cuts_in_recovery=_CUTS_IN_RECOVERY,
             go_on=self._go_on,
+            remembered=REMEMBERED if part is None else REMEMBERED // PARTS,
         )
         self._counted = explorer.Result()
 
     def explore(self) -> None:
         """Note what is found at each of its operations."""
         run = self._run
-        result = self._explorer.explore(self._trace, f"{run.settings.seed} {run.round}")
+        seed = f"{run.settings.seed} {run.round}"
+        result = self._explorer.explore(self._trace, seed, self._numbers)
         self._note(result.violations)
 
     def _go_on(self, cut: explorer.Cut) -> bool:
