@@ -1,14 +1,11 @@
-"""The fast scan: every record of a segment, its checksums and its order.
+"""What a check is after in a segment: every record, its checksums and its order.
 
-A segment is mostly MESSAGE records back to back, with ids one apart. For these a tight loop does
-as little as can be done in Python: two slices and two checksums a record. Whatever is not one of
-them leaves the loop for `records.record_at`, the engine's own word on what is sound.
+For plain messages with ids one apart that is two slices and two checksums a record.
 """
 
 from __future__ import annotations
 
 import contextlib
-import struct
 from array import array
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -20,8 +17,6 @@ from crc32c import crc32c
 from amqpstore.compression import body_size
 from amqpstore.message import HEAD
 from amqpstore.records import (
-    HEADER,
-    MAGIC,
     Gap,
     Kind,
     Operation,
@@ -29,18 +24,8 @@ from amqpstore.records import (
     Record,
     decode_transaction,
     head_size,
-    record_at,
 )
-
-_HEADER = struct.Struct(">QQIIII")
-"""As `records.HEADER`, with all before the number as one integer."""
-
-_PLAIN_MESSAGE = int.from_bytes(MAGIC + bytes([Kind.MESSAGE, 0, 0, 0]), "big")
-"""That integer, of a MESSAGE that is not compressed, of batch 0."""
-
-
-WINDOW_BYTES = 512 << 10
-"""Read at a time: what fits the processor's cache is checked twice as fast as what does not."""
+from tools.offline.scanning import BATCH_BITS, LEADS, PLAIN_MESSAGE, RecordScanner
 
 
 class Ids(NamedTuple):
@@ -115,12 +100,11 @@ class Scanned:
     unread: list[Unread] = field(default_factory=list)
 
 
-class Scanner:
+class Scanner(RecordScanner):
     """Scans one segment up to `end`. Use it once.
 
-    Args: read, of a file, from an offset, so many bytes; segment, its number; seed, of the
-    checksums; measure, how large a body was before it was compressed, raises ValueError where it
-    cannot be decompressed.
+    Args: as of `RecordScanner`; measure, how large a body was before it was compressed, raises
+    ValueError where it cannot be decompressed.
     """
 
     def __init__(
@@ -132,65 +116,25 @@ class Scanner:
         seed: int,
         measure: Callable[[bytes], int],
     ) -> None:
-        self._read = read
-        self._end = end
-        self._segment = segment
-        self._seed = seed
+        super().__init__(read, 0, end, segment=segment, seed=seed)
         self._measure = measure
-        self._out = Scanned()
+        self._out = Scanned(gaps=self.gaps)
         self._batch = Batch(0)
         self._names = (0, b"")
         self._head = b""
-        self._last = dict.fromkeys(map(int, Kind), 0)
         self._ids: Ids | None = None
-        # What is in memory of the file: `_content` from `_base` on.
-        self._content = b""
-        self._base = 0
 
     def run(self) -> Scanned:
-        offset = 0
-        while offset < self._end:
-            self._load(offset)
-            while self._has_record(offset):
-                after = self._messages(offset)
-                if after == offset:
-                    after = self._other(offset)
-                offset = after
-        self._end_batch(self._end)
+        for _ in self._windows():
+            pass
         return self._out
 
-    def _load(self, offset: int) -> None:
-        """Have the record at `offset` in memory, whole where it can be."""
-        size = WINDOW_BYTES
-        if offset == self._base and self._content:
-            # One longer than the window, as its header says; or where none is sound, all the rest.
-            size = self._end - offset
-        self._content = self._read(offset, min(size, self._end - offset))
-        self._base = offset
-        if not self._content:
-            # The file has become shorter.
-            self._end = offset
-
-    def _has_record(self, offset: int) -> bool:
-        """Whether what is in memory holds the record at `offset`, or all that follows."""
-        start = offset - self._base
-        if self._base + len(self._content) >= self._end:
-            return start < len(self._content)
-        if start + HEADER.size > len(self._content):
-            return False
-        # A length that is wrong leads to a damaged record, which is looked at in all the rest.
-        length = HEADER.unpack_from(self._content, start)[6]
-        return start + HEADER.size + int(length) <= len(self._content)
-
     def _messages(self, offset: int) -> int:
-        """Sound plain MESSAGE records from `offset` on that go on where the last one ended.
-
-        Returns where the first record starts that is none of these, or is not in memory.
-        """
+        """Those that go on where the last one ended."""
         content = self._content
         size = len(content)
         seed, segment = self._seed, self._segment
-        unpack = _HEADER.unpack_from
+        unpack = LEADS.unpack_from
         checksum = crc32c
         starts = content.startswith
         ids = self._ids
@@ -198,11 +142,11 @@ class Scanner:
         last = size - 32
         if ids is None or place > last:
             return offset
-        lead = _PLAIN_MESSAGE + self._batch.tag
-        if self._batch.tag < 0:
+        lead = PLAIN_MESSAGE + self._tag
+        if self._tag < 0:
             # The first record of a batch says which batch it is.
             lead = unpack(content, place)[0]
-            if lead & ~0xFFFF != _PLAIN_MESSAGE:
+            if lead & ~BATCH_BITS != PLAIN_MESSAGE:
                 return offset
         head = self._head
         append = ids.sizes.append
@@ -230,7 +174,7 @@ class Scanner:
             wanted += 1
             place = end
         if wanted > first:
-            self._batch.tag = lead & 0xFFFF
+            self._tag = lead & BATCH_BITS
             self._note(first, wanted)
         return self._base + place
 
@@ -259,48 +203,12 @@ class Scanner:
         else:
             messages.append((first, end))
 
-    def _other(self, offset: int) -> int:
-        """Whatever is at `offset`. Returns where it ends."""
-        content, base = self._content, self._base
-        found = record_at(content, offset - base, self._segment, self._seed)
-        if isinstance(found, Record) and found.number <= self._last[found.kind]:
-            found = Gap(found.offset, found.end, f"number {found.number} does not ascend")
-        if isinstance(found, Gap):
-            return self._gap(found, offset)
-        kind, batch, number, _, start, end, flags = found
-        record = Record(kind, batch, number, offset, base + start, base + end, flags)
-        payload = content[found.payload_offset : found.end]
-        self._last[record.kind] = record.number
-        if record.kind == Kind.SEGMENT:
-            self._out.headers.append((offset, record.number, payload))
-            return record.end
-        if self._batch.tag not in (-1, record.batch):
-            self._end_batch(offset)
-        self._batch.tag = record.batch
-        if record.kind == Kind.MESSAGE:
-            self._message(record, payload)
-        elif record.kind == Kind.TRANSACTION:
-            self._transaction(record, payload)
-        else:
-            self._out.gaps.append(Gap(offset, record.end, "an INDEX record is in a segment"))
-        return record.end
+    def _header(self, record: Record, payload: bytes) -> None:
+        self._out.headers.append((record.offset, record.number, payload))
 
     def _gap(self, gap: Gap, offset: int) -> int:
-        if gap.end == gap.offset:
-            # The next record may be anywhere.
-            if self._base + len(self._content) < self._end:
-                self._content = self._read(offset, self._end - offset)
-                self._base = offset
-            end = self._base + self._next_record(offset - self._base + 1)
-        else:
-            end = self._base + gap.end
-        gaps = self._out.gaps
-        if gaps and (gaps[-1].end, gaps[-1].reason) == (offset, gap.reason):
-            gaps[-1] = gaps[-1]._replace(end=end)
-        else:
-            gaps.append(Gap(offset, end, gap.reason))
         self._batch.gaps += 1
-        return end
+        return super()._gap(gap, offset)
 
     def _message(self, record: Record, payload: bytes) -> None:
         size = record.end - record.offset
@@ -328,20 +236,10 @@ class Scanner:
             _, batch.operations = decode_transaction(payload)
         except ValueError as error:
             batch.malformed = str(error)
-        self._end_batch(record.end)
 
     def _end_batch(self, end: int) -> None:
-        """The batch ends at `end`; what follows is another's."""
-        if end > self._batch.start and (self._batch.tag != -1 or self._batch.gaps):
-            self._batch.end = end
-            self._out.batches.append(self._batch)
+        batch = self._batch
+        if end > batch.start and (self._tag != -1 or batch.gaps):
+            batch.end, batch.tag = end, self._tag
+            self._out.batches.append(batch)
         self._batch = Batch(end)
-
-    def _next_record(self, offset: int) -> int:
-        """Where in what is in memory the next sound record starts, or its end."""
-        content = self._content
-        while (offset := content.find(MAGIC, offset)) != -1:
-            if isinstance(record_at(content, offset, self._segment, self._seed), Record):
-                return offset
-            offset += 1
-        return len(content)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from decimal import Decimal
 from typing import Any, NamedTuple
 
@@ -15,7 +16,7 @@ from amqpstore.records import (
     decode_message,
     head_size,
 )
-from server.protocol.content import decode_properties
+from server.protocol.content import decode_properties, edit_properties
 from server.protocol.errors import MalformedError
 from server.protocol.field_table import Timestamp
 from tools.offline.segments import SegmentImage
@@ -109,6 +110,20 @@ def properties_of(raw: bytes) -> dict[str, Any]:
         raise ValueError(str(error)) from None
     found = {name: getattr(decoded, name) for name in PROPERTIES}
     return {name: plain(value) for name, value in found.items() if value is not None}
+
+
+def edited_properties(
+    raw: bytes,
+    *,
+    headers: Mapping[str, Any],
+    without_headers: Collection[str],
+    **properties: Any,
+) -> bytes:
+    """Properties with some of them, and some of their headers, changed; all else byte for byte.
+
+    Raises: ValueError, for a value that does not fit.
+    """
+    return edit_properties(raw, headers=headers, without_headers=without_headers, **properties)
 
 
 def plain(value: Any) -> Any:

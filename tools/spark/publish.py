@@ -34,9 +34,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import Row, StructType
 
-from server.protocol.content import decode_properties, edit_properties
-from server.protocol.errors import MalformedError
-from tools.offline.contents import plain
+from tools.offline.contents import edited_properties, properties_of
 from tools.pika_extras import Outgoing, RawProperties, XaResource, XaStatus, Xid, publish
 from tools.spark.broker import connect, locked, queue_name
 from tools.spark.envelopes import text_of
@@ -50,6 +48,7 @@ _KNOWN = {"body", *(name for name, _ in ENVELOPE)}
 _LISTS = ("CC", "BCC")
 _ONE_BATCH = 0
 _NO_PROPERTIES = b"\0\0"
+_PERSISTENT = 2
 
 
 @dataclass
@@ -151,7 +150,7 @@ class _Publisher:
         return Outgoing(
             options.exchange if exchange is None else exchange,
             options.routing_key if routing_key is None else routing_key,
-            RawProperties(properties_of(row)),
+            RawProperties(properties_from(row)),
             _body_of(row["body"]),
         )
 
@@ -163,7 +162,7 @@ def _body_of(value: Any) -> bytes:
     return value.encode() if isinstance(value, str) else bytes(value)
 
 
-def properties_of(row: dict[str, Any]) -> bytes:
+def properties_from(row: dict[str, Any]) -> bytes:
     """Properties as columns of a row name them, before those in its column `properties`.
 
     Persistent, where neither says it. A header that the row has as `properties` has it keeps its
@@ -171,26 +170,27 @@ def properties_of(row: dict[str, Any]) -> bytes:
     """
     raw = bytes(row.get("properties") or _NO_PROPERTIES)
     try:
-        known = decode_properties(raw)
-    except MalformedError as error:
+        known = properties_of(raw)
+    except ValueError as error:
         raise ValueError(f"column properties: {error}") from error
     set_to = {
         name: row[name] for name, _ in PROPERTIES if name != "headers" and row.get(name) is not None
     }
     if isinstance(at := set_to.get("timestamp"), datetime):
         set_to["timestamp"] = int((at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp())
-    if known.delivery_mode is None:
-        set_to.setdefault("delivery_mode", 2)
-    wanted, headers = row.get("headers"), known.headers or {}
-    if wanted is None:
-        return edit_properties(raw, **set_to)
-    changed = {
-        name: _header(name, text)
-        for name, text in wanted.items()
-        if name not in headers or text_of(plain(headers[name])) != text
-    }
-    gone = headers.keys() - wanted.keys()
-    return edit_properties(raw, headers=changed, without_headers=gone, **set_to)
+    if "delivery_mode" not in known:
+        set_to.setdefault("delivery_mode", _PERSISTENT)
+    headers = known.get("headers", {})
+    wanted = row.get("headers")
+    changed, gone = {}, set()
+    if wanted is not None:
+        gone = headers.keys() - wanted.keys()
+        changed = {
+            name: _header(name, text)
+            for name, text in wanted.items()
+            if name not in headers or text_of(headers[name]) != text
+        }
+    return edited_properties(raw, headers=changed, without_headers=gone, **set_to)
 
 
 def _header(name: str, text: str | None) -> Any:

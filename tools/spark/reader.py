@@ -12,7 +12,6 @@ from pyspark.sql.types import StructType
 from amqpstore.compression import Decompressor
 from amqpstore.errors import StoreError
 from tools.offline.reading import ReadOnlyFiles
-from tools.spark.findings import finding_rows
 from tools.spark.hold import touch
 from tools.spark.live import LiveRuns
 from tools.spark.messages import MessageBatches
@@ -56,6 +55,9 @@ class StoreReader(DataSourceReader):
             return
         schema = arrow_schema(self._schema)
         if partition.view == "findings":
+            # Here, so that other views need no check.
+            from tools.spark.findings import finding_rows
+
             yield from self._table(finding_rows(self._options.path), schema)
         if partition.rows:
             yield from self._table(partition.rows, schema)

@@ -1,19 +1,17 @@
-"""The records of a segment, batch by batch, each checked: the part of reading that has to be fast.
+"""What Spark is after in a segment: messages as columns, batch by batch, each checked.
 
-Records follow each other, and mostly a message's head (exchange, routing key and properties) is
-that of the message before. So a loop over whole windows of the file takes a header apart, looks at
-the checksums and cuts the body out; whatever is not as it should be is left to the engine's own
-`records.scan`, which tells records from damage.
+Mostly a message's head (exchange, routing key and properties) is that of the message before, so a
+tight loop takes a header apart, looks at the checksums and cuts the body out.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 from array import array
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from struct import Struct
 
 from crc32c import crc32c
 
@@ -22,8 +20,6 @@ from amqpstore.filenames import FIRST_COMPACTED
 from amqpstore.files import File
 from amqpstore.records import (
     COMPRESSED,
-    HEADER,
-    MAGIC,
     Gap,
     Kind,
     Operation,
@@ -31,22 +27,12 @@ from amqpstore.records import (
     Record,
     decode_transaction,
     head_size,
-    record_at,
 )
-from tools.offline.reading import read_around, scan_file
-
-WINDOW_BYTES = 4 << 20
+from tools.offline.reading import read_around
+from tools.offline.scanning import BATCH_BITS, LEADS, PLAIN_MESSAGE, RecordScanner
 
 _MOST_MESSAGES = 8192
 """Of a compacted segment that are one batch here: it has none."""
-
-_SLOW_WINDOW_BYTES = 64 << 10
-
-_HEADER = Struct(">QQIIII")
-"""A record's header as numbers: magic to batch, number, segment, length, two checksums."""
-
-_MESSAGE = int.from_bytes(MAGIC) << 32 | int(Kind.MESSAGE) << 24
-_BATCH_BITS = 0xFFFF
 
 
 @dataclass
@@ -81,7 +67,7 @@ class Batch:
         )
 
 
-class Scanner:
+class Scanner(RecordScanner):
     """Reads a segment's file: `size` bytes of it, from offset `start` on.
 
     `heads` are the heads of messages, each once; `gaps` are the places that are no records.
@@ -99,58 +85,38 @@ class Scanner:
         want_bodies: bool = True,
         start: int = 0,
     ) -> None:
-        self._file = file
-        self._number = number
+        read = functools.partial(read_around, file)
+        super().__init__(read, start, size, segment=number, seed=seed)
         self._is_compacted = number >= FIRST_COMPACTED
-        self._size = size
-        self._seed = seed
         self._decompress = decompress
         self._want_bodies = want_bodies
-        self._base = start
-        self._content = b""
-        self._last: dict[int, int] = {int(kind): 0 for kind in Kind}
         self._batch = Batch()
-        self._tag = -1
         self._ready: list[Batch] = []
         self._numbers: dict[bytes, int] = {}
         self.heads: list[bytes] = []
-        self.gaps: list[Gap] = []
 
     def batches(self) -> Iterator[Batch]:
         """What is in it. A batch without a TRANSACTION is given too. Raises: OSError."""
-        offset = self._base
-        while offset < self._size:
-            place = self._run(offset - self._base)
-            offset = self._base + place
-            if self._is_compacted and len(self._batch.ids) >= _MOST_MESSAGES:
-                self._finish()
-            elif offset < self._size:
-                if place and self._is_cut(place):
-                    self._base = offset
-                    self._content = b""
-                if not self._content:
-                    wanted = min(WINDOW_BYTES, self._size - offset)
-                    self._content = read_around(self._file, offset, wanted)
-                    if self._content:
-                        continue
-                offset = self._other(offset)
+        for _ in self._windows():
             yield from self._ready
             self._ready.clear()
-        self._finish()
         yield from self._ready
 
-    def _run(self, place: int) -> int:
-        """Messages of the batch from a place in the window on. Returns where there is none."""
-        content, seed, number = self._content, self._seed, self._number
+    def _messages(self, offset: int) -> int:
+        """Those of one batch."""
+        if self._is_compacted and len(self._batch.ids) >= _MOST_MESSAGES:
+            self._finish(offset)
+        content, seed, number = self._content, self._seed, self._segment
         batch, want_bodies = self._batch, self._want_bodies
-        unpack, checksum, starts = _HEADER.unpack_from, crc32c, content.startswith
+        unpack, checksum, starts = LEADS.unpack_from, crc32c, content.startswith
         view = memoryview(content)
         ids, offsets, sizes = batch.ids.append, batch.offsets.append, batch.sizes.append
         heads, bodies = batch.heads.append, batch.bodies.append
         head, head_bytes, head_number = b"", 0, -1
         last_id = self._last[Kind.MESSAGE]
-        lead = _MESSAGE | self._tag if self._tag >= 0 else -1
+        lead = PLAIN_MESSAGE | self._tag if self._tag >= 0 else -1
         base, last = self._base, len(content) - 32
+        place = offset - base
         while place <= last:
             leads, message_id, written_in, length, header_checksum, payload_checksum = unpack(
                 content, place
@@ -158,9 +124,9 @@ class Scanner:
             start = place + 32
             end = start + length
             if leads != lead:
-                if self._tag != -1 or leads & ~_BATCH_BITS != _MESSAGE:
+                if self._tag != -1 or leads & ~BATCH_BITS != PLAIN_MESSAGE:
                     break
-                lead, self._tag = leads, leads & _BATCH_BITS
+                lead, self._tag = leads, leads & BATCH_BITS
             if (
                 written_in != number
                 or message_id <= last_id
@@ -193,73 +159,20 @@ class Scanner:
             if self._is_compacted and len(batch.ids) >= _MOST_MESSAGES:
                 break
         self._last[Kind.MESSAGE] = last_id
-        return place
+        return base + place
 
-    def _is_cut(self, place: int) -> bool:
-        """Whether the window may end before the record at a place, and the file does not."""
-        content = self._content
-        if self._base + len(content) >= self._size:
-            return False
-        if len(content) - place < HEADER.size:
-            return True
-        length = _HEADER.unpack_from(content, place)[3]
-        return place + HEADER.size + int(length) > len(content)
+    def _header(self, record: Record, payload: bytes) -> None:
+        """Nothing of it is wanted."""
 
-    def _other(self, offset: int) -> int:
-        """Whatever is at an offset that is no message as the last one. Returns where it ends."""
-        content, place = self._content, offset - self._base
-        found = record_at(content, place, self._number, self._seed)
-        if isinstance(found, Record) and found.number > self._last[found.kind]:
-            payload = content[found.payload_offset : found.end]
-            record = found._replace(offset=offset, end=offset + found.end - place)
-        else:
-            scanned = scan_file(
-                self._file,
-                self._size,
-                self._number,
-                self._seed,
-                start=offset,
-                last_numbers=self._last,
-                window_bytes=_SLOW_WINDOW_BYTES,
-            )
-            found = next(scanned, Gap(offset, self._size, "the file ends before it"))
-            if isinstance(found, Gap):
-                self.gaps.append(found)
-                return self._leave(found.end)
-            payload = read_around(
-                self._file, found.payload_offset, found.end - found.payload_offset
-            )
-            record = found
-        self._record(record, payload)
-        return self._leave(record.end)
-
-    def _leave(self, offset: int) -> int:
-        """Go on at an offset. Outside of the window, the next one starts there."""
-        if offset > self._base + len(self._content):
-            self._base = offset
-            self._content = b""
-        return offset
-
-    def _record(self, record: Record, payload: bytes) -> None:
-        self._last[record.kind] = record.number
-        if record.kind == Kind.SEGMENT:
-            return
-        if self._tag not in (-1, record.batch):
-            self._finish()
-        self._tag = record.batch
-        if record.kind == Kind.MESSAGE:
-            self._message(record, payload)
-        elif record.kind == Kind.TRANSACTION:
-            self._batch.lsn = record.number
-            self._batch.offset, self._batch.end = record.offset, record.end
-            try:
-                self._batch.time_ms, self._batch.operations = decode_transaction(payload)
-            except ValueError as error:
-                self.gaps.append(Gap(record.offset, record.end, str(error)))
-                self._batch.lsn = 0
-            self._finish()
-        else:
-            self.gaps.append(Gap(record.offset, record.end, "an INDEX record is in a segment"))
+    def _transaction(self, record: Record, payload: bytes) -> None:
+        batch = self._batch
+        batch.lsn = record.number
+        batch.offset, batch.end = record.offset, record.end
+        try:
+            batch.time_ms, batch.operations = decode_transaction(payload)
+        except ValueError as error:
+            self.gaps.append(Gap(record.offset, record.end, str(error)))
+            batch.lsn = 0
 
     def _message(self, record: Record, payload: bytes) -> None:
         """One whose body is compressed, or whose payload does not fit together."""
@@ -289,9 +202,7 @@ class Scanner:
             self.heads.append(head)
         return number
 
-    def _finish(self) -> None:
-        """The batch is over."""
+    def _end_batch(self, end: int) -> None:  # noqa: ARG002 - batches know where they end
         if self._batch.ids or self._batch.lsn:
             self._ready.append(self._batch)
         self._batch = Batch()
-        self._tag = -1

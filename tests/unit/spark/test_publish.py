@@ -9,7 +9,7 @@ from amqpstore.message import encode_head
 from server.protocol.content import BasicProperties, decode_properties, encode_properties
 from server.protocol.field_table import Timestamp
 from tools.spark.envelopes import decode_head
-from tools.spark.publish import properties_of
+from tools.spark.publish import properties_from
 
 TYPED = BasicProperties(
     content_type="text/plain",
@@ -29,8 +29,8 @@ def row_of(raw: bytes) -> dict[str, Any]:
 
 def test_a_row_of_a_view_is_published_as_it_was() -> None:
     raw = encode_properties(TYPED)
-    assert properties_of(row_of(raw)) == raw
-    assert properties_of({"properties": raw}) == raw
+    assert properties_from(row_of(raw)) == raw
+    assert properties_from({"properties": raw}) == raw
 
 
 def test_columns_come_before_properties() -> None:
@@ -38,20 +38,20 @@ def test_columns_come_before_properties() -> None:
     row["headers"] = {"n": "8", "f": "1.5", "new": "y", "null": None}
     row["priority"] = 3
     row["timestamp"] = datetime.datetime(2026, 1, 1)
-    made = decode_properties(properties_of(row))
+    made = decode_properties(properties_from(row))
     assert made.headers == {"n": "8", "f": 1.5, "new": "y", "null": None}
     assert (made.priority, made.timestamp, made.content_type) == (3, 1_767_225_600, "text/plain")
     assert made.delivery_mode == 1
 
 
 def test_without_properties_a_message_is_persistent() -> None:
-    made = decode_properties(properties_of({"body": b"", "headers": {"CC": '["a"]'}}))
+    made = decode_properties(properties_from({"body": b"", "headers": {"CC": '["a"]'}}))
     assert (made.delivery_mode, made.headers) == (2, {"CC": ["a"]})
-    assert properties_of({"delivery_mode": 1}) == encode_properties(
+    assert properties_from({"delivery_mode": 1}) == encode_properties(
         BasicProperties(delivery_mode=1)
     )
 
 
 def test_bytes_that_are_no_properties_are_told() -> None:
     with pytest.raises(ValueError, match="column properties"):
-        properties_of({"properties": b"\xff\xff\xff"})
+        properties_from({"properties": b"\xff\xff\xff"})

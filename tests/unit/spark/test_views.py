@@ -336,7 +336,7 @@ def test_damage_is_a_finding_and_a_row_that_says_so(busy: str) -> None:
 def test_a_record_across_windows_and_one_larger_than_a_window(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tools.spark.scanning.WINDOW_BYTES", 1000)
+    monkeypatch.setattr("tools.offline.scanning.WINDOW_BYTES", 1000)
     store = open_store(str(tmp_path / "s"), Options(segment_bytes=1 << 20, reserve_bytes=0))
     queue = create(store, "q")
     bodies = [bytes([number]) * (number * 37 % 2500) for number in range(120)]
