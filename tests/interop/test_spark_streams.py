@@ -9,6 +9,7 @@ import contextlib
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field
 
+import msgpack
 import pika
 import pytest
 from pika.adapters.blocking_connection import BlockingChannel
@@ -190,6 +191,28 @@ def test_a_batch_of_any_size_is_taken_and_all_of_it(
     assert taken(channel, "spark.s.staging") == []
 
 
+def test_a_batch_is_of_whole_chunks_and_a_task_of_any_part_of_one(
+    broker: BrokerProcess, channel: BlockingChannel
+) -> None:
+    bodies = [b"%d" % number for number in range(100)]
+    fill(channel, bodies)
+    schema = spark_schema("consume", COLUMNS)
+    reader = ConsumeReader(ConsumeOptions(broker.url, "in", "s", 30, task_messages=7), schema)
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, ReadMaxRows(30))
+    tasks = reader.partitions(start, end)
+    assert end["index"] == 30
+    rows = [
+        [row["body"] for batch in reader.read(one) for row in batch.to_pylist()] for one in tasks
+    ]
+    assert rows == [bodies[at : min(at + 7, 30)] for at in range(0, 30, 7)]
+    reader.stop()
+    # Another driver, with smaller batches: of what is staged it gets a chunk at least.
+    reader = ConsumeReader(ConsumeOptions(broker.url, "in", "s", 10), schema)
+    assert reader.latestOffset(start, ReadMaxRows(10)) == end
+    reader.stop()
+
+
 def test_messages_that_the_driver_did_not_claim_stay_in_their_queue(
     broker: BrokerProcess, channel: BlockingChannel
 ) -> None:
@@ -201,7 +224,8 @@ def test_messages_that_the_driver_did_not_claim_stay_in_their_queue(
     start = reader.initialOffset()
     reader.latestOffset(start, ReadMaxRows(10))
     reader.stop()
-    claimed = [body for _, body in taken(channel, "spark.s.staging")]
+    chunks = [msgpack.unpackb(body) for _, body in taken(channel, "spark.s.staging")]
+    claimed = [row[-1] for chunk in chunks for row in chunk]
     left = [body for _, body in taken(channel, "in")]
     assert claimed + left == bodies
     assert 10 <= len(claimed) < len(bodies)

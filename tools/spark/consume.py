@@ -2,9 +2,10 @@
 
 Spark asks for a batch again after a crash, and must then get the same rows, whatever happened to
 the queue meanwhile. So messages are *claimed* first: one transaction of the broker acks them in
-their queue and publishes them to a queue of the stream's own, each with its index, which counts all
-that the stream ever took. Offsets are indexes. A micro-batch is a range of them, and is read from
-the stream's queue, which nobody else consumes; it is acked there when Spark has committed it.
+their queue and publishes them to a queue of the stream's own (see `staged`), each with its number,
+which counts all that the stream ever took. Offsets are these numbers. A micro-batch is a range of
+them, in whole chunks, and is read from the stream's queue, which nobody else consumes; it is acked
+there when Spark has committed it.
 
 Steps of a micro-batch, and what a crash between them leaves:
 
@@ -29,7 +30,6 @@ import contextlib
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
 
 import pika
 import pyarrow as pa
@@ -39,11 +39,11 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows
 from pyspark.sql.types import StructType
 
-from tools.pika_extras import Outgoing, publish
-from tools.spark.broker import Delivered, lock, queue_name, ready
+from tools.pika_extras import publish
+from tools.spark.broker import lock, queue_name, ready
 from tools.spark.options import ConsumeOptions
 from tools.spark.schemas import arrow_schema
-from tools.spark.staged import Staged, StagedError, Taken, batches
+from tools.spark.staged import Chunk, Piece, StagedError, Taken, batches, chunks, pieces
 
 Offset = dict[str, int]
 
@@ -54,7 +54,7 @@ _FIRST_WAIT_S = 0.05
 class ConsumedPartition(InputPartition):
     """A part of a micro-batch."""
 
-    messages: list[Taken]
+    pieces: list[Piece]
 
 
 class ConsumeReader(DataSourceStreamReader):
@@ -64,7 +64,7 @@ class ConsumeReader(DataSourceStreamReader):
         self._options = options
         self._schema = schema
         self._staging = queue_name(options.stream, "staging")
-        self._staged: deque[Staged] = deque()
+        self._staged: deque[Chunk] = deque()
         self._connection: pika.BlockingConnection | None = None
         self._channel: BlockingChannel | None = None
 
@@ -72,7 +72,7 @@ class ConsumeReader(DataSourceStreamReader):
 
     def initialOffset(self) -> Offset:  # noqa: N802
         self._open()
-        return {"index": self._staged[0].number if self._staged else 0}
+        return {"index": self._staged[0].first if self._staged else 0}
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         return ReadMaxRows(self._options.max_messages)
@@ -81,26 +81,34 @@ class ConsumeReader(DataSourceStreamReader):
         self._open()
         self._drop(start["index"])
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else self._options.max_messages
-        if len(self._staged) < most:
-            self._claim(start["index"] + len(self._staged), most - len(self._staged))
-        return {"index": start["index"] + min(len(self._staged), most)}
+        first = start["index"]
+        if (end := self._end(first)) - first < most:
+            self._claim(end, most - (end - first))
+        end = first
+        for one in self._staged:
+            # Whole chunks, so that what is acked is what was committed.
+            if end > first and one.end - first > most:
+                break
+            end = one.end
+        return {"index": end}
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
         if start == end:
             return []
         self._open()
         self._drop(start["index"])
-        count = end["index"] - start["index"]
-        taken = [one.taken for one in islice(self._staged, count)]
-        if len(taken) < count:
-            reason = f"messages {start['index'] + len(taken)} to {end['index'] - 1} are not there"
-            raise StagedError(self._staging, reason)
+        first, last = start["index"], end["index"]
+        if (there := self._end(first)) < last:
+            raise StagedError(self._staging, f"messages {there} to {last - 1} are not there")
         most = self._options.task_messages
-        return [ConsumedPartition(taken[place : place + most]) for place in range(0, count, most)]
+        return [
+            ConsumedPartition(pieces(self._staged, place, min(place + most, last)))
+            for place in range(first, last, most)
+        ]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if isinstance(partition, ConsumedPartition):
-            yield from batches(partition.messages, arrow_schema(self._schema))
+            yield from batches(partition.pieces, arrow_schema(self._schema))
 
     def commit(self, end: Offset) -> None:
         self._open()
@@ -132,30 +140,35 @@ class ConsumeReader(DataSourceStreamReader):
 
     def _take_staged(self) -> None:
         for one in ready(self._live(), self._staging):
-            self._staged.append(Staged.of(one, self._staging))
-        indexes = [one.number for one in self._staged]
-        if indexes != list(range(indexes[0], indexes[0] + len(indexes)) if indexes else ()):
-            raise StagedError(self._staging, "its messages are not in the order of their indexes")
+            chunk = Chunk.of(one, self._staging)
+            if self._staged and self._staged[-1].end != chunk.first:
+                raise StagedError(self._staging, "its messages are not in their order")
+            self._staged.append(chunk)
+
+    def _end(self, first: int) -> int:
+        """The number behind the last message that is staged, where `first` is next."""
+        return self._staged[-1].end if self._staged else first
 
     def _drop(self, index: int) -> None:
-        """Ack what Spark has committed: all before an index."""
+        """Ack what Spark has committed: all before a number."""
         tag = 0
-        while self._staged and self._staged[0].number < index:
+        while self._staged and self._staged[0].end <= index:
             tag = self._staged.popleft().tag
         if tag:
             self._live().basic_ack(tag, multiple=True)
-        if self._staged and self._staged[0].number > index:
-            reason = f"message {index} is not there, and message {self._staged[0].number} is"
+        if self._staged and self._staged[0].first > index:
+            reason = f"message {index} is not there, and message {self._staged[0].first} is"
             raise StagedError(self._staging, reason)
 
     def _claim(self, index: int, most: int) -> None:
-        """Move messages from the queue to the stream's, as indexes from `index` on, all at once."""
+        """Move messages from the queue to the stream's, as numbers from `index` on, all at once."""
         connection = self._live().connection
         # Of its own, so that one ack is for all that it took, and for nothing that is staged.
         channel = connection.channel()
         channel.tx_select()
         delivered = ready(channel, self._options.queue, most, most_bytes=self._options.max_bytes)
-        publish(channel, self._to_stage(delivered, index))
+        taken = (Taken.of(one, self._options.queue) for one in delivered)
+        publish(channel, chunks(taken, index, self._staging, self._options.max_messages))
         if delivered:
             channel.basic_ack(delivered[-1].tag, multiple=True)
             channel.tx_commit()
@@ -166,8 +179,3 @@ class ConsumeReader(DataSourceStreamReader):
         elif not self._staged:
             # Spark asks again at once where it has nothing to do.
             connection.process_data_events(_FIRST_WAIT_S)
-
-    def _to_stage(self, delivered: Sequence[Delivered], index: int) -> Iterator[Outgoing]:
-        for number, one in enumerate(delivered, index):
-            taken = Taken.of(one, self._options.queue)
-            yield Outgoing("", self._staging, Staged.properties(number, taken), taken.body)

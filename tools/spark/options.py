@@ -196,7 +196,7 @@ class ConsumeOptions:
     url: str
     queue: str
     stream: str
-    max_messages: int = 20_000
+    max_messages: int = 50_000
     max_bytes: int = 64 << 20
     task_messages: int = 10_000
 
@@ -207,7 +207,7 @@ class ConsumeOptions:
             url=required(options, "url", 'option("url", "amqp://USER:PASSWORD@HOST/VHOST")'),
             queue=required(options, "queue", "which queue to consume"),
             stream=required(options, "stream", "a name of your own for this consumer"),
-            max_messages=number(options, "max_messages", 20_000, least=1),
+            max_messages=number(options, "max_messages", 50_000, least=1),
             max_bytes=number(options, "max_bytes", 64 << 20, least=1),
             task_messages=number(options, "task_messages", 10_000, least=1),
         )
