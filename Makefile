@@ -14,7 +14,7 @@ serve: $(READY)
 	$(BIN)/amqpstore serve --data ./data
 
 test: $(READY) $(NODE_READY)
-	$(BIN)/python -bb -X dev -m pytest -n 2 --dist loadgroup -m "not long"
+	$(BIN)/python -bb -X dev -m pytest -n 2 -m "not long"
 
 prove: $(READY)  ## the long proofs: minutes, not seconds
 	$(BIN)/python -bb -X dev -m pytest -n 2 -m long --timeout 3600

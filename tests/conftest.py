@@ -9,10 +9,30 @@ import os
 import re
 import uuid
 from collections.abc import Generator
+from typing import Any
 
 import pytest
+from xdist.scheduler import LoadScopeScheduling
 
 from tests.broker_process import BrokerProcess
+
+
+class Scheduling(LoadScopeScheduling):  # type: ignore[misc] # xdist has no types
+    """Modules go to whichever worker is free, as their tests share a broker; all of tests/spark to
+    one of them, as they share a session of Spark."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        module = nodeid.partition("::")[0]
+        return "spark" if "tests/spark/" in module else module
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Scheduling:
+    """Called by xdist."""
+    # In their order: what is long is not at the end.
+    config.option.loadscopereorder = False
+    return Scheduling(config, log)
+
 
 URL_VARIABLE = "AMQPSTORE_TEST_URL"
 

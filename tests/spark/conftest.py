@@ -1,6 +1,6 @@
 """One Spark session for all tests: it takes seconds to start.
 
-Each module in here is of the group `spark`, so that with several workers one of them runs them all.
+With several workers one of them runs all that is in here: see `tests/conftest.py`.
 """
 
 import contextlib

@@ -43,7 +43,7 @@ from tools.repair.plan import make_plan
 from tools.transfer.lines import MessageLine
 from tools.transfer.publishing import publish_lines
 
-pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(300)]
+pytestmark = pytest.mark.timeout(300)
 
 _PERSISTENT = pika.BasicProperties(delivery_mode=2)
 

@@ -20,7 +20,7 @@ from tests.spark import driver
 from tests.spark.conftest import Connect
 from tools.pika_extras import XaResource
 
-pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(300)]
+pytestmark = pytest.mark.timeout(300)
 
 TIMEOUT_S = 120.0
 
