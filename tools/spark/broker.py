@@ -104,15 +104,19 @@ def ready(
     get says. Args: most, messages, about; most_bytes, of bodies, about. Raises: AMQPError.
     """
     found: list[Delivered] = []
+    size = 0
     is_empty = False
-    while not is_empty and len(found) < most and sum(len(one.body) for one in found) < most_bytes:
-        is_empty = _some(channel, queue, min(most - len(found), _PREFETCH), found)
+    while not is_empty and len(found) < most and size < most_bytes:
+        some, is_empty = _some(channel, queue, min(most - len(found), _PREFETCH))
+        found += some
+        size += sum(len(one.body) for one in some)
     found.sort(key=lambda one: one.tag)
     return found
 
 
-def _some(channel: BlockingChannel, queue: str, prefetch: int, found: list[Delivered]) -> bool:
-    """Add about so many. Returns whether there are no more."""
+def _some(channel: BlockingChannel, queue: str, prefetch: int) -> tuple[list[Delivered], bool]:
+    """About so many, and whether there are no more."""
+    got: list[Delivered] = []
     brought: list[Delivered] = []
     channel.basic_qos(prefetch_count=prefetch)
     consumer = channel.basic_consume(queue, lambda _, *one: brought.append(Delivered(*one)))
@@ -127,7 +131,6 @@ def _some(channel: BlockingChannel, queue: str, prefetch: int, found: list[Deliv
         if method is None or properties is None or body is None:
             is_empty = True
         else:
-            found.append(Delivered(method, cast(KeptProperties, properties), body))
+            got.append(Delivered(method, cast(KeptProperties, properties), body))
     channel.basic_cancel(consumer)
-    found += brought
-    return is_empty
+    return got + brought, is_empty
