@@ -99,6 +99,8 @@ class Checkpoint:
         self._not_deleted: list[int] = []
         self._changes: list[Change] = []
         self._gone: list[str] = []
+        # The ledger has the new ones at once: the catalog has to hear of each, whatever fails next.
+        self._merged: list[Merged] = []
         self._marks = marks
         self._damaged = damaged
         self._position = position
@@ -124,12 +126,11 @@ class Checkpoint:
         changes, gone = list(self._changes), list(self._gone)
         touched = sorted(ledger.touched, key=lambda queue: queue.id)
         self._writer.write(touched, ledger)
-        merged = [one for queue in touched for one in self._merge(queue)]
-        for one in merged:
-            keys = [index_key_of(one.queue_id, state) for state in one.old]
-            changes += [Change("index", key, None) for key in keys]
         for queue in touched:
+            self._merge(queue)
             changes += self._queue_changes(queue, gone)
+        keys = [index_key_of(one.queue_id, state) for one in self._merged for state in one.old]
+        changes += [Change("index", key, None) for key in keys]
         dropped = self._account_changes(changes, gone)
         changes.append(Change("store", POSITION, self._position._asdict()))
         self._catalog.commit(changes)
@@ -142,17 +143,17 @@ class Checkpoint:
             if number in self._damaged:
                 attempt(quarantine, self._files, self._directory, number)
         states = {queue.id: [file.state for file in queue.files] for queue in touched}
-        return Written(states, dropped, merged, self._not_deleted)
+        return Written(states, dropped, self._merged, self._not_deleted)
 
-    def _merge(self, queue: QueueLedger) -> list[Merged]:
+    def _merge(self, queue: QueueLedger) -> None:
         try:
-            return self._merger.merge(queue, self._writer.appends_to(queue.id))
+            for merged in self._merger.merge(queue, self._writer.appends_to(queue.id)):
+                self._merged.append(merged)
         except DurabilityError:
             raise
         except OSError as error:
             # A full disk, mostly: there is more to gain elsewhere.
             _log.warning("index files of queue %d stay apart: %s", queue.id, error)
-            return []
 
     def _queue_changes(self, queue: QueueLedger, gone: list[str]) -> Iterator[Change]:
         changes: list[Change] = []

@@ -14,6 +14,7 @@ from amqpstore.filenames import INDEX, index_path
 from amqpstore.files import File, Files
 from amqpstore.index import ENTRIES_A_FILE, Entries, IndexState, encode_block
 from amqpstore.ledger import Block, IndexLedger, QueueLedger
+from amqpstore.removal import attempt
 
 _LEAST_DEAD = 4096
 """Acked entries that are worth the writing of the others, if they are more than those."""
@@ -38,36 +39,44 @@ class IndexMerger:
         self._directory = directory
         self._seed = seed
 
-    def merge(self, queue: QueueLedger, kept: IndexLedger | None) -> list[Merged]:
-        """Merge what is worth it. Args: kept, a file that is appended to, and so left alone.
+    def merge(self, queue: QueueLedger, kept: IndexLedger | None) -> Iterator[Merged]:
+        """Merge what is worth it, and say so of each group before the next one is begun.
 
-        Raises: OSError (nothing is changed then), DurabilityError.
+        Args: kept, a file that is appended to, and so left alone.
+        Raises: OSError; of what was not yielded nothing is changed then. DurabilityError.
         """
-        merged = []
         for group in list(_groups(queue, kept)):
             entries = queue.live_entries(group)
             # What cannot be read is in nobody else's way, and stays as it is.
             if entries is not None:
-                merged.append(self._merge(queue, group, entries))
-        return merged
+                yield self._merge(queue, group, entries)
 
     def _merge(self, queue: QueueLedger, group: Sequence[IndexLedger], entries: Entries) -> Merged:
         number = queue.next_number
         queue.next_number += 1
-        path = index_path(self._directory, queue.id, number)
-        file = self._files.create(path)
-        try:
-            block = encode_block(queue.id, number, entries, self._seed)
-            file.append([block])
-            self._sync(file)
-        finally:
-            file.close()
-        new = IndexLedger(IndexState(number, 0, 0, 0, 0))
-        new.append(Block.of(entries, len(block)))
+        new = self._written(queue.id, number, entries)
         place = queue.files.index(group[0])
         old = [one.close() for one in group]
         queue.files[place : place + len(group)] = [new]
         return Merged(queue.id, old, number)
+
+    def _written(self, queue_id: int, number: int, entries: Entries) -> IndexLedger:
+        """A new index file, durable. Where it cannot be written, none is left: a disk that is
+        full is tried again and again."""
+        path = index_path(self._directory, queue_id, number)
+        block = encode_block(queue_id, number, entries, self._seed)
+        file = self._files.create(path)
+        try:
+            file.append([block])
+            self._sync(file)
+        except OSError:
+            attempt(self._files.remove, path)
+            raise
+        finally:
+            file.close()
+        new = IndexLedger(IndexState(number, 0, 0, 0, 0))
+        new.append(Block.of(entries, len(block)))
+        return new
 
     def _sync(self, file: File) -> None:
         path = file.path

@@ -8,7 +8,14 @@ import pytest
 from amqpstore import Queue, Store
 from amqpstore.filenames import index_path
 from amqpstore.index import ENTRIES_A_FILE
-from tests.unit.engine.stores import Disk, messages, publish_batches, queue_named, take
+from tests.unit.engine.stores import (
+    Disk,
+    FailingFiles,
+    messages,
+    publish_batches,
+    queue_named,
+    take,
+)
 
 COUNT = ENTRIES_A_FILE + 10
 
@@ -131,4 +138,29 @@ def test_an_ack_behind_a_merged_file_is_found_after_a_restart(disk: Disk) -> Non
     queue = queue_named(store, "q")
     store.read_index(queue)
     assert queue.ready.last.end == COUNT
+    store.abandon()
+
+
+def test_a_merge_that_fails_again_and_again_leaves_no_file(disk: Disk) -> None:
+    """On a disk that is full it would fill the rest of it, at each checkpoint a little."""
+    files = FailingFiles()
+    store = disk.open(files)
+    queue = store.create_queue("q")
+    store.publish([queue], messages(*[b"x"] * COUNT))
+    store.sync()
+    store.checkpoint()
+    for run in store.withdraw_range(queue, 1, 10_000):
+        store.ack(queue, run)
+    for sequence in range(10_001, 10_004):
+        for run in store.withdraw_range(queue, sequence, 1):
+            store.ack(queue, run)
+        store.sync()
+        files.fails = {"append"}
+        store.checkpoint()
+        assert index_numbers(disk) == [1, 2]
+        files.fails = set()
+    store.ack(queue, take(store, queue, 1))
+    store.sync()
+    store.checkpoint()
+    assert index_numbers(disk) == [2, 6]
     store.abandon()
