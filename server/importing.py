@@ -61,19 +61,24 @@ def apply_definitions(definitions: Definitions, broker: Broker) -> None:
 
 
 def _define_permissions(definitions: Definitions, broker: Broker) -> None:
+    topics: dict[tuple[str, str], dict[str, Any]] = {}
+    for topic in definitions.topic_permissions:
+        of_user = topics.setdefault((topic.user, topic.vhost), {})
+        of_user[topic.exchange] = {"write": topic.write, "read": topic.read}
     for permission in definitions.permissions:
         row: dict[str, Any] = {
             "configure": permission.configure,
             "write": permission.write,
             "read": permission.read,
-            "topic": {
-                topic.exchange: {"write": topic.write, "read": topic.read}
-                for topic in definitions.topic_permissions
-                if (topic.user, topic.vhost) == (permission.user, permission.vhost)
-            },
+            "topic": topics.pop((permission.user, permission.vhost), {}),
         }
         with _left_out("permission", permission.vhost, permission.user):
             broker.define_permissions(permission.user, permission.vhost, row)
+    # What is left limits users whose permissions an earlier file gave.
+    for (user, vhost), limits in topics.items():
+        with _left_out("topic permission", vhost, user):
+            row = {**broker.permissions(user, vhost), "topic": limits}
+            broker.define_permissions(user, vhost, row)
 
 
 def _policies(defined: Iterable[DefinedPolicy]) -> list[Policy]:

@@ -98,6 +98,12 @@ class AmqpChannel:
         self._broker.resume()
         self._gets.resume()
 
+    def look_at_rights(self) -> None:
+        """The user's permissions are others: end what goes on by itself and may not any more."""
+        access = self._connection.access
+        self._broker.end_consumers(access)
+        self._gets.end_waits(access)
+
     def close(self) -> None:
         """The channel is gone: requeue what it had not acked."""
         self._gets.close()

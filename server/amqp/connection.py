@@ -476,9 +476,16 @@ class Connection:
             self._log_error("connection error", refused, 0)
             self._close(refused, now)
             return
+        self._access.on_change.add(self._look_at_rights)
         self._vhost = self._broker.vhost(method.virtual_host)
         self._deadline = None
         self._send(methods.ConnectionOpenOk())
+
+    def _look_at_rights(self) -> None:
+        """The user's permissions are others."""
+        for channel in list(self._channels.values()):
+            if not channel.is_closing:
+                channel.look_at_rights()
 
     # Ends.
 
@@ -515,6 +522,8 @@ class Connection:
             if not channel.is_closing:
                 channel.is_closing = True
                 channel.close()
+        if self._access is not None:
+            self._access.on_change.discard(self._look_at_rights)
         if self._vhost is not None:
             self._vhost.delete_queues_of(self)
             self._vhost = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from amqpstore import OtherOwnerError, Store
@@ -40,7 +41,8 @@ class Broker:
         for vhost in self.vhosts.values():
             vhost.apply_policies()
         self._restore_branches()
-        self._permissions = store.definitions("permissions")
+        self._permissions: dict[str, dict[str, Any]] = store.definitions("permissions")
+        self._accesses: dict[str, Access] = {}
 
     def vhost(self, name: str) -> VirtualHost:
         """Raises: NotFoundError."""
@@ -52,10 +54,19 @@ class Broker:
     def access(self, user: str, vhost: str) -> Access:
         """What a user may do in a virtual host. Raises: NotFoundError, NotAllowedError."""
         self.vhost(vhost)
+        row = self.permissions(user, vhost)
+        key = name_key(user, vhost)
+        access = self._accesses.get(key)
+        if access is None:
+            access = self._accesses[key] = Access(user, vhost, row)
+        return access
+
+    def permissions(self, user: str, vhost: str) -> Mapping[str, Any]:
+        """The row of `define_permissions`. Raises: NotAllowedError, where there is none."""
         row = self._permissions.get(name_key(user, vhost))
         if row is None:
             raise NotAllowedError(f"access to vhost '{vhost}' refused for user '{user}'")
-        return Access(user, vhost, row)
+        return row
 
     @property
     def has_work(self) -> bool:
@@ -78,11 +89,13 @@ class Broker:
             self.vhosts[name] = VirtualHost(name, self.core)
 
     def define_permissions(self, user: str, vhost: str, row: dict[str, Any]) -> None:
-        """Say what a user may do: see `Access`. It holds for connections opened from now on."""
+        """Say what a user may do: see `Access`. Open connections are held to it at once."""
         self.vhost(vhost)
         key = name_key(user, vhost)
         self.core.store.define([Change("permissions", key, row)])
         self._permissions[key] = row
+        if access := self._accesses.get(key):
+            access.change(row)
 
     def _restore_queues(self) -> None:
         """Take in what the store has: first what queues are called, then their levels."""

@@ -18,6 +18,7 @@ from server.broker.queue import Queue, Taken
 
 if TYPE_CHECKING:
     from server.broker.outlet import Outlet
+    from server.broker.permissions import Access
     from server.broker.vhost import VirtualHost
 
 
@@ -159,6 +160,14 @@ class Channel:
             self.vhost.remove_consumer(consumer)
             if consumer.queue.name == self.reply_to:
                 self.reply_to = ""
+
+    def end_consumers(self, access: Access) -> None:
+        """End the consumers whose queues may not be read any more; the client is told."""
+        for tag, consumer in list(self.consumers.items()):
+            # The address of direct replies is nobody's to grant.
+            if consumer.queue.name != self.reply_to and not access.may("read", consumer.queue.name):
+                self.cancel(tag)
+                self.outlet.consumer_cancelled(tag)
 
     def deliver(self, consumer: Consumer, taken: Taken) -> None:
         """Send what was taken off a queue to one of the channel's consumers."""

@@ -8,7 +8,7 @@ the empty one matches the empty name alone.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from server.broker.errors import AccessRefusedError
@@ -23,18 +23,34 @@ _REMEMBERED = 4096
 
 class Access:
     """What `user` may do in `vhost`: `row` has the patterns, and `topic` those of routing keys by
-    exchange."""
+    exchange.
+
+    All connections of the user to the virtual host share one, so that a change reaches them at
+    their next method. Who let something begin that goes on by itself adds to `on_change` what
+    looks whether it still may.
+    """
 
     def __init__(self, user: str, vhost: str, row: Mapping[str, Any]) -> None:
         self.user = user
+        self.on_change: set[Callable[[], None]] = set()
         self._vhost = vhost
+        self._granted: set[tuple[str, str]] = set()
+        self._have(row)
+
+    def change(self, row: Mapping[str, Any]) -> None:
+        """Have the patterns of another row from now on."""
+        self._have(row)
+        for look in list(self.on_change):
+            look()
+
+    def _have(self, row: Mapping[str, Any]) -> None:
+        self._granted.clear()
         self._patterns = {kind: _compiled(row[kind]) for kind in ALL}
         self._topics: dict[tuple[str, str], re.Pattern[str]] = {
             (exchange, kind): _compiled(self._expanded(pattern))
             for exchange, patterns in row.get("topic", {}).items()
             for kind, pattern in patterns.items()
         }
-        self._granted: set[tuple[str, str]] = set()
 
     def check(self, permission: str, kind: str, name: str) -> None:
         """Args: permission, "configure", "write" or "read"; kind, "queue" or "exchange".

@@ -18,6 +18,7 @@ from server.broker.errors import PreconditionFailedError
 if TYPE_CHECKING:
     from amqpstore import Run
     from server.broker.channel import Channel
+    from server.broker.permissions import Access
     from server.broker.queue import Queue
     from server.broker.timers import Timer
 
@@ -30,15 +31,19 @@ Fetched = tuple[int, "Run"] | None
 
 
 class WaitingGet:
-    """A get that was not answered yet. With `is_due` it waits no longer than for its turn."""
+    """A get that was not answered yet. With `is_due` it waits no longer than for its turn.
 
-    __slots__ = ("gets", "is_due", "no_ack", "queue", "timer")
+    One that `is_given_up` gets nothing, whatever is ready by then.
+    """
+
+    __slots__ = ("gets", "is_due", "is_given_up", "no_ack", "queue", "timer")
 
     def __init__(self, gets: Gets, queue: Queue, *, no_ack: bool) -> None:
         self.gets = gets
         self.queue = queue
         self.no_ack = no_ack
         self.is_due = False
+        self.is_given_up = False
         self.timer: Timer | None = None
 
     @property
@@ -148,6 +153,13 @@ class Gets:
         if self._line:
             self._line[0].queue.touch()
 
+    def end_waits(self, access: Access) -> None:
+        """Answer the gets from queues that may not be read any more, each when its turn comes."""
+        for get in self._line:
+            get.is_given_up = not access.may("read", get.queue.name)
+        if self._line and self._line[0].is_given_up:
+            self.answered(None)
+
     def close(self) -> None:
         """The channel is gone: nobody is there to be answered."""
         waiting, self._line = self._line, deque()
@@ -159,7 +171,7 @@ class Gets:
         while self._line:
             get = self._line[0]
             queue = get.queue
-            if queue.is_deleted:
+            if queue.is_deleted or get.is_given_up:
                 self._leave(None)
                 continue
             if queue.waiting:

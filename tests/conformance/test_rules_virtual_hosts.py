@@ -157,6 +157,113 @@ def test_publishing_needs_write_on_the_exchange(exchange: str, resource: str) ->
         assert reply_code(publish(client, "amq.direct", "key", b"")) == 403
 
 
+NOTHING = {"configure": "^$", "write": "^$", "read": "^$"}
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        methods.QueueDeclare(queue="q"),
+        methods.QueueDeclare(queue="there", passive=True),
+        methods.QueueDelete(queue="there"),
+        methods.QueuePurge(queue="there"),
+        methods.QueueBind(queue="there", exchange="amq.fanout", routing_key=""),
+        methods.ExchangeDeclare(exchange="e", type="fanout"),
+        methods.BasicGet(queue="there"),
+        methods.BasicConsume(queue="there", consumer_tag="t"),
+    ],
+    ids=lambda value: value.name,
+)
+@pytest.mark.parametrize("is_new_channel", [False, True])
+def test_permissions_that_are_taken_away_are_missed_at_the_next_method(
+    method: Method, is_new_channel: bool
+) -> None:
+    """O05: also on a connection that is open, and on a channel that has used them."""
+    with SimulatedServer() as server:
+        client = SimulatedClient.opened(server, channels=1)
+        client.ask(1, methods.QueueDeclare(queue="there"), method)
+        server.broker.define_permissions(USER, "/", NOTHING)
+        if is_new_channel:
+            client.ask(2, methods.ChannelOpen())
+        assert reply_code(client.ask(1 + is_new_channel, method)) == 403
+
+
+def test_a_publish_needs_the_permission_of_now() -> None:
+    """O05: what was granted a moment ago is not remembered; nor what was refused."""
+    with SimulatedServer() as server:
+        client = SimulatedClient.opened(server, channels=1)
+        assert reply_code(publish(client, "amq.fanout", "key", b"")) is None
+        server.broker.define_permissions(USER, "/", NOTHING)
+        assert reply_code(publish(client, "amq.fanout", "key", b"")) == 403
+        client.ask(1, methods.ChannelCloseOk(), methods.ChannelOpen())
+        server.broker.define_permissions(USER, "/", ALL)
+        assert reply_code(publish(client, "amq.fanout", "key", b"")) is None
+
+
+def test_a_routing_key_needs_the_topic_permission_of_now() -> None:
+    """O05: a limit that is set later holds for open connections too."""
+    with SimulatedServer() as server:
+        client = SimulatedClient.opened(server, channels=1)
+        assert reply_code(publish(client, "amq.topic", "adm.secret", b"")) is None
+        limited = {**ALL, "topic": {"amq.topic": {"write": "^{username}\\.", "read": "^$"}}}
+        server.broker.define_permissions(USER, "/", limited)
+        assert reply_code(publish(client, "amq.topic", "guest.news", b"")) is None
+        assert reply_code(publish(client, "amq.topic", "adm.secret", b"")) == 403
+
+
+def test_a_consumer_ends_with_the_permission_to_read() -> None:
+    """O05: the client is told with basic.cancel, and gets nothing more; others go on."""
+    with SimulatedServer() as server:
+        publisher = SimulatedClient.opened(server, channels=1)
+        consumer = SimulatedClient.opened(server, channels=1)
+        for queue in ("kept", "lost"):
+            publisher.ask(1, methods.QueueDeclare(queue=queue))
+            consumer.ask(1, methods.BasicConsume(queue=queue, consumer_tag=queue, no_ack=True))
+        consumer.answers.clear()
+        server.broker.define_permissions(USER, "/", {**ALL, "read": "^kept$"})
+        server.settle()
+        [cancelled] = consumer.answers
+        assert cancelled.method == methods.BasicCancel(consumer_tag="lost", no_wait=True)
+        for queue in ("kept", "lost"):
+            publish(publisher, "", queue, queue.encode())
+        assert [answer.body for answer in consumer.answers[1:]] == [b"kept"]
+        server.broker.define_permissions(USER, "/", ALL)
+        assert get(publisher, "lost") == b"lost"
+
+
+def test_a_get_that_waits_ends_with_the_permission_to_read() -> None:
+    """O05: it is answered with get-empty, and what is behind it has its turn."""
+    with SimulatedServer() as server:
+        publisher = SimulatedClient.opened(server, channels=1)
+        waiting = SimulatedClient.opened(server, channels=1)
+        for queue in ("kept", "lost"):
+            publisher.ask(1, methods.QueueDeclare(queue=queue))
+        waiting.ask(
+            1,
+            *(
+                methods.BasicGet(queue=queue, no_ack=True, arguments={"x-wait": 60_000})
+                for queue in ("lost", "kept", "lost")
+            ),
+        )
+        assert not waiting.answers
+        server.broker.define_permissions(USER, "/", {**ALL, "read": "^kept$"})
+        server.settle()
+        assert [type(answer.method) for answer in waiting.answers] == [methods.BasicGetEmpty]
+        for queue in ("lost", "kept"):
+            publish(publisher, "", queue, queue.encode())
+        answered = [(type(answer.method), answer.body) for answer in waiting.answers[1:]]
+        assert answered == [(methods.BasicGetOk, b"kept"), (methods.BasicGetEmpty, b"")]
+
+
+def test_permissions_of_connections_that_ended_are_nobodys() -> None:
+    """O05: nothing of a closed connection is looked at, or kept."""
+    with SimulatedServer() as server:
+        client = SimulatedClient.opened(server, channels=1)
+        access = client.connection.access
+        client.lose()
+        assert not access.on_change
+
+
 def test_no_method_makes_a_virtual_host_or_moves_to_another() -> None:
     """A07, B08: the only one that names one opens the connection, once."""
     naming = [

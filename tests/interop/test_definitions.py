@@ -185,3 +185,47 @@ def test_definitions_that_are_wrong_stop_the_start_and_are_not_reloaded(served: 
             os.kill(broker.pid, signal.SIGHUP)
             wait_until(channel, lambda: "definitions not read" in broker.stderr)
             assert ready(channel) == 0
+
+
+def reload(served: Served, channel: pika.adapters.blocking_connection.BlockingChannel) -> None:
+    """Have the broker read its file again."""
+    before = served.broker.stderr.count("definitions read")
+    os.kill(served.broker.pid, signal.SIGHUP)
+    wait_until(channel, lambda: served.broker.stderr.count("definitions read") > before)
+
+
+def test_a_sighup_takes_permissions_from_open_connections(served: Served) -> None:
+    content = definitions()
+    content["topic_permissions"] = []
+    served.write(content)
+    with served.broker as broker:
+        broker.start()
+        with served.connect("anna", "secret") as connection:
+            channel, other = connection.channel(), connection.channel()
+            channel.basic_publish("sales", "order.1", b"x")
+            other.queue_purge("orders")
+            cancelled: list[object] = []
+            channel.add_on_cancel_callback(cancelled.append)
+            channel.basic_consume("orders", lambda *_: None)
+            # Topic permissions alone say nothing of the others, which stay.
+            limit = {
+                "user": "anna",
+                "vhost": "shop",
+                "exchange": "sales",
+                "write": "^a",
+                "read": "",
+            }
+            served.write({"topic_permissions": [limit]})
+            reload(served, channel)
+            with pytest.raises(pika.exceptions.ChannelClosedByBroker, match="403"):
+                other.basic_publish("sales", "order.1", b"x")
+                other.queue_declare("orders", passive=True)
+            assert not cancelled
+            content["permissions"][0].update(configure="", write="", read="")
+            served.write(content)
+            reload(served, channel)
+            wait_until(channel, lambda: bool(cancelled))
+            with pytest.raises(pika.exceptions.ChannelClosedByBroker, match="403"):
+                connection.channel().queue_purge("orders")
+        with pytest.raises(pika.exceptions.ChannelClosedByBroker, match="403"):
+            served.connect("anna", "secret").channel().basic_get("orders")
