@@ -19,6 +19,7 @@ import trio
 
 from amqpstore import DurabilityError, Options, Store
 from server.amqp.connection import Limits
+from server.amqp.product import Product
 from server.broker.broker import DEFAULT_VHOST, Broker
 from server.broker.core import Core
 from server.broker.exchanges import EXCHANGE_TYPES, plugged_in
@@ -157,7 +158,7 @@ class App:
         # Whether there is room on the disk has to be known before the first publish.
         self.committer.housekeep()
         self.connections: set[SocketConnection] = set()
-        self._version = version("amqpstore")
+        self._product = Product(config.product, config.version or version("amqpstore"))
 
     async def run(self, listeners: list[socket.socket], signals: AsyncIterator[int]) -> None:
         """Serve until a signal asks to stop, then end in this order: listeners, clients, log.
@@ -233,7 +234,7 @@ class App:
                 self._limits,
                 self._turn,
                 self.committer,
-                self._version,
+                self._product,
             )
         except OSError:
             client.close()  # it was gone before it was served

@@ -20,7 +20,8 @@ class Config(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     compressed, 0 is none. `listen` are HOST:PORT pairs, an IPv6 address in brackets; port 0
     lets the system choose. `names` says what queues and exchanges may be called: "lenient" as in
     RabbitMQ, "strict" as in AMQP 0-9-1, or "0-10". `definitions` is a file as RabbitMQ exports it,
-    read at start and on SIGHUP.
+    read at start and on SIGHUP. `product` and `version` are what clients are told; an empty
+    version is the own one.
     """
 
     data: str = "data"
@@ -35,6 +36,8 @@ class Config(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     channel_max: Annotated[int, msgspec.Meta(ge=1, le=65_535)] = 2047
     names: Annotated[str, msgspec.Meta(pattern="^(lenient|strict|0-10)$")] = "lenient"
     definitions: str = ""
+    product: Annotated[str, msgspec.Meta(min_length=1)] = "amqpstore"
+    version: str = ""
     heartbeat_s: Annotated[int, msgspec.Meta(ge=0, le=65_535)] = 60
 
 

@@ -10,6 +10,7 @@ import socket
 import trio
 
 from server.amqp.connection import Connection, Limits
+from server.amqp.product import Product
 from server.broker.broker import Broker
 from server.committer import Committer
 from server.turn import Turn
@@ -33,7 +34,7 @@ class SocketConnection:
         limits: Limits,
         turn: Turn,
         committer: Committer,
-        version: str,
+        product: Product,
     ) -> None:
         self._socket = sock
         self._users = users
@@ -45,7 +46,7 @@ class SocketConnection:
             broker,
             limits,
             peer=f"{address[0]}:{address[1]}",
-            version=version,
+            product=product,
             on_output=self._has_output,
             now=trio.current_time(),
         )

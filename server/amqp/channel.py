@@ -163,7 +163,7 @@ class AmqpChannel:
 
     def on_basic_qos(self, method: methods.BasicQos) -> None:
         broker = self._broker
-        if method.global_:
+        if method.global_ or self._connection.shares_prefetch:
             broker.window.messages = method.prefetch_count
             broker.window.size = method.prefetch_size
             broker.resume()

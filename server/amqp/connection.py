@@ -8,7 +8,6 @@ reply code; before the connection is open the socket is closed without a word (s
 from __future__ import annotations
 
 import logging
-import platform
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +16,7 @@ from server.amqp.channel import AmqpChannel
 from server.amqp.heartbeat import Heartbeat
 from server.amqp.login import MECHANISMS, Login, login_of
 from server.amqp.outbox import Outbox
+from server.amqp.product import Product, shares_prefetch, start
 from server.amqp.publishing import Labels
 from server.amqp.refusals import refusal
 from server.broker.broker import Broker
@@ -61,8 +61,9 @@ class Limits:
 class Connection:
     """The server's side of one connection.
 
-    Args: peer, what the log calls the client; version, the server's; on_output, called when the
-    outbox stops being empty; now, seconds on the clock that `receive` and `tick` are given too.
+    Args: peer, what the log calls the client; product, what the server calls itself; on_output,
+    called when the outbox stops being empty; now, seconds on the clock that `receive` and `tick`
+    are given too.
     """
 
     def __init__(
@@ -71,7 +72,7 @@ class Connection:
         limits: Limits,
         *,
         peer: str,
-        version: str,
+        product: Product,
         on_output: Callable[[], None],
         now: float,
     ) -> None:
@@ -81,12 +82,14 @@ class Connection:
         self.frame_max = _HANDSHAKE_FRAME_BYTES
         self.client_hears_cancels = False
         self._client_hears_blocks = False
+        self.shares_prefetch = False
+        """Whether basic.qos means the channel, `global` or not: see `product`."""
         self.has_published = False
         self.is_paused = False
         """Nothing is read from it for now, so that it is not to be missed."""
         self._broker = broker
         self._limits = limits
-        self._version = version
+        self._product = product
         self._state: State | None = None
         self._header = b""
         self._receiver = Receiver(_HANDSHAKE_FRAME_BYTES, limits.max_message_bytes)
@@ -384,34 +387,7 @@ class Connection:
             return b""
         self._state = State.STARTING
         self._header = b""
-        self._send(
-            methods.ConnectionStart(
-                version_major=0,
-                version_minor=9,
-                server_properties={
-                    "product": "amqpstore",
-                    "version": self._version,
-                    "platform": f"Python {platform.python_version()}",
-                    "copyright": "The amqpstore authors",
-                    "information": "Licensed under the Apache License 2.0",
-                    "capabilities": {
-                        "publisher_confirms": True,
-                        "basic.nack": True,
-                        "consumer_cancel_notify": True,
-                        "connection.blocked": True,
-                        "exchange_exchange_bindings": True,
-                        "consumer_priorities": True,
-                        "per_consumer_qos": True,
-                        "direct_reply_to": True,
-                        "authentication_failure_close": True,
-                        "dtx": True,
-                        "basic.get.wait": True,
-                    },
-                },
-                mechanisms=" ".join(MECHANISMS).encode(),
-                locales=b"en_US",
-            )
-        )
+        self._send(start(self._product, MECHANISMS))
         return header[len(PROTOCOL_HEADER) :]
 
     def _connection_method(self, method: methods.Method, now: float) -> None:
@@ -441,6 +417,7 @@ class Connection:
 
     def _start_ok(self, method: methods.ConnectionStartOk) -> None:
         self._client_properties = method.client_properties
+        self.shares_prefetch = shares_prefetch(self._product, method.client_properties)
         capabilities = method.client_properties.get("capabilities")
         if isinstance(capabilities, dict):
             self.client_hears_cancels = bool(capabilities.get("consumer_cancel_notify"))

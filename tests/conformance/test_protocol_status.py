@@ -9,6 +9,7 @@ import pytest
 from amqpstore import Store
 from amqpstore.catalog import Change
 from server.amqp.connection import Connection, Limits
+from server.amqp.product import Product
 from server.broker.broker import Broker
 from server.broker.core import Core
 from server.broker.exchanges import EXCHANGE_TYPES
@@ -45,7 +46,12 @@ class Client:
 
     def __init__(self, broker: Broker) -> None:
         self.connection = Connection(
-            broker, Limits(), peer="test", version="0", on_output=lambda: None, now=0.0
+            broker,
+            Limits(),
+            peer="test",
+            product=Product("amqpstore", "0"),
+            on_output=lambda: None,
+            now=0.0,
         )
         self._receiver = Receiver(131_072, 1 << 20)
         start_ok = methods.ConnectionStartOk(

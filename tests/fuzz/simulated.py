@@ -10,6 +10,7 @@ from typing import NamedTuple, Self
 from amqpstore import Options, Store
 from amqpstore.worker import InlineWorker
 from server.amqp.connection import Connection, Limits
+from server.amqp.product import Product
 from server.broker.broker import DEFAULT_VHOST, Broker
 from server.broker.core import Core
 from server.broker.exchanges import EXCHANGE_TYPES
@@ -121,7 +122,7 @@ class SimulatedClient:
             server.broker,
             server.limits,
             peer="simulated",
-            version="0",
+            product=Product("amqpstore", "0"),
             on_output=lambda: None,
             now=server.now_s,
         )

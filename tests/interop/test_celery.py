@@ -57,7 +57,7 @@ def forget(url: str, prefix: str) -> None:
     """Delete what stays at a broker that outlives the test run."""
     with kombu.Connection(url) as connection:
         channel: Any = connection.default_channel
-        for name in (prefix, *(f"{prefix}.{part}" for part in ("extra", "killed", "cut"))):
+        for name in (prefix, *(f"{prefix}.{part}" for part in ("extra", "killed", "cut", "later"))):
             channel.queue_delete(name)
             channel.exchange_delete(name)
         for name in ("events", "control.pidbox"):
@@ -139,6 +139,17 @@ def test_a_task_runs_no_earlier_than_its_eta(app: Application) -> None:
     assert result(app.send_task("now", eta=eta)) >= eta.timestamp()
     sent = time.time()
     assert result(app.send_task("now", countdown=0.3)) >= sent + 0.3
+
+
+def test_tasks_that_wait_for_their_time_leave_room_for_one_that_is_due(
+    app: Application, url: str, prefix: str, path: str
+) -> None:
+    """The worker holds them unacked, and asks for one message more for each."""
+    queue = f"{prefix}.later"
+    with Worker(url, prefix, f"{path}.later", queues=queue):
+        for _ in range(30):
+            app.send_task("add", (0, 0), queue=queue, countdown=3600, ignore_result=True)
+        assert result(app.send_task("add", (1, 2), queue=queue)) == 3
 
 
 @pytest.mark.usefixtures("worker")

@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Generator
 from datetime import UTC, datetime
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -11,6 +12,7 @@ import amqp
 import pytest
 from amqp.exceptions import AccessRefused, MessageNacked, NotFound, PreconditionFailed
 
+from tests.broker_process import BrokerProcess
 from tests.interop.pika_client import WAIT_S
 
 Message = amqp.Message
@@ -206,6 +208,49 @@ def test_consume_acknowledge_reject(
     amqp_channel.basic_reject(received[2].delivery_tag, requeue=False)
     amqp_channel.basic_cancel(tag)
     assert count(amqp_channel, name) == 0
+
+
+def test_a_prefetch_limit_is_the_channels_and_can_be_raised(
+    amqp_connection: amqp.Connection, amqp_channel: Channel, name: str
+) -> None:
+    """As the specification has it, which this client goes by with all but RabbitMQ."""
+    if vars(amqp_connection)["server_properties"]["product"] == "RabbitMQ":
+        pytest.skip("there it limits each consumer, and those that are there not at all")
+    received: list[Any] = []
+    amqp_channel.basic_qos(0, 2, a_global=False)
+    for queue in (name, f"{name}.other"):
+        amqp_channel.queue_declare(queue, exclusive=True)
+        for text in ("1", "2", "3"):
+            amqp_channel.basic_publish(Message(text), "", queue)
+        amqp_channel.basic_consume(queue, callback=received.append)
+    assert count(amqp_channel, name) + count(amqp_channel, f"{name}.other") == 4
+    amqp_channel.basic_qos(0, 5, a_global=False)
+    assert count(amqp_channel, name) + count(amqp_channel, f"{name}.other") == 1
+    wait_until(amqp_connection, lambda: len(received) == 5)
+
+
+def test_a_broker_may_call_itself_what_its_clients_know(
+    data_directory: str, tmp_path: Path, name: str
+) -> None:
+    """Then basic.qos means what it means to RabbitMQ: the limit of each consumer that comes."""
+    config = tmp_path / "amqpstore.toml"
+    config.write_text('product = "RabbitMQ"\nversion = "3.13.7"\n')
+    log = f"{data_directory}.log"
+    with BrokerProcess(data_directory, log, ["--config", str(config)]) as broker:
+        broker.start()
+        connection = connect(broker.url)
+        assert vars(connection)["server_properties"]["product"] == "RabbitMQ"
+        assert vars(connection)["server_properties"]["version"] == "3.13.7"
+        channel: Channel = connection.channel()
+        channel.basic_qos(0, 2, a_global=False)
+        channel.queue_declare(name, exclusive=True)
+        for text in ("1", "2", "3", "4", "5"):
+            channel.basic_publish(Message(text), "", name)
+        for _ in range(2):
+            channel.basic_consume(name, callback=lambda message: None)
+        channel.basic_qos(0, 5, a_global=False)
+        assert count(channel, name) == 1
+        connection.close()
 
 
 def test_recover_requeues_what_is_not_acknowledged(amqp_channel: Channel, name: str) -> None:
