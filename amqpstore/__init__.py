@@ -60,6 +60,7 @@ from amqpstore.errors import (
     StoreError,
     StoreLockedError,
     TransactionEndedError,
+    UnreadableLogError,
 )
 from amqpstore.keeper import Options
 from amqpstore.message import Envelope, Message
@@ -111,4 +112,5 @@ __all__ = [
     "StoreLockedError",
     "Transaction",
     "TransactionEndedError",
+    "UnreadableLogError",
 ]

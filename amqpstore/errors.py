@@ -57,6 +57,24 @@ class DamageError(StoreError):
         self.reason = reason
 
 
+class UnreadableLogError(StoreError):
+    """The disk cannot read the end of the log, so nobody knows whether it is a torn tail.
+
+    Args: path; offset in bytes of the first page that cannot be read; reason in words.
+    """
+
+    def __init__(self, path: str, offset: int, reason: str) -> None:
+        super().__init__(
+            f"{path} cannot be read at offset {offset}: {reason}. Confirmed messages may be there, "
+            "so the store was not opened and nothing was changed. Check the disk and its cables, "
+            "and start again. Where the disk has lost these bytes for good, `amqpstore repair` "
+            "keeps all that can be read."
+        )
+        self.path = path
+        self.offset = offset
+        self.reason = reason
+
+
 class MessageDamagedError(StoreError):
     """A message that its queue still holds cannot be read back from its segment."""
 

@@ -36,6 +36,9 @@ _log = logging.getLogger(__name__)
 _ROWS_A_MS = 10
 """Of a copy of the definitions: one of many rows is written the less often."""
 
+_UNREAD_FACTOR = 16
+"""How much more log than between two checkpoints there may be while part of it is unread."""
+
 _MOST_RUNS = 4096
 """Runs of one queue that stay in memory, as far as index files have the others."""
 
@@ -118,6 +121,9 @@ class Keeper:
         self._marked = first.segment if first else recovered.position.segment
         self._known_segment = recovered.start.segment
         self._damaged = recovered.to_quarantine
+        # A checkpoint would be the last word on what the disk could not read: the next start is
+        # to try that again. But the log must not grow for ever.
+        self._is_unread = recovered.is_unread
         # Not to be compacted, as that has failed, by the numbers of the segments.
         self._avoided: set[int] = set()
         self._checkpoint_ms = 0
@@ -172,7 +178,8 @@ class Keeper:
                 self._finish(outcome, self._checkpoint_ms)
         if self._unfinished:
             self._checkpointed(self._unfinished.run(), self._checkpoint_ms)
-        if self._log.settled or self.created or self.deleted:
+        is_needed = self._log.settled or self.created or self.deleted
+        if is_needed and not self._is_held_back():
             self._checkpointed(self._new_checkpoint().run(), self._checkpoint_ms)
         self._clean_up()()
         if self.is_copy_behind:
@@ -258,8 +265,22 @@ class Keeper:
             raise TypeError(f"{result!r} is no number of rows")
         self._copy_ms = now_ms + self._options.checkpoint_ms + result // _ROWS_A_MS
 
+    def _is_held_back(self) -> bool:
+        """Whether no checkpoint may be made, as the disk may yet read what it could not."""
+        if self._is_unread:
+            log, options = self._log, self._options
+            self._is_unread = (
+                log.settled_bytes < _UNREAD_FACTOR * options.checkpoint_bytes
+                and log.settled_messages < _UNREAD_FACTOR * options.checkpoint_messages
+            )
+            if not self._is_unread:
+                _log.error("a checkpoint is made: what the disk could not read is given up")
+        return self._is_unread
+
     def _is_checkpoint_due(self, now_ms: int) -> bool:
         options = self._options
+        if self._is_held_back():
+            return False
         if now_ms - self._checkpoint_ms >= options.checkpoint_ms:
             return bool(self._log.settled or self.deleted or self._unfinished)
         return (

@@ -32,6 +32,7 @@ from amqpstore.files import Files
 from amqpstore.message import Message
 from amqpstore.records import (
     HEADER,
+    MAX_COUNT,
     OPERATION,
     MessageDecoder,
     Operation,
@@ -375,5 +376,7 @@ def _joined(before: Operation, after: Operation) -> Operation | None:
     if before.kind == OperationKind.ENQUEUE and before.first_id + count != after.first_id:
         return None
     if before.detail != after.detail or before.priority != after.priority:
+        return None
+    if count + after.message_count > MAX_COUNT:
         return None
     return before._replace(message_count=count + after.message_count)

@@ -30,7 +30,8 @@ class Opened(NamedTuple):
 def open_directory(directory: str, files: Files, open_catalog: OpenCatalog) -> Opened:
     """Open the store in a directory that is locked, or make one where there is nothing.
 
-    Raises: FormatVersionError, DamageError (the marker or the catalog), OSError.
+    Raises: FormatVersionError, DamageError (the marker or the catalog), UnreadableLogError,
+    OSError.
     """
     store_id = marker.read(files, directory)
     if store_id is None:

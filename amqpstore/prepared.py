@@ -186,11 +186,16 @@ def prepare(
     return prepared
 
 
-def restore(store: Store) -> None:
-    """Have in `Store.prepared` what is undecided, and nothing left of what is not."""
+def restore(store: Store, *, is_unread: bool) -> None:
+    """Have in `Store.prepared` what is undecided, and nothing left of what is not.
+
+    Args: is_unread, whether part of the log could not be read: whether a transaction of which
+    nothing is there was prepared is then left to the next start, and what it locks stays locked.
+    """
     for key, row in store.definitions(TABLE).items():
         hidden = store.queues[int(key)]
-        if not (hidden.ready_count or hidden.quarantined.count or hidden.unreadable_count):
+        is_empty = not (hidden.ready_count or hidden.quarantined.count or hidden.unreadable_count)
+        if is_empty and not is_unread:
             _remove(store, hidden)
             continue
         locked = [
@@ -199,6 +204,9 @@ def restore(store: Store) -> None:
             if (queue := store.queues.get(queue_id))
             for run in store.withdraw_range(queue, first_sequence, count)
         ]
+        if is_empty:
+            _log.error("a transaction may be prepared, and cannot be read: %s", row["label"])
+            continue
         groups = [_group(*group) for group in row["publishes"]]
         store.prepared[hidden.id] = Prepared(store, hidden, row["label"], locked, groups)
 

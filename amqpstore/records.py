@@ -36,6 +36,9 @@ COMMIT_TIME = struct.Struct(">Q")
 OPERATION = struct.Struct(">BBxxIQQQQ")
 """kind, priority, count, queue id, first sequence, first message id, detail."""
 
+MAX_COUNT = (1 << 32) - 1
+"""The most messages that one operation names."""
+
 
 COMPRESSED = 1
 """The flag of a MESSAGE whose body is a zstd frame."""

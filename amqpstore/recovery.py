@@ -8,6 +8,10 @@ they were written. Two kinds of unsound bytes are told apart:
 - *damage*: unsound bytes of a batch that was durable. It is reported with file and offset, the
   messages it took are named, and everything sound around it is served.
 
+What the disk cannot read (EIO) is neither: the next start may read it. Where it could be part of a
+torn tail the store is not opened; elsewhere it is reported as damage. Whatever bytes may hold that
+are damaged or missing, and may come back, its numbers are not given again: see `_skip_numbers`.
+
 Each record names its batch, so a batch whose TRANSACTION is damaged still ends where another's
 records begin.
 
@@ -30,7 +34,7 @@ from amqpstore.accounts import Account, Accounts
 from amqpstore.backing import Backing
 from amqpstore.catalog import Catalog, Change
 from amqpstore.checkpoint import POSITION
-from amqpstore.errors import DamageError
+from amqpstore.errors import DamageError, UnreadableLogError
 from amqpstore.filenames import (
     FIRST_COMPACTED,
     INDEX,
@@ -56,9 +60,10 @@ from amqpstore.records import (
     record_at,
     scan,
 )
-from amqpstore.segments import Segment
+from amqpstore.segments import PAGE_BYTES, Segment
 
-_PAGE_BYTES = 4096
+_MAX_SEGMENT_BYTES = 1 << 32
+"""More than a segment has whose size is not noted anywhere."""
 
 
 @dataclass
@@ -97,7 +102,8 @@ class Recovered:
     `changes` is what the catalog must say, and
     `leftovers` are files that a crash left and that must be gone, before the log goes on;
     `quarantined` are numbers of segments that it kept from being moved away, and `to_quarantine`
-    of those that are to be moved and not removed once nothing in them is live.
+    of those that are to be moved and not removed once nothing in them is live. `is_unread`: the
+    disk could not read all of the log, and the next start is to try it again.
     """
 
     report: RecoveryReport
@@ -109,6 +115,7 @@ class Recovered:
     leftovers: list[str] = field(default_factory=list)
     quarantined: list[int] = field(default_factory=list)
     to_quarantine: set[int] = field(default_factory=set)
+    is_unread: bool = False
     next_segment: int = 1
     next_compacted: int = FIRST_COMPACTED
     start: Position = START
@@ -148,7 +155,8 @@ def recover(backing: Backing, queues: dict[int, Queue]) -> Recovered:
 
     Nothing is changed on disk but the last segment's `datasync`: what a crashed process had
     written may be in the page cache only, and must not be served before it is durable.
-    Raises: DamageError (the catalog, or an index file that the log speaks of), OSError.
+    Raises: DamageError (the catalog, or an index file that the log speaks of), UnreadableLogError,
+    OSError.
     """
     return _Recovery(backing, queues).run()
 
@@ -173,6 +181,7 @@ class _Recovery:
             self._start = START
         self._next_message_id = self._start.message_id
         self._next_lsn = self._start.lsn
+        self._unknown_bytes = 0
         self._present: list[tuple[int, int]] = []
         self._out = Recovered(self._report, self._ledger(catalog))
 
@@ -185,10 +194,11 @@ class _Recovery:
         known = [*numbers, *self._ends, *(int(key) for key in self._rows), self._start.segment]
         out.next_segment = max(number for number in [0, *known] if number < FIRST_COMPACTED) + 1
         out.next_compacted = max([FIRST_COMPACTED - 1, *known]) + 1
-        position = self._start
+        self._skip_numbers()
+        position = self._start._replace(lsn=self._next_lsn, message_id=self._next_message_id)
         if numbers:
             last = out.segments[-1]
-            position = Position(last.number, last.size, self._next_lsn, self._next_message_id)
+            position = position._replace(segment=last.number, offset=last.size)
             if last.number not in self._ends:
                 last.file().datasync()
                 self._files.sync_directory(f"{self._directory}/{SEGMENTS}")
@@ -209,6 +219,25 @@ class _Recovery:
                 len(state.delivered) for state in paged
             )
         return out
+
+    def _skip_numbers(self) -> None:
+        """Let what is written from now on have numbers that nothing unknown can have.
+
+        The next start may read what this one could not: a cable was loose, a file is put back.
+        Both must hold then, and a batch that was confirmed meanwhile not be taken for an old copy.
+        A message has one sequence a queue, and it has more bytes than one; so has a batch.
+        """
+        if not self._unknown_bytes:
+            return
+        self._next_lsn += self._unknown_bytes
+        self._next_message_id += self._unknown_bytes
+        ledger = self._out.ledger
+        for queue in self._queues.values():
+            queue.next_sequence += self._unknown_bytes
+            # A checkpoint moves the position behind all this, and has to say so too.
+            of_queue = ledger.queues[queue.id]
+            of_queue.next_sequence = queue.next_sequence
+            ledger.touched.add(of_queue)
 
     def _ledger(self, catalog: Catalog) -> Ledger:
         """The ledger as the last checkpoint left it, and queues of what is in index files."""
@@ -252,6 +281,8 @@ class _Recovery:
         expected = {*range(max(start, 1), last + 1), *rows} if last else rows
         for number in sorted(expected - set(numbers)):
             self._damage(segment_path(self._directory, number), Gap(0, 0, "the file is missing"))
+            if start <= number < FIRST_COMPACTED:
+                self._unknown_bytes += self._size_of_unknown(number)
         for number in sorted(rows - set(self._log_numbers)):
             self._out.segments.append(self._sealed(number))
         self._out.deleted = sorted(self._out.ledger.queues.keys() - self._queues.keys())
@@ -292,17 +323,19 @@ class _Recovery:
         segment = self._sealed(number)
         if not segment.mark_ids:
             segment.first_id = segment.end_id = self._next_message_id
-        content = self._content(segment)
+        content, unreadable = self._content(segment)
         end = self._ends.get(number)
         least = max(start, end or 0)
         if len(content) < least:
             gap = Gap(len(content), least, "the file is shorter than when it was closed")
             self._damage(segment.path, gap)
+            self._unknown_bytes += gap.end - gap.offset
         content = content[:end]
         segment.size = len(content)
         self._report.scanned_bytes += max(len(content) - start, 0)
         if reason := self._foreign(content, number):
             self._damage(segment.path, Gap(0, len(content), reason))
+            self._unknown_bytes += self._size_of_unknown(number)
             batches = []
         else:
             before: dict[int, int] = {
@@ -314,32 +347,34 @@ class _Recovery:
             )
         is_torn = is_last and end is None and batches and not batches[-1].is_whole()
         torn = batches.pop() if is_torn else None
+        for page in unreadable:
+            if torn and page.end > torn.start:
+                raise UnreadableLogError(segment.path, page.offset, page.reason)
+            if page.offset < len(content):
+                self._damage(segment.path, page)
+                self._out.is_unread |= page.end > start
         for batch in batches:
             self._apply(segment, batch, content)
         if torn:
             self._take_back(segment, torn)
         self._out.segments.append(segment)
 
-    def _content(self, segment: Segment) -> bytes:
-        """A segment's file; zeros, which are damage, where the disk cannot read it."""
+    def _size_of_unknown(self, number: int) -> int:
+        """Bytes that a segment of the log may have which is not there, or not ours."""
+        return int(self._ends.get(number, _MAX_SEGMENT_BYTES))
+
+    def _content(self, segment: Segment) -> tuple[bytes, list[Gap]]:
+        """A segment's file, and the pages that the disk cannot read: they are zeros."""
         file = segment.file()
         size = file.size()
         try:
-            return file.read(0, size)
+            return file.read(0, size), []
         except OSError as error:
             if error.errno != errno.EIO:
                 raise
-        pages = [self._page(file, offset) for offset in range(0, size, _PAGE_BYTES)]
-        return b"".join(pages)[:size]
-
-    def _page(self, file: File, offset: int) -> bytes:
-        try:
-            return file.read(offset, _PAGE_BYTES)
-        except OSError as error:
-            if error.errno != errno.EIO:
-                raise
-            self._damage(file.path, Gap(offset, offset + _PAGE_BYTES, str(error)))
-            return bytes(_PAGE_BYTES)
+        unreadable: list[Gap] = []
+        pages = [_page(file, offset, unreadable) for offset in range(0, size, PAGE_BYTES)]
+        return b"".join(pages)[:size], unreadable
 
     def _foreign(self, content: bytes, number: int) -> str | None:
         """Why nothing in this segment is ours; None when nothing says so."""
@@ -369,6 +404,9 @@ class _Recovery:
         for gap in batch.gaps:
             self._damage(segment.path, gap)
         sizes = self._placed(segment, batch, content)
+        if batch.lsn != self._next_lsn and (batch.gaps or not batch.lsn):
+            # Also with a TRANSACTION: another batch, whole, was in the gap before it.
+            self._unknown_bytes += batch.end - batch.start
         if not batch.lsn:
             self._report.orphaned += sizes
             return
@@ -463,6 +501,16 @@ class _Recovery:
 
     def _damage(self, path: str, gap: Gap) -> None:
         self._report.damage.append((path, gap.offset, gap.end - gap.offset, gap.reason))
+
+
+def _page(file: File, offset: int, unreadable: list[Gap]) -> bytes:
+    try:
+        return file.read(offset, PAGE_BYTES)
+    except OSError as error:
+        if error.errno != errno.EIO:
+            raise
+        unreadable.append(Gap(offset, offset + PAGE_BYTES, str(error)))
+        return bytes(PAGE_BYTES)
 
 
 def _batches(scanned: Iterator[Record | Gap], content: bytes, start: int) -> Iterator[_Batch]:

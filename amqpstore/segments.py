@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 from array import array
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
@@ -12,6 +14,9 @@ from amqpstore.errors import MessageDamagedError
 from amqpstore.files import File, Files
 from amqpstore.message import Message
 from amqpstore.records import HEADER, Gap, Kind, MessageDecoder, Record, read_messages, scan
+
+PAGE_BYTES = 4096
+"""What a disk that has bad places reads, or does not."""
 
 MARK_BYTES = 64 << 10
 """At least so many bytes lie between two marks of a segment's table."""
@@ -103,7 +108,7 @@ class Segment:
         """
         offset = self._offset_before(first_id)
         try:
-            content = self.file().read(offset, min(_READ_AHEAD_BYTES, self.size - offset))
+            content = self._read_ahead(offset)
             messages, read, reason = read_messages(
                 content, self.number, self._seed, first_id, count, decoder
             )
@@ -119,6 +124,26 @@ class Segment:
             self._cursor_offset = offset + read
             return messages
         return self._read_around_damage(first_id, reason or "no record of it is there", decoder)
+
+    def _read_ahead(self, offset: int) -> bytes:
+        """What is to be read at once from an offset on: up to where the disk can read it."""
+        file = self.file()
+        size = min(_READ_AHEAD_BYTES, self.size - offset)
+        try:
+            return file.read(offset, size)
+        except OSError as error:
+            if error.errno != errno.EIO:
+                raise
+        # What is wanted may be in front of the bad place, and then is as good as ever.
+        end = (offset // PAGE_BYTES + 1) * PAGE_BYTES
+        content = file.read(offset, min(end - offset, size))
+        with contextlib.suppress(OSError):
+            while len(content) < size and (
+                page := file.read(end, min(PAGE_BYTES, size - len(content)))
+            ):
+                content += page
+                end += len(page)
+        return content
 
     def _offset_before(self, message_id: int) -> int:
         """Where a record starts at or before that of a message."""

@@ -39,7 +39,7 @@ from amqpstore.message import Message
 from amqpstore.opening import open_directory
 from amqpstore.prepared import Prepared, restore
 from amqpstore.queue import PagedFile, Placement, Queue
-from amqpstore.records import Operation, OperationKind
+from amqpstore.records import MAX_COUNT, Operation, OperationKind
 from amqpstore.recovery import Recovered
 from amqpstore.runs import Run, body_bytes
 from amqpstore.space import Space
@@ -104,7 +104,7 @@ class Store:
         self.prepared: dict[int, Prepared] = {}
         self._failure: DurabilityError | None = None
         self._is_closed = False
-        restore(self)
+        restore(self, is_unread=recovered.is_unread)
 
     @classmethod
     def open(
@@ -120,8 +120,8 @@ class Store:
 
         Args: worker, who does the background work; a thread, if it is not said.
         Raises: NotAStoreError, FormatVersionError, StoreLockedError, DamageError (the marker or
-        the catalog is missing or cannot be read); nothing but the lock's text is changed then.
-        OSError.
+        the catalog is missing or cannot be read), UnreadableLogError; nothing but the lock's text
+        is changed then. OSError.
         """
         files = files or OsFiles()
         marker.check_directory(files, directory)
@@ -513,8 +513,10 @@ class Store:
         count = queue.ready_count
         self._memory.let_go(queue, queue.held_bytes)
         for file in queue.paged:
-            operation = Operation(OperationKind.PURGE, file.end - file.first, queue.id, file.first)
-            self._log.append_operation(operation)
+            # Sequences that were skipped between its entries may be more than one operation names.
+            for first in range(file.first, file.end, MAX_COUNT):
+                span = min(file.end - first, MAX_COUNT)
+                self._log.append_operation(Operation(OperationKind.PURGE, span, queue.id, first))
         for run in queue.clear():
             self._log_run(OperationKind.PURGE, queue, run)
             self._release_transient(run)

@@ -37,6 +37,18 @@ def expected(name: str) -> dict[str, Any]:
     return found
 
 
+def without_skipped(found: dict[str, Any], name: str) -> dict[str, Any]:
+    """What a store holds, where sequences were skipped because of damage with those of the fixture.
+
+    It says the first that the log does not name; a later version skips those that may be in it.
+    """
+    for queue_name, queue in expected(name)["queues"].items():
+        seen = found["queues"][queue_name]
+        assert (seen["next_sequence"] > queue["next_sequence"]) == (name == "damaged")
+        seen["next_sequence"] = queue["next_sequence"]
+    return found
+
+
 def test_no_fixture_was_written_again() -> None:
     assert "".join(make_v1.sums(str(V1))) == (V1 / "SHA256SUMS").read_text("utf-8")
 
@@ -48,14 +60,14 @@ def test_no_fixture_was_left_open() -> None:
 @pytest.mark.skipif(sys.byteorder != "little", reason="the catalogs are of little-endian machines")
 @pytest.mark.parametrize(("copy", "name"), PAIRS, indirect=["copy"])
 def test_a_store_of_version_1_holds_what_it_held(copy: str, name: str) -> None:
-    assert contents(copy) == expected(name)
+    assert without_skipped(contents(copy), name) == expected(name)
 
 
 @pytest.mark.skipif(sys.byteorder != "little", reason="the catalogs are of little-endian machines")
 @pytest.mark.parametrize(("copy", "name"), PAIRS, indirect=["copy"])
 def test_opening_a_store_twice_finds_the_same_messages(copy: str, name: str) -> None:
     contents(copy)
-    again = contents(copy)
+    again = without_skipped(contents(copy), name)
     first = expected(name)
     assert again["queues"] == first["queues"]
     assert again["definitions"] == first["definitions"]
@@ -147,7 +159,7 @@ def test_the_generator_still_writes_the_same_files(tmp_path: Path) -> None:
         assert files_in(str(made / name / "store")) == files_in(str(V1 / name / "store"))
         assert sorted(os.listdir(made / name)) == sorted(os.listdir(V1 / name))
         written = json.loads((made / name / "expected.json").read_text("utf-8"))
-        assert written == expected(name)
+        assert without_skipped(written, name) == expected(name)
 
 
 def files_in(store: str) -> dict[str, bytes]:

@@ -1,6 +1,7 @@
 """What the engine's tests share: stores that open fast, their messages, and files that fail."""
 
 import copy
+import errno
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -128,6 +129,53 @@ class FailingFiles(OsFiles):
     def sync_directory(self, path: str) -> None:
         self._call("sync_directory")
         super().sync_directory(path)
+
+
+class UnreadableFiles(OsFiles):
+    """Files of which some bytes cannot be read for the time being.
+
+    `bad` are paths with where the bytes start and end, `number` is the error: EIO, if not said.
+    Where `bad` has a path with an empty range, it cannot be opened.
+    """
+
+    def __init__(self, *bad: tuple[str, int, int], number: int = errno.EIO) -> None:
+        self.bad = list(bad)
+        self.number = number
+
+    def open(self, path: str) -> File:
+        if (path, 0, 0) in self.bad:
+            raise self.error(path)
+        return UnreadableFile(self, super().open(path))
+
+    def error(self, path: str) -> OSError:
+        return OSError(self.number, os.strerror(self.number), path)
+
+
+class UnreadableFile:
+    """A file of `UnreadableFiles`."""
+
+    def __init__(self, files: UnreadableFiles, file: File) -> None:
+        self.path = file.path
+        self._files = files
+        self._file = file
+
+    def append(self, buffers: Sequence[bytes]) -> None:
+        self._file.append(buffers)
+
+    def datasync(self) -> None:
+        self._file.datasync()
+
+    def read(self, offset: int, size: int) -> bytes:
+        for path, start, end in self._files.bad:
+            if path == self.path and offset < end and start < offset + size:
+                raise self._files.error(path)
+        return self._file.read(offset, size)
+
+    def size(self) -> int:
+        return self._file.size()
+
+    def close(self) -> None:
+        self._file.close()
 
 
 class FailingFile:
