@@ -29,7 +29,8 @@ Synchronous, without sockets, and usable as a library:
 The rooms, from the disk upwards:
 
 - `files`, the one door to the operating system, and `filenames`; `catalog` (LMDB), which looks at
-  its pages with `lmdb_pages` first; `backing`, both of them and which store it is;
+  its pages with `lmdb_pages` first; `backing`, both of them and which store it is; `clock`, what
+  time it is;
 - `records` (framing and checksums) of `message`s, with `compression`; `segments`, one file of
   records; `log`, all of them, and how a batch becomes durable;
 - `runs` and `queue`, what waits in memory; `expiry`, when that expires; `memory`, how much of it

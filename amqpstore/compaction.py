@@ -112,7 +112,7 @@ class Compaction:
         accounts: Sequence[Account],
         sources: Sequence[Segment],
         number: int,
-        now_ms: int,
+        created_ms: int,
         compressor: Compressor | None = None,
         train_dictionary: bool = False,
     ) -> None:
@@ -127,7 +127,7 @@ class Compaction:
         self._dictionary: tuple[int, bytes] | None = None
         self._accounts = accounts
         self._number = number
-        self._header = encode_segment_header(number, FORMAT_VERSION, store_id, now_ms)
+        self._header = encode_segment_header(number, FORMAT_VERSION, store_id, created_ms)
         self._segment = Segment(files, segment_path(directory, number), number, seed)
         self._account = Account(number, accounts[0].first_id)
         self._damage: list[tuple[str, int, int, str]] = []

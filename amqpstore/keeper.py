@@ -15,6 +15,7 @@ from typing import NamedTuple
 from amqpstore.accounts import Account
 from amqpstore.backing import Backing
 from amqpstore.checkpoint import Checkpoint, Marks, Written
+from amqpstore.clock import Clock
 from amqpstore.compaction import Compacted, Compaction, choose, remove_compacted
 from amqpstore.compression import Compressor
 from amqpstore.definitions import copy_of, renew_copy
@@ -97,6 +98,7 @@ class Keeper:
         recovered: Recovered,
         options: Options,
         worker: Worker,
+        clock: Clock,
     ) -> None:
         self.created: list[int] = []
         self.deleted = recovered.deleted
@@ -109,6 +111,7 @@ class Keeper:
         self._space = space
         self._options = options
         self._worker = worker
+        self._clock = clock
         self._ledger = recovered.ledger
         # Compaction's own: a compressor is for one thread.
         self._compressor = compressor_of(options)
@@ -126,27 +129,27 @@ class Keeper:
         self._is_unread = recovered.is_unread
         # Not to be compacted, as that has failed, by the numbers of the segments.
         self._avoided: set[int] = set()
-        self._checkpoint_ms = 0
+        # On the monotonic clock: when the last checkpoint was begun, and when the others may be.
+        # The first checkpoint is due some time after the start, not at once.
+        self._checkpoint_ms = clock.monotonic_ms()
         self._compaction_ms = 0
-        self._copy_ms = 0
-        self._take_over: Callable[[object, int], None] | None = None
+        self._copy_ms = self._checkpoint_ms + options.checkpoint_ms
+        self._take_over: Callable[[object], None] | None = None
         self._unfinished: Checkpoint | None = None
         self._detached: list[Segment] = []
         self._removals: list[Callable[[], None]] = []
         self._compacting: set[int] = set()
         self._is_compaction_checked = False
 
-    def housekeep(self, now_ms: int) -> None:
+    def housekeep(self) -> None:
         """Take over what is done, and begin what is due."""
         self._space.look()
-        # The first checkpoint is due some time after the start, not at once.
-        self._checkpoint_ms = self._checkpoint_ms or now_ms
-        self._copy_ms = self._copy_ms or now_ms + self._options.checkpoint_ms
+        now_ms = self._clock.monotonic_ms()
         if self._take_over is not None:
             outcome = self._worker.poll()
             if outcome is None:
                 return
-            self._finish(outcome, now_ms)
+            self._finish(outcome)
         if self._detached or self._removals:
             self._begin(self._clean_up(), self._cleaned_up)
         elif self._is_checkpoint_due(now_ms):
@@ -166,7 +169,7 @@ class Keeper:
         ):
             if accounts := self._to_compact():
                 self._space.make_room(sum(account.end_bytes for account in accounts))
-                self._begin(self._new_compaction(accounts, now_ms).run, self._compacted)
+                self._begin(self._new_compaction(accounts).run, self._compacted)
             else:
                 self._is_compaction_checked = True
 
@@ -175,16 +178,16 @@ class Keeper:
         if self._take_over is not None:
             outcome = self._worker.poll(wait=True)
             if outcome is not None:
-                self._finish(outcome, self._checkpoint_ms)
+                self._finish(outcome)
         if self._unfinished:
-            self._checkpointed(self._unfinished.run(), self._checkpoint_ms)
+            self._checkpointed(self._unfinished.run())
         is_needed = self._log.settled or self.created or self.deleted
         if is_needed and not self._is_held_back():
-            self._checkpointed(self._new_checkpoint().run(), self._checkpoint_ms)
+            self._checkpointed(self._new_checkpoint().run())
         self._clean_up()()
         if self.is_copy_behind:
             try:
-                self._copied(self._copy_definitions(), self._copy_ms)
+                self._copied(self._copy_definitions())
             except OSError as error:
                 _log.warning("the copy of the definitions is not up to date: %s", error)
             else:
@@ -199,8 +202,8 @@ class Keeper:
         accounts = self._to_compact(to_the_end=True)
         if not accounts:
             return None
-        result = self._new_compaction(accounts, self._checkpoint_ms).run()
-        self._compacted(result, self._checkpoint_ms)
+        result = self._new_compaction(accounts).run()
+        self._compacted(result)
         self._clean_up()()
         return result
 
@@ -211,7 +214,7 @@ class Keeper:
         for segment in self._detached:
             segment.close()
 
-    def _begin(self, work: Callable[[], object], take_over: Callable[[object, int], None]) -> None:
+    def _begin(self, work: Callable[[], object], take_over: Callable[[object], None]) -> None:
         self._take_over = take_over
         self._worker.start(work)
 
@@ -228,7 +231,7 @@ class Keeper:
 
         return clean_up
 
-    def _cleaned_up(self, result: object, now_ms: int) -> None:
+    def _cleaned_up(self, result: object) -> None:
         """Nothing follows from that."""
 
     def _remove_merged(self, merged: Merged) -> None:
@@ -236,7 +239,7 @@ class Keeper:
         for state in merged.old:
             attempt(files.remove, index_path(directory, merged.queue_id, state.number))
 
-    def _finish(self, outcome: Outcome[object], now_ms: int) -> None:
+    def _finish(self, outcome: Outcome[object]) -> None:
         take_over, self._take_over = self._take_over, None
         if take_over is None:
             return
@@ -246,12 +249,12 @@ class Keeper:
             # Nothing was changed. On a full disk all of it is tried again the next time.
             _log.error("background work has to wait: %s", error)
             self.is_copy_behind = True
-            self._copy_ms = now_ms + self._options.checkpoint_ms
+            self._copy_ms = self._clock.monotonic_ms() + self._options.checkpoint_ms
             self._is_compaction_checked = True
             if not (isinstance(error, OSError) and error.errno == errno.ENOSPC):
                 self._avoided |= self._compacting
         else:
-            take_over(result, now_ms)
+            take_over(result)
 
     def _copy_definitions(self) -> int:
         """Bring the copy of the definitions up to date. Returns how many rows it has."""
@@ -260,10 +263,11 @@ class Keeper:
         renew_copy(files, directory, copy)
         return copy.rows
 
-    def _copied(self, result: object, now_ms: int) -> None:
+    def _copied(self, result: object) -> None:
         if not isinstance(result, int):
             raise TypeError(f"{result!r} is no number of rows")
-        self._copy_ms = now_ms + self._options.checkpoint_ms + result // _ROWS_A_MS
+        pause_ms = self._options.checkpoint_ms + result // _ROWS_A_MS
+        self._copy_ms = self._clock.monotonic_ms() + pause_ms
 
     def _is_held_back(self) -> bool:
         """Whether no checkpoint may be made, as the disk may yet read what it could not."""
@@ -313,7 +317,7 @@ class Keeper:
         """Numbers of the log's segments whose tables have changed since the last checkpoint."""
         return range(self._marked, self._log.position.segment + 1)
 
-    def _checkpointed(self, result: object, _: int) -> None:
+    def _checkpointed(self, result: object) -> None:
         if not isinstance(result, Written):
             raise TypeError(f"{result!r} is not what a checkpoint returns")
         self._unfinished = None
@@ -339,7 +343,7 @@ class Keeper:
             to_the_end=to_the_end,
         )
 
-    def _new_compaction(self, accounts: list[Account], now_ms: int) -> Compaction:
+    def _new_compaction(self, accounts: list[Account]) -> Compaction:
         self._compacting = numbers = {account.number for account in accounts}
         number = self._next_compacted
         self._next_compacted += 1
@@ -349,12 +353,12 @@ class Keeper:
             accounts=accounts,
             sources=[segment for segment in self._log.segments if segment.number in numbers],
             number=number,
-            now_ms=now_ms,
+            created_ms=self._clock.wall_ms(),
             compressor=self._compressor,
             train_dictionary=self._options.train_dictionary and not self._log.dictionaries,
         )
 
-    def _compacted(self, result: object, now_ms: int) -> None:
+    def _compacted(self, result: object) -> None:
         if not isinstance(result, Compacted):
             raise TypeError(f"{result!r} is not what a compaction returns")
         self._is_compaction_checked = False
@@ -368,4 +372,5 @@ class Keeper:
         self._removals.append(partial(remove_compacted, files, directory, result))
         for path, offset, size, reason in result.damage:
             _log.error("damage in %s at %d, %d bytes: %s", path, offset, size, reason)
-        self._compaction_ms = now_ms + 1000 * result.moved_bytes // self._options.compaction_bytes_s
+        pause_ms = 1000 * result.moved_bytes // self._options.compaction_bytes_s
+        self._compaction_ms = self._clock.monotonic_ms() + pause_ms

@@ -14,13 +14,13 @@ from __future__ import annotations
 
 import logging
 import os
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from operator import attrgetter
 
 from amqpstore import marker
 from amqpstore.backing import Backing
 from amqpstore.catalog import Change, LmdbCatalog, OpenCatalog, Value
+from amqpstore.clock import SYSTEM_CLOCK, Clock
 from amqpstore.compaction import Compacted
 from amqpstore.errors import (
     DamageError,
@@ -62,7 +62,8 @@ class Store:
     """An open store. Made by `Store.open`.
 
     `queues` has all queues by id, those that hold the messages of transactions in `prepared`, by
-    the same id, among them. `next_queue_id` is the id of the next queue.
+    the same id, among them. `next_queue_id` is the id of the next queue. `clock` is what it was
+    opened with.
     """
 
     def __init__(
@@ -74,10 +75,12 @@ class Store:
         space: Space,
         options: Options,
         worker: Worker,
+        clock: Clock,
     ) -> None:
         self.directory = backing.directory
         self.queues = queues
         self.recovery_report = recovered.report
+        self.clock = clock
         self._lock = lock
         self._catalog = backing.catalog
         self._space = space
@@ -97,7 +100,7 @@ class Store:
             dictionaries={int(key): row for key, row in self._catalog.rows("dictionaries").items()},
         )
         self._keeper = Keeper(
-            backing, self._log, queues, self._memory, space, recovered, options, worker
+            backing, self._log, queues, self._memory, space, recovered, options, worker, clock
         )
         self._index = IndexReader(backing.files, backing.directory, backing.seed)
         self.next_queue_id = int(self._catalog.rows("store").get(_NEXT_QUEUE_ID, 1))
@@ -115,10 +118,12 @@ class Store:
         open_catalog: OpenCatalog = LmdbCatalog,
         options: Options = DEFAULTS,
         worker: Worker | None = None,
+        clock: Clock = SYSTEM_CLOCK,
     ) -> Store:
         """Open the store in `directory`, or make one where there is nothing; recover what it holds.
 
-        Args: worker, who does the background work; a thread, if it is not said.
+        Args: worker, who does the background work; a thread, if it is not said; clock, by which
+        that is due, and batches are dated.
         Raises: NotAStoreError, FormatVersionError, StoreLockedError, DamageError (the marker or
         the catalog is missing or cannot be read), UnreadableLogError; nothing but the lock's text
         is changed then. OSError.
@@ -132,7 +137,7 @@ class Store:
             raise StoreLockedError(directory, str(error.strerror)) from None
         try:
             return cls._open_locked(
-                directory, lock, files, open_catalog, options, worker or ThreadWorker()
+                directory, lock, files, open_catalog, options, worker or ThreadWorker(), clock
             )
         except BaseException:
             lock.release()
@@ -147,6 +152,7 @@ class Store:
         open_catalog: OpenCatalog,
         options: Options,
         worker: Worker,
+        clock: Clock,
     ) -> Store:
         space = Space(
             files,
@@ -156,7 +162,7 @@ class Store:
         )
         space.make_room()
         backing, queues, recovered = open_directory(directory, files, open_catalog)
-        return cls(lock, backing, queues, recovered, space, options, worker)
+        return cls(lock, backing, queues, recovered, space, options, worker, clock)
 
     # Definitions: durable on return.
 
@@ -633,7 +639,7 @@ class Store:
     def sync(self) -> None:
         """Make everything done so far durable. Raises: DurabilityError."""
         self._check_open()
-        if batch := self._log.seal(_now_ms()):
+        if batch := self._log.seal(self.clock.wall_ms()):
             self._log.write(batch)
             self._log.settle(batch)
         self.housekeep()
@@ -647,7 +653,7 @@ class Store:
         self._check_open()
         try:
             self._memory.settle(self._log.position.message_id)
-            self._keeper.housekeep(_now_ms())
+            self._keeper.housekeep()
         except DurabilityError as error:
             self._failure = error
             raise
@@ -789,7 +795,3 @@ def _logged(placements: Sequence[Placement], messages: list[Message]) -> list[Me
 
 def _queue_key(queue: Queue) -> str:
     return f"{queue.id:020}"
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000

@@ -8,7 +8,6 @@ import secrets
 import signal
 import socket
 import sys
-import time
 from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime
 from functools import partial
@@ -41,6 +40,7 @@ _LAZY_COMMIT_S = 0.05
 _GOODBYE_S = 3.0
 _BACKLOG = 1024
 _LONG_S = 3600.0
+_CLOCK_LOOK_S = 1.0
 
 
 def serve(config: Config, on_ready: Callable[[list[tuple[str, int]], str], None]) -> None:
@@ -106,15 +106,10 @@ async def _run(
             on_ready([(name[0], name[1]) for name in names], store.directory)
 
 
-def now_ms() -> int:
-    """Ms since 1970, by the system's clock."""
-    return time.time_ns() // 1_000_000
-
-
 class App:
     """The tasks of a running broker, on an open store. Made within trio, whose clock it waits by.
 
-    Args: clock, ms since 1970, in step with trio's: what expires is due by it.
+    What is due is so by the store's clock, whose monotonic time goes in step with trio's.
     """
 
     def __init__(
@@ -122,9 +117,7 @@ class App:
         config: Config,
         store: Store,
         definitions: Definitions | None,
-        clock: Callable[[], int] = now_ms,
     ) -> None:
-        self._clock = clock
         self._limits = Limits(
             channel_max=config.channel_max,
             frame_max=config.frame_max,
@@ -133,13 +126,13 @@ class App:
         )
         core = Core(
             store,
-            clock=clock,
+            clock=store.clock,
             random=secrets.SystemRandom().random,
             make_name=partial(secrets.token_urlsafe, 16),
             exchange_types={**EXCHANGE_TYPES, **plugged_in()},
             name_rule=config.names,
         )
-        self.timers = core.timers
+        self.core = core
         # First: it finds out whether the store is a broker's.
         self.broker = Broker(core)
         self.users = Users(store)
@@ -266,14 +259,16 @@ class App:
     async def _run_timers(self) -> None:
         """Have what is due done on time: expiry, most of all."""
         sooner = trio.Event()
-        self.timers.on_sooner = lambda: sooner.set()
+        self.core.timers.on_sooner = self.core.dates.on_sooner = lambda: sooner.set()
         while True:
-            next_ms = self.timers.next_ms
-            wait_s = max(next_ms - self._clock(), 0) / 1000 if next_ms else _LONG_S
-            with trio.move_on_after(min(wait_s, _LONG_S)):
+            wait_ms = self.core.ms_to_next_timer()
+            # Nobody tells us that the wall clock was set: so while anything waits for a date, the
+            # clock is looked at in between.
+            wait_s = _LONG_S if wait_ms is None else min(wait_ms / 1000, _CLOCK_LOOK_S)
+            with trio.move_on_after(wait_s):
                 await sooner.wait()
             sooner = trio.Event()
-            if self.timers.run(self._clock()):
+            if self.core.run_timers():
                 self._turn.wake()
                 # Whatever is due at once again has to leave the others a turn.
                 await trio.lowlevel.checkpoint()

@@ -64,7 +64,7 @@ class Committer:
         log = self._log
         if self._failure or not log.is_idle or (promised_only and not log.is_promised):
             return
-        if batch := log.seal(time.time_ns() // 1_000_000):
+        if batch := log.seal(self._store.clock.wall_ms()):
             self._batches.put(batch)
 
     def flush(self) -> None:

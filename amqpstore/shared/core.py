@@ -11,7 +11,6 @@ from __future__ import annotations
 import logging
 import os
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -20,11 +19,6 @@ from amqpstore.errors import DurabilityError, ForkedError, StoreClosedError, Sto
 from amqpstore.store import Store
 
 _log = logging.getLogger(__name__)
-
-
-def clock_ms() -> int:
-    """Now, in ms since 1970."""
-    return time.time_ns() // 1_000_000
 
 
 class _Ticket:
@@ -43,15 +37,14 @@ class _Ticket:
 
 
 class Core:
-    """A store and its lock. Args: clock_ms, the time in ms since 1970.
+    """A store and its lock.
 
     `on_stop` is called, under the lock, when no more can be done: by `close`, by a failed disk, or
     by an exception that left the engine in the midst of its work.
     """
 
-    def __init__(self, store: Store, clock_ms: Callable[[], int]) -> None:
+    def __init__(self, store: Store) -> None:
         self.store = store
-        self.clock_ms = clock_ms
         self.lock = threading.Lock()
         self.on_stop: Callable[[], None] | None = None
         self._process = os.getpid()
@@ -149,7 +142,7 @@ class Core:
         self._is_writing = True
         try:
             with self.guarded():
-                batch = log.seal(clock_ms())
+                batch = log.seal(self.store.clock.wall_ms())
                 if batch is None:
                     raise RuntimeError("somebody waits for a batch that is empty")
                 self.lock.release()

@@ -106,7 +106,7 @@ class History:
         sequence = 1
         while True:
             with core.working() as store:
-                self.trim(store, core.clock_ms())
+                self.trim(store, store.clock.wall_ms())
                 found = None if self.held.deleted else self._read(store, sequence)
                 if found is None:
                     return

@@ -34,7 +34,7 @@ class SharedPrepared:
         with core.locked() as store:
             with core.guarded():
                 self._prepared.check()
-                now_ms = core.clock_ms()
+                now_ms = store.clock.wall_ms()
                 publishes = self._prepared.publishes()
                 received = self._prepared.locked
                 copies = settling.copies(store, self._queues, received, now_ms)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from amqpstore.catalog import LmdbCatalog, OpenCatalog
+from amqpstore.clock import SYSTEM_CLOCK, Clock
 from amqpstore.files import Files
 from amqpstore.keeper import DEFAULTS, Options
 from amqpstore.recovery import RecoveryReport
-from amqpstore.shared.core import Core, clock_ms
+from amqpstore.shared.core import Core
 from amqpstore.shared.history import Consumed, HistoryLimits
 from amqpstore.shared.prepared import SharedPrepared
 from amqpstore.shared.queues import NamedQueue, Queues
@@ -40,8 +41,8 @@ class SharedStore:
     committed is there when it is opened again.
     """
 
-    def __init__(self, store: Store, now_ms: Callable[[], int]) -> None:
-        self._core = Core(store, now_ms)
+    def __init__(self, store: Store) -> None:
+        self._core = Core(store)
         with self._core.lock:
             self._queues = Queues(self._core)
         self._core.on_stop = self._wake_all
@@ -55,19 +56,24 @@ class SharedStore:
         open_catalog: OpenCatalog = LmdbCatalog,
         options: Options = DEFAULTS,
         worker: Worker | None = None,
-        now_ms: Callable[[], int] = clock_ms,
+        clock: Clock = SYSTEM_CLOCK,
     ) -> SharedStore:
         """Open the store in `directory`, or make one where there is nothing; recover what it holds.
 
-        Args: as `Store.open`; now_ms, the time for histories, in ms since 1970.
+        Args: as `Store.open`; histories are dated by `clock` as well.
         Raises: as `Store.open`; OtherOwnerError, where it is a store that something else made, a
         broker for one: its queues are left as they are.
         """
         store = Store.open(
-            directory, files=files, open_catalog=open_catalog, options=options, worker=worker
+            directory,
+            files=files,
+            open_catalog=open_catalog,
+            options=options,
+            worker=worker,
+            clock=clock,
         )
         try:
-            return cls(store, now_ms)
+            return cls(store)
         except BaseException:
             store.abandon()
             raise

@@ -232,7 +232,7 @@ class SharedTransaction:
         return was_woken
 
     def _commit(self, store: Store) -> None:
-        now_ms = self._core.clock_ms()
+        now_ms = self._core.store.clock.wall_ms()
         transaction = self._engine_transaction(store)
         for copy in settling.copies(store, self._queues, self._received, now_ms):
             transaction.place(copy.placements, copy.messages)

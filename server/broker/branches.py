@@ -133,7 +133,7 @@ class Branches:
             if xid in self._branches:
                 raise PreconditionFailedError(f"XAER_DUPID: branch {xid} is there already")
             _check_xid(xid)
-            branch = _Branch(xid, access.user, self._core.clock())
+            branch = _Branch(xid, access.user, self._core.clock.monotonic_ms())
             self._branches[xid] = branch
         else:
             branch = self._branch(xid, access)
@@ -287,7 +287,7 @@ class Branches:
         label = prepared.label
         format_id, global_id, branch_id = label["xid"]
         xid = Xid(format_id, global_id, branch_id)
-        branch = _Branch(xid, label["user"], self._core.clock())
+        branch = _Branch(xid, label["user"], self._core.clock.monotonic_ms())
         branch.prepared = PreparedWork(self._core, prepared, queues)
         self._branches[xid] = branch
         _log.warning("in doubt", extra={"vhost": self._vhost, "xid": str(xid)})

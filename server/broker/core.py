@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from amqpstore import Store
+from amqpstore.clock import Clock
 from server.broker.exchanges.base import Exchange
 from server.broker.timers import Timers
 
@@ -19,26 +20,42 @@ if TYPE_CHECKING:
 class Core:
     """The store, and what a broker takes from outside so that it can be run on simulated time.
 
-    `clock` gives ms since 1970, `random` numbers from 0 to below 1, `make_name` a random string
-    that no other call returned. `touched` is where queues put themselves that have something to
-    hand out. `moved` counts, by the id of the store's queue that it left, what is in transactions
-    that are not durable yet; `flush` makes everything durable at once. `name_rule` is what names
-    may be, see `server.broker.names`.
+    `timers` are due after a time, `dates` at a date: the wall clock may be set, and what waits for
+    some seconds is not to wait for it. `random` gives numbers from 0 to below 1, `make_name` a
+    random string that no other call returned. `touched` is where queues put themselves that have
+    something to hand out. `moved` counts, by the id of the store's queue that it left, what is in
+    transactions that are not durable yet; `flush` makes everything durable at once. `name_rule` is
+    what names may be, see `server.broker.names`.
     """
 
     store: Store
-    clock: Callable[[], int]
+    clock: Clock
     random: Callable[[], float]
     make_name: Callable[[], str]
     exchange_types: Mapping[str, type[Exchange]]
     name_rule: str = "lenient"
     timers: Timers = field(default_factory=Timers)
+    dates: Timers = field(default_factory=Timers)
     touched: set[Queue] = field(default_factory=set)
     moved: Counter[int] = field(default_factory=Counter)
     flush: Callable[[], None] = field(init=False)
 
     def __post_init__(self) -> None:
         self.flush = self.store.sync
+
+    def run_timers(self) -> bool:
+        """Do what is due, by either clock. Returns whether anything was."""
+        ran = self.timers.run(self.clock.monotonic_ms())
+        return self.dates.run(self.clock.wall_ms()) or ran
+
+    def ms_to_next_timer(self) -> int | None:
+        """In how many ms something may be due, as the clocks are now; None where nothing is set."""
+        waits_ms = []
+        if next_ms := self.timers.next_ms:
+            waits_ms.append(max(next_ms - self.clock.monotonic_ms(), 0))
+        if next_ms := self.dates.next_ms:
+            waits_ms.append(max(next_ms - self.clock.wall_ms(), 0))
+        return min(waits_ms, default=None)
 
     def moving(self, stored_ids: Iterable[int]) -> Callable[[], None]:
         """Count what left these queues of the store; what is returned takes it off again."""

@@ -86,7 +86,7 @@ class DeadLetters:
         shown_keys = (envelope.routing_key, *more_keys(properties, ["CC"]))
         deaths = _deaths(properties, queue.name, reason, envelope.exchange, shown_keys)
         if not deaths[0].get("time"):
-            deaths[0]["time"] = Timestamp(self._core.clock() // 1000)
+            deaths[0]["time"] = Timestamp(self._core.clock.wall_ms() // 1000)
         headers: dict[str, Any] = {"x-death": deaths}
         for when in ("first", "last"):
             for what, value in (

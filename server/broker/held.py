@@ -53,7 +53,7 @@ class DelayQueue(Queue):
         return True
 
     def _expires_ms(self, label: Label) -> int:
-        return self._core.clock() + delay_ms(decode_properties(label.properties))
+        return self._core.clock.wall_ms() + delay_ms(decode_properties(label.properties))
 
     def _level(self, label: Label, expires_ms: int) -> amqpstore.Queue:  # noqa: ARG002
         return self.levels.at(expires_ms // _SLICE_MS)

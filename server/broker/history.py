@@ -39,7 +39,7 @@ class ConsumedQueue(Queue):
 
     def _expires_ms(self, label: Label) -> int:  # noqa: ARG002 - its time in the queue is over
         ttl = self.settings.message_ttl
-        return 0 if ttl is None else self._core.clock() + ttl
+        return 0 if ttl is None else self._core.clock.wall_ms() + ttl
 
     def _drop_excess(self) -> None:
         most = self.settings.max_length
@@ -76,7 +76,7 @@ class History:
         """
         if not self._look_for_room():
             return
-        now_ms = self._core.clock()
+        now_ms = self._core.clock.wall_ms()
         for envelope, group in groupby(taken.run.messages or (), attrgetter("envelope")):
             label = self._label(envelope, now_ms)
             messages = [Message(label, message.body) for message in group]

@@ -109,7 +109,9 @@ class Queue:
         self._bury = bury
         self._ready_bytes = 0
         self._coming = self._coming_bytes = 0
-        self._expiry = core.timers.timer(self._expire_due)
+        self._expiry = core.dates.timer(self._expire_due)
+        # After what could not leave for want of disk.
+        self._retry = core.timers.timer(self._expire_due)
         self._unused = core.timers.timer(lambda: on_unused(self))
 
     def apply(self, settings: Settings) -> None:
@@ -158,7 +160,8 @@ class Queue:
         expires = self.settings.expires
         in_use = self.consumers or self.waiting
         idle = expires is not None and not in_use and not self.is_deleted
-        self._unused.set(self._core.clock() + expires if idle and expires is not None else 0)
+        now_ms = self._core.clock.monotonic_ms()
+        self._unused.set(now_ms + expires if idle and expires is not None else 0)
 
     def touch(self) -> None:
         """Have `pump` called at the end of this turn."""
@@ -202,7 +205,7 @@ class Queue:
         placed = messages if placement.most is None else messages[: placement.most]
         if self.settings.max_length_bytes is not None:
             self._ready_bytes += sum([len(message.body) for message in placed])
-        now = self._core.clock()
+        now = self._core.clock.wall_ms()
         self._watch_arrival(placement)
         # Whoever can take it at once does, before anything is dropped: with a length of 0, or a
         # TTL of 0, that is the only way through.
@@ -231,7 +234,7 @@ class Queue:
         ttl = self.settings.message_ttl
         if label.expiration_ms is not None:
             ttl = label.expiration_ms if ttl is None else min(ttl, label.expiration_ms)
-        return 0 if ttl is None else self._core.clock() + ttl
+        return 0 if ttl is None else self._core.clock.wall_ms() + ttl
 
     def _room(self, messages: Sequence[Message], able: int) -> int:
         """How many messages it takes before it is full; `able` of them leave it at once."""
@@ -359,6 +362,7 @@ class Queue:
         """It was deleted."""
         self.is_deleted = True
         self._expiry.set(0)
+        self._retry.set(0)
         self._unused.set(0)
         self.history = None
         self.waiting.dissolve()
@@ -402,12 +406,12 @@ class Queue:
 
     def expire(self) -> None:
         """Have what is due by now gone."""
-        if 0 < self._expiry.due_ms <= (now := self._core.clock()):
+        if 0 < self._expiry.due_ms <= (now := self._core.clock.wall_ms()):
             self._expire(now)
 
     def _expire_due(self) -> None:
         """The timer's: what is due expires, and whoever can be served is."""
-        self._expire(self._core.clock())
+        self._expire(self._core.clock.wall_ms())
         self.touch()
 
     def _expire(self, now_ms: int) -> None:
@@ -426,7 +430,8 @@ class Queue:
             if isinstance(run, Run):
                 self._left(run)
                 if not self._bury(self, [Taken(level, run)], Reason.EXPIRED):
-                    self._expiry.set(now_ms + _RETRY_MS)
+                    self._expiry.set(0)
+                    self._retry.set(self._core.clock.monotonic_ms() + _RETRY_MS)
                     return False
         return True
 

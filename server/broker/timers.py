@@ -34,7 +34,7 @@ class Timer:
 class Timers:
     """All timers of a broker. `on_sooner` is called when the next is due before it was.
 
-    Times are in ms since 1970.
+    Times are in ms, by whichever clock its owner goes by.
     """
 
     def __init__(self) -> None:

@@ -134,7 +134,7 @@ class Gets:
         if wait_ms:
             core = self.channel.vhost.core
             get.timer = core.timers.timer(get.end_wait)
-            get.timer.set(core.clock() + wait_ms)
+            get.timer.set(core.clock.monotonic_ms() + wait_ms)
         self._line.append(get)
         if len(self._line) == 1:
             self._serve_first()

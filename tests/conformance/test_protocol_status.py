@@ -76,7 +76,7 @@ class Client:
 def client(tmp_path: Path) -> Iterator[Client]:
     with Store.open(str(tmp_path / "store")) as store:
         store.define([Change("permissions", name_key("guest", "/"), ALL)])
-        core = Core(store, lambda: 0, lambda: 0.0, lambda: "name", EXCHANGE_TYPES)
+        core = Core(store, store.clock, lambda: 0.0, lambda: "name", EXCHANGE_TYPES)
         yield Client(Broker(core))
 
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from amqpstore import Message, Options, Run, Store
+from amqpstore.clock import SimulatedClock
 from amqpstore.log import Batch
 from amqpstore.worker import InlineWorker
 from server.broker.broker import DEFAULT_VHOST, Broker
@@ -106,18 +107,19 @@ class Simulation:
     """An open broker on a disk in memory."""
 
     def __init__(self, files: MemoryFiles, now_ms: int) -> None:
-        self.now_ms = now_ms
+        self.clock = SimulatedClock(now_ms)
         self.store = Store.open(
             DIRECTORY,
             files=files,
             open_catalog=functools.partial(MemoryCatalog, files),
             options=OPTIONS,
             worker=InlineWorker(),
+            clock=self.clock,
         )
         names = itertools.count(1)
         self.core = Core(
             store=self.store,
-            clock=lambda: self.now_ms,
+            clock=self.clock,
             random=random.Random("crash").random,
             make_name=lambda: f"{next(names):022}",
             exchange_types=EXCHANGE_TYPES,
@@ -130,6 +132,10 @@ class Simulation:
             raise
 
     @property
+    def now_ms(self) -> int:
+        return self.clock.wall_ms()
+
+    @property
     def vhost(self) -> VirtualHost:
         return self.broker.vhost(DEFAULT_VHOST)
 
@@ -140,7 +146,7 @@ class Simulation:
     def work(self) -> None:
         """Do what is due, and hand out what can be handed out; nothing becomes durable."""
         for _ in range(_ROUNDS):
-            if not (self.core.timers.run(self.now_ms) | self.broker.has_work):
+            if not (self.core.run_timers() | self.broker.has_work):
                 return
             self.broker.pump()
         raise AssertionError("the broker is never done")
@@ -323,7 +329,7 @@ class World(Simulation):
     # Time and the disk.
 
     def pass_time(self, ms: int) -> None:
-        self.now_ms += ms
+        self.clock.advance(ms)
         self.events.append(Clock(self.now_ms))
         self.work()
 
@@ -354,7 +360,7 @@ class World(Simulation):
         """Kill the process, with all that was synced, and start it anew a while later."""
         self.sync()
         self.store.abandon()
-        self.now_ms += after_ms
+        self.clock.advance(after_ms)
         self.events.append(Clock(self.now_ms))
         super().__init__(self._files, self.now_ms)
 
@@ -478,10 +484,10 @@ def _later_faults(files: MemoryFiles, now_ms: int, found: Found, later: Later) -
     try:
         for _ in range(_ROUNDS):
             simulation.settle()
-            due_ms = simulation.core.timers.next_ms
-            if not due_ms or due_ms > now_ms + FAR_MS:
+            due_ms = simulation.core.ms_to_next_timer()
+            if due_ms is None or simulation.now_ms + due_ms > now_ms + FAR_MS:
                 break
-            simulation.now_ms = max(due_ms, simulation.now_ms)
+            simulation.clock.advance(due_ms)
         at_last = found_in(simulation).places
         if at_last != later(found.places):
             yield f"later: {found.places} became {at_last}"

@@ -19,6 +19,7 @@ from typing import cast
 import pytest
 
 from amqpstore import Options, Run, SharedPrepared, SharedStore, SharedTransaction, Store
+from amqpstore.clock import SimulatedClock
 from amqpstore.log import Batch
 from amqpstore.queue import Placement, Queue
 from amqpstore.shared import settling
@@ -136,7 +137,7 @@ def open_shared(files: MemoryFiles) -> SharedStore:
         open_catalog=functools.partial(MemoryCatalog, files),
         options=OPTIONS,
         worker=InlineWorker(),
-        now_ms=lambda: 1_000,
+        clock=SimulatedClock(1_000),
     )
 
 

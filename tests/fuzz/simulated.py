@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import NamedTuple, Self
 
 from amqpstore import Options, Store
+from amqpstore.clock import SimulatedClock
 from amqpstore.worker import InlineWorker
 from server.amqp.connection import Connection, Limits
 from server.amqp.product import Product
@@ -46,7 +47,7 @@ class SimulatedServer:
     """A broker on a store on a disk in memory, to which clients connect without sockets."""
 
     def __init__(self, vhosts: tuple[str, ...] = (DEFAULT_VHOST,), limits: Limits | None = None):
-        self.now_ms = START_MS
+        self.clock = SimulatedClock(START_MS)
         self.limits = limits or Limits(max_message_bytes=100_000)
         self.clients: list[SimulatedClient] = []
         self._files = MemoryFiles()
@@ -70,10 +71,11 @@ class SimulatedServer:
             open_catalog=functools.partial(MemoryCatalog, self._files),
             options=Options(reserve_bytes=0, least_free_bytes=0),
             worker=InlineWorker(),
+            clock=self.clock,
         )
         core = Core(
             store=store,
-            clock=lambda: self.now_ms,
+            clock=self.clock,
             random=random.Random("simulated").random,
             make_name=lambda: f"{next(self._names):022}",
             exchange_types=EXCHANGE_TYPES,
@@ -90,11 +92,11 @@ class SimulatedServer:
 
     @property
     def now_s(self) -> float:
-        return self.now_ms / 1000
+        return self.clock.monotonic_ms() / 1000
 
     def pass_time(self, ms: int) -> None:
         """Let time pass, in one leap, and have done what is due."""
-        self.now_ms += ms
+        self.clock.advance(ms)
         self.settle()
         for client in self.clients:
             client.connection.tick(self.now_s)
@@ -103,7 +105,7 @@ class SimulatedServer:
     def settle(self) -> None:
         """Do all that is to be done, the disk's work included. Fails when it never ends."""
         for _ in range(_TURNS):
-            is_busy = self.core.timers.run(self.now_ms) | self.broker.has_work
+            is_busy = self.core.run_timers() | self.broker.has_work
             self.broker.pump()
             is_busy |= not self.store.log.is_empty
             self.store.sync()

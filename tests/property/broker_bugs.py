@@ -72,7 +72,7 @@ def time_starts_again_with_a_requeue(patch: Patch) -> None:
 
     def requeue_anew(self: Queue, taken: Taken, giver: object) -> None:
         if taken.run.expires_ms:
-            taken.run.expires_ms = self._core.clock() + (self.settings.message_ttl or 10)
+            taken.run.expires_ms = self._core.clock.wall_ms() + (self.settings.message_ttl or 10)
         requeue(self, taken, giver)
 
     patch.setattr(Queue, "requeue", requeue_anew)

@@ -642,13 +642,15 @@ class BrokerAgainstModel(RuleBasedStateMachine):
     @rule(steps=st.integers(1, 6))
     def pass_time(self, steps: int) -> None:
         """The clock goes on; what is due is done when it is."""
-        until = self.world.now_ms // 10 * 10 + 10 * steps
+        left_ms = 10 * steps - self.model.now_ms % 10
         while True:
-            due = self.world.core.timers.next_ms
-            now_ms = min(due, until) if due else until
-            self.world.now_ms = self.model.now_ms = max(now_ms, self.world.now_ms)
+            due_ms = self.world.core.ms_to_next_timer()
+            passed_ms = left_ms if due_ms is None else min(due_ms, left_ms)
+            self.world.clock.advance(passed_ms)
+            self.model.now_ms += passed_ms
+            left_ms -= passed_ms
             self._both(lambda: None, lambda: None)
-            if now_ms >= until:
+            if not left_ms:
                 return
 
     @rule()

@@ -14,6 +14,7 @@ import pytest
 
 import server.broker.broker
 from amqpstore import Message, MessageDamagedError, Options, Run, Store
+from amqpstore.clock import SimulatedClock
 from amqpstore.worker import InlineWorker
 from server.broker.broker import DEFAULT_VHOST, Broker
 from server.broker.channel import Channel
@@ -130,7 +131,7 @@ class World:
     """A broker, its channels, its disk and its clock. The `Choices` of the model."""
 
     def __init__(self) -> None:
-        self.now_ms = START_MS
+        self.clock = SimulatedClock(START_MS)
         self.happened: deque[Event] = deque()
         self.channels: dict[int, Channel] = {}
         self.outlets: dict[int, Outlet] = {}
@@ -151,12 +152,13 @@ class World:
             open_catalog=functools.partial(MemoryCatalog, self.files),
             options=OPTIONS,
             worker=InlineWorker(),
+            clock=self.clock,
         )
         if look:
             self.recovered = self._recovered()
         self.core = WatchedCore(
             store=self.store,
-            clock=lambda: self.now_ms,
+            clock=self.clock,
             random=random.Random("simulated").random,
             make_name=lambda: f"{next(self._names):022}",
             exchange_types=EXCHANGE_TYPES,
@@ -233,7 +235,7 @@ class World:
     def turn(self) -> None:
         """What follows a round of reads, but for the disk."""
         for _ in range(_TURNS):
-            is_busy = self.core.timers.run(self.now_ms) | self.broker.has_work
+            is_busy = self.core.run_timers() | self.broker.has_work
             self.broker.pump()
             if not is_busy:
                 return
@@ -248,7 +250,7 @@ class World:
         """Cut the power. With a seed, while the open batch is written: any part of it may be
         on the disk."""
         disks = [self.files.fork()]
-        if seed is not None and (batch := self.store.log.seal(self.now_ms)):
+        if seed is not None and (batch := self.store.log.seal(self.clock.wall_ms())):
 
             def keep(_: Operation) -> None:
                 disks.append(self.files.fork())

@@ -20,6 +20,7 @@ INVARIANTS = {
     "I10": "damage is named and costs no more than itself",
     "I11": "files that the store does not know are untouched",
     "I12": "counts equal a recount",
+    "I13": "what is due is done: checkpoints come in time, and what is garbage leaves the disk",
 }
 """By name, in the order in which they are shown."""
 

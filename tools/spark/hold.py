@@ -228,12 +228,17 @@ def _start_keeper(path: str, lease: int, follow: str) -> None:
 def keep(path: str, lease: int, follow: str = "") -> None:
     """Be the keeper of a hold: returns when it is removed."""
     driver, idle_s = _owner(lease)
+    touched, touched_at = os.fstat(lease).st_mtime, time.monotonic()
     try:
         watched = os.pidfd_open(driver.pid)
     except ProcessLookupError:
         watched = -1
     while watched >= 0 and driver.is_alive and os.path.isdir(path):
-        left = idle_s - (time.time() - os.fstat(lease).st_mtime)
+        if (now := os.fstat(lease).st_mtime) != touched:
+            # Whether somebody reads is seen by that it changes: how old it is depends on a clock
+            # that may have been set.
+            touched, touched_at = now, time.monotonic()
+        left = idle_s - (time.monotonic() - touched_at)
         if left <= 0:
             break
         ended, _, _ = select.select([watched], [], [], min(left, _FOLLOW_S if follow else _LOOK_S))

@@ -233,17 +233,16 @@ class MemoryBroker:
             _DIRECTORY,
             files=self.disk,
             open_catalog=functools.partial(MemoryCatalog, self.disk),
-            # Checkpoints by real time would be at another place in each run.
+            # By time, checkpoints would be somewhere else whenever a test lets time pass.
             options=Options(checkpoint_ms=1 << 60, least_free_bytes=0, reserve_bytes=0),
             worker=InlineWorker(),
+            clock=self._clock,
         )
 
     async def _serve(self, started: Future[None]) -> None:
         listeners = await listen([(_HOST, self.port)])
         try:
-            app = self._app = App(
-                self._config, self._store, self._definitions, clock=lambda: self._clock.now_ms
-            )
+            app = self._app = App(self._config, self._store, self._definitions)
         except BaseException:
             for listener in listeners:
                 listener.close()
@@ -295,8 +294,8 @@ class MemoryBroker:
         clock = self._clock
         await self._settle()
         while clock.now_ms < until_ms:
-            next_ms = self._app.timers.next_ms or until_ms
-            clock.advance_to(min(max(next_ms, clock.now_ms), until_ms))
+            wait_ms = self._app.core.ms_to_next_timer()
+            clock.advance_to(until_ms if wait_ms is None else min(clock.now_ms + wait_ms, until_ms))
             now = trio.current_time()
             for connection in list(self._app.connections):
                 # Clients live in real time, and cannot send heartbeats in this one.

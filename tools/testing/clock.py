@@ -1,4 +1,4 @@
-"""Virtual time: one clock for trio and for the broker, which moves when it is told to."""
+"""Virtual time: one clock for trio and for the store, which moves when it is told to."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ _CREEP_S = 1e-6
 class VirtualClock(trio.abc.Clock):
     """Stands still between one `advance_to` and the next. `now_ms` is since 1970.
 
+    It is the store's `Clock` as well.
+
     Args: start_ms, where it begins.
     """
 
@@ -17,6 +19,13 @@ class VirtualClock(trio.abc.Clock):
         self.start_ms = start_ms
         self.now_ms = start_ms
         self._steps = 0
+
+    def wall_ms(self) -> int:
+        return self.now_ms
+
+    def monotonic_ms(self) -> int:
+        # From 1 on: see `amqpstore.clock`.
+        return self.now_ms - self.start_ms + 1
 
     @property
     def elapsed_s(self) -> float:

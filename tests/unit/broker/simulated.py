@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from amqpstore import DiskFullError, Message, Options, Run, Store
+from amqpstore.clock import SimulatedClock
 from amqpstore.worker import InlineWorker
 from server.broker.broker import DEFAULT_VHOST, Broker
 from server.broker.channel import Channel
@@ -34,7 +35,7 @@ class SimulatedBroker:
     """A broker with the virtual host "/"."""
 
     def __init__(self) -> None:
-        self.now_ms = START_MS
+        self.clock = SimulatedClock(START_MS)
         self._files = MemoryFiles()
         self._files.make_directory(DIRECTORY.rpartition("/")[0])
         self._open()
@@ -46,16 +47,21 @@ class SimulatedBroker:
             open_catalog=functools.partial(MemoryCatalog, self._files),
             options=Options(reserve_bytes=0, least_free_bytes=0),
             worker=InlineWorker(),
+            clock=self.clock,
         )
         names = itertools.count(1)
         self.core = Core(
             store=self.store,
-            clock=lambda: self.now_ms,
+            clock=self.clock,
             random=random.Random("unit").random,
             make_name=lambda: f"{next(names):022}",
             exchange_types=EXCHANGE_TYPES,
         )
         self.broker = Broker(self.core)
+
+    @property
+    def now_ms(self) -> int:
+        return self.clock.wall_ms()
 
     @property
     def vhost(self) -> VirtualHost:
@@ -94,7 +100,7 @@ class SimulatedBroker:
     def settle(self) -> None:
         """Do all that is to be done, the disk's work included."""
         for _ in range(_ROUNDS):
-            is_busy = self.core.timers.run(self.now_ms) | self.broker.has_work
+            is_busy = self.core.run_timers() | self.broker.has_work
             self.broker.pump()
             is_busy |= not self.store.log.is_empty
             self.store.sync()
@@ -103,7 +109,7 @@ class SimulatedBroker:
         raise AssertionError("the broker is never done")
 
     def pass_time(self, ms: int) -> None:
-        self.now_ms += ms
+        self.clock.advance(ms)
         self.settle()
 
     def fill_disk(self) -> None:

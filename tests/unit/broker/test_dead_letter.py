@@ -398,8 +398,8 @@ def test_what_expires_while_the_disk_is_full_leaves_later(simulated: SimulatedBr
     Client(simulated).publish("", "q", "a")
     simulated.settle()
     simulated.fill_disk()
-    simulated.now_ms += 10
-    simulated.core.timers.run(simulated.now_ms)
+    simulated.clock.advance(10)
+    simulated.core.run_timers()
     simulated.free_disk()
     assert simulated.ready("q") == ["a"]
     simulated.pass_time(1000)

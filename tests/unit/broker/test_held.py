@@ -154,7 +154,7 @@ def test_delays_go_on_through_a_restart(simulated: SimulatedBroker) -> None:
     for body, ms in (("a", 100), ("b", 2_000_000), ("c", 50)):
         delay(simulated, body, ms)
     simulated.restart()
-    simulated.now_ms += 100
+    simulated.clock.advance(100)
     simulated.restart()
     simulated.settle()
     assert simulated.ready("q") == ["c", "a"]
@@ -165,8 +165,8 @@ def test_delays_go_on_through_a_restart(simulated: SimulatedBroker) -> None:
 def test_what_is_due_while_the_disk_is_full_is_routed_later(simulated: SimulatedBroker) -> None:
     delay(simulated, "a", 10)
     simulated.fill_disk()
-    simulated.now_ms += 10
-    simulated.core.timers.run(simulated.now_ms)
+    simulated.clock.advance(10)
+    simulated.core.run_timers()
     simulated.free_disk()
     assert simulated.ready(HELD) == ["a"]
     simulated.pass_time(1000)
@@ -325,9 +325,9 @@ def test_while_the_disk_is_full_what_is_due_is_tried_again_now_and_then(
 ) -> None:
     delay(simulated, "a", 10)
     simulated.fill_disk()
-    simulated.now_ms += 10
-    simulated.core.timers.run(simulated.now_ms)
-    assert simulated.core.timers.next_ms == simulated.now_ms + 1000
+    simulated.clock.advance(10)
+    simulated.core.run_timers()
+    assert simulated.core.ms_to_next_timer() == 1000
     simulated.free_disk()
 
 

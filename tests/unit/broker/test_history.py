@@ -54,7 +54,7 @@ def test_what_was_acked_is_in_the_history(simulated: SimulatedBroker, client: Cl
     assert client.get("q") == "a"
     simulated.settle()
     assert simulated.ready(HISTORY) == []
-    simulated.now_ms += 7
+    simulated.clock.advance(7)
     client.ack("a")
     simulated.settle()
     assert simulated.ready(HISTORY) == ["a"]
@@ -135,7 +135,7 @@ def test_a_branch_has_it_from_its_prepare_on_once_it_is_committed(
     simulated.settle()
     assert told == [XaStatus.OK, XaStatus.OK]
     assert simulated.ready(HISTORY) == []
-    simulated.now_ms += 10
+    simulated.clock.advance(10)
     simulated.restart()
     branches = simulated.vhost.branches
     branches.commit(access, Xid(0, b"\1", b""), told.append, one_phase=False)

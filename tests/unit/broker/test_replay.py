@@ -176,7 +176,7 @@ def test_what_is_due_is_not_copied(simulated: SimulatedBroker, client: Client) -
     client.get("brief")
     client.ack("a")
     simulated.settle()
-    simulated.now_ms += 100
+    simulated.clock.advance(100)
     ask(client, "brief", x_replay_to="browse")
     simulated.settle()
     assert simulated.ready("browse") == []

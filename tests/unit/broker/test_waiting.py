@@ -239,7 +239,7 @@ def test_what_expired_is_not_had(
     simulated: SimulatedBroker, getter: Getter, sender: Client
 ) -> None:
     sender.publish("", "q", "old", expiration="100")
-    simulated.now_ms += 100
+    simulated.clock.advance(100)
     getter.ask("q")
     assert getter.answers == []
     sender.publish("", "q", "at once or never", expiration="0")

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from amqpstore import Queue, Store
+from amqpstore import Options, Queue, Store
+from amqpstore.clock import Clock, SimulatedClock
 from amqpstore.errors import DurabilityError
 from amqpstore.log import Batch, Log
 from amqpstore.space import Space
@@ -94,6 +95,15 @@ def test_messages_that_expire_too_early_are_seen(
     assert "I1" in {one.invariant for one in drill("clock-jumps", tmp_path, images=200).findings}
 
 
+def test_work_that_is_due_by_the_wall_clock_is_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(SimulatedClock, "monotonic_ms", SimulatedClock.wall_ms)
+    found = {one.text.partition(" ")[2] for one in drill("clock-jumps", tmp_path).findings}
+    assert any("are in no checkpoint" in text for text in found)
+    assert any("are live" in text for text in found)
+
+
 def test_a_payload_that_is_served_unchecked_is_seen(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -150,10 +160,10 @@ def test_what_is_lost_of_a_copy_is_seen(tmp_path: Path, monkeypatch: pytest.Monk
     run = of_a_copy("clock-jumps", tmp_path / "work")
     opened = 0
 
-    def forgetful(files: MemoryFiles) -> Store:
+    def forgetful(files: MemoryFiles, options: Options, clock: Clock) -> Store:
         nonlocal opened
         opened += 1
-        store = open_store(files)
+        store = open_store(files, options, clock)
         queue = next(iter(store.queues.values()))
         if opened > 4 and queue.ready_count:
             store.take(queue, 1, acked=True)

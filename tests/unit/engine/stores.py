@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from amqpstore import Envelope, Message, Options, Queue, Run, Store, marker
 from amqpstore.catalog import TABLES, Change, Value
+from amqpstore.clock import SYSTEM_CLOCK, Clock
 from amqpstore.filenames import segment_path
 from amqpstore.files import File, OsFiles
 from amqpstore.records import checksum_seed
@@ -55,6 +56,7 @@ class Disk:
     catalog: RowsCatalog = field(default_factory=RowsCatalog)
     segment_bytes: int = 1 << 20
     options: Options = NO_CHECKPOINTS
+    clock: Clock = SYSTEM_CLOCK
 
     def open(self, files: OsFiles | None = None) -> Store:
         return Store.open(
@@ -63,6 +65,7 @@ class Disk:
             open_catalog=lambda path, create: self.catalog,
             options=self.options._replace(segment_bytes=self.segment_bytes),
             worker=InlineWorker(),
+            clock=self.clock,
         )
 
     def note_end(self) -> None:

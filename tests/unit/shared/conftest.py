@@ -10,18 +10,9 @@ from pathlib import Path
 import pytest
 
 from amqpstore import Options, SharedStore
+from amqpstore.clock import SimulatedClock
 
 OPTIONS = Options(reserve_bytes=0, least_free_bytes=0)
-
-
-class Clock:
-    """The time for histories, in ms since 1970, which a test sets."""
-
-    def __init__(self) -> None:
-        self.now_ms = 1_000
-
-    def __call__(self) -> int:
-        return self.now_ms
 
 
 class Threads:
@@ -54,8 +45,8 @@ class Threads:
 
 
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
+def clock() -> SimulatedClock:
+    return SimulatedClock(1_000)
 
 
 @pytest.fixture
@@ -64,8 +55,8 @@ def directory(tmp_path: Path) -> str:
 
 
 @pytest.fixture
-def shared(directory: str, clock: Clock) -> Iterator[SharedStore]:
-    with SharedStore.open(directory, options=OPTIONS, now_ms=clock) as store:
+def shared(directory: str, clock: SimulatedClock) -> Iterator[SharedStore]:
+    with SharedStore.open(directory, options=OPTIONS, clock=clock) as store:
         store.declare("q")
         yield store
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from amqpstore import Envelope, Message, SharedStore
-from tests.unit.shared.conftest import OPTIONS, Clock
+from amqpstore.clock import SimulatedClock
+from tests.unit.shared.conftest import OPTIONS
 from tests.unit.shared.waiting import ready, receive, send
 
 
@@ -19,14 +20,14 @@ def numbers(count: int) -> list[bytes]:
 
 
 def test_what_is_received_is_in_the_history_once_it_is_committed(
-    shared: SharedStore, clock: Clock
+    shared: SharedStore, clock: SimulatedClock
 ) -> None:
     shared.declare("h", history_length=10)
     with shared.transaction() as transaction:
         transaction.send("h", [Message(Envelope("e", "k", b"\x10\x00\x02"), b"one"), b"two"])
     with shared.transaction() as transaction:
         transaction.receive("h")
-        clock.now_ms = 5_000
+        clock.set_wall(5_000)
         assert bodies(shared) == []
     assert receive(shared, "h") == [b"two"]
     first, second = shared.history("h")
@@ -54,25 +55,25 @@ def test_a_history_is_of_so_many_messages(shared: SharedStore) -> None:
     assert bodies(shared) == [b"17", b"18", b"19"]
 
 
-def test_a_history_is_of_such_an_age(shared: SharedStore, clock: Clock) -> None:
+def test_a_history_is_of_such_an_age(shared: SharedStore, clock: SimulatedClock) -> None:
     shared.declare("h", history_ttl_ms=100)
     send(shared, "h", *numbers(3))
     for _ in range(3):
         receive(shared, "h")
-        clock.now_ms += 40
+        clock.advance(40)
     assert bodies(shared) == [b"1", b"2"]
-    clock.now_ms += 70
+    clock.advance(70)
     assert bodies(shared) == []
 
 
 def test_a_history_is_browsed_by_time_and_read_as_it_is_asked_for(
-    shared: SharedStore, clock: Clock
+    shared: SharedStore, clock: SimulatedClock
 ) -> None:
     shared.declare("h", history_length=1000)
     send(shared, "h", *numbers(600))
     for _ in range(6):
         receive(shared, "h", 100)
-        clock.now_ms += 10
+        clock.advance(10)
     assert bodies(shared) == numbers(600)
     assert bodies(shared, 1_010, 1_020) == numbers(600)[100:300]
     assert bodies(shared, last_ms=1_000) == numbers(100)
@@ -87,12 +88,14 @@ def test_a_history_is_browsed_by_time_and_read_as_it_is_asked_for(
         next(lazily)
 
 
-def test_a_replay_sends_copies_in_the_transaction(shared: SharedStore, clock: Clock) -> None:
+def test_a_replay_sends_copies_in_the_transaction(
+    shared: SharedStore, clock: SimulatedClock
+) -> None:
     shared.declare("h", history_length=10)
     send(shared, "h", *numbers(4))
     for _ in range(4):
         receive(shared, "h")
-        clock.now_ms += 10
+        clock.advance(10)
     with shared.transaction() as transaction:
         assert transaction.replay("h", first_ms=1_010, last_ms=1_020) == 2
         assert transaction.replay("h", to="q") == 4
@@ -104,19 +107,19 @@ def test_a_replay_sends_copies_in_the_transaction(shared: SharedStore, clock: Cl
 
 
 def test_a_prepared_receive_is_in_the_history_once_it_is_decided(
-    directory: str, clock: Clock
+    directory: str, clock: SimulatedClock
 ) -> None:
-    with SharedStore.open(directory, options=OPTIONS, now_ms=clock) as shared:
+    with SharedStore.open(directory, options=OPTIONS, clock=clock) as shared:
         shared.declare("h", history_length=2)
         send(shared, "h", *numbers(5))
         for label in ("to commit", "to roll back"):
             with shared.transaction() as transaction:
                 transaction.receive("h", limit=2)
                 transaction.prepare(label)
-    with SharedStore.open(directory, options=OPTIONS, now_ms=clock) as shared:
+    with SharedStore.open(directory, options=OPTIONS, clock=clock) as shared:
         assert bodies(shared) == []
         first, second = shared.prepared()
-        clock.now_ms = 7_000
+        clock.set_wall(7_000)
         first.commit()
         second.rollback()
         assert [one.consumed_at_ms for one in shared.history("h")] == [7_000, 7_000]

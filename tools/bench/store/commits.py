@@ -35,7 +35,7 @@ class Commits:
             self.waited_ns += time.perf_counter_ns() - before
             return
         self.wait()
-        if batch := self._store.log.seal(time.time_ns() // 1_000_000):
+        if batch := self._store.log.seal(self._store.clock.wall_ms()):
             self._under_way = batch
             self._batches.put(batch)
 

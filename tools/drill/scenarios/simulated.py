@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from amqpstore import Options, Store
 from amqpstore.catalog import Catalog
+from amqpstore.clock import SYSTEM_CLOCK, Clock
 from amqpstore.worker import InlineWorker
 from tools.drill.faulty_files import Faults, FaultyCatalog, FaultyFiles
 from tools.drill.invariants import reported_damage
@@ -31,7 +32,9 @@ OPTIONS = Options(
 )
 
 
-def open_store(files: MemoryFiles, options: Options = OPTIONS) -> Store:
+def open_store(
+    files: MemoryFiles, options: Options = OPTIONS, clock: Clock = SYSTEM_CLOCK
+) -> Store:
     """The store on a simulated disk."""
     return Store.open(
         DIRECTORY,
@@ -39,6 +42,7 @@ def open_store(files: MemoryFiles, options: Options = OPTIONS) -> Store:
         open_catalog=functools.partial(MemoryCatalog, files),
         options=options,
         worker=InlineWorker(),
+        clock=clock,
     )
 
 
