@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import logging
+import resource
 import secrets
 import signal
 import socket
@@ -27,6 +28,7 @@ from server.committer import Committer
 from server.config import Config, ConfigError, host_and_port
 from server.connection import SocketConnection
 from server.definitions import Definitions, DefinitionsError, User, load
+from server.doors import Doors, Visitor
 from server.importing import apply_definitions
 from server.recovery_reports import keep_report
 from server.turn import Turn
@@ -39,6 +41,7 @@ _LAZY_COMMIT_S = 0.05
 """How long acks without company may wait for their fdatasync."""
 _GOODBYE_S = 3.0
 _BACKLOG = 1024
+_ACCEPT_AGAIN_S = 1.0
 _LONG_S = 3600.0
 _CLOCK_LOOK_S = 1.0
 
@@ -151,6 +154,7 @@ class App:
         # Whether there is room on the disk has to be known before the first publish.
         self.committer.housekeep()
         self.connections: set[SocketConnection] = set()
+        self._doors = Doors(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
         self._product = Product(config.product, config.version or version("amqpstore"))
 
     async def run(self, listeners: list[socket.socket], signals: AsyncIterator[int]) -> None:
@@ -212,13 +216,16 @@ class App:
                 except OSError as error:
                     # Too many open files, mostly: wait for some to be closed.
                     _log.error("cannot accept", extra={"reason": str(error)})
-                    await trio.sleep(0.1)
+                    await trio.sleep(_ACCEPT_AGAIN_S)
                     continue
                 client.setblocking(False)
                 client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                clients.start_soon(self._serve_client, client)
+                self._admit(client, clients)
+                # However many come at once: the others have their turn.
+                await trio.lowlevel.checkpoint()
 
-    async def _serve_client(self, client: socket.socket) -> None:
+    def _admit(self, client: socket.socket, clients: trio.Nursery) -> None:
+        """Have a client served, or refuse it."""
         try:
             connection = SocketConnection(
                 client,
@@ -232,9 +239,16 @@ class App:
         except OSError:
             client.close()  # it was gone before it was served
             return
+        visitor = self._doors.enter(connection.host, connection.turn_away, trio.current_time())
+        if visitor is None:
+            client.close()
+        else:
+            clients.start_soon(self._serve_client, connection, visitor)
+
+    async def _serve_client(self, connection: SocketConnection, visitor: Visitor) -> None:
         self.connections.add(connection)
         try:
-            await connection.run()
+            await connection.run(visitor)
         except* DurabilityError:
             raise
         except* Exception:  # noqa: BLE001

@@ -13,6 +13,7 @@ from server.amqp.connection import Connection, Limits
 from server.amqp.product import Product
 from server.broker.broker import Broker
 from server.committer import Committer
+from server.doors import Visitor
 from server.turn import Turn
 from server.users import DEFAULT_USER, Users
 
@@ -21,6 +22,10 @@ _log = logging.getLogger(__name__)
 _SMALLEST_READ_BYTES = 16 << 10
 _LARGEST_READ_BYTES = 256 << 10
 _LAST_WORDS_S = 5.0
+_DRAINED_BYTES = 64 << 20
+_STRANGERS_DRAINED_BYTES = 1 << 20
+"""What is still read of a client that goes on writing after the end, and of one that never logged
+in."""
 
 
 class SocketConnection:
@@ -41,50 +46,59 @@ class SocketConnection:
         self._turn = turn
         self._committer = committer
         address = sock.getpeername()
-        self._is_loopback = _is_loopback(address[0])
+        self.host: str = address[0]
+        self._is_loopback = _is_loopback(self.host)
         self.amqp = Connection(
             broker,
             limits,
-            peer=f"{address[0]}:{address[1]}",
+            peer=f"{self.host}:{address[1]}",
             product=product,
             on_output=self._has_output,
             now=trio.current_time(),
         )
         self._unsent = memoryview(b"")
         self._blocked = trio.Event()
+        self._reading = trio.CancelScope()
         self._is_broken = False
 
-    async def run(self) -> None:
+    async def run(self, visitor: Visitor) -> None:
         """Serve the client."""
         extra = {"peer": self.amqp.peer}
         _log.info("connection accepted", extra=extra)
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._write_rest)
-                await self._read()
-                self.amqp.lost()
-                await self._last_words()
+                with self._reading:
+                    await self._read(visitor)
                 nursery.cancel_scope.cancel()
+            drained_bytes = _STRANGERS_DRAINED_BYTES if visitor.is_stranger else _DRAINED_BYTES
+            self.amqp.lost()
+            if not self.amqp.is_lost:
+                await self._last_words(drained_bytes)
         finally:
             self.amqp.lost()
             self._turn.wake()
             self._socket.close()
+            visitor.leave()
             _log.info("connection closed", extra=extra)
 
     def tick(self, now: float) -> None:
         """Call it about once a second."""
         self.amqp.tick(now)
         if self.amqp.is_finished:
-            self._turn.has_output(self)
+            # Whatever is unsent: `_last_words` has some seconds for that.
+            self.end()
 
     def end(self) -> None:
-        """Have `run` return soon: the connection is finished from our side."""
-        try:
-            self._socket.shutdown(socket.SHUT_RD)
-        except OSError:
-            self._is_broken = True
+        """Have `run` return soon, whatever it waits for: the connection is finished."""
+        self._reading.cancel()
 
-    async def _read(self) -> None:
+    def turn_away(self) -> None:
+        """End it at once: its place is needed for another."""
+        self.amqp.abandon()
+        self.end()
+
+    async def _read(self, visitor: Visitor) -> None:
         size = _SMALLEST_READ_BYTES
         amqp = self.amqp
         while True:
@@ -100,7 +114,9 @@ class SocketConnection:
             amqp.receive(read, trio.current_time())
             self._turn.wake()
             if amqp.login is not None:
-                await self._check_login()
+                visitor.said_who()
+                if await self._check_login():
+                    visitor.logged_in()
             if amqp.is_finished or self._is_broken:
                 return
             if not self._committer.has_room:
@@ -116,7 +132,7 @@ class SocketConnection:
                 size = max(_SMALLEST_READ_BYTES, size // 2) if len(read) * 4 < size else size
                 await trio.lowlevel.wait_readable(self._socket)
 
-    async def _check_login(self) -> None:
+    async def _check_login(self) -> bool:
         login = self.amqp.login
         assert login is not None  # the caller asked
         if login.user == DEFAULT_USER and not self._is_loopback:
@@ -127,6 +143,7 @@ class SocketConnection:
                 self._users.check, login.user, login.password
             )
         self.amqp.logged_in(granted=granted, now=trio.current_time())
+        return granted
 
     def _has_output(self) -> None:
         self._turn.has_output(self)
@@ -176,11 +193,11 @@ class SocketConnection:
                 self._send()
             self.send_now()
 
-    async def _last_words(self) -> None:
+    async def _last_words(self, drained_bytes: int) -> None:
         """Give the client some seconds to take what is still to be sent, a close method mostly.
 
         And to close its side: a socket that is closed with bytes unread resets the connection,
-        and the client would lose what it was told last.
+        and the client would fail at what it still writes, and lose what it was told last.
         """
         with trio.move_on_after(_LAST_WORDS_S), contextlib.suppress(OSError):
             self.send_now()
@@ -189,10 +206,12 @@ class SocketConnection:
                 self._send()
                 self.send_now()
             self._socket.shutdown(socket.SHUT_WR)
-            while not self._is_broken:
+            while drained_bytes > 0 and not self._is_broken:
                 await trio.lowlevel.wait_readable(self._socket)
-                if not self._socket.recv(_LARGEST_READ_BYTES):
+                read = self._socket.recv(_SMALLEST_READ_BYTES)
+                if not read:
                     return
+                drained_bytes -= len(read)
 
 
 def _is_loopback(host: str) -> bool:

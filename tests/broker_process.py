@@ -6,6 +6,7 @@ line, the ready line, the exit code, the log on stderr and the port.
 
 import os
 import re
+import resource
 import selectors
 import signal
 import subprocess
@@ -44,7 +45,8 @@ class BrokerProcess:
     """One data directory and, between start and kill or terminate, the process serving it.
 
     The log of every run is appended to one file, `log_path`. The port differs from run to run.
-    `environment` are variables that the next run gets besides those of the tests.
+    `environment` are variables that the next run gets besides those of the tests, and
+    `descriptors` is how many files it may have open; 0 leaves it at what the tests have.
     """
 
     def __init__(
@@ -53,12 +55,14 @@ class BrokerProcess:
         log_path: str,
         arguments: Sequence[str] = (),
         environment: Mapping[str, str] | None = None,
+        descriptors: int = 0,
     ) -> None:
         self.data_directory = data_directory
         self.log_path = log_path
         self.environment = dict(environment or {})
         self.ready_line = ""
         self._arguments = tuple(arguments)
+        self._descriptors = descriptors
         self._process: subprocess.Popen[bytes] | None = None
         self._port = 0
 
@@ -83,6 +87,7 @@ class BrokerProcess:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=log,
+                preexec_fn=self._limit_descriptors if self._descriptors else None,
             )
         line = self._read_line(self._process, time.monotonic() + START_TIMEOUT_S)
         ready = READY_LINE.match(line)
@@ -91,6 +96,10 @@ class BrokerProcess:
             raise BrokerStartError(exit_code, line, self.log_tail())
         self.ready_line = line
         self._port = int(ready["port"])
+
+    def _limit_descriptors(self) -> None:
+        limits = self._descriptors, self._descriptors
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
 
     def restart(self) -> None:
         """Stop cleanly if the process runs, then start over the same data."""

@@ -35,14 +35,12 @@ from server.protocol.errors import (
     NotAllowed,
 )
 from server.protocol.frames import HEARTBEAT_FRAME, method_frame
+from server.protocol.handshake import HANDSHAKE_FRAME_BYTES, Handshake
 from server.protocol.receiver import Acks, Event, Failed, Publishes, Received, Receiver
-from server.protocol.spec import FRAME_MIN_SIZE, PROTOCOL_HEADER
-from server.protocol.states import TRANSITIONS, State
+from server.protocol.spec import FRAME_MIN_SIZE, PROTOCOL_HEADER, PROTOCOL_HEADERS
+from server.protocol.states import DUE, TRANSITIONS, State
 
 _log = logging.getLogger(__name__)
-
-_HANDSHAKE_FRAME_BYTES = 8192
-"""The largest frame before tune-ok: twice what the specification asks for, for long tokens."""
 
 _HANDSHAKE_S = 10.0
 _CLOSE_S = 10.0
@@ -79,7 +77,7 @@ class Connection:
         self.outbox = Outbox(on_output)
         self.peer = peer
         self.login: Login | None = None
-        self.frame_max = _HANDSHAKE_FRAME_BYTES
+        self.frame_max = HANDSHAKE_FRAME_BYTES
         self.client_hears_cancels = False
         self._client_hears_blocks = False
         self.shares_prefetch = False
@@ -87,12 +85,15 @@ class Connection:
         self.has_published = False
         self.is_paused = False
         """Nothing is read from it for now, so that it is not to be missed."""
+        self.is_lost = False
+        """The client does not answer: nothing is sent to it any more."""
         self._broker = broker
         self._limits = limits
         self._product = product
         self._state: State | None = None
         self._header = b""
-        self._receiver = Receiver(_HANDSHAKE_FRAME_BYTES, limits.max_message_bytes)
+        self._handshake = Handshake()
+        self._receiver = Receiver(limits.frame_max, limits.max_message_bytes)
         self._channel_max = limits.channel_max
         self._channels: dict[int, AmqpChannel] = {}
         self._vhost: VirtualHost | None = None
@@ -109,6 +110,11 @@ class Connection:
     def is_finished(self) -> bool:
         """Whether the socket is to be closed once the outbox is empty."""
         return self._state is State.CLOSED
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the client has logged in, and uses a virtual host."""
+        return self._state is State.OPEN
 
     @property
     def vhost(self) -> VirtualHost:
@@ -135,14 +141,30 @@ class Connection:
         self._heartbeat.received(now)
         if self._state is None:
             self._header += read
-            if len(self._header) < len(PROTOCOL_HEADER) and PROTOCOL_HEADER.startswith(
-                self._header
+            if len(self._header) < len(PROTOCOL_HEADER) and any(
+                header.startswith(self._header) for header in PROTOCOL_HEADERS
             ):
                 return
             read = self._start(self._header)
         if self._state in (None, State.CLOSED):
             return
-        self._events(self._receiver.receive(read), now)
+        if self._state in (State.OPEN, State.CLOSING):
+            self._events(self._receiver.receive(read), now)
+        else:
+            self._handshake.receive(read)
+            self._shake_hands(now)
+
+    def _shake_hands(self, now: float) -> None:
+        """Go on with the handshake, as far as what came goes."""
+        try:
+            while (due := DUE.get(self._state)) and (method := self._handshake.take(due)):
+                self._connection_method(method, now)
+        except (AmqpError, FatalFramingError) as error:
+            self._failed(Failed(0, error), now)
+            return
+        if self._state in (State.OPEN, State.CLOSING):
+            rest, self._handshake.rest = self._handshake.rest, b""
+            self._events(self._receiver.receive(rest), now)
 
     def logged_in(self, *, granted: bool, now: float) -> None:
         """Go on with the handshake: the login was checked."""
@@ -165,7 +187,7 @@ class Connection:
                     heartbeat=self._limits.heartbeat_s,
                 )
             )
-            self._go_on(now)
+            self._shake_hands(now)
             return
         _log.warning("login refused", extra={"peer": self.peer, "user": login.user})
         capabilities = self._client_properties.get("capabilities")
@@ -220,7 +242,7 @@ class Connection:
             self._heartbeat.received(now)
         if self._heartbeat.is_peer_gone(now):
             _log.warning("missed heartbeats from client", extra={"peer": self.peer})
-            self._finish()
+            self.abandon()
         elif self._heartbeat.is_due(now):
             self.outbox.add(HEARTBEAT_FRAME)
 
@@ -239,6 +261,12 @@ class Connection:
             self._close(ConnectionForced("broker shut down"), now)
         elif self._state is not State.CLOSING:
             self._finish()
+
+    def abandon(self) -> None:
+        """The client does not answer: end this, and have nothing more sent."""
+        self.is_lost = True
+        self.outbox.clear()
+        self._finish()
 
     def lost(self) -> None:
         """The socket is gone."""
@@ -271,9 +299,6 @@ class Connection:
                 pass
             elif event.channel == 0 and isinstance(event, Received):
                 self._connection_method(event.method, now)
-            elif self._state is not State.OPEN:
-                _log.warning("channel used before connection.open", extra={"peer": self.peer})
-                self._finish()
             else:
                 self._channel_event(event, published)
         except (AmqpError, BrokerError) as raised:
@@ -363,7 +388,7 @@ class Connection:
             self.outbox.add(method_frame(failed.channel, close.encode()))
             channel.close()
         else:
-            if failed.channel and channel is None:
+            if failed.channel and channel is None and not isinstance(error, NotAllowed):
                 at_fault = error.class_id, error.method_id
                 error = ChannelError(f"channel {failed.channel} is not open")
                 error.class_id, error.method_id = at_fault
@@ -380,7 +405,7 @@ class Connection:
 
     def _start(self, header: bytes) -> bytes:
         """Answer the protocol header. Returns what came behind it."""
-        if not header.startswith(PROTOCOL_HEADER):
+        if header[: len(PROTOCOL_HEADER)] not in PROTOCOL_HEADERS:
             _log.warning("not AMQP 0-9-1", extra={"peer": self.peer, "header": header[:8].hex()})
             self.outbox.add(PROTOCOL_HEADER)
             self._finish()

@@ -35,6 +35,11 @@ class Outbox:
         if not self.byte_count:
             self._on_output()
 
+    def clear(self) -> None:
+        """Forget all of it: nobody will read it."""
+        self.parts = []
+        self.byte_count = self._sent_parts = 0
+
     @property
     def is_writable(self) -> bool:
         """Whether deliveries may be added."""

@@ -39,7 +39,6 @@ from server.protocol.spec import (
 )
 
 _FRAME = struct.Struct(">BHI")
-_FRAME_OVERHEAD_BYTES = 8
 _TAG = struct.Struct(">Q")
 
 _ACK = struct.pack(">HH", BasicAck.class_id, BasicAck.method_id)
@@ -120,15 +119,15 @@ class _Repeated(NamedTuple):
 
 
 class Receiver:
-    """The receiving half of a connection, behind the protocol header.
+    """The receiving half of an open connection.
 
-    Args: frame_max, bytes of the largest frame the peer may send, which the tune handshake
-    changes; max_message_bytes, the largest body accepted: a larger one is refused (311), skipped
-    and costs no memory.
+    Args: frame_max, bytes of the largest payload the peer may send; max_message_bytes, the
+    largest body accepted: a larger one is refused (311), skipped and costs no memory.
     """
 
     def __init__(self, frame_max: int, max_message_bytes: int) -> None:
         self.frame_max = frame_max
+        """It changes with the tune handshake."""
         self._max_message_bytes = max_message_bytes
         self._rest = b""
         self._contents: dict[int, _Content] = {}
@@ -174,10 +173,11 @@ class Receiver:
             frame_type, channel, payload_bytes = _FRAME.unpack_from(content, offset)
             if not FRAME_METHOD <= frame_type <= FRAME_BODY and frame_type != FRAME_HEARTBEAT:
                 raise FatalFramingError(f"frame type {frame_type} does not exist")
-            if payload_bytes + _FRAME_OVERHEAD_BYTES > self.frame_max:
+            # The frame-max counts the 8 bytes around a payload; clients that do not are served.
+            if payload_bytes > self.frame_max:
                 raise FrameError(
-                    f"a frame of {payload_bytes + _FRAME_OVERHEAD_BYTES} bytes is larger than "
-                    f"the agreed frame-max, {self.frame_max}"
+                    f"a frame with a payload of {payload_bytes} bytes is larger than the agreed "
+                    f"frame-max, {self.frame_max}"
                 )
             payload_offset = offset + 7
             end = payload_offset + payload_bytes

@@ -8,6 +8,16 @@ from typing import Final
 PROTOCOL_HEADER: Final = b"AMQP\x00\x00\x09\x01"
 """What a client says first (section 4.2.2): the protocol's name, id 0 and version 0-9-1."""
 
+PROTOCOL_HEADERS: Final = frozenset(
+    {
+        PROTOCOL_HEADER,
+        b"AMQP\x01\x01\x00\x09",
+        b"AMQP\x01\x01\x08\x00",
+        b"AMQP\x01\x01\x09\x01",
+    }
+)
+"""What clients say that speak 0-9-1: its own, and those of 0-9 and 0-8 that older ones send."""
+
 FRAME_METHOD: Final = 1
 FRAME_HEADER: Final = 2
 FRAME_BODY: Final = 3

@@ -46,3 +46,10 @@ TRANSITIONS: dict[tuple[State, type[methods.Method]], State] = {
     (State.CLOSING, methods.ConnectionCloseOk): State.CLOSED,
 }
 """What a method on channel 0 leads to."""
+
+DUE: dict[State | None, type[methods.Method]] = {
+    State.STARTING: methods.ConnectionStartOk,
+    State.TUNING: methods.ConnectionTuneOk,
+    State.OPENING: methods.ConnectionOpen,
+}
+"""The one method that may come next, before the connection is open."""

@@ -5,19 +5,25 @@ import struct
 import pytest
 
 from tests.conformance.wire_client import (
+    CHANNEL_OPEN,
     CONNECTION_OPEN_OK,
     CONNECTION_START,
     CONNECTION_START_OK,
     CONNECTION_TUNE,
+    HEARTBEAT,
     METHOD,
     PROTOCOL_HEADER,
     WireClient,
+    body,
     channel_open,
+    connection_close,
     connection_open,
     frame,
+    header,
     heartbeat,
     long_string,
     method,
+    publish_method,
     queue_declare,
     short_string,
     start_ok,
@@ -88,10 +94,26 @@ def test_the_limits_may_be_reduced(url: str, name: str) -> None:
 
 
 def test_a_channel_number_above_the_agreed_channel_max_is_refused(url: str) -> None:
-    """C156: 504, or 530 as RabbitMQ has it."""
+    """C156: 530, as RabbitMQ has it, and the text says why."""
     with WireClient.connected(url, channels=1, channel_max=1) as client:
         client.send(channel_open(2))
-        client.expect_connection_close(504, 530)
+        close = client.expect_connection_close(530)
+    assert "channel-max" in close.reply_text
+    assert close.failing_method == CHANNEL_OPEN
+
+
+@pytest.mark.parametrize(
+    "opening",
+    [b"AMQP\x01\x01\x00\x09", b"AMQP\x01\x01\x08\x00", b"AMQP\x01\x01\x09\x01"],
+    ids=["0-9", "0-8", "0-8 as some have it"],
+)
+def test_older_protocol_headers_are_answered_with_0_9_1(url: str, opening: bytes) -> None:
+    """C118: as RabbitMQ does, for clients that speak 0-9-1 and say otherwise."""
+    with WireClient(url) as client:
+        client.send(opening)
+        assert client.expect(CONNECTION_START).arguments[:2] == b"\x00\x09"
+        client.send(start_ok())
+        client.expect(CONNECTION_TUNE)
 
 
 def test_a_larger_channel_max_closes_the_socket(url: str) -> None:
@@ -172,6 +194,15 @@ def test_a_malformed_plain_response_closes_the_socket(url: str, response: bytes)
         frame(METHOD, 0, b"\x00\x0a"),
         method(0, (10, 99)),
         method(0, CONNECTION_START_OK, b"\xff\xff\xff\xff"),
+        heartbeat(),
+        publish_method(1, "early"),
+        publish_method(1, "early")[:11],
+        publish_method(0, "early"),
+        header(1, 10),
+        header(0, 10),
+        body(1, b"early"),
+        body(0, b""),
+        connection_close(),
         frame(9, 0, b""),
         frame(METHOD, 0, b"\x00\x0a\x00\x0b", end=0),
     ],
@@ -183,6 +214,15 @@ def test_a_malformed_plain_response_closes_the_socket(url: str, response: bytes)
         "half a method",
         "unknown method",
         "start-ok cut short",
+        "heartbeat",
+        "publish",
+        "the first bytes of a publish",
+        "publish on channel 0",
+        "content header",
+        "content header on channel 0",
+        "content body",
+        "content body on channel 0",
+        "close",
         "unknown frame type",
         "bad frame end",
     ],
@@ -196,8 +236,17 @@ def test_an_error_before_start_ok_closes_the_socket(url: str, early: bytes) -> N
 
 @pytest.mark.parametrize(
     "early",
-    [start_ok(), connection_open("/"), channel_open(1), method(0, CONNECTION_TUNE, bytes(8))],
-    ids=["start-ok", "open", "channel.open", "tune"],
+    [
+        start_ok(),
+        connection_open("/"),
+        channel_open(1),
+        method(0, CONNECTION_TUNE, bytes(8)),
+        heartbeat(),
+        publish_method(1, "early"),
+        header(1, 10),
+        body(1, b"early"),
+    ],
+    ids=["start-ok", "open", "channel.open", "tune", "heartbeat", "publish", "header", "body"],
 )
 def test_an_error_before_tune_ok_closes_the_socket(url: str, early: bytes) -> None:
     """C117."""
@@ -207,7 +256,16 @@ def test_an_error_before_tune_ok_closes_the_socket(url: str, early: bytes) -> No
 
 
 @pytest.mark.parametrize(
-    "early", [channel_open(1), tune_ok(1, 4096, 0)], ids=["channel.open", "tune-ok"]
+    "early",
+    [
+        channel_open(1),
+        tune_ok(1, 4096, 0),
+        publish_method(1, "early"),
+        header(1, 10),
+        body(1, b"early"),
+        frame(HEARTBEAT, 0, b"early"),
+    ],
+    ids=["channel.open", "tune-ok", "publish", "header", "body", "heartbeat with a payload"],
 )
 def test_an_error_before_open_closes_the_socket(url: str, early: bytes) -> None:
     """C117."""

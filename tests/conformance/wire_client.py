@@ -274,8 +274,12 @@ class WireClient:
     def greeted(cls, url: str) -> Self:
         """Up to the server's connection.start."""
         client = cls(url)
-        client.send(PROTOCOL_HEADER)
-        client.expect(CONNECTION_START)
+        try:
+            client.send(PROTOCOL_HEADER)
+            client.expect(CONNECTION_START)
+        except (AssertionError, OSError):
+            client._socket.close()
+            raise
         return client
 
     @classmethod
@@ -308,6 +312,11 @@ class WireClient:
         for channel in range(1, channels + 1):
             client.open_channel(channel)
         return client
+
+    @property
+    def socket(self) -> socket.socket:
+        """For what is not about frames."""
+        return self._socket
 
     def open_channel(self, channel: int) -> None:
         self.send(channel_open(channel))

@@ -1,0 +1,108 @@
+"""The doors: how many clients may be connected, so that the store never lacks a descriptor.
+
+Whoever is connected and has not logged in yet is a stranger. When there are too many strangers,
+or sockets, one that has not said who it is makes room for the newest: the one that has been there
+longest, of the peer that has most of them. So neither many silent connections nor one peer keep
+others out. Where nobody can make room the newest is refused.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+MAX_STRANGERS = 2048
+_MAX_RESERVED = 1024
+_LOG_EVERY_S = 10.0
+
+_log = logging.getLogger(__name__)
+
+
+class Visitor:
+    """One client, from `Doors.enter` to `leave`. Args: turn_away, ends its connection."""
+
+    __slots__ = ("_doors", "host", "turn_away")
+
+    def __init__(self, doors: Doors, host: str, turn_away: Callable[[], None]) -> None:
+        self._doors = doors
+        self.host = host
+        self.turn_away = turn_away
+
+    @property
+    def is_stranger(self) -> bool:
+        """Whether it has not logged in."""
+        return self in self._doors.strangers
+
+    def said_who(self) -> None:
+        """It has sent a login, which is checked: it makes room for nobody."""
+        self._doors.forget_silent(self)
+
+    def logged_in(self) -> None:
+        """It is no stranger any more."""
+        self._doors.forget_silent(self)
+        self._doors.strangers.discard(self)
+
+    def leave(self) -> None:
+        """Its socket is closed."""
+        self.logged_in()
+        self._doors.visitors.discard(self)
+
+
+class Doors:
+    """Who is connected. Args: descriptors, that the process may have open in all.
+
+    Half of them, but no more than 1,024, are kept for the store; of the others at most half are
+    for strangers.
+    """
+
+    def __init__(self, descriptors: int) -> None:
+        self.max_visitors = descriptors - min(descriptors // 2, _MAX_RESERVED)
+        self.max_strangers = min(self.max_visitors // 2, MAX_STRANGERS)
+        self.visitors: set[Visitor] = set()
+        self.strangers: set[Visitor] = set()
+        self._silent: dict[str, dict[Visitor, None]] = {}
+        self._turned_away = 0
+        self._log_at = 0.0
+
+    def enter(self, host: str, turn_away: Callable[[], None], now: float) -> Visitor | None:
+        """A client that has connected; None where it is refused."""
+        if self._is_full:
+            self._note(host, now)
+            if self._silent:
+                most = max(self._silent.values(), key=len)
+                oldest = next(iter(most))
+                oldest.leave()
+                oldest.turn_away()
+            if self._is_full:
+                return None
+        visitor = Visitor(self, host, turn_away)
+        self.visitors.add(visitor)
+        self.strangers.add(visitor)
+        self._silent.setdefault(host, {})[visitor] = None
+        return visitor
+
+    def forget_silent(self, visitor: Visitor) -> None:
+        """A visitor has said who it is, or has left."""
+        silent = self._silent.get(visitor.host)
+        if silent is not None:
+            silent.pop(visitor, None)
+            if not silent:
+                del self._silent[visitor.host]
+
+    @property
+    def _is_full(self) -> bool:
+        return len(self.visitors) >= self.max_visitors or len(self.strangers) >= self.max_strangers
+
+    def _note(self, host: str, now: float) -> None:
+        """Log that somebody has to go, now and then: whoever knocks must not fill the log."""
+        self._turned_away += 1
+        if now >= self._log_at:
+            extra = {
+                "turned_away": self._turned_away,
+                "connections": len(self.visitors),
+                "not_logged_in": len(self.strangers),
+                "newest": host,
+            }
+            _log.warning("too many connections", extra=extra)
+            self._turned_away = 0
+            self._log_at = now + _LOG_EVERY_S

@@ -1,0 +1,93 @@
+"""What an attacker does to a broker process, and what it costs the broker."""
+
+import contextlib
+import os
+import socket
+import struct
+import time
+from collections.abc import Callable, Iterable
+
+from tests.broker_process import BrokerProcess
+from tests.conformance.wire_client import BODY, WireClient, frame, header, publish_method
+
+WAIT_S = 30.0
+MIB = 1 << 20
+
+
+def resident_bytes(broker: BrokerProcess) -> int:
+    """What of the broker's memory is in RAM."""
+    with open(f"/proc/{broker.pid}/statm", encoding="ascii") as statm:
+        return int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def peak_bytes(broker: BrokerProcess) -> int:
+    """The most of it that ever was, since `forget_peak`."""
+    with open(f"/proc/{broker.pid}/status", encoding="ascii") as status:
+        line = next(line for line in status if line.startswith("VmHWM"))
+    return int(line.split()[1]) << 10
+
+
+def forget_peak(broker: BrokerProcess) -> int:
+    """Begin to measure a peak. Returns what is resident now."""
+    with open(f"/proc/{broker.pid}/clear_refs", "w", encoding="ascii") as clear_refs:
+        clear_refs.write("5")
+    return resident_bytes(broker)
+
+
+def descriptor_count(broker: BrokerProcess) -> int:
+    return len(os.listdir(f"/proc/{broker.pid}/fd"))
+
+
+def wait_until(condition: Callable[[], bool], what: str) -> None:
+    """Return when it holds. Raises: AssertionError, when it does not within WAIT_S."""
+    deadline = time.monotonic() + WAIT_S
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {WAIT_S} s: {what}"
+        time.sleep(0.02)
+
+
+def push(client: WireClient, parts: Iterable[bytes], quiet_s: float = 3.0) -> int:
+    """Send until all is sent, the broker takes nothing for `quiet_s`, or it closes the socket.
+
+    Returns the bytes that were sent.
+    """
+    sent = 0
+    raw = client.socket
+    raw.settimeout(quiet_s)
+    with contextlib.suppress(TimeoutError, ConnectionError):
+        for part in parts:
+            view = memoryview(part)
+            while view:
+                count = raw.send(view)
+                sent += count
+                view = view[count:]
+    return sent
+
+
+def half_a_body(channel: int, body_bytes: int, sent_bytes: int, chunk_bytes: int) -> list[bytes]:
+    """A publish that announces a body, and the first of its frames."""
+    chunk = frame(BODY, channel, bytes(chunk_bytes))
+    start = publish_method(channel, "nowhere") + header(channel, body_bytes)
+    return [start] + [chunk] * (sent_bytes // chunk_bytes)
+
+
+def silent_sockets(broker: BrokerProcess, count: int) -> list[socket.socket]:
+    """Connections that say nothing."""
+    return [socket.create_connection(("127.0.0.1", broker.port), WAIT_S) for _ in range(count)]
+
+
+def is_closed(sock: socket.socket) -> bool:
+    """Whether the broker has closed its side."""
+    sock.settimeout(0)
+    try:
+        return sock.recv(1) == b""
+    except BlockingIOError:
+        return False
+    except ConnectionError:
+        return True
+
+
+def reset(sock: socket.socket) -> None:
+    """Close with a reset, so that nothing of it stays."""
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    sock.close()

@@ -1,0 +1,106 @@
+"""Who has not logged in can have nothing kept, and keeps nobody out."""
+
+import os
+from collections.abc import Generator
+
+import pytest
+
+from tests.attack.attacker import (
+    MIB,
+    descriptor_count,
+    forget_peak,
+    half_a_body,
+    is_closed,
+    peak_bytes,
+    push,
+    reset,
+    silent_sockets,
+    wait_until,
+)
+from tests.broker_process import BrokerProcess
+from tests.conformance.wire_client import WireClient, frame, start_ok
+
+DESCRIPTORS = 128
+
+
+@pytest.fixture
+def small_broker(data_directory: str) -> Generator[BrokerProcess]:
+    """A broker that may have few files open."""
+    log_path = f"{data_directory}.log"
+    with BrokerProcess(data_directory, log_path, descriptors=DESCRIPTORS) as process:
+        process.start()
+        yield process
+        assert process.terminate() == 0, process.log_tail()
+        assert "Traceback" not in process.stderr, process.log_tail()
+
+
+@pytest.mark.parametrize("chunk_bytes", [8000, 2, 0])
+def test_a_body_before_login_is_not_read(broker: BrokerProcess, chunk_bytes: int) -> None:
+    before = forget_peak(broker)
+    with WireClient.greeted(broker.url) as client:
+        frames = half_a_body(1, 128 * MIB, 100 * MIB, 8000)
+        if chunk_bytes != 8000:
+            frames = [frame(3, 1, bytes(chunk_bytes)) * 4096] * 1000
+        sent = push(client, frames)
+    assert sent < 16 * MIB, "it went on reading"
+    assert peak_bytes(broker) - before < 16 * MIB
+
+
+def test_a_login_that_never_ends_is_not_kept(broker: BrokerProcess) -> None:
+    """A start-ok that announces more than a handshake may have."""
+    before = forget_peak(broker)
+    with WireClient.greeted(broker.url) as client:
+        sent = push(client, [start_ok(response=bytes(9000))] + [bytes(MIB)] * 100)
+    assert sent < 16 * MIB
+    assert peak_bytes(broker) - before < 16 * MIB
+
+
+def test_silent_connections_leave_the_store_its_descriptors(small_broker: BrokerProcess) -> None:
+    """More of them than the process may have files: the clients and the store do not notice."""
+    with WireClient.connected(small_broker.url, channels=1) as old:
+        old.declare_queue("old")
+        strangers = silent_sockets(small_broker, 3 * DESCRIPTORS)
+        try:
+            assert descriptor_count(small_broker) <= DESCRIPTORS * 3 // 4
+            old.expect_alive()
+            for _ in range(3):  # each makes the room that it needs
+                with WireClient.connected(small_broker.url, channels=1) as new:
+                    new.declare_queue("new")
+            wait_until(lambda: sum(map(is_closed, strangers)) >= 2 * DESCRIPTORS, "turned away")
+        finally:
+            for stranger in strangers:
+                reset(stranger)
+    assert "cannot accept" not in small_broker.stderr
+    assert small_broker.stderr.count("too many connections") <= 3, "each knock is in the log"
+
+
+def test_clients_beyond_the_descriptors_are_refused(small_broker: BrokerProcess) -> None:
+    """Those who have logged in stay; who comes when all places are taken is told so by the end
+    of its socket."""
+    with WireClient.connected(small_broker.url, channels=1) as first:
+        clients: list[WireClient] = []
+        try:
+            with pytest.raises((AssertionError, OSError)):
+                while len(clients) < DESCRIPTORS:
+                    clients.append(WireClient.connected(small_broker.url))
+            assert len(clients) > DESCRIPTORS // 4
+            first.expect_alive()
+            first.declare_queue("mine")
+        finally:
+            for client in clients:
+                client.abort()
+    wait_until(lambda: descriptor_count(small_broker) < DESCRIPTORS // 4, "descriptors are free")
+    with WireClient.connected(small_broker.url, channels=1) as late:
+        late.expect_alive()
+
+
+def test_random_bytes_before_login_cost_nothing(broker: BrokerProcess) -> None:
+    with WireClient.connected(broker.url):
+        pass  # the first check of a password takes 64 MiB for a moment, others are remembered
+    before = forget_peak(broker)
+    for _ in range(100):
+        with WireClient.greeted(broker.url) as client:
+            push(client, [os.urandom(60_000)])
+    with WireClient.connected(broker.url, channels=1) as good:
+        good.expect_alive()
+    assert peak_bytes(broker) - before < 16 * MIB

@@ -1,0 +1,81 @@
+"""The doors: who is let in, and who has to go for it."""
+
+from server.doors import Doors, Visitor
+
+
+class Street:
+    """Who comes, and who was turned away, by name."""
+
+    def __init__(self, descriptors: int) -> None:
+        self.doors = Doors(descriptors)
+        self.turned_away: list[str] = []
+
+    def enter(self, name: str, host: str = "a") -> Visitor | None:
+        return self.doors.enter(host, lambda: self.turned_away.append(name), now=0.0)
+
+    def log_in(self, name: str) -> None:
+        visitor = self.enter(name)
+        assert visitor is not None
+        visitor.logged_in()
+
+
+def test_half_of_few_descriptors_are_for_clients_and_half_of_those_for_strangers() -> None:
+    doors = Doors(256)
+    assert (doors.max_visitors, doors.max_strangers) == (128, 64)
+
+
+def test_of_many_descriptors_the_store_keeps_a_thousand() -> None:
+    assert Doors(1_000_000).max_visitors == 1_000_000 - 1024
+
+
+def test_the_oldest_silent_stranger_makes_room_for_the_newest() -> None:
+    street = Street(16)
+    for name in "abcde":
+        assert street.enter(name) is not None
+    assert street.turned_away == ["a"]
+
+
+def test_the_peer_that_has_most_of_them_gives_way() -> None:
+    street = Street(16)
+    street.enter("first", host="b")
+    for name in "abcde":
+        street.enter(name)
+    assert street.turned_away == ["a", "b"]
+
+
+def test_whose_login_is_checked_does_not_give_way_and_the_newest_is_refused() -> None:
+    street = Street(16)
+    for name in "abcd":
+        visitor = street.enter(name)
+        assert visitor is not None
+        visitor.said_who()
+    assert street.enter("e") is None
+    assert street.turned_away == []
+
+
+def test_who_has_logged_in_never_gives_way() -> None:
+    street = Street(16)
+    for name in "abcdefgh":
+        street.log_in(name)
+    assert street.enter("i") is None
+    assert street.turned_away == []
+
+
+def test_a_stranger_makes_room_where_clients_have_taken_all_places() -> None:
+    street = Street(16)
+    street.enter("stranger")
+    for name in "abcdefgh":
+        street.log_in(name)
+    assert street.turned_away == ["stranger"]
+
+
+def test_who_leaves_makes_room() -> None:
+    street = Street(16)
+    visitors = [street.enter(name) for name in "abcd"]
+    for visitor in visitors:
+        assert visitor is not None
+        visitor.said_who()
+        visitor.leave()
+        visitor.leave()
+    assert street.enter("e") is not None
+    assert (len(street.doors.visitors), len(street.doors.strangers)) == (1, 1)
