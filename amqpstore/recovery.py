@@ -47,7 +47,7 @@ from amqpstore.files import File
 from amqpstore.index import IndexReader, IndexState, live_runs
 from amqpstore.ledger import Ledger, QueueLedger, enqueued
 from amqpstore.log import FORMAT_VERSION, START, Position, Settled
-from amqpstore.queue import Queue
+from amqpstore.queue import PagedFile, Queue
 from amqpstore.records import (
     SEGMENT_PAYLOAD,
     Gap,
@@ -187,6 +187,7 @@ class _Recovery:
 
     def run(self) -> Recovered:
         self._list_files()
+        self._read_postponed()
         out = self._out
         numbers = self._log_numbers
         for number in numbers:
@@ -297,6 +298,13 @@ class _Recovery:
                 self._report.unknown_files.append(name)
             elif key not in states:
                 self._out.leftovers.append(f"{index}/{name}")
+
+    def _read_postponed(self) -> None:
+        """Read index files of which something was acked while they could not be read: until they
+        are, nobody knows how much is live in them."""
+        for queue in self._queues.values():
+            for file in [one for one in queue.paged if queue.index[one.number].postponed]:
+                self._page_in(queue, file)
 
     def _left_rows(self) -> Iterator[Change]:
         """Rows to remove: of segments that the checkpoint does not know, and is behind of. A log
@@ -441,16 +449,19 @@ class _Recovery:
             first = operation.first_sequence
             end = first + operation.message_count
             for file in [one for one in queue.paged if one.first < end and first < one.end]:
-                state = queue.index[file.number]
-                try:
-                    entries = self._reader.entries(queue.id, state)
-                except DamageError as error:
-                    self._report.damage.append((error.path, error.offset, 0, error.reason))
-                    queue.paged_in(file, [])
-                    queue.unreadable_count += file.live
-                    continue
-                queue.paged_in(file, live_runs(entries, state, file.first, file.end))
+                self._page_in(queue, file)
         apply(queue, operation)
+
+    def _page_in(self, queue: Queue, file: PagedFile) -> None:
+        state = queue.index[file.number]
+        try:
+            entries = self._reader.entries(queue.id, state)
+        except DamageError as error:
+            self._report.damage.append((error.path, error.offset, 0, error.reason))
+            queue.paged_in(file, [])
+            queue.unreadable_count += file.live
+        else:
+            queue.paged_in(file, live_runs(entries, state, file.first, file.end))
 
     def _placed(self, segment: Segment, batch: _Batch, content: bytes) -> dict[int, int]:
         """Note where the batch's messages are. Returns the sizes of their records by id."""

@@ -620,9 +620,6 @@ class Store:
             queue.unreadable_count += file.live
             return MessageDamagedError(0, f"{file.live} messages of its queue: {error}")
         queue.paged_in(file, runs)
-        if not runs:
-            reason = f"{file.live} messages were acked while {file.number} could not be read"
-            return MessageDamagedError(0, reason)
         return None
 
     # Durability.

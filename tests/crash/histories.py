@@ -165,6 +165,54 @@ def _little_is_left(outside: Outside) -> None:
     outside.housekeep(2)
 
 
+def merging_history(outside: Outside) -> None:
+    """Index files of one queue are merged in three groups by one checkpoint, and again."""
+    full_index_files(outside)
+    half_acked(outside)
+    merged_and_used(outside)
+
+
+def full_index_files(outside: Outside) -> None:
+    """Six index files that are full, and one that is appended to; a consumer holds what is in
+    them, one by one."""
+    outside.open()
+    outside.create_queue("orders")
+    for number in range(6):
+        outside.publish(["orders"], [b"%d.%d" % (number, place) for place in range(6)])
+        outside.sync()
+        outside.checkpoint()
+    outside.publish(["orders"], [b"the last"])
+    outside.sync()
+    outside.checkpoint()
+    while outside.ready_count("orders"):
+        outside.take("orders", 1)
+    outside.sync()
+
+
+def half_acked(outside: Outside) -> None:
+    """Every other message is acked, the others are given back, and each two files are merged."""
+    while outside.unacked_count("orders") > 1:
+        outside.requeue("orders")
+        outside.ack("orders")
+    outside.sync()
+    outside.checkpoint()
+
+
+def merged_and_used(outside: Outside) -> None:
+    """What was merged is taken, merged again, and read by the next process."""
+    outside.take("orders", 4)
+    outside.ack("orders", 1)
+    outside.publish(["orders"], [b"behind what was merged"])
+    outside.sync()
+    outside.checkpoint()
+    outside.kill()
+    outside.open()
+    outside.take("orders", 1)
+    outside.take("orders", 3, acked=True)
+    outside.sync()
+    outside.checkpoint()
+
+
 def random_history(seed: str, steps: int) -> Trace:
     """A history drawn by seed."""
     return record(lambda outside: play(outside, random.Random(seed), steps))

@@ -15,11 +15,10 @@ from collections.abc import Callable, Iterator
 import pytest
 
 import amqpstore.index
-import amqpstore.index_writer
-import amqpstore.keeper
 from amqpstore import Envelope, Message, Options, Queue, Run, Store
 from amqpstore.worker import InlineWorker
 from tests.crash.histories import DIRECTORY
+from tests.small_limits import set_small_limits
 from tools.drill.crash_images import crash_images
 from tools.drill.memory_catalog import MemoryCatalog
 from tools.drill.memory_files import MemoryFiles
@@ -43,10 +42,8 @@ Events = list[Operation | set[int]]
 
 
 @pytest.fixture(autouse=True)
-def small_index_files(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Index files are full, and runs leave memory, after a few."""
-    monkeypatch.setattr(amqpstore.index_writer, "ENTRIES_A_FILE", 3)
-    monkeypatch.setattr(amqpstore.keeper, "_MOST_RUNS", 1)
+def small_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    set_small_limits(monkeypatch, entries_a_file=3, most_runs=1)
 
 
 def open_store(files: MemoryFiles) -> Store:

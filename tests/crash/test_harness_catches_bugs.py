@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Sequence
+from array import array
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -28,8 +29,9 @@ from amqpstore.catalog import Change
 from amqpstore.checkpoint import Checkpoint
 from amqpstore.compaction import Compaction
 from amqpstore.errors import DurabilityError
-from amqpstore.filenames import FIRST_COMPACTED, segment_path
+from amqpstore.filenames import FIRST_COMPACTED, INDEX, index_path, segment_path
 from amqpstore.index import IndexState
+from amqpstore.index_merge import IndexMerger
 from amqpstore.index_writer import IndexWriter
 from amqpstore.ledger import IndexLedger, QueueLedger
 from amqpstore.log import Batch, Log
@@ -37,7 +39,7 @@ from amqpstore.queue import Queue
 from amqpstore.records import Operation, OperationKind
 from amqpstore.recovery import Recovered
 from amqpstore.runs import ReadyList, Run
-from tests.crash.histories import DIRECTORY, open_store, outside_of, record
+from tests.crash.histories import DIRECTORY, merging_history, open_store, outside_of, record
 from tools.drill.explorer import Explorer
 from tools.drill.memory_catalog import MemoryCatalog
 from tools.drill.memory_files import MemoryFile, MemoryFiles
@@ -74,6 +76,7 @@ def housekept_history(outside: Outside) -> None:
         outside.publish(["slow"], [b"stays %d" % number])
         outside.publish(["slow", "fast"], [b"first in two, then in one"])
         outside.publish(["fast"], [bytes([number]) * 1000])
+        outside.publish(["slow"], [b"behind what is gone"])
         outside.sync()
     outside.take("slow", 1)
     outside.sync()
@@ -116,7 +119,7 @@ def violated(
     )
     outside = outside_of(open_store)
     # Some bugs end the history itself; what is wanted is that they are seen before that.
-    with contextlib.suppress(OverflowError):
+    with contextlib.suppress(OverflowError, ValueError):
         told(outside)
     violations = explorer.explore(outside.trace).violations
     return invariants & {violation.invariant for violation in violations}
@@ -430,6 +433,11 @@ def a_segment_with_one_live_message_is_dropped(patch: Patch) -> None:
     patch.setattr(Checkpoint, "_account_changes", drop_more)
 
 
+def only_the_first_piece_of_a_segment_is_compacted(patch: Patch) -> None:
+    pieces = amqpstore.compaction._pieces
+    patch.setattr(amqpstore.compaction, "_pieces", lambda *args: [*pieces(*args)][:1])
+
+
 def the_segment_of_the_position_is_compacted(patch: Patch) -> None:
     choose = amqpstore.compaction.choose
 
@@ -519,6 +527,7 @@ HOUSEKEEPING_BUGS: dict[Callable[[Patch], None], str] = {
     the_entry_of_a_compacted_segment_is_not_synced: "I1",
     segments_are_removed_before_the_swap: "I1",
     a_segment_with_one_live_message_is_dropped: "I8",
+    only_the_first_piece_of_a_segment_is_compacted: "I1",
     the_segment_of_the_position_is_compacted: "I10",
     a_checkpoint_skips_a_batch: "I12",
     acks_are_not_in_the_catalog: "I5",
@@ -536,6 +545,85 @@ def test_a_bug_of_housekeeping_is_caught(bug: Callable[[Patch], None], monkeypat
     bug(monkeypatch)
     invariant = HOUSEKEEPING_BUGS[bug]
     assert violated({invariant}, housekept_history, images=6, stop_after=12) == {invariant}
+
+
+# What the merging of index files may get wrong.
+
+
+def the_entry_of_a_merged_index_file_is_not_synced(patch: Patch) -> None:
+    sync = IndexMerger._sync
+
+    def sync_the_file(self: IndexMerger, file: Any) -> None:
+        with pytest.MonkeyPatch.context() as while_syncing:
+            while_syncing.setattr(MemoryFiles, "sync_directory", lambda self, path: None)
+            sync(self, file)
+
+    patch.setattr(IndexMerger, "_sync", sync_the_file)
+
+
+def a_merged_index_file_is_not_synced(patch: Patch) -> None:
+    def sync_the_directory(self: IndexMerger, file: Any) -> None:
+        self._files.sync_directory(f"{self._directory}/{INDEX}")
+
+    patch.setattr(IndexMerger, "_sync", sync_the_directory)
+
+
+def merged_index_files_are_removed_before_the_commit(patch: Patch) -> None:
+    merge = IndexMerger._merge
+
+    def merge_and_remove(self: IndexMerger, queue: QueueLedger, *rest: Any) -> Any:
+        merged = merge(self, queue, *rest)
+        for state in merged.old:
+            self._files.remove(index_path(DIRECTORY, queue.id, state.number))
+        return merged
+
+    patch.setattr(IndexMerger, "_merge", merge_and_remove)
+
+
+def delivery_counts_are_lost_in_a_merge(patch: Patch) -> None:
+    live_entries = IndexLedger.live_entries
+
+    def live_entries_anew(self: IndexLedger, entries: Any) -> Any:
+        found = live_entries(self, entries)
+        return found._replace(delivery_counts=array("I", [0]) * len(found.ids))
+
+    patch.setattr(IndexLedger, "live_entries", live_entries_anew)
+
+
+def merged_index_files_keep_their_rows(patch: Patch) -> None:
+    """What a merge that was not heard of left: everything in it is there twice."""
+    merge = IndexMerger.merge
+
+    def merge_unheard(self: IndexMerger, *args: Any) -> Iterator[Any]:
+        yield from [*merge(self, *args)][1:]
+
+    patch.setattr(IndexMerger, "merge", merge_unheard)
+
+
+def the_last_entry_of_an_index_file_is_not_acked(patch: Patch) -> None:
+    files_with = QueueLedger._files_with
+
+    def files_with_more(self: QueueLedger, first: int, end: int) -> Iterator[IndexLedger]:
+        return (file for file in files_with(self, first, end) if file.state.end > first + 1)
+
+    patch.setattr(QueueLedger, "_files_with", files_with_more)
+
+
+MERGE_BUGS: dict[Callable[[Patch], None], str] = {
+    the_entry_of_a_merged_index_file_is_not_synced: "I1",
+    a_merged_index_file_is_not_synced: "I1",
+    merged_index_files_are_removed_before_the_commit: "I1",
+    delivery_counts_are_lost_in_a_merge: "I5",
+    merged_index_files_keep_their_rows: "I9",
+    the_last_entry_of_an_index_file_is_not_acked: "I5",
+}
+
+
+@pytest.mark.parametrize("bug", MERGE_BUGS, ids=lambda bug: bug.__name__)
+def test_a_bug_of_merging_is_caught(bug: Callable[[Patch], None], monkeypatch: Patch) -> None:
+    bug(monkeypatch)
+    invariant = MERGE_BUGS[bug]
+    assert violated({invariant}, merging_history, images=6, stop_after=12) == {invariant}
 
 
 BUGS: dict[Callable[[Patch], None], set[str]] = {

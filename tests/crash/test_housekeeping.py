@@ -1,12 +1,13 @@
 """Checkpoints, index files and compaction: what the histories have of them, and single crashes."""
 
 import functools
+import random
 from collections import Counter
 
 import msgpack
 import pytest
 
-from amqpstore import Queue
+from amqpstore import Queue, Store
 from amqpstore.filenames import FIRST_COMPACTED, index_key, segment_number
 from tests.crash.histories import (
     DIRECTORY,
@@ -17,8 +18,11 @@ from tests.crash.histories import (
     record,
     short_history,
 )
+from tests.crash.test_faults import faults_left_behind
 from tools.drill.explorer import Explorer
-from tools.drill.faulty_files import Faults
+from tools.drill.faulty_files import Faults, RottenFiles
+from tools.drill.invariants import faults_at_openings
+from tools.drill.ledger import Ledger
 from tools.drill.memory_files import MemoryFiles
 from tools.drill.operations import Append, Commit, Create, Operation, Remove
 from tools.drill.outside import Outside
@@ -252,3 +256,34 @@ def test_acks_hold_when_a_checkpoint_cannot_read_an_index_at_first(call: str) ->
     outside.kill()
     outside.open()
     assert outside.ready_count("orders") == 1
+
+
+def test_acks_hold_that_had_to_wait_for_an_index_file_to_be_read() -> None:
+    """A checkpoint keeps in mind what was acked, and the next one that can read it does it."""
+    rotten: list[RottenFiles] = []
+
+    def open_on_a_rotten_disk(files: MemoryFiles) -> Store:
+        rotten.append(RottenFiles(files, f"{INDEX}/{1:020}-{1:010}.index", 40, 1))
+        rotten[-1].is_rotten = False
+        return open_store(files, rotten[-1])
+
+    outside = outside_of(open_on_a_rotten_disk)
+    outside.open()
+    outside.create_queue("orders")
+    outside.publish(["orders"], [b"acked", b"acked as well", b"kept", b"kept as well"])
+    outside.sync()
+    outside.checkpoint()
+    outside.take("orders", 2, acked=True)
+    outside.begin_sync()
+    outside.finish_sync()
+    rotten[-1].is_rotten = True
+    outside.checkpoint()
+    assert outside.store.definitions("index").popitem()[1]["postponed"] == [[1, 3]]
+    outside.kill()
+    outside.open()
+    outside.publish(["orders"], [b"more"])
+    outside.sync()
+    outside.checkpoint()
+    outside.kill()
+    assert faults_at_openings(Ledger(), outside.trace) == []
+    assert faults_left_behind(outside, Prover(open_store, 2), random.Random("postponed")) == []

@@ -8,64 +8,20 @@ import pytest
 
 from amqpstore import DurabilityError
 from amqpstore.index_merge import IndexMerger
-from tests.crash.histories import open_faulty_store, open_store, outside_of, record
+from tests.crash.histories import (
+    full_index_files,
+    half_acked,
+    merged_and_used,
+    merging_history,
+    open_faulty_store,
+    open_store,
+    outside_of,
+    record,
+)
 from tests.crash.test_faults import faults_left_behind
 from tools.drill.explorer import Explorer
 from tools.drill.faulty_files import FaultKind, Faults
-from tools.drill.outside import Outside
 from tools.drill.prover import Prover
-
-A_FILE = 6
-"""Entries that an index file has room for: see `conftest`."""
-
-FILES = 6
-
-
-def full_files(outside: Outside) -> None:
-    """A queue with index files that are full, and one that is appended to; a consumer holds what
-    is in them, one by one."""
-    outside.open()
-    outside.create_queue("orders")
-    for number in range(FILES):
-        outside.publish(["orders"], [b"%d.%d" % (number, place) for place in range(A_FILE)])
-        outside.sync()
-        outside.checkpoint()
-    outside.publish(["orders"], [b"the last"])
-    outside.sync()
-    outside.checkpoint()
-    while outside.ready_count("orders"):
-        outside.take("orders", 1)
-    outside.sync()
-
-
-def three_groups(outside: Outside) -> None:
-    """Of each file half is acked, every other message, so that three pairs of them are merged."""
-    for _ in range(FILES * A_FILE // 2):
-        outside.requeue("orders")
-        outside.ack("orders")
-    outside.sync()
-    outside.checkpoint()
-
-
-def merged_and_used(outside: Outside) -> None:
-    """What was merged is taken, merged again, and read by the next process."""
-    outside.take("orders", 4)
-    outside.ack("orders")
-    outside.publish(["orders"], [b"behind what was merged"])
-    outside.sync()
-    outside.checkpoint()
-    outside.kill()
-    outside.open()
-    outside.take("orders", 1)
-    outside.take("orders", 3, acked=True)
-    outside.sync()
-    outside.checkpoint()
-
-
-def history(outside: Outside) -> None:
-    full_files(outside)
-    three_groups(outside)
-    merged_and_used(outside)
 
 
 def test_a_checkpoint_of_the_history_merges_three_groups(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -78,13 +34,13 @@ def test_a_checkpoint_of_the_history_merges_three_groups(monkeypatch: pytest.Mon
         return merged
 
     monkeypatch.setattr(IndexMerger, "merge", counted)
-    record(history)
+    record(merging_history)
     assert max(counts) == 3
 
 
 def test_the_power_is_cut_at_every_operation() -> None:
     explorer = Explorer(open_store, "merges", images_an_operation=6, images_in_recovery=2)
-    result = explorer.explore(record(history))
+    result = explorer.explore(record(merging_history))
     assert [str(violation) for violation in result.violations] == []
 
 
@@ -92,9 +48,9 @@ def merge_calls() -> range:
     """The calls of the checkpoint that merges the three groups."""
     faults = Faults(-1)
     outside = outside_of(functools.partial(open_faulty_store, faults=faults))
-    full_files(outside)
+    full_index_files(outside)
     first = len(faults.calls)
-    three_groups(outside)
+    half_acked(outside)
     return range(first, len(faults.calls))
 
 
@@ -106,9 +62,9 @@ def test_every_call_of_a_checkpoint_that_merges_fails(kind: FaultKind) -> None:
     for nth in calls:
         faults = Faults(nth, kind)
         outside = outside_of(functools.partial(open_faulty_store, faults=faults))
-        full_files(outside)
+        full_index_files(outside)
         with contextlib.suppress(DurabilityError):
-            three_groups(outside)
+            half_acked(outside)
             merged_and_used(outside)
         assert faults.has_struck
         outside.kill()

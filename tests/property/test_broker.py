@@ -10,17 +10,14 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
-import amqpstore.index_writer
-import amqpstore.keeper
 from tests.property.broker_bugs import BUGS, HISTORIES
 from tests.property.broker_machine import BrokerAgainstModel
+from tests.small_limits import set_small_limits
 
 
 @pytest.fixture(autouse=True)
-def small_index_files(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Index files are full, and runs leave memory, after a few."""
-    monkeypatch.setattr(amqpstore.index_writer, "ENTRIES_A_FILE", 4)
-    monkeypatch.setattr(amqpstore.keeper, "_MOST_RUNS", 1)
+def small_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    set_small_limits(monkeypatch, entries_a_file=4, most_runs=1)
 
 
 TestBrokerAgainstModel = BrokerAgainstModel.TestCase

@@ -19,7 +19,7 @@ from tests.property.test_store import (
     StoreAgainstPlainLists,
     Stored,
     places,
-    small_index_files,  # noqa: F401 (a fixture)
+    small_limits,  # noqa: F401 (a fixture)
 )
 
 

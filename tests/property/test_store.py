@@ -15,8 +15,6 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-import amqpstore.index_writer
-import amqpstore.keeper
 from amqpstore import (
     Envelope,
     Message,
@@ -32,6 +30,7 @@ from amqpstore.files import OsFiles
 from amqpstore.records import Gap, Kind, checksum_seed, scan
 from amqpstore.transient import FIRST_TRANSIENT
 from amqpstore.worker import InlineWorker
+from tests.small_limits import set_small_limits
 
 PERSISTENT = Envelope("", "key", b"\x10\x00\x02")
 TRANSIENT = Envelope("", "key", persistent=False)
@@ -406,10 +405,8 @@ def _flip(path: str, offset: int, bit: int) -> None:
 
 
 @pytest.fixture(autouse=True)
-def small_index_files(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Index files are full, and runs leave memory, after a few."""
-    monkeypatch.setattr(amqpstore.index_writer, "ENTRIES_A_FILE", 4)
-    monkeypatch.setattr(amqpstore.keeper, "_MOST_RUNS", 1)
+def small_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    set_small_limits(monkeypatch, entries_a_file=4, most_runs=1)
 
 
 TestStoreAgainstPlainLists = StoreAgainstPlainLists.TestCase
