@@ -59,8 +59,8 @@ class Prepared:
     """A transaction that was prepared. Made by `Transaction.prepare`, and by `Store.open`.
 
     `label` is what its owner said of it, `locked` what it is to ack: runs that are in no queue
-    now. Transient messages that it is to publish, and acks in queues that are not durable, do not
-    survive a restart, as they would not without it.
+    now. Transient messages that it is to publish to queues that do not keep them, and acks in
+    queues that are not durable, do not survive a restart, as they would not without it.
     """
 
     def __init__(
@@ -157,7 +157,7 @@ def prepare(
     """Put a transaction into the log's open batch, undecided: see `Transaction.prepare`."""
     groups = []
     sequence = 2
-    kept = []
+    kept: list[tuple[list[Message], bool]] = []
     for placements, messages, priority in publishes:
         count = max(
             len(messages) if one.most is None else min(one.most, len(messages))
@@ -167,7 +167,7 @@ def prepare(
             continue
         placed = [(one.queue.id, one.expires_ms, one.most) for one in placements]
         groups.append(_Group(sequence, count, priority, placed))
-        kept.append(messages[:count])
+        kept.append((messages[:count], any(one.queue.keeps_transient for one in placements)))
         sequence += count
     row = {
         "label": label,
@@ -177,7 +177,8 @@ def prepare(
     hidden = store.create_queue({}, changes=[Change(TABLE, _key(store.next_queue_id), row)])
     place = [Placement(hidden)]
     store.place(place, [_MARKER])
-    for messages in kept:
+    for messages, keeps_transient in kept:
+        store.set_keeps_transient(hidden, keeps=keeps_transient)
         store.place(place, messages)
     for _, run in acks:
         # As it is after a restart: they were delivered, and nobody has them.

@@ -49,7 +49,8 @@ class Queue:
 
     `id` is never reused. Only a durable queue has an id in the log and messages there; any other
     lives and dies in memory. `definition` is the owner's, kept as given. A `lazy` queue keeps no
-    body in memory that is on disk. `quarantined` are messages that it still holds and that cannot
+    body in memory that is on disk. A durable one that `keeps_transient` has messages in the log
+    that are not persistent, too. `quarantined` are messages that it still holds and that cannot
     be read, and `unreadable_count` is how many more there are whose index cannot be read: they are
     neither ready nor gone.
     """
@@ -62,6 +63,7 @@ class Queue:
         "held_bytes",
         "id",
         "index",
+        "keeps_transient",
         "lazy",
         "next_sequence",
         "paged",
@@ -78,6 +80,7 @@ class Queue:
         self.definition = definition
         self.durable = durable
         self.lazy = False
+        self.keeps_transient = False
         self.deleted = False
         self.next_sequence = 1
         self.ready = ReadyList()

@@ -213,6 +213,10 @@ class Store:
         queue.lazy = lazy
         self._memory.reconsider(queue)
 
+    def set_keeps_transient(self, queue: Queue, *, keeps: bool) -> None:
+        """Whether what comes to a durable queue is logged though it is not persistent."""
+        queue.keeps_transient = keeps
+
     # Messages: in memory at once, durable with the open batch.
 
     def publish(
@@ -240,7 +244,9 @@ class Store:
     ) -> bool:
         """Put messages, all of them persistent or none, in queues.
 
-        One publish is in all of its durable queues or, when a crash comes first, in none.
+        What is persistent is logged for the durable queues, and what is not for those of them
+        that keep it all the same (see `set_keeps_transient`). One publish is in all of these or,
+        when a crash comes first, in none.
         Returns whether they entered the log: whether a promise about them has to wait for it.
         Args: priority, which the store keeps and does not act on; withheld, where they are added
         to instead of being ready, until `make_ready`.
@@ -259,7 +265,7 @@ class Store:
             if not count:
                 continue
             logged_id = 0
-            if persistent and queue.durable:
+            if queue.durable and (persistent or queue.keeps_transient):
                 if not first_id:
                     logged = messages if most is None else _logged(placements, messages)
                     first_id = self._log.append_messages(

@@ -6,14 +6,27 @@ from __future__ import annotations
 from decimal import Decimal
 from typing import Any
 
+from server.broker.settings import CHECKS
 from server.broker.waiting import MOST_WAIT_MS
 from server.protocol.errors import PreconditionFailed
+from server.protocol.field_table import Timestamp
 from server.protocol.methods import BasicGet
 
 
 def plain(table: dict[str, Any]) -> dict[str, Any]:
     """The same table in what the catalog takes: a timestamp is its seconds, a decimal is text."""
     return {key: _plain(value) for key, value in table.items()}
+
+
+def queue_arguments(table: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of a queue, plain. Raises: PreconditionFailed.
+
+    A timestamp is a number once it is plain, and none of the arguments is one.
+    """
+    for name, value in table.items():
+        if name in CHECKS and isinstance(value, Timestamp):
+            raise PreconditionFailed(f"invalid arg '{name}' for a queue: it is a timestamp")
+    return plain(table)
 
 
 def wait_ms(method: BasicGet) -> int:

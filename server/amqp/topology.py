@@ -7,7 +7,7 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
-from server.amqp.arguments import plain
+from server.amqp.arguments import plain, queue_arguments
 from server.broker.exchanges.base import Exchange
 from server.broker.held import REPLY_TO
 from server.broker.names import without_line_ends
@@ -95,8 +95,9 @@ class Topology:
         vhost, access = self._vhost, self._access
         if method.passive:
             access.check_any("exchange", method.exchange)
-            if method.exchange:
-                vhost.exchange(method.exchange)
+            if method.exchange == DEFAULT_EXCHANGE:
+                raise AccessRefused("operation not permitted on the default exchange")
+            vhost.exchange(method.exchange)
         else:
             access.check("configure", "exchange", method.exchange)
             arguments = plain(method.arguments)
@@ -159,7 +160,7 @@ class Topology:
             queue.used()
         else:
             access.check("configure", "queue", method.queue or _SERVER_NAMED)
-            arguments = plain(method.arguments)
+            arguments = queue_arguments(method.arguments)
             if dead_letter_exchange := arguments.get("x-dead-letter-exchange"):
                 access.check("read", "queue", method.queue)
                 access.check("write", "exchange", str(dead_letter_exchange))

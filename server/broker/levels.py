@@ -15,10 +15,17 @@ from amqpstore import Message, MessageDamagedError, Run, Store
 
 
 class Levels:
-    """The queues of the store that are one queue of the broker."""
+    """The queues of the store that are one queue of the broker.
 
-    def __init__(self, store: Store, lowest: amqpstore.Queue) -> None:
+    Args: keeps_transient, see `Store.set_keeps_transient`.
+    """
+
+    def __init__(
+        self, store: Store, lowest: amqpstore.Queue, *, keeps_transient: bool = False
+    ) -> None:
         self._store = store
+        self._keeps_transient = keeps_transient
+        store.set_keeps_transient(lowest, keeps=keeps_transient)
         self._levels = {0: lowest}
         self._descending = [lowest]
         self._lazy = False
@@ -55,6 +62,7 @@ class Levels:
         self._levels[priority] = level
         self._descending = [self._levels[key] for key in sorted(self._levels, reverse=True)]
         self._store.set_lazy(level, lazy=self._lazy)
+        self._store.set_keeps_transient(level, keeps=self._keeps_transient)
 
     def ascending(self) -> list[tuple[int, amqpstore.Queue]]:
         """All but the lowest, with their priorities."""

@@ -12,9 +12,10 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from amqpstore.catalog import Change
-from server.broker.settings import ALTERNATE_EXCHANGE, POLICY_KEYS, Settings, settings_of
+from server.broker.settings import ALTERNATE_EXCHANGE, POLICY_KEYS, Settings, is_quorum, settings_of
 
-_QUEUES = frozenset({"all", "queues", "classic_queues", "quorum_queues"})
+_QUEUES = frozenset({"all", "queues", "classic_queues"})
+_QUORUM_QUEUES = frozenset({"all", "queues", "quorum_queues"})
 _EXCHANGES = frozenset({"all", "exchanges"})
 
 
@@ -63,8 +64,9 @@ class Policies:
 
     def queue_settings(self, name: str, arguments: Mapping[str, Any]) -> Settings:
         """What a queue's arguments, and the policies for it, come to."""
-        policy = _chosen(self._policies[False], name, _QUEUES)
-        operator_policy = _chosen(self._policies[True], name, _QUEUES)
+        kinds = _QUORUM_QUEUES if is_quorum(arguments) else _QUEUES
+        policy = _chosen(self._policies[False], name, kinds)
+        operator_policy = _chosen(self._policies[True], name, kinds)
         return settings_of(arguments, policy, operator_policy)
 
     def alternate(self, name: str, arguments: Mapping[str, Any]) -> str:

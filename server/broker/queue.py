@@ -19,7 +19,7 @@ from server.broker.core import Core
 from server.broker.dispatch import Dispatch
 from server.broker.errors import ResourceLockedError
 from server.broker.levels import Levels
-from server.broker.settings import REJECT_PUBLISH_DLX, Settings
+from server.broker.settings import REJECT_PUBLISH_DLX, Settings, is_quorum
 from server.broker.waiting import QueueLine
 from server.protocol.content import edit_properties
 from server.protocol.field_table import FieldValue, Int64
@@ -98,7 +98,7 @@ class Queue:
         self.arguments = arguments
         self.owner = owner
         self.settings = Settings()
-        self.levels = Levels(core.store, stored)
+        self.levels = Levels(core.store, stored, keeps_transient=is_quorum(arguments))
         self.consumers = Dispatch(self)
         self.waiting = QueueLine(self)
         self.history: History | None = None
@@ -139,12 +139,21 @@ class Queue:
         """Messages that wait for a consumer."""
         return self.levels.ready_count
 
-    def check_owner(self, connection: object) -> None:
-        """Raises: ResourceLockedError, when the queue is exclusive to another connection."""
+    def check_owner(self, connection: object, *, exclusive: bool | None = None) -> None:
+        """Make sure that a connection may use the queue.
+
+        Args: exclusive, whether it declares the queue as its own; None where it does not say.
+        Raises: ResourceLockedError.
+        """
         if self.owner is not None and self.owner is not connection:
             raise ResourceLockedError(
                 f"cannot obtain exclusive access to locked queue '{self.name}'; it was declared "
                 "exclusive by another connection"
+            )
+        if exclusive is not None and exclusive is not (self.owner is not None):
+            raise ResourceLockedError(
+                f"cannot obtain exclusive access to locked queue '{self.name}'; it was declared "
+                f"{'exclusive' if self.owner is not None else 'not exclusive'}"
             )
 
     # Consumers.

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import msgpack
 
 from amqpstore.catalog import Change
 from server.broker.errors import PreconditionFailedError
 from server.broker.exchanges.base import Binding, Exchange
-
-if TYPE_CHECKING:
-    from server.broker.queue import Queue
-
+from server.broker.settings import ALTERNATE_EXCHANGE, CHECKS, CLASSIC, QUEUE_TYPE
 
 _MISSING: Any = object()
 """In the place of an argument that is not there, which is not the same as one without a value."""
@@ -50,7 +47,7 @@ def binding_changes(
 
 
 def exchange_row(exchange: Exchange) -> dict[str, Any]:
-    """What a declaration of an exchange is compared with."""
+    """What the store keeps of an exchange beside its name."""
     return {
         "type": exchange.type,
         "durable": exchange.durable,
@@ -60,32 +57,39 @@ def exchange_row(exchange: Exchange) -> dict[str, Any]:
     }
 
 
-def queue_row(queue: Queue) -> dict[str, Any]:
-    """What a declaration of a queue is compared with."""
+def compared_exchange(row: Mapping[str, Any]) -> dict[str, Any]:
+    """What two declarations of an exchange have to agree in, as in RabbitMQ."""
+    arguments = row["arguments"]
+    counted = {ALTERNATE_EXCHANGE: arguments.get(ALTERNATE_EXCHANGE, _MISSING)}
+    return {name: value for name, value in row.items() if name != "arguments"} | counted
+
+
+def compared_queue(
+    *, durable: bool, auto_delete: bool, arguments: Mapping[str, Any]
+) -> dict[str, Any]:
+    """What two declarations of a queue have to agree in, as in RabbitMQ.
+
+    Arguments without an effect may differ, and `classic` is what a queue without a type is.
+    """
+    counted = {name: arguments.get(name, _MISSING) for name in CHECKS}
     return {
-        "durable": queue.durable,
-        "exclusive": queue.owner is not None,
-        "auto_delete": queue.auto_delete,
-        "arguments": queue.arguments,
+        "durable": durable,
+        "auto_delete": auto_delete,
+        **counted,
+        QUEUE_TYPE: arguments.get(QUEUE_TYPE, CLASSIC),
     }
 
 
-def check_equivalent(what: str, asked: dict[str, Any], present: dict[str, Any]) -> None:
+def check_equivalent(what: str, asked: Mapping[str, Any], present: Mapping[str, Any]) -> None:
     """Raises: PreconditionFailedError, naming the first property that differs."""
     for field, value in asked.items():
         current = present[field]
-        if value == current:
-            continue
-        if field == "arguments":
-            names = sorted(value.keys() | current.keys())
-            field = next(
-                name for name in names if value.get(name, _MISSING) != current.get(name, _MISSING)
+        # Types count: 10 and 10.0 are different, and so are 1 and true.
+        if type(value) is not type(current) or value != current:
+            raise PreconditionFailedError(
+                f"inequivalent arg '{field}' for {what}: received {_said(value)} but current is "
+                f"{_said(current)}"
             )
-            value, current = value.get(field, _MISSING), current.get(field, _MISSING)
-        raise PreconditionFailedError(
-            f"inequivalent arg '{field}' for {what}: received {_said(value)} but current is "
-            f"{_said(current)}"
-        )
 
 
 def name_key(vhost: str, name: str) -> str:

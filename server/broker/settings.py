@@ -17,6 +17,13 @@ DROP_HEAD = "drop-head"
 REJECT_PUBLISH = "reject-publish"
 REJECT_PUBLISH_DLX = "reject-publish-dlx"
 
+QUEUE_TYPE = "x-queue-type"
+CLASSIC = "classic"
+QUORUM = "quorum"
+
+_NOT_OF_QUORUM = ("x-max-priority", "x-queue-mode")
+"""Arguments that RabbitMQ takes from no quorum queue."""
+
 _MOST_MS = 1 << 52
 _MOST_NAME_BYTES = 255
 _QUORUM_DELIVERY_LIMIT = 20
@@ -70,7 +77,7 @@ def settings_of(
 ) -> Settings:
     """What arguments, which `check_arguments` let pass, and policies come to."""
     found: dict[str, Any] = {}
-    if arguments.get("x-queue-type") == "quorum":
+    if is_quorum(arguments):
         found["delivery_limit"] = _QUORUM_DELIVERY_LIMIT
     for field in fields(Settings):
         key = field.name.replace("_", "-")
@@ -85,6 +92,30 @@ def settings_of(
         if value is not None:
             found[field.name] = value
     return Settings(**found)
+
+
+def is_quorum(arguments: Mapping[str, Any]) -> bool:
+    """Whether a queue is declared as a quorum queue, which keeps whatever it has confirmed."""
+    return arguments.get(QUEUE_TYPE) == QUORUM
+
+
+def check_quorum(
+    what: str, arguments: Mapping[str, Any], *, durable: bool, exclusive: bool, auto_delete: bool
+) -> None:
+    """Make sure that a quorum queue is declared as one can be.
+
+    Args: what, the queue, for the error. Raises: PreconditionFailedError.
+    """
+    if not is_quorum(arguments):
+        return
+    for wrong, name in (
+        (not durable, "property 'non-durable'"),
+        (exclusive, "property 'exclusive'"),
+        (auto_delete, "property 'auto-delete'"),
+        *((name in arguments, f"arg '{name}'") for name in _NOT_OF_QUORUM),
+    ):
+        if wrong:
+            raise PreconditionFailedError(f"invalid {name} for {what}: it is a quorum queue")
 
 
 def check_arguments(what: str, arguments: Mapping[str, Any]) -> None:
@@ -154,7 +185,7 @@ _CHECKS = {
 
 CHECKS: dict[str, Callable[[Any], str]] = {
     **{f"x-{key}": check for key, check in _CHECKS.items()},
-    "x-queue-type": _one_of("classic", "quorum"),
+    QUEUE_TYPE: _one_of(CLASSIC, QUORUM),
 }
 """For each argument of a queue that has an effect: what is wrong with a value, if anything."""
 

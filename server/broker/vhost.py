@@ -38,11 +38,12 @@ from server.broker.routing import DEFAULT_EXCHANGE, Router
 from server.broker.rows import (
     binding_changes,
     check_equivalent,
+    compared_exchange,
+    compared_queue,
     exchange_change,
     exchange_row,
-    queue_row,
 )
-from server.broker.settings import ALTERNATE_EXCHANGE, POLICY_KEYS, check_arguments
+from server.broker.settings import ALTERNATE_EXCHANGE, POLICY_KEYS, check_arguments, check_quorum
 
 if TYPE_CHECKING:
     from server.broker.consumer import Consumer
@@ -123,7 +124,9 @@ class VirtualHost:
         }
         if present := self.exchanges.get(name):
             what = f"exchange '{name}' in vhost '{self.name}'"
-            check_equivalent(what, asked, exchange_row(present))
+            check_equivalent(
+                what, compared_exchange(asked), compared_exchange(exchange_row(present))
+            )
             return
         check_name("exchange", name, self.name, self.core.name_rule)
         if reason := POLICY_KEYS[ALTERNATE_EXCHANGE](arguments.get(ALTERNATE_EXCHANGE, "")):
@@ -254,19 +257,23 @@ class VirtualHost:
         if not name:
             name = f"{RESERVED_PREFIX}gen-{self.core.make_name()}"
         elif queue := self.queues.get(name):
-            queue.check_owner(connection)
-            asked = {
-                "durable": durable,
-                "exclusive": exclusive,
-                "auto_delete": auto_delete,
-                "arguments": arguments,
-            }
-            check_equivalent(f"queue '{name}' in vhost '{self.name}'", asked, queue_row(queue))
+            queue.check_owner(connection, exclusive=exclusive)
+            check_equivalent(
+                f"queue '{name}' in vhost '{self.name}'",
+                compared_queue(durable=durable, auto_delete=auto_delete, arguments=arguments),
+                compared_queue(
+                    durable=queue.durable,
+                    auto_delete=queue.auto_delete,
+                    arguments=queue.arguments,
+                ),
+            )
             queue.used()
             return queue
         else:
             check_name("queue", name, self.name, self.core.name_rule)
-        check_arguments(f"queue '{name}' in vhost '{self.name}'", arguments)
+        what = f"queue '{name}' in vhost '{self.name}'"
+        check_arguments(what, arguments)
+        check_quorum(what, arguments, durable=durable, exclusive=exclusive, auto_delete=auto_delete)
         definition = _definition(self.name, name, auto_delete=auto_delete, arguments=arguments)
         stored = self.core.store.create_queue(definition, durable=durable and not exclusive)
         queue = self.add_queue(stored, durable=durable, owner=connection if exclusive else None)

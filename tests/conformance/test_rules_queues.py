@@ -1,6 +1,9 @@
 """Queues: life, names, limits and priorities (rules D and H; class queue)."""
 
 import struct
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Any
 
 import pika
 import pytest
@@ -141,19 +144,116 @@ def test_an_equal_number_of_another_width_is_no_difference(channel: BlockingChan
         channel.queue_declare(name, exclusive=True, arguments={"x-max-length": 11})
 
 
-@pytest.mark.usefixtures("ours_alone")
-@pytest.mark.parametrize("kind", ["queue", "exchange"])
-def test_an_argument_without_a_value_is_a_difference(channel: BlockingChannel, kind: str) -> None:
-    """C040, C050: 406, as for any other that was not there."""
+@pytest.mark.parametrize(
+    ("first", "again"),
+    [
+        ({}, {"x-note": "mine"}),
+        ({"x-note": "mine"}, {"x-note": 5}),
+        ({"x-note": "mine"}, {}),
+        ({}, {"alternate-exchange": "of exchanges"}),
+        ({}, {"x-queue-type": "classic"}),
+        ({"x-queue-type": "classic", "x-message-ttl": 10}, {"x-message-ttl": 10}),
+    ],
+)
+def test_what_has_no_effect_may_be_declared_otherwise(
+    channel: BlockingChannel, first: dict[str, object], again: dict[str, object]
+) -> None:
+    """C050: two services that share a queue need not agree in it."""
     name = unique()
-    if kind == "queue":
-        channel.queue_declare(name, exclusive=True)
-        with channel_closed_with(406):
-            channel.queue_declare(name, exclusive=True, arguments={"x-note": None})
-    else:
-        channel.exchange_declare(name, "fanout", auto_delete=True)
-        with channel_closed_with(406):
-            channel.exchange_declare(name, "fanout", auto_delete=True, arguments={"a": None})
+    channel.queue_declare(name, exclusive=True, arguments=first)
+    channel.queue_declare(name, exclusive=True, arguments=again)
+
+
+@pytest.mark.parametrize(
+    ("first", "again"),
+    [
+        ({"x-message-ttl": 10}, {}),
+        ({}, {"x-message-ttl": 10}),
+        ({"x-message-ttl": 1}, {"x-message-ttl": True}),
+        ({"x-dead-letter-exchange": "a"}, {"x-dead-letter-exchange": b"a\xff"}),
+        ({}, {"x-queue-type": "quorum"}),
+        ({}, {"x-max-length": None}),
+    ],
+)
+def test_what_has_an_effect_may_not(
+    channel: BlockingChannel, first: dict[str, object], again: dict[str, object]
+) -> None:
+    """C050: 406, and a number of another type is another."""
+    name = unique()
+    channel.queue_declare(name, exclusive=True, arguments=first)
+    with channel_closed_with(406):
+        channel.queue_declare(name, exclusive=True, arguments=again)
+
+
+@pytest.mark.parametrize("value", [True, datetime(2026, 1, 1, tzinfo=UTC), Decimal(10), "10"])
+def test_a_number_of_a_queue_is_an_integer(channel: BlockingChannel, value: object) -> None:
+    """H01: a boolean, a timestamp, a decimal and a text are 406."""
+    with channel_closed_with(406):
+        channel.queue_declare(unique(), exclusive=True, arguments={"x-message-ttl": value})
+
+
+def test_a_double_is_not_the_integer_of_its_value(url: str) -> None:
+    """C050, H01: neither for a queue that is there, nor for a new one."""
+    name = unique()
+    integer = field("x-message-ttl", b"I", struct.pack(">i", 10))
+    double = field("x-message-ttl", b"d", struct.pack(">d", 10.0))
+
+    def declare(argument: bytes) -> bytes:
+        names = struct.pack(">H", 0) + short_string(name) + bytes([0b100])
+        return method(1, QUEUE_DECLARE, names + table(argument))
+
+    with WireClient.connected(url, channels=1) as client:
+        client.send(declare(double))
+        client.expect_channel_close(1, 406)
+    with WireClient.connected(url, channels=1) as client:
+        client.send(declare(integer))
+        client.expect(QUEUE_DECLARE_OK, 1)
+        client.send(declare(double))
+        client.expect_channel_close(1, 406)
+
+
+@pytest.mark.parametrize("exclusive", [True, False])
+def test_a_queue_that_is_exclusive_is_not_declared_shared(
+    channel: BlockingChannel, exclusive: bool
+) -> None:
+    """C050, C054: nor the reverse: 405, also for the connection that has it."""
+    name = unique()
+    channel.queue_declare(name, exclusive=exclusive, auto_delete=True)
+    with channel_closed_with(405):
+        channel.queue_declare(name, exclusive=not exclusive, auto_delete=True)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"durable": False},
+        {"exclusive": True},
+        {"auto_delete": True},
+        {"arguments": {"x-max-priority": 5}},
+        {"arguments": {"x-queue-mode": "lazy"}},
+    ],
+    ids=str,
+)
+def test_a_quorum_queue_is_declared_as_one_can_be(
+    channel: BlockingChannel, wrong: dict[str, Any]
+) -> None:
+    """D04: durable, shared and lasting; otherwise it is 406."""
+    arguments = {"x-queue-type": "quorum", **wrong.pop("arguments", {})}
+    with channel_closed_with(406):
+        channel.queue_declare(unique(), arguments=arguments, **{"durable": True, **wrong})
+
+
+@pytest.mark.parametrize("type_arguments", [{"x-note": 1}, {"hash-header": "h"}, {"a": None}])
+def test_arguments_of_an_exchange_may_be_declared_otherwise(
+    channel: BlockingChannel, type_arguments: dict[str, Any]
+) -> None:
+    """C040: all but the alternate exchange."""
+    name = unique()
+    channel.exchange_declare(name, "fanout", auto_delete=True)
+    channel.exchange_declare(name, "fanout", auto_delete=True, arguments=type_arguments)
+    with channel_closed_with(406):
+        other = {"alternate-exchange": "amq.fanout"}
+        channel.exchange_declare(name, "fanout", auto_delete=True, arguments=other)
 
 
 def test_max_length_drops_the_oldest(channel: BlockingChannel) -> None:

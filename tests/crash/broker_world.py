@@ -31,6 +31,7 @@ from server.broker.outlet import Returned
 from server.broker.permissions import ALL, Access
 from server.broker.publishing import Flags
 from server.broker.queue import Queue
+from server.broker.settings import is_quorum
 from server.broker.vhost import VirtualHost
 from server.protocol.content import BasicProperties, decode_properties, encode_properties
 from tests.crash.histories import DIRECTORY
@@ -183,7 +184,7 @@ class Client:
         key: str,
         *bodies: str,
         mandatory: bool = False,
-        delivery_mode: int = 2,
+        delivery_mode: int | None = 2,
         **properties: Any,
     ) -> None:
         """Publish messages that are alike, persistent where nothing else is said."""
@@ -192,8 +193,9 @@ class Client:
         messages = [Message(its_label, content_of(body)) for body in bodies]
         first = len(self._steps_of_publishes) + 1
         for tag in range(first, first + len(bodies)):
-            # Of what is transient nothing is promised.
-            self._steps_of_publishes[tag] = self._world.steps if delivery_mode == 2 else 0
+            # Of what is transient nothing is promised, but by quorum queues.
+            is_kept = delivery_mode == 2 or self._world.has_quorum_queues
+            self._steps_of_publishes[tag] = self._world.steps if is_kept else 0
         self.channel.publish(its_label, messages, Flags(mandatory=mandatory))
         self.channel.settle()
 
@@ -271,6 +273,10 @@ class World(Simulation):
         self._batch: Batch | None = None
         super().__init__(self._files, START_MS)
         self.base = self._files
+
+    @property
+    def has_quorum_queues(self) -> bool:
+        return any(is_quorum(queue.arguments) for queue in self.vhost.queues.values())
 
     def begin(self) -> None:
         """The queues and exchanges are there: from now on each operation may be the last."""

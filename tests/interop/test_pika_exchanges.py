@@ -184,6 +184,12 @@ def test_declaring_again_with_other_properties_is_406(
     connection.channel().exchange_delete(name)
 
 
+def test_a_passive_declare_of_the_default_exchange_is_403(channel: BlockingChannel) -> None:
+    """C03."""
+    with channel_closed_with(403):
+        channel.exchange_declare("", passive=True)
+
+
 def test_deleting_a_missing_exchange_succeeds(channel: BlockingChannel, name: str) -> None:
     """C042: RabbitMQ's way."""
     channel.exchange_delete(name)

@@ -97,7 +97,7 @@ def test_passive_declare_of_a_missing_queue_is_404(channel: BlockingChannel, nam
 
 @pytest.mark.parametrize(
     "other",
-    [{"durable": True}, {"auto_delete": False}, {"arguments": {"x-note": "other"}}],
+    [{"durable": True}, {"auto_delete": False}, {"arguments": {"x-max-length": 5}}],
     ids=lambda other: next(iter(other)),
 )
 def test_declaring_again_with_other_properties_is_406(

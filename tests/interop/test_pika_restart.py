@@ -110,6 +110,23 @@ def test_persistent_messages_survive_in_order_and_transient_ones_vanish(
     assert not any(message.redelivered for message in messages)
 
 
+def test_a_quorum_queue_keeps_every_confirmed_message(broker: BrokerProcess) -> None:
+    """D04: with delivery-mode 1 and without any, also those that came through an exchange."""
+    with session(broker) as channel:
+        channel.queue_declare("queue", durable=True, arguments={"x-queue-type": "quorum"})
+        channel.queue_bind("queue", "amq.fanout")
+        channel.confirm_delivery()
+        for number in range(20):
+            properties = pika.BasicProperties(delivery_mode=(None, 1, 2)[number % 3])
+            exchange, key = ("", "queue") if number < 10 else ("amq.fanout", "any")
+            channel.basic_publish(exchange, key, b"%d" % number, properties, mandatory=True)
+    broker.kill()
+    broker.start()
+    with session(broker) as channel:
+        messages = drain(channel, "queue")
+    assert [message.body for message in messages] == [b"%d" % number for number in range(20)]
+
+
 @pytest.mark.parametrize("size", [0, 1, 131_064, 5 << 20])
 def test_bodies_of_every_size_survive_with_their_properties(
     broker: BrokerProcess, size: int
@@ -213,10 +230,10 @@ def test_several_restarts_lose_nothing(broker: BrokerProcess) -> None:
 def test_declaring_otherwise_after_a_restart_is_406(broker: BrokerProcess) -> None:
     """C050: the properties survive, not just the name."""
     with session(broker) as channel:
-        channel.queue_declare("queue", durable=True, arguments={"x-note": "one"})
+        channel.queue_declare("queue", durable=True, arguments={"x-max-length": 1})
         channel.exchange_declare("exchange", "fanout", durable=True)
     broker.restart()
     with session(broker) as channel, channel_closed_with(406):
-        channel.queue_declare("queue", durable=True, arguments={"x-note": "two"})
+        channel.queue_declare("queue", durable=True, arguments={"x-max-length": 2})
     with session(broker) as channel, channel_closed_with(406):
         channel.exchange_declare("exchange", "direct", durable=True)

@@ -119,7 +119,7 @@ class Model:
         if not exchange.name:
             raise RefusedError("AccessRefusedError")
         if present is not None:
-            if present != exchange:
+            if present.compared != exchange.compared:
                 raise RefusedError("PreconditionFailedError")
             return
         if exchange.name.startswith("amq."):
@@ -180,7 +180,9 @@ class Model:
     def declare_queue(self, asked: Queue, connection: object) -> Queue:
         if asked.name in self.queues:
             present = self.queue(asked.name, connection)
-            for what in ("durable", "owner", "auto_delete", "arguments"):
+            if present.owner != asked.owner:
+                raise RefusedError("ResourceLockedError")
+            for what in ("durable", "auto_delete", "arguments"):
                 if getattr(present, what) != getattr(asked, what):
                     raise RefusedError("PreconditionFailedError")
             self._used(present)

@@ -20,6 +20,12 @@ class Exchange:
     internal: bool = False
     arguments: Mapping[str, Any] = field(default_factory=dict)
 
+    @property
+    def compared(self) -> tuple[object, ...]:
+        """What another declaration has to agree in."""
+        alternate = self.arguments.get("alternate-exchange")
+        return self.type, self.durable, self.auto_delete, self.internal, alternate
+
 
 class Binding(NamedTuple):
     """From the exchange `source` to the queue or exchange `name`. `kind` says which."""

@@ -43,22 +43,24 @@ def test_a_pattern_matches_anywhere_in_the_name(pattern: str, matches: bool) -> 
 
 
 @pytest.mark.parametrize(
-    ("apply_to", "queues", "exchanges"),
+    ("apply_to", "queues", "quorum_queues", "exchanges"),
     [
-        ("all", True, True),
-        ("queues", True, False),
-        ("classic_queues", True, False),
-        ("quorum_queues", True, False),
-        ("exchanges", False, True),
-        ("streams", False, False),
+        ("all", True, True, True),
+        ("queues", True, True, False),
+        ("classic_queues", True, False, False),
+        ("quorum_queues", False, True, False),
+        ("exchanges", False, False, True),
+        ("streams", False, False, False),
     ],
 )
 def test_a_policy_is_for_queues_or_exchanges_or_both(
-    apply_to: str, queues: bool, exchanges: bool
+    apply_to: str, queues: bool, quorum_queues: bool, exchanges: bool
 ) -> None:
     definition = {"max-length": 5, "alternate-exchange": "unrouted"}
     found = policies(Policy("p", ".*", apply_to, 0, definition))
     assert (found.queue_settings("x", {}).max_length == 5) == queues
+    quorum = {"x-queue-type": "quorum"}
+    assert (found.queue_settings("x", quorum).max_length == 5) == quorum_queues
     assert (found.alternate("x", {}) == "unrouted") == exchanges
 
 
