@@ -5,12 +5,16 @@ from pathlib import Path
 
 import pytest
 
+import amqpstore.index_merge
+import amqpstore.index_writer
+import amqpstore.keeper
 from amqpstore import Queue, Run, Store
-from amqpstore.index import ENTRIES_A_FILE
 from tests.unit.engine.stores import TRANSIENT, Disk, messages, queue_named, take
 
-MOST_RUNS = 4096
-COUNT = 2 * ENTRIES_A_FILE + 100
+# What is paged is whole files: small ones, so that a few hundred messages make some.
+FILE_ENTRIES = 256
+MOST_RUNS = 64
+COUNT = 2 * FILE_ENTRIES + 10
 
 
 def interleaved(store: Store, queues: list[Queue], count: int) -> None:
@@ -22,9 +26,12 @@ def interleaved(store: Store, queues: list[Queue], count: int) -> None:
 
 
 @pytest.fixture
-def disk(tmp_path: Path) -> Disk:
+def disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Disk:
+    monkeypatch.setattr(amqpstore.index_writer, "ENTRIES_A_FILE", FILE_ENTRIES)
+    monkeypatch.setattr(amqpstore.index_merge, "ENTRIES_A_FILE", FILE_ENTRIES)
+    monkeypatch.setattr(amqpstore.keeper, "_MOST_RUNS", MOST_RUNS)
     disk = Disk(str(tmp_path / "store"), segment_bytes=16 << 20)
-    disk.options = disk.options._replace(memory_bytes=100_000)
+    disk.options = disk.options._replace(memory_bytes=2_000)
     return disk
 
 
@@ -55,21 +62,21 @@ def drained(store: Store, queue: Queue) -> list[int]:
     """Take and ack everything; the sequences, each checked against its body."""
     found = []
     while queue.ready_count:
-        run = store.take(queue, 10_000)
+        run = store.take(queue, 1000)
         assert isinstance(run, Run)
         for place, message in enumerate(run.messages or []):
             sequence = run.first_sequence + place
             assert message.body == b"%d-%d" % (queue.id, sequence)
             found.append(sequence)
         store.ack(queue, run)
-        if len(found) % 1000 == 0:
+        if len(found) % 100 == 0:
             check(queue)
     return found
 
 
 def test_runs_are_paged_out_and_in_in_order(disk: Disk) -> None:
     store, one, two = paged(disk)
-    assert len(one.ready) <= MOST_RUNS + 2 * ENTRIES_A_FILE
+    assert len(one.ready) <= MOST_RUNS + 2 * FILE_ENTRIES
     everything = list(range(1, COUNT + 1))
     assert drained(store, one) == everything
     interleaved(store, [two], 10)
@@ -103,25 +110,25 @@ def test_a_start_pages_everything_and_counts_it(disk: Disk) -> None:
 
 def test_a_requeued_run_goes_back_in_front_of_what_is_paged(disk: Disk) -> None:
     store, one, _ = paged(disk)
-    runs = [take(store, one, 1) for _ in range(ENTRIES_A_FILE + 10)]
+    runs = [take(store, one, 1) for _ in range(FILE_ENTRIES + 10)]
     store.sync()
     store.checkpoint()
     check(one)
-    for run in (runs[5], runs[ENTRIES_A_FILE + 5], runs[0]):
+    for run in (runs[5], runs[FILE_ENTRIES + 5], runs[0]):
         store.requeue(one, run)
         check(one)
     store.checkpoint()
     assert one.ready_count == COUNT - len(runs) + 3
     found = [take(store, one, 1).first_sequence for _ in range(4)]
-    assert found == [1, 6, ENTRIES_A_FILE + 6, ENTRIES_A_FILE + 11]
+    assert found == [1, 6, FILE_ENTRIES + 6, FILE_ENTRIES + 11]
     store.abandon()
 
 
 @pytest.mark.parametrize("restarted", [False, True])
 def test_a_purge_takes_what_is_paged_with_it(disk: Disk, restarted: bool) -> None:
-    store, one, two = paged(disk, ENTRIES_A_FILE + 5000)
+    store, one, two = paged(disk, FILE_ENTRIES + 80)
     held = take(store, one, 1)
-    assert store.purge(one) == ENTRIES_A_FILE + 4999
+    assert store.purge(one) == FILE_ENTRIES + 79
     assert (one.ready_count, len(one.paged)) == (0, 0)
     store.sync()
     if not restarted:
@@ -129,30 +136,30 @@ def test_a_purge_takes_what_is_paged_with_it(disk: Disk, restarted: bool) -> Non
     store.abandon()
     store = disk.open()
     one, two = queue_named(store, "one"), queue_named(store, "two")
-    assert (one.ready_count, two.ready_count) == (1, ENTRIES_A_FILE + 5000)
+    assert (one.ready_count, two.ready_count) == (1, FILE_ENTRIES + 80)
     assert take(store, one, 1).first_sequence == held.first_sequence
-    assert one.next_sequence == ENTRIES_A_FILE + 5001
+    assert one.next_sequence == FILE_ENTRIES + 81
     store.checkpoint()
     assert len({path.name[:20] for path in Path(disk.directory, "index").iterdir()}) == 2
     store.abandon()
 
 
 def test_deleting_a_paged_queue_removes_its_files(disk: Disk) -> None:
-    store, one, two = paged(disk, ENTRIES_A_FILE + 5000)
+    store, one, two = paged(disk, FILE_ENTRIES + 80)
     store.delete_queue(one)
     assert one.ready_count == 0
     store.checkpoint()
     names = {path.name[:20] for path in Path(disk.directory, "index").iterdir()}
     assert names == {f"{two.id:020}"}
-    assert two.ready_count == ENTRIES_A_FILE + 5000
+    assert two.ready_count == FILE_ENTRIES + 80
     store.abandon()
 
 
 def test_what_is_delivered_or_held_is_not_paged_out(disk: Disk) -> None:
     store = disk.open()
     one, two = store.create_queue("one"), store.create_queue("two")
-    interleaved(store, [one, two], 2 * ENTRIES_A_FILE)
-    for run in [take(store, one, 1) for _ in range(ENTRIES_A_FILE + 2)][1:]:
+    interleaved(store, [one, two], 2 * FILE_ENTRIES)
+    for run in [take(store, one, 1) for _ in range(FILE_ENTRIES + 2)][1:]:
         store.requeue(one, run)
     store.sync()
     store.checkpoint()
@@ -160,7 +167,7 @@ def test_what_is_delivered_or_held_is_not_paged_out(disk: Disk) -> None:
     check(two)
     # Each file of the first has something delivered, one even held.
     assert (one.paged, len(two.paged)) == ([], 1)
-    assert one.ready_count == 2 * ENTRIES_A_FILE - 1
+    assert one.ready_count == 2 * FILE_ENTRIES - 1
     store.abandon()
 
 
@@ -177,10 +184,10 @@ def test_what_many_checkpoints_add_to_a_file_is_paged_out_as_well(disk: Disk) ->
     store = disk.open()
     queues = [store.create_queue("one"), store.create_queue("two")]
     for _ in range(12):
-        interleaved(store, queues, 5000)
+        interleaved(store, queues, 80)
         store.checkpoint()
     for queue in queues:
-        assert len(queue.ready) <= MOST_RUNS + ENTRIES_A_FILE
+        assert len(queue.ready) <= MOST_RUNS + FILE_ENTRIES
     store.abandon()
 
 
@@ -188,17 +195,17 @@ def test_transient_messages_that_were_written_aside_are_not_paged_out(disk: Disk
     store = disk.open()
     one, two = store.create_queue("one"), store.create_queue("two")
     one.lazy = True
-    interleaved(store, [one, two], ENTRIES_A_FILE + 3000)
+    interleaved(store, [one, two], FILE_ENTRIES + 48)
     for _ in range(3):
         store.publish([one], messages(b"transient", envelope=TRANSIENT))
-    interleaved(store, [one, two], 3000)
+    interleaved(store, [one, two], 48)
     store.housekeep()
     # Somebody holds as many of the second file's messages as there are transient ones.
-    held = one.ready.remove(ENTRIES_A_FILE + 1, 3)
+    held = one.ready.remove(FILE_ENTRIES + 1, 3)
     assert sum(run.count for run in held) == 3
     store.checkpoint()
     store.read_index(one)
-    assert one.ready_count == ENTRIES_A_FILE + 6000
+    assert one.ready_count == FILE_ENTRIES + 96
     assert sum(run.first_id >= 1 << 63 for run in one.ready)
     store.abandon()
 
