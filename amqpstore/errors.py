@@ -88,13 +88,16 @@ class DurabilityError(StoreError):
     """A write or an fdatasync failed. Fatal: nothing is confirmed, nothing is retried.
 
     After a failed fdatasync the kernel may have dropped the pages and will call the next one
-    a success, so the only honest thing is to stop and to recover from what the disk holds.
+    a success, so the only honest thing is to stop and to recover from what the disk holds. The
+    same holds for any other error in the midst of a write, a lack of memory for one: nobody knows
+    how much of it was done.
     """
 
     def __init__(self, path: str, cause: BaseException) -> None:
+        advice = "find out why" if isinstance(cause, MemoryError) else "check the disk"
         super().__init__(
-            f"writing {path} failed: {cause}. Nothing after the last confirm is promised. "
-            "The broker stops; check the disk, then start it again."
+            f"writing {path} failed: {str(cause) or type(cause).__name__}. Nothing after the last "
+            f"confirm is promised. The broker stops; {advice}, then start it again."
         )
         self.path = path
         self.cause = cause

@@ -19,9 +19,10 @@ is always in the last batch of the last segment.
 
 from __future__ import annotations
 
+import contextlib
 from array import array
 from bisect import bisect_right
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -230,7 +231,8 @@ class Log:
     def seal(self, now_ms: int) -> Batch | None:
         """Step 1: the open batch, encoded, or None when there is nothing in it.
 
-        Call it only when `is_idle`. Raises: DurabilityError, when a write failed before.
+        Call it only when `is_idle`. Raises: DurabilityError, when a write failed before, or where
+        the batch cannot be encoded; all writing ends with it.
         """
         if self._failure:
             raise self._failure
@@ -239,6 +241,12 @@ class Log:
             return None
         self._open = Batch(batch.first_id + len(batch.messages))
         self._under_way = batch
+        # What is in it has been placed, and perhaps delivered: a log without it would lie.
+        with self._failing(f"{self._directory}/{SEGMENTS}"):
+            self._encode(batch, now_ms)
+        return batch
+
+    def _encode(self, batch: Batch, now_ms: int) -> None:
         segment = self._current
         buffers = batch.buffers
         if segment is None or segment.size >= self._segment_bytes:
@@ -266,7 +274,6 @@ class Log:
         buffers.append(transaction)
         segment.size += sum(batch.lengths) + len(transaction)
         batch.settled = Settled(operations, batch.first_id, sizes, segment.number, segment.size)
-        return batch
 
     def write(self, batch: Batch) -> None:
         """Step 2: make the batch durable. The one call that may run in another thread.
@@ -279,7 +286,7 @@ class Log:
             raise ValueError("the batch was not sealed")
         if self._failure:
             raise self._failure
-        try:
+        with self._failing(segment.path):
             if self._make_room:
                 self._make_room(batch.byte_count)
             if batch.starts_segment:
@@ -289,26 +296,36 @@ class Log:
             file.datasync()
             if batch.starts_segment:
                 self._files.sync_directory(f"{self._directory}/{SEGMENTS}")
-        except OSError as error:
-            self._failure = DurabilityError(segment.path, error)
-            raise self._failure from error
 
     def settle(self, batch: Batch) -> None:
-        """Step 3: note where the batch's messages are and call those who waited for it."""
+        """Step 3: note where the batch's messages are and call those who waited for it.
+
+        All of them are called, as it is durable for all. Raises: what the first raised that did,
+        a DurabilityError before any other.
+        """
         if batch.segment is None or batch.settled is None:
             raise ValueError("the batch was not sealed")
-        if batch.messages:
-            batch.segment.place_batch(batch.first_id, batch.lengths, batch.first_offset)
-        next_id = batch.first_id + len(batch.messages)
-        self.position = Position(
-            batch.segment.number, batch.settled.end_bytes, batch.lsn + 1, next_id
-        )
-        self.settled.append(batch.settled)
-        self.settled_bytes += batch.settled.end_bytes - batch.first_offset
-        self.settled_messages += sum(one.message_count for one in batch.settled.operations)
-        self._under_way = None
+        with self._failing(batch.segment.path):
+            self._note(batch, batch.segment, batch.settled)
+        first_error: Exception | None = None
         for callback in batch.waiters:
-            callback()
+            try:
+                callback()
+            except Exception as error:  # noqa: BLE001 (raised below)
+                if first_error is None or isinstance(error, DurabilityError):
+                    first_error = error
+        if first_error is not None:
+            raise first_error
+
+    def _note(self, batch: Batch, segment: Segment, settled: Settled) -> None:
+        if batch.messages:
+            segment.place_batch(batch.first_id, batch.lengths, batch.first_offset)
+        next_id = batch.first_id + len(batch.messages)
+        self.position = Position(segment.number, settled.end_bytes, batch.lsn + 1, next_id)
+        self.settled.append(settled)
+        self.settled_bytes += settled.end_bytes - batch.first_offset
+        self.settled_messages += sum(one.message_count for one in settled.operations)
+        self._under_way = None
 
     def read(self, first_id: int, count: int) -> list[Message] | MessageDamagedError:
         """Some, at least one, of `count` durable messages of contiguous ids: see `Segment.read`."""
@@ -348,6 +365,17 @@ class Log:
         """Close every file."""
         for segment in self._segments:
             segment.close()
+
+    @contextlib.contextmanager
+    def _failing(self, path: str) -> Iterator[None]:
+        """An error ends all writing, whatever it is: nobody knows how much was done before it."""
+        try:
+            yield
+        except BaseException as error:
+            self._failure = DurabilityError(path, error)
+            if not isinstance(error, Exception):
+                raise  # KeyboardInterrupt is the caller's
+            raise self._failure from error
 
     def _start_segment(self, batch: Batch, now_ms: int) -> Segment:
         number = self._next_segment

@@ -12,6 +12,7 @@ midst of it would cost a call for each delivery.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -654,12 +655,9 @@ class Store:
         Raises: DurabilityError, DamageError (a segment of compaction's, just written).
         """
         self._check_open()
-        try:
+        with self._working():
             self._memory.settle(self._log.position.message_id)
             self._keeper.housekeep()
-        except DurabilityError as error:
-            self._failure = error
-            raise
 
     def checkpoint(self) -> None:
         """Make a checkpoint of all that is durable, now.
@@ -667,11 +665,8 @@ class Store:
         Raises: DurabilityError; OSError, where it could not be made and can be tried again.
         """
         self._check_open()
-        try:
+        with self._working():
             self._keeper.checkpoint()
-        except DurabilityError as error:
-            self._failure = error
-            raise
 
     def compact(self) -> Iterator[Compacted]:
         """Compact segments until it frees nothing more, at once: each that was done.
@@ -681,11 +676,8 @@ class Store:
         """
         while True:
             self._check_open()
-            try:
+            with self._working():
                 compacted = self._keeper.compact()
-            except DurabilityError as error:
-                self._failure = error
-                raise
             if compacted is None:
                 return
             yield compacted
@@ -696,7 +688,7 @@ class Store:
         After a DurabilityError, here or before, it is the same as `abandon`.
         """
         try:
-            if not self._is_closed and not self._failed:
+            if not self._is_closed and not self.failure:
                 self.sync()
                 try:
                     self.checkpoint()
@@ -727,8 +719,27 @@ class Store:
         self.close()
 
     @property
-    def _failed(self) -> DurabilityError | None:
+    def failure(self) -> DurabilityError | None:
+        """The error that ended all writing, if one did."""
         return self._failure or self._log.failure
+
+    @contextlib.contextmanager
+    def _working(self) -> Iterator[None]:
+        """Checkpoints and compaction: an error that they did not expect ends all writing.
+
+        They can be tried again after an OSError or damage. After any other, a MemoryError for one,
+        nobody knows how far they came; what is on disk is right.
+        """
+        try:
+            yield
+        except DurabilityError as error:
+            self._failure = error
+            raise
+        except (OSError, DamageError):
+            raise
+        except Exception as error:
+            self._failure = DurabilityError(self.directory, error)
+            raise self._failure from error
 
     @property
     def is_disk_low(self) -> bool:
@@ -744,7 +755,7 @@ class Store:
     def _check_open(self) -> None:
         if self._is_closed:
             raise StoreClosedError(f"the store in {self.directory} is closed")
-        if error := self._failed:
+        if error := self.failure:
             raise StoreClosedError(f"the store in {self.directory} has stopped: {error}")
 
     def _release_transient(self, run: Run) -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 import queue
 import threading
 from collections.abc import Callable
 from typing import Generic, Protocol, TypeVar
 
 ResultT = TypeVar("ResultT")
+
+_log = logging.getLogger(__name__)
 
 
 class Outcome(Generic[ResultT]):
@@ -72,8 +75,15 @@ class ThreadWorker:
 
     def start(self, work: Callable[[], object]) -> None:
         if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="store worker", daemon=True)
-            self._thread.start()
+            thread = threading.Thread(target=self._run, name="store worker", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError as error:
+                # There are too many already: it takes longer here, but it is done.
+                _log.warning("the store's worker cannot be started: %s", error)
+                self._outcomes.put(Outcome.of(work))
+                return
+            self._thread = thread
         self._works.put(work)
 
     def poll(self, *, wait: bool = False) -> Outcome[object] | None:

@@ -26,6 +26,8 @@ _HOUSEKEEP_S = 0.02
 
 _DISK_LOOK_S = 0.5
 
+_WATCH_S = 1.0
+
 _log = logging.getLogger(__name__)
 
 
@@ -33,7 +35,7 @@ class _Written(NamedTuple):
     """A batch that the thread is done with, and why it is not durable, if it is not."""
 
     batch: Batch
-    failure: DurabilityError | None
+    failure: BaseException | None
 
 
 class Committer:
@@ -49,6 +51,7 @@ class Committer:
         self._batches: queue.SimpleQueue[Batch | None] = queue.SimpleQueue()
         self._written: queue.SimpleQueue[_Written] = queue.SimpleQueue()
         self._failure: DurabilityError | None = None
+        self._is_stopping = False
         self._housekeep_at = 0.0
         self._progress = trio.Event()
         self._token = trio.lowlevel.current_trio_token()
@@ -75,7 +78,12 @@ class Committer:
         """
         while not self._failure and not (self._log.is_idle and self._log.is_empty):
             self.commit()
-            self._settle(*self._written.get())
+            try:
+                written = self._written.get(timeout=_WATCH_S)
+            except queue.Empty:
+                self._check_thread()
+            else:
+                self._settle(*written)
         if self._failure:
             raise self._failure
 
@@ -105,7 +113,9 @@ class Committer:
     async def watch(self) -> None:
         """Run until the disk fails. Raises: DurabilityError."""
         while not self._failure:
-            await self._progress.wait()
+            with trio.move_on_after(_WATCH_S):
+                await self._progress.wait()
+            self._check_thread()
         raise self._failure
 
     async def stop(self) -> None:
@@ -113,6 +123,7 @@ class Committer:
         while not self._failure and not (self._log.is_idle and self._log.is_empty):
             self.commit()
             await self._progress.wait()
+        self._is_stopping = True
         self._batches.put(None)
         self._thread.join()  # it has nothing left to write
         if self._failure:
@@ -123,34 +134,62 @@ class Committer:
         try:
             if not self._failure:
                 self._store.housekeep()
-        except DurabilityError as error:
-            self._failure = error
+        except OSError as error:
+            _log.error("background work has to wait: %s", error)
+        except Exception as error:  # noqa: BLE001 (it ends the broker)
+            self._fail(error)
 
     def _settle_written(self) -> None:
         """Settle what the thread has written; `flush` may have done that already."""
         while not self._written.empty():
             self._settle(*self._written.get())
 
-    def _settle(self, batch: Batch, failure: DurabilityError | None) -> None:
+    def _settle(self, batch: Batch, failure: BaseException | None) -> None:
         if failure:
-            self._failure = failure
+            self._fail(failure)
         else:
+            self._settle_durable(batch)
+        self._made_progress()
+        self._on_settled()
+
+    def _settle_durable(self, batch: Batch) -> None:
+        try:
             self._log.settle(batch)
             self.commit(promised_only=True)
-            if (now := time.monotonic()) >= self._housekeep_at:
-                self._housekeep_at = now + _HOUSEKEEP_S
-                self.housekeep()
+        except DurabilityError as error:
+            self._fail(error)
+            return
+        except Exception:  # noqa: BLE001
+            # It is a fault of one of those who waited, and the others have been told.
+            _log.exception("what waited for a batch failed")
+            self.commit(promised_only=True)
+        if (now := time.monotonic()) >= self._housekeep_at:
+            self._housekeep_at = now + _HOUSEKEEP_S
+            self.housekeep()
+
+    def _fail(self, error: BaseException) -> None:
+        """Nothing can be made durable any more: have `watch` end the broker."""
+        if self._failure is None:
+            failure = error if isinstance(error, DurabilityError) else self._store.failure
+            self._failure = failure or DurabilityError(self._store.directory, error)
+        self._made_progress()
+
+    def _made_progress(self) -> None:
         progress, self._progress = self._progress, trio.Event()
         progress.set()
-        self._on_settled()
+
+    def _check_thread(self) -> None:
+        """Nobody else would see that the thread is gone: it would be silent, and so would we."""
+        if not self._thread.is_alive() and not self._is_stopping and self._written.empty():
+            self._fail(RuntimeError("the committer's thread has ended"))
 
     def _write_batches(self) -> None:
         """The thread."""
         while (batch := self._batches.get()) is not None:
-            failure = None
+            failure: BaseException | None = None
             try:
                 self._log.write(batch)
-            except DurabilityError as error:
+            except BaseException as error:  # noqa: BLE001 (raised by `watch`, in trio's thread)
                 failure = error
             self._written.put(_Written(batch, failure))
             try:

@@ -110,17 +110,19 @@ class Disk:
 class FailingFiles(OsFiles):
     """Files of which one kind of call fails with an OSError from now on, when told so.
 
-    `fails` holds names of calls: append, datasync, sync_directory, create.
+    `fails` holds names of calls: append, datasync, sync_directory, create; `error` is what they
+    raise, an OSError where it is not said.
     """
 
     def __init__(self) -> None:
         self.fails: set[str] = set()
+        self.error: Exception | None = None
         self.calls: list[str] = []
 
     def _call(self, name: str) -> None:
         self.calls.append(name)
         if name in self.fails:
-            raise OSError(5, f"{name} fails")
+            raise self.error or OSError(5, f"{name} fails")
 
     def create(self, path: str) -> File:
         self._call("create")
@@ -192,7 +194,7 @@ class FailingFile:
     def append(self, buffers: Sequence[bytes]) -> None:
         try:
             self._files._call("append")
-        except OSError:
+        except Exception:
             content = b"".join(buffers)
             self._file.append([content[: len(content) // 2]])
             raise

@@ -7,6 +7,8 @@ import pytest
 
 from amqpstore import DurabilityError, Store, StoreClosedError
 from amqpstore.catalog import Change
+from amqpstore.files import OsFile
+from amqpstore.ledger import Ledger
 from tests.unit.engine.stores import (
     Disk,
     FailingFiles,
@@ -187,3 +189,58 @@ def test_a_store_that_cannot_note_its_recovery_is_not_opened(disk: Disk) -> None
         disk.open()
     disk.catalog = catalog
     disk.open().abandon()
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_whatever_a_write_raises_ends_the_store(disk: Disk, files: FailingFiles, call: str) -> None:
+    files.error = MemoryError()
+    store, told = fail(disk, files, call)
+    assert store.failure is not None
+    assert "MemoryError" in str(store.failure)
+    with pytest.raises(StoreClosedError):
+        store.sync()
+    assert told == []
+    store.abandon()
+
+
+def test_an_interrupted_write_ends_the_store_and_is_the_callers(
+    disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = disk.open()
+    store.publish([store.create_queue("q")], messages(b"one"))
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(OsFile, "datasync", interrupt)
+        store.sync()
+    with pytest.raises(StoreClosedError):
+        store.sync()
+    store.abandon()
+
+
+def interrupt(_file: OsFile) -> None:
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("work", ["checkpoint", "housekeep"])
+def test_background_work_that_runs_out_of_memory_ends_the_store_and_loses_nothing(
+    disk: Disk, monkeypatch: pytest.MonkeyPatch, work: str
+) -> None:
+    disk.options = disk.options._replace(checkpoint_messages=1)
+    store = disk.open()
+    queue = store.create_queue("q")
+    store.publish([queue], messages(b"one"))
+
+    def fail(*_: object) -> None:
+        raise MemoryError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Ledger, "apply", fail)
+        with pytest.raises(DurabilityError, match="MemoryError"):
+            for _ in range(2):
+                store.sync()
+                getattr(store, work)()
+    with pytest.raises(StoreClosedError):
+        store.sync()
+    store.close()
+    store = disk.open()
+    assert drain(store, queue_named(store, "q")) == [b"one"]
+    store.abandon()

@@ -87,3 +87,17 @@ def test_closing_a_worker_waits_for_what_is_under_way() -> None:
     begun.wait()
     worker.close()
     assert done == ["done"]
+
+
+def test_work_is_done_where_no_thread_can_be_had(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    worker = ThreadWorker()
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        worker.start(lambda: 1)
+    assert outcome(worker).get() == 1
+    worker.start(threading.current_thread)
+    assert outcome(worker).get() is not threading.current_thread()
+    worker.close()

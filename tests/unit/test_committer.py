@@ -1,0 +1,224 @@
+"""The committer: whatever fails in its thread or behind a batch, `watch` says so, and all end."""
+
+import logging
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import pytest
+import trio
+import trio.testing
+
+from amqpstore import DurabilityError, Queue, Store
+from amqpstore.catalog import Change
+from amqpstore.checkpoint import Checkpoint
+from server.committer import Committer
+from tests.unit.engine.stores import Disk, FailingFiles, RowsCatalog, messages
+
+REPOSITORY = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+
+
+class FailingCatalog(RowsCatalog):
+    """Commits fail once it `is_broken`."""
+
+    is_broken = False
+
+    def commit(self, changes: Sequence[Change]) -> None:
+        if self.is_broken:
+            raise DurabilityError("catalog", OSError(5, "Input/output error"))
+        super().commit(changes)
+
+
+@pytest.fixture
+def files() -> FailingFiles:
+    return FailingFiles()
+
+
+@pytest.fixture
+def catalog() -> FailingCatalog:
+    return FailingCatalog()
+
+
+@pytest.fixture
+def store(tmp_path: Path, files: FailingFiles, catalog: FailingCatalog) -> Iterator[Store]:
+    opened = Disk(str(tmp_path / "store"), catalog=catalog).open(files)
+    yield opened
+    opened.abandon()
+
+
+@pytest.fixture
+def queue(store: Store) -> Queue:
+    return store.create_queue("q")
+
+
+class Waiting:
+    """Who was told that what it waited for is durable."""
+
+    def __init__(self, store: Store, queue: Queue) -> None:
+        self.told: list[str] = []
+        self._store = store
+        self._queue = queue
+
+    def publish(self, name: str) -> None:
+        self._store.publish([self._queue], messages(name.encode()))
+        self._store.when_durable(lambda: self.told.append(name))
+
+
+def ended_by(store: Store, work: Callable[[Committer], None]) -> DurabilityError:
+    """What ends the broker once `work` was done; `stop` says the same, and ends the thread."""
+
+    async def run() -> DurabilityError:
+        committer = Committer(store, lambda: None)
+        work(committer)
+        with pytest.raises(DurabilityError) as watched:
+            await committer.watch()
+        with pytest.raises(DurabilityError) as stopped:
+            await committer.stop()
+        assert stopped.value is watched.value
+        assert not committer._thread.is_alive()
+        return watched.value
+
+    # A thread that is gone is missed after a while.
+    return trio.run(run, clock=trio.testing.MockClock(rate=1000))
+
+
+def commit_after(waiting: Waiting, name: str) -> Callable[[Committer], None]:
+    def work(committer: Committer) -> None:
+        waiting.publish(name)
+        committer.commit()
+
+    return work
+
+
+@pytest.mark.parametrize("call", ["append", "datasync", "sync_directory"])
+@pytest.mark.parametrize("error", [MemoryError(), ValueError("a fault"), OSError(5, "EIO")])
+def test_whatever_a_write_raises_ends_the_broker(
+    store: Store,
+    queue: Queue,
+    files: FailingFiles,
+    call: str,
+    error: Exception,
+) -> None:
+    waiting = Waiting(store, queue)
+    files.fails, files.error = {call}, error
+    failure = ended_by(store, commit_after(waiting, "never"))
+    assert failure.cause is error
+    assert str(error) in str(failure)
+    assert type(error).__name__ in str(failure) or str(error)
+    assert waiting.told == []
+
+
+def test_a_thread_that_is_gone_without_a_word_is_missed(
+    store: Store, queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Committer, "_write_batches", lambda _self: None)
+    failure = ended_by(store, commit_after(Waiting(store, queue), "never"))
+    assert "thread has ended" in str(failure)
+
+
+def test_who_flushes_does_not_wait_for_a_thread_that_is_gone(
+    store: Store, queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Committer, "_write_batches", lambda _self: None)
+    monkeypatch.setattr("server.committer._WATCH_S", 0.01)
+
+    def work(committer: Committer) -> None:
+        Waiting(store, queue).publish("never")
+        with pytest.raises(DurabilityError, match="thread has ended"):
+            committer.flush()
+
+    ended_by(store, work)
+
+
+def test_a_commit_of_the_catalog_that_fails_behind_a_batch_ends_the_broker(
+    store: Store, queue: Queue, catalog: FailingCatalog
+) -> None:
+    """What others waited for is durable, and they are told."""
+    transaction = store.transaction()
+    transaction.publish([queue], messages(b"m"))
+    prepared = transaction.prepare("label")
+    store.sync()
+    waiting = Waiting(store, queue)
+
+    def work(committer: Committer) -> None:
+        waiting.publish("before")
+        prepared.commit(prepared.publishes())
+        waiting.publish("behind")
+        catalog.is_broken = True
+        committer.commit()
+
+    assert ended_by(store, work).path == "catalog"
+    assert waiting.told == ["before", "behind"]
+
+
+def test_a_fault_of_who_waited_is_its_own_affair(
+    store: Store, queue: Queue, caplog: pytest.LogCaptureFixture
+) -> None:
+    waiting = Waiting(store, queue)
+
+    def fail() -> None:
+        raise ValueError("a fault of mine")
+
+    async def run() -> None:
+        committer = Committer(store, lambda: None)
+        waiting.publish("before")
+        store.when_durable(fail)
+        waiting.publish("behind")
+        await committer.stop()
+
+    with caplog.at_level(logging.ERROR):
+        trio.run(run)
+    assert waiting.told == ["before", "behind"]
+    assert "a fault of mine" in caplog.text
+    assert store.failure is None
+
+
+def test_background_work_that_fails_ends_the_broker_though_nobody_commits(
+    store: Store, queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_self: object) -> None:
+        raise MemoryError
+
+    def work(committer: Committer) -> None:
+        # What the tick of the broker does, which has no batch.
+        monkeypatch.setattr(store._keeper, "_is_checkpoint_due", lambda *_: True)
+        committer.housekeep()
+        committer.housekeep()
+
+    monkeypatch.setattr(Checkpoint, "run", fail)
+    Waiting(store, queue).publish("a")
+    store.sync()
+    assert isinstance(ended_by(store, work).cause, MemoryError)
+
+
+def test_the_process_says_why_and_exits_as_for_a_failed_disk(tmp_path: Path) -> None:
+    broken = (
+        "import sys\n"
+        "from amqpstore.log import Log\n"
+        "from tools.__main__ import main\n"
+        "def write(self, batch): raise MemoryError\n"
+        "Log.write = write\n"
+        "import server.app\n"
+        "run_timers = server.app.App._run_timers\n"
+        "async def publish(app):\n"
+        "    from tests.unit.engine.stores import messages\n"
+        "    store = app.core.store\n"
+        "    store.publish([store.create_queue({'library': 0})], messages(b'a'))\n"
+        "    await run_timers(app)\n"
+        "server.app.App._run_timers = publish\n"
+        "sys.argv[1:] = ['serve', '--data', sys.argv[1], '--listen', '127.0.0.1:0']\n"
+        "sys.exit(main())\n"
+    )
+    finished = subprocess.run(
+        [sys.executable, "-c", broken, str(tmp_path / "data")],
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert finished.returncode == 70, finished.stderr
+    assert "MemoryError. Nothing after the last confirm is promised" in finished.stderr
+    assert "Traceback" not in finished.stderr
