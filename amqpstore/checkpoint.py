@@ -6,7 +6,8 @@ it returns is then handed to the queues and to the log.
 
 `run` writes in this order, and a crash between two steps leaves the old checkpoint:
 
-1. new entries to index files, `datasync` of each, and of their directory for new ones;
+1. new entries to index files, `datasync` of each, and of their directory for new ones; then index
+   files that are mostly acked, or many, are merged in new ones in the same way;
 2. one commit of the catalog: index states, accounts, marks, and the position in the log;
 3. removal of index files and segments in which nothing is live. What a crash leaves of them has
    no row in the catalog, and the next start removes it.
@@ -125,7 +126,7 @@ class Checkpoint:
             self._deleted.pop()
         changes, gone = list(self._changes), list(self._gone)
         touched = sorted(ledger.touched, key=lambda queue: queue.id)
-        self._writer.write(touched, ledger)
+        self._writer.write(touched, ledger.sizes)
         for queue in touched:
             self._merge(queue)
             changes += self._queue_changes(queue, gone)

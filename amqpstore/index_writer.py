@@ -2,29 +2,29 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections import OrderedDict
-from collections.abc import Collection
+from collections.abc import Iterable, Sequence
+from copy import copy
 
 from amqpstore.errors import DurabilityError
 from amqpstore.filenames import INDEX, index_path
 from amqpstore.files import File, Files
 from amqpstore.index import (
     ENTRIES_A_FILE,
-    Entries,
     IndexState,
     encode_block,
     entries_of,
     no_entries,
 )
-from amqpstore.ledger import Block, IndexLedger, Ledger, QueueLedger
+from amqpstore.ledger import Block, IndexLedger, QueueLedger, Sizes
+from amqpstore.removal import attempt
 
-_OPEN_FILES = 64
-"""Index files that are kept open to be appended to by the next checkpoint."""
+_MOST_OPEN = 64
+"""Index files that are open at a time, to be appended to now or by the next checkpoint."""
 
 
 class _Appended:
-    """An index file that this process created and may append to, and what it appended."""
+    """An index file that this process created and may append to."""
 
     def __init__(self, queue: QueueLedger, file: File, of: IndexLedger) -> None:
         self.queue = queue
@@ -32,59 +32,68 @@ class _Appended:
         self.of = of
         self.is_new = True
         self.count = 0
-        self.end_bytes = 0
-        self._blocks: list[Block] = []
+        self._end_bytes = 0
+        self._block: Block | None = None
 
-    def append(self, entries: Entries, seed: int) -> int:
-        """Write as many entries as there is room for. Returns how many. Raises: OSError."""
-        part = entries.part(0, ENTRIES_A_FILE - self.count)
-        block = encode_block(self.queue.id, self.of.state.number, part, seed)
+    @property
+    def is_full(self) -> bool:
+        return self.count >= ENTRIES_A_FILE
+
+    def append(self, sizes: Sizes, seed: int) -> None:
+        """Write of the queue's fresh runs what there is room for. Raises: OSError."""
+        room = ENTRIES_A_FILE - self.count
+        entries = no_entries()
+        for run in self.queue.fresh:
+            part = copy(run).split(room) if run.count > room else run
+            entries.extend(entries_of(part, sizes.of(part)))
+            room -= part.count
+            if not room:
+                break
+        block = encode_block(self.queue.id, self.of.state.number, entries, seed)
         self.file.append([block])
-        self.count += len(part.ids)
-        self.end_bytes += len(block)
-        self._blocks.append(Block.of(part, self.end_bytes))
-        return len(part.ids)
+        self._block = Block.of(entries, self._end_bytes + len(block))
 
     def count_in(self) -> None:
-        """What was appended is durable: it is part of the queue from now on."""
+        """What was appended is durable: it is an entry of the queue now, and not fresh any more."""
+        if self._block is None:
+            return
+        block, self._block = self._block, None
         if self.is_new:
             self.queue.files.append(self.of)
             self.is_new = False
-        for block in self._blocks:
-            self.of.append(block)
-        self._blocks.clear()
+        self.of.append(block)
+        self.count += block.entries
+        self._end_bytes = block.end_bytes
+        self.queue.fresh.remove(block.first, block.end - block.first)
 
 
 class IndexWriter:
-    """Only who created an index file appends to it, as long as it keeps it open."""
+    """Only who created an index file appends to it, as long as it keeps it open.
+
+    A checkpoint may touch more queues than a process may have files open. So they are written in
+    groups, and what a group has written is the queues' before the next one is begun.
+    """
 
     def __init__(self, files: Files, directory: str, seed: int) -> None:
         self._files = files
         self._directory = directory
         self._seed = seed
+        # By queue, the one that was written last at the end: so nobody closes a file of a group
+        # to make room for another of it.
         self._open: OrderedDict[int, _Appended] = OrderedDict()
 
-    def write(self, queues: Collection[QueueLedger], ledger: Ledger) -> None:
+    def write(self, queues: Iterable[QueueLedger], sizes: Sizes) -> None:
         """Write the fresh runs of queues, durably, and count them among their entries.
 
-        Raises: OSError (nothing is counted then), DurabilityError (a datasync failed).
+        Raises: OSError (what is still fresh can be written by another call then),
+        DurabilityError (a datasync failed).
         """
-        appended: list[_Appended] = []
-        try:
-            for queue in queues:
-                self._append(queue, ledger, appended)
-        except OSError:
-            self._abandon(appended)
-            raise
-        self._sync(appended)
-        for one in appended:
-            one.count_in()
-            if self._open.get(one.queue.id) is not one:
-                one.file.close()
-        for queue in queues:
-            queue.fresh.clear()
-        while len(self._open) > _OPEN_FILES:
-            self._open.popitem(last=False)[1].file.close()
+        waiting = [queue for queue in queues if queue.fresh.count]
+        while waiting:
+            for start in range(0, len(waiting), _MOST_OPEN):
+                self._write_group(waiting[start : start + _MOST_OPEN], sizes)
+            # A file has room for so much; for the rest a queue gets another.
+            waiting = [queue for queue in waiting if queue.fresh.count]
 
     def appends_to(self, queue_id: int) -> IndexLedger | None:
         """The queue's file that the next entries go to, where there is one."""
@@ -95,54 +104,61 @@ class IndexWriter:
         """Close an index file, where it is open: nothing is appended to it any more."""
         found = self._open.get(queue_id)
         if found and found.of is of:
-            found.file.close()
-            del self._open[queue_id]
+            self._close(found)
 
     def close(self) -> None:
         """Close all files."""
-        for one in self._open.values():
-            one.file.close()
-        self._open.clear()
+        for one in list(self._open.values()):
+            self._close(one)
 
-    def _append(self, queue: QueueLedger, ledger: Ledger, appended: list[_Appended]) -> None:
-        entries = no_entries()
-        for run in queue.fresh:
-            entries.extend(entries_of(run, ledger.sizes.of(run)))
-        while entries.ids:
-            one = self._open.get(queue.id)
-            if one is None or one.count >= ENTRIES_A_FILE:
-                one = self._create(queue)
-            self._open.move_to_end(queue.id)
-            if one not in appended:
-                appended.append(one)
-            count = one.append(entries, self._seed)
-            entries = entries.part(count, len(entries.ids))
+    def _write_group(self, queues: Sequence[QueueLedger], sizes: Sizes) -> None:
+        try:
+            group = [self._of(queue) for queue in queues]
+            for one in group:
+                one.append(sizes, self._seed)
+        except OSError:
+            self._abandon(queues)
+            raise
+        self._sync(group)
+        for one in group:
+            one.count_in()
+            if one.is_full:
+                self._close(one)
 
-    def _create(self, queue: QueueLedger) -> _Appended:
-        number = queue.next_number
-        queue.next_number += 1
-        file = self._files.create(index_path(self._directory, queue.id, number))
-        one = _Appended(queue, file, IndexLedger(IndexState(number, 0, 0, 0, 0)))
-        self._open[queue.id] = one
+    def _of(self, queue: QueueLedger) -> _Appended:
+        """The file that the queue's next entries go to, one with room for some."""
+        one = self._open.get(queue.id)
+        if one is None:
+            while len(self._open) >= _MOST_OPEN:
+                self._close(next(iter(self._open.values())))
+            number = queue.next_number
+            queue.next_number += 1
+            file = self._files.create(index_path(self._directory, queue.id, number))
+            one = _Appended(queue, file, IndexLedger(IndexState(number, 0, 0, 0, 0)))
+            self._open[queue.id] = one
+        self._open.move_to_end(queue.id)
         return one
 
-    def _sync(self, appended: list[_Appended]) -> None:
+    def _sync(self, group: Sequence[_Appended]) -> None:
         path = f"{self._directory}/{INDEX}"
         try:
-            for one in appended:
+            for one in group:
                 path = one.file.path
                 one.file.datasync()
-            if any(one.is_new for one in appended):
+            if any(one.is_new for one in group):
                 path = f"{self._directory}/{INDEX}"
                 self._files.sync_directory(path)
         except OSError as error:
             raise DurabilityError(path, error) from error
 
-    def _abandon(self, appended: list[_Appended]) -> None:
+    def _abandon(self, queues: Iterable[QueueLedger]) -> None:
         """Leave what was appended where it is, behind the ends that the catalog knows."""
-        for one in {*appended, *self._open.values()}:
-            one.file.close()
-            if one.is_new:
-                with contextlib.suppress(OSError):
-                    self._files.remove(one.file.path)
-        self._open.clear()
+        for queue in queues:
+            if one := self._open.get(queue.id):
+                self._close(one)
+                if one.is_new:
+                    attempt(self._files.remove, one.file.path)
+
+    def _close(self, one: _Appended) -> None:
+        one.file.close()
+        del self._open[one.queue.id]

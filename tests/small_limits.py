@@ -12,9 +12,11 @@ import amqpstore.segments
 def set_small_limits(
     monkeypatch: pytest.MonkeyPatch, *, entries_a_file: int, most_runs: int
 ) -> None:
-    """Index files are full, and merged, after a few entries, and runs leave memory after a few;
-    a segment of some messages has several marks, and is read in several pieces."""
+    """Index files are full, and merged, after a few entries, and few of them are open at a time;
+    runs leave memory after a few; a segment of some messages has several marks, and is read in
+    several pieces."""
     monkeypatch.setattr(amqpstore.index_writer, "ENTRIES_A_FILE", entries_a_file)
+    monkeypatch.setattr(amqpstore.index_writer, "_MOST_OPEN", 3)
     monkeypatch.setattr(amqpstore.index_merge, "ENTRIES_A_FILE", entries_a_file)
     monkeypatch.setattr(amqpstore.index_merge, "_MOST_FILES", 2)
     monkeypatch.setattr(amqpstore.index_merge, "_LEAST_DEAD", 2)

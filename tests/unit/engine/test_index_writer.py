@@ -1,0 +1,118 @@
+"""Checkpoints of many queues: few descriptors, whatever they write, and what they did is kept."""
+
+import contextlib
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+import amqpstore.index_writer
+from amqpstore import Queue, Store
+from amqpstore.filenames import INDEX
+from amqpstore.files import File, OsFiles
+from amqpstore.index import ENTRIES_A_FILE
+from tests.unit.engine.stores import Disk, drain, messages
+
+MOST_OPEN = 8
+QUEUES = 30
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Disk:
+    return Disk(str(tmp_path / "store"), segment_bytes=16 << 20)
+
+
+@pytest.fixture
+def few_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(amqpstore.index_writer, "_MOST_OPEN", MOST_OPEN)
+
+
+def open_index_files() -> int:
+    """How many descriptors of this process are of index files, removed ones among them."""
+    count = 0
+    for descriptor in os.listdir("/proc/self/fd"):
+        # The one that the directory was read with is gone.
+        with contextlib.suppress(FileNotFoundError):
+            count += f"/{INDEX}/" in os.readlink(f"/proc/self/fd/{descriptor}")
+    return count
+
+
+class WatchedFiles(OsFiles):
+    """Counts index files that are created, and the most that are open at a time then.
+
+    No more than `room` of them can be created, where that is set.
+    """
+
+    def __init__(self) -> None:
+        self.created = 0
+        self.most_open = 0
+        self.room: int | None = None
+
+    def create(self, path: str) -> File:
+        if f"/{INDEX}/" in path:
+            if self.room is not None and self.created >= self.room:
+                raise OSError(errno.EMFILE, "Too many open files", path)
+            self.created += 1
+        file = super().create(path)
+        self.most_open = max(self.most_open, open_index_files())
+        return file
+
+
+def filled(store: Store, queues: list[Queue], count: int = 1) -> None:
+    store.publish(queues, messages(*[b"x"] * count))
+    store.sync()
+
+
+@pytest.mark.usefixtures("few_open")
+def test_a_checkpoint_of_many_queues_has_few_files_open(disk: Disk) -> None:
+    files = WatchedFiles()
+    store = disk.open(files)
+    queues = [store.create_queue(str(number)) for number in range(QUEUES)]
+    for _ in range(3):
+        filled(store, queues)
+        store.checkpoint()
+        assert open_index_files() <= MOST_OPEN
+    assert files.created >= QUEUES
+    assert files.most_open <= MOST_OPEN
+    store.abandon()
+    assert open_index_files() == 0
+    store = disk.open()
+    assert [queue.ready_count for queue in store.queues.values()] == [3] * QUEUES
+    assert [drain(store, queue) for queue in store.queues.values()] == [[b"x"] * 3] * QUEUES
+    store.abandon()
+
+
+def test_an_index_file_that_a_checkpoint_fills_is_closed(disk: Disk) -> None:
+    store = disk.open()
+    queue = store.create_queue("q")
+    for count in (ENTRIES_A_FILE, 2 * ENTRIES_A_FILE, 1, ENTRIES_A_FILE - 1):
+        filled(store, [queue], count)
+        store.checkpoint()
+        assert open_index_files() == (count == 1)
+    store.abandon()
+
+
+@pytest.mark.usefixtures("few_open")
+def test_what_a_checkpoint_wrote_before_it_failed_is_not_written_again(disk: Disk) -> None:
+    files = WatchedFiles()
+    store = disk.open(files)
+    queues = [store.create_queue(str(number)) for number in range(QUEUES)]
+    filled(store, queues, 2)
+    for room in range(MOST_OPEN + 3, QUEUES, MOST_OPEN + 3):
+        files.room = room
+        with pytest.raises(OSError, match="Too many open files"):
+            store.checkpoint()
+        assert open_index_files() <= MOST_OPEN
+        # A group that could not be written whole left nothing.
+        assert len(os.listdir(Path(disk.directory, INDEX))) % MOST_OPEN == 0
+        files.created = len(os.listdir(Path(disk.directory, INDEX)))
+    files.room = None
+    # The rest of it, and what came since.
+    filled(store, queues)
+    store.checkpoint()
+    store.abandon()
+    store = disk.open()
+    assert [queue.ready_count for queue in store.queues.values()] == [3] * QUEUES
+    assert [drain(store, queue) for queue in store.queues.values()] == [[b"x"] * 3] * QUEUES
+    store.abandon()
