@@ -59,7 +59,6 @@ def serve(config: Config, on_ready: Callable[[list[tuple[str, int]], str], None]
     definitions = load(config.definitions) if config.definitions else None
     store = Store.open(config.data, options=_options(config))
     try:
-        keep_report(store, datetime.now(UTC))
         trio.run(_run, config, store, definitions, addresses, on_ready)
     except BaseExceptionGroup as group:
         store.abandon()
@@ -98,6 +97,9 @@ async def _run(
 ) -> None:
     listeners = await listen(addresses)
     app = App(config, store, definitions)
+    # What a queue does first is to drop what expired: one that fails in it is in the report.
+    app.core.run_timers()
+    keep_report(store, datetime.now(UTC), app.broker.set_aside)
     # What is there now stays: collecting it over and over would only cost time.
     gc.collect()
     gc.freeze()

@@ -7,6 +7,7 @@ import json
 import logging
 import os
 from collections import Counter
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -21,9 +22,12 @@ _LOGGED_QUEUES = 20
 _log = logging.getLogger(__name__)
 
 
-def keep_report(store: Store, now: datetime) -> str | None:
+def keep_report(
+    store: Store, now: datetime, set_aside: Sequence[tuple[str, str]] = ()
+) -> str | None:
     """Log what recovery found, and write it down where the last run did not end cleanly.
 
+    Args: set_aside, the queues that failed at this start: virtual host and name of each.
     Returns the path of the report; None where the start was clean, or where it cannot be written.
     That is logged, and no reason not to start.
     """
@@ -44,7 +48,7 @@ def keep_report(store: Store, now: datetime) -> str | None:
         _log.error("damage", extra=extra)
     level = logging.INFO if report.is_clean else logging.WARNING
     _log.log(level, "store opened", extra=summary)
-    if report.is_clean and not report.scanned_bytes:
+    if report.is_clean and not report.scanned_bytes and not set_aside:
         return None
     touched = [queue for queue in queues if queue["redelivered"] or _is_hurt(queue)]
     for queue in touched[:_LOGGED_QUEUES]:
@@ -53,6 +57,7 @@ def keep_report(store: Store, now: datetime) -> str | None:
         "time": now.isoformat(timespec="milliseconds"),
         **summary,
         "queues": queues,
+        "set_aside": [{"vhost": vhost, "queue": queue} for vhost, queue in set_aside],
         "in_doubt": _in_doubt(store),
         "damage": [
             {"path": path, "offset": offset, "bytes": size, "reason": reason}

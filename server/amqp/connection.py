@@ -21,6 +21,7 @@ from server.amqp.publishing import Labels
 from server.amqp.refusals import refusal
 from server.broker.broker import Broker
 from server.broker.errors import BrokerError
+from server.broker.faults import FATAL
 from server.broker.permissions import Access
 from server.broker.vhost import VirtualHost
 from server.protocol import methods
@@ -32,6 +33,7 @@ from server.protocol.errors import (
     CommandInvalid,
     ConnectionForced,
     FatalFramingError,
+    InternalError,
     NotAllowed,
 )
 from server.protocol.frames import HEARTBEAT_FRAME, method_frame
@@ -310,6 +312,12 @@ class Connection:
                 ack = methods.BasicAck
                 error.class_id, error.method_id = ack.class_id, ack.method_id
             self._failed(Failed(event.channel, error), now)
+        except FATAL:
+            raise
+        except Exception:  # noqa: BLE001
+            # An error of ours: it costs this client its connection, and nobody else anything.
+            _log.exception("connection failed", extra={"peer": self.peer})
+            self._failed(Failed(event.channel, InternalError("see the broker's log")), now)
 
     def _channel_event(
         self, event: Publishes | Acks | Received, published: set[AmqpChannel]

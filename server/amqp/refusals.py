@@ -7,6 +7,7 @@ from server.protocol import errors as amqp
 
 _REPLIES: dict[type[broker.BrokerError], type[amqp.AmqpError]] = {
     broker.NotFoundError: amqp.NotFound,
+    broker.SetAsideError: amqp.NotFound,
     broker.AccessRefusedError: amqp.AccessRefused,
     broker.ResourceLockedError: amqp.ResourceLocked,
     broker.PreconditionFailedError: amqp.PreconditionFailed,

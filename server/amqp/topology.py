@@ -233,7 +233,8 @@ class Topology:
         count = 0
         self._access.check("configure", "queue", name)
         if name in vhost.queues:
-            queue = self.queue(name, "configure")
+            queue = vhost.queues[name]  # one that has failed can be deleted
+            queue.check_owner(self._owner)
             count = vhost.delete_queue(queue, if_unused=method.if_unused, if_empty=method.if_empty)
         if not method.no_wait:
             self._send(methods.QueueDeleteOk(message_count=count))

@@ -206,7 +206,7 @@ class Branches:
         branch.prepared = PreparedWork(self._core, prepared, transaction.queues)
         branch.stop_timer()
         self._finish(branch)
-        self._core.store.when_durable(partial(told, XaStatus.OK))
+        self._core.when_durable(partial(told, XaStatus.OK))
 
     def commit(self, access: Access, xid: Xid, told: Told, *, one_phase: bool) -> None:
         """Commit a branch that is prepared, or with `one_phase` one that is not.

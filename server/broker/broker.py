@@ -69,6 +69,16 @@ class Broker:
         return row
 
     @property
+    def set_aside(self) -> list[tuple[str, str]]:
+        """The queues that have failed, and are not served: virtual host and name of each."""
+        return [
+            (vhost.name, queue.name)
+            for vhost in self.vhosts.values()
+            for queue in vhost.queues.values()
+            if queue.is_set_aside
+        ]
+
+    @property
     def has_work(self) -> bool:
         """Whether a queue has something to hand out, or somebody to hand it to, since `pump`."""
         return bool(self.core.touched)

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
 from amqpstore import Store
 from amqpstore.clock import Clock
 from server.broker.exchanges.base import Exchange
+from server.broker.faults import called
 from server.broker.timers import Timers
 
 if TYPE_CHECKING:
@@ -56,6 +58,10 @@ class Core:
         if next_ms := self.dates.next_ms:
             waits_ms.append(max(next_ms - self.clock.wall_ms(), 0))
         return min(waits_ms, default=None)
+
+    def when_durable(self, callback: Callable[[], None]) -> None:
+        """As `Store.when_durable`; a callback that fails keeps no other from being called."""
+        self.store.when_durable(partial(called, callback))
 
     def moving(self, stored_ids: Iterable[int]) -> Callable[[], None]:
         """Count what left these queues of the store; what is returned takes it off again."""

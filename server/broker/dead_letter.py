@@ -6,21 +6,26 @@ and reason with a count; x-first-death-* and x-last-death-* beside it. Each move
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from itertools import groupby
 from operator import attrgetter
-from typing import Any
+from typing import Any, TypeGuard
 
 from amqpstore import Envelope, Message
 from server.broker.core import Core
-from server.broker.label import Label, more_keys, sent_on
+from server.broker.label import Label, more_keys
 from server.broker.queue import Queue, Reason, Taken
 from server.broker.routing import Route, Router
-from server.broker.transaction import Plan, Transaction
+from server.broker.transaction import Plan, Transaction, move
 from server.protocol.content import BasicProperties, decode_properties, edit_properties
 from server.protocol.field_table import Int64, Timestamp
 
 _MOST_COUNT = (1 << 63) - 1
+
+MAX_DEATHS = 100
+"""Entries of x-death: consumers that publish a message again have to get them into a field table,
+and each move on a long way costs what they are."""
 
 
 class DeadLetters:
@@ -35,9 +40,12 @@ class DeadLetters:
 
         Returns False where the disk is full: they are where they were.
         """
-        transaction = Transaction(self._core)
-        self.add(transaction, queue, taken, reason)
-        return transaction.commit_or_put_back(queue, taken)
+        return move(
+            self._core,
+            queue,
+            taken,
+            lambda transaction: self.add(transaction, queue, taken, reason),
+        )
 
     def bury_refused(self, queue: Queue, messages: Sequence[Message]) -> None:
         """Send messages that a queue had no room for where its dead letters go."""
@@ -105,15 +113,14 @@ class DeadLetters:
             without_headers=[] if key is None else ["CC", "BCC"],
             expiration=None,
         )
-        return sent_on(exchange, keys, raw), deaths
+        # Its expiration is gone: all else that a label reads is as it was.
+        sent = dataclasses.replace(properties, expiration=None)
+        return Label(exchange, keys[0], raw, sent, keys[1:]), deaths
 
 
 def _placed(route: Route, label: Label, messages: list[Message]) -> Plan:
     """Dead letters are taken in by queues that are full too: there is nobody to refuse them to."""
-    placements = [
-        queue.placement(label, messages, immediate=False)._replace(most=None)
-        for queue in route.queues
-    ]
+    placements = [queue.place_for(label) for queue in route.queues]
     return Plan(label, messages, route.queues, placements, len(messages), len(messages))
 
 
@@ -130,15 +137,19 @@ def _deaths(
     if isinstance(known, list):
         # Whatever else a client put there is none of ours.
         before = [dict(death) for death in known if isinstance(death, Mapping)]
-    same = [one for one in before if one.get("queue") == queue and one.get("reason") == reason]
-    others = [one for one in before if one not in same]
-    for death in before:
-        if isinstance(count := death.get("count"), int):
+    same = [one for one in before if _is(one, "queue", queue) and _is(one, "reason", reason)]
+    others = [
+        one for one in before if not (_is(one, "queue", queue) and _is(one, "reason", reason))
+    ]
+    for death in others:
+        # RabbitMQ's are 64 bits wide. What a client put there under another type stays as it is.
+        if type(count := death.get("count")) is int:
             death["count"] = Int64(count)
     if same:
         death = same[0]
         count = death.get("count")
-        death["count"] = Int64(min(count + 1, _MOST_COUNT) if isinstance(count, int) else 1)
+        # A client may have put any number there, a timestamp of 64 bits without a sign too.
+        death["count"] = Int64(min(max(count, 0) + 1, _MOST_COUNT) if _is_number(count) else 1)
     else:
         death = {
             "count": Int64(1),
@@ -150,14 +161,24 @@ def _deaths(
         }
         if properties.expiration is not None:
             death["original-expiration"] = properties.expiration
-    return [death, *others]
+    return [death, *others[: MAX_DEATHS - 1]]
 
 
 def _is_cycle(queue: str, deaths: Sequence[Mapping[str, Any]]) -> bool:
     """Whether a message has been in a queue before and nobody rejected it since."""
     for death in deaths:
-        if death.get("reason") == Reason.REJECTED:
+        if _is(death, "reason", Reason.REJECTED):
             return False
-        if death.get("queue") == queue:
+        if _is(death, "queue", queue):
             return True
     return False
+
+
+def _is(death: Mapping[str, Any], field: str, text: str) -> bool:
+    """Whether a field is this text, whatever a client put there."""
+    value = death.get(field)
+    return isinstance(value, str) and value == text
+
+
+def _is_number(value: Any) -> TypeGuard[int]:
+    return isinstance(value, int) and not isinstance(value, bool)

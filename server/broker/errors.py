@@ -11,6 +11,10 @@ class NotFoundError(BrokerError):
     """A queue, exchange or virtual host of that name does not exist."""
 
 
+class SetAsideError(BrokerError):
+    """The queue has failed, and is not served until the next start."""
+
+
 class AccessRefusedError(BrokerError):
     """The name is reserved, or somebody has the queue for itself alone."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from itertools import groupby
 from operator import attrgetter
@@ -16,7 +16,7 @@ from server.broker.history import HISTORY_PREFIX, ConsumedQueue
 from server.broker.label import Label, label
 from server.broker.queue import Queue, Taken
 from server.broker.settings import Settings
-from server.broker.transaction import Plan, Transaction, plan
+from server.broker.transaction import Plan, Transaction, move, plan
 from server.protocol.content import decode_properties, edit_properties
 from server.protocol.field_table import Int64
 
@@ -66,7 +66,7 @@ class DelayQueue(Queue):
                 return
             if not level.ready_count and (number + 1) * _SLICE_MS <= now_ms:
                 # Not before what left it is durable elsewhere.
-                self._store.when_durable(partial(self._end_slice, number, level))
+                self._core.when_durable(partial(self._end_slice, number, level))
         self._watch_expiry()
 
     def _watch_expiry(self) -> None:
@@ -146,22 +146,31 @@ class HeldMessages:
     def release(self, queue: Queue, taken: Sequence[Taken]) -> bool:
         """Route messages whose delay is over. Returns False where the disk is full."""
         exchange = self._exchanges.get(queue.name.removeprefix("amq.delayed."))
-        transaction = Transaction(self._core)
-        for one in taken:
-            transaction.ack(queue, one)
-            for envelope, group in groupby(one.run.messages or (), attrgetter("envelope")):
-                properties = decode_properties(envelope.properties)
-                # The sign tells consumers, and this exchange, that it has waited.
-                waited = edit_properties(
-                    envelope.properties, headers={DELAY_HEADER: Int64(-delay_ms(properties))}
-                )
-                its_label = label(envelope.exchange, envelope.routing_key, waited, properties)
-                messages = [Message(its_label, message.body) for message in group]
-                if isinstance(exchange, DelayedExchange):
-                    route = self._router.through(exchange, its_label, decode_properties(waited))
-                    if route.queues:
-                        self._send(transaction, plan(route, its_label, messages))
-        return transaction.commit_or_put_back(queue, taken)
+        if not isinstance(exchange, DelayedExchange):
+            exchange = None
+
+        def add(transaction: Transaction) -> None:
+            for one in taken:
+                transaction.ack(queue, one)
+                if exchange is not None:
+                    self._add_waited(transaction, exchange, one.run.messages or ())
+
+        return move(self._core, queue, taken, add)
+
+    def _add_waited(
+        self, transaction: Transaction, exchange: DelayedExchange, waited: Iterable[Message]
+    ) -> None:
+        for envelope, group in groupby(waited, attrgetter("envelope")):
+            properties = decode_properties(envelope.properties)
+            # The sign tells consumers, and this exchange, that it has waited.
+            raw = edit_properties(
+                envelope.properties, headers={DELAY_HEADER: Int64(-delay_ms(properties))}
+            )
+            its_label = label(envelope.exchange, envelope.routing_key, raw, properties)
+            messages = [Message(its_label, message.body) for message in group]
+            route = self._router.through(exchange, its_label, decode_properties(raw))
+            if route.queues:
+                self._send(transaction, plan(route, its_label, messages))
 
     def _send(self, transaction: Transaction, planned: Plan) -> None:
         """Put messages in queues; for those that refuse some, these may be dead letters."""
@@ -183,6 +192,5 @@ class HeldMessages:
                 envelope.exchange, envelope.routing_key, envelope.properties, properties
             )
             messages = [Message(its_label, message.body) for message in group]
-            placement = queue.placement(its_label, messages, immediate=False)
-            transaction.add(queue, its_label, messages, placement._replace(most=None))
+            transaction.add(queue, its_label, messages, queue.place_for(its_label))
         transaction.commit()

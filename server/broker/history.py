@@ -74,7 +74,7 @@ class History:
 
         Not while the disk is full: acks have to go through then.
         """
-        if not self._look_for_room():
+        if self.held.is_set_aside or not self._look_for_room():
             return
         now_ms = self._core.clock.wall_ms()
         for envelope, group in groupby(taken.run.messages or (), attrgetter("envelope")):

@@ -7,7 +7,7 @@ from typing import Any
 
 from amqpstore import Envelope
 from server.broker.errors import PreconditionFailedError
-from server.protocol.content import BasicProperties, decode_properties, edit_properties
+from server.protocol.content import BasicProperties, edit_properties
 
 _PERSISTENT = 2
 """The delivery-mode of a message that must survive a restart; any other is transient."""
@@ -50,11 +50,6 @@ def label(exchange: str, routing_key: str, raw: bytes, properties: BasicProperti
     Raises: PreconditionFailedError.
     """
     return Label(exchange, routing_key, raw, properties, more_keys(properties, _KEY_HEADERS))
-
-
-def sent_on(exchange: str, routing_keys: tuple[str, ...], raw: bytes) -> Label:
-    """The label of a message that the broker itself sends on, under these keys."""
-    return Label(exchange, routing_keys[0], raw, decode_properties(raw), routing_keys[1:])
 
 
 def more_keys(properties: BasicProperties, names: Iterable[str]) -> tuple[str, ...]:

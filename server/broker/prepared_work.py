@@ -66,9 +66,8 @@ class PreparedWork:
         for prepared in publish.placements:
             queue = self._queues.get(prepared.queue.id)
             if queue and not queue.is_deleted:
-                placement = queue.placement(its_label, messages, immediate=False)
                 queues.append(queue)
-                placements.append(placement._replace(most=prepared.most))
+                placements.append(queue.place_for(its_label)._replace(most=prepared.most))
         if not queues:
             return None
         return Plan(its_label, messages, queues, placements, len(messages), len(messages))

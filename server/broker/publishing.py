@@ -107,7 +107,7 @@ class Publisher:
                 continue
             if promise is _Promise.WHEN_DURABLE:
                 self._waiting_confirms += 1
-                self._vhost.core.store.when_durable(partial(self._confirm_logged, first, last))
+                self._vhost.core.when_durable(partial(self._confirm_logged, first, last))
             elif promise is _Promise.NOW:
                 self._confirm_now(first, last)
             else:

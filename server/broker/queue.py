@@ -17,7 +17,8 @@ import amqpstore
 from amqpstore import Envelope, Message, MessageDamagedError, Placement, Run
 from server.broker.core import Core
 from server.broker.dispatch import Dispatch
-from server.broker.errors import ResourceLockedError
+from server.broker.errors import ResourceLockedError, SetAsideError
+from server.broker.faults import Contained
 from server.broker.levels import Levels
 from server.broker.settings import REJECT_PUBLISH_DLX, Settings, is_quorum
 from server.broker.waiting import QueueLine
@@ -70,7 +71,7 @@ class Queue:
     `owner` is the connection that an exclusive queue belongs to, and None for a shared one.
     `durable` is what was declared; an exclusive queue acts transient whatever it says.
     Args: bury, for messages that leave it without a consumer; on_unused, called when nobody has
-    used it for the time that its settings say.
+    used it for the time that its settings say; on_set_aside, when it has failed.
     """
 
     is_internal = False
@@ -91,6 +92,7 @@ class Queue:
         owner: object = None,
         bury: Bury,
         on_unused: Callable[[Queue], None],
+        on_set_aside: Callable[[Queue, Exception], None],
     ) -> None:
         self.name = name
         self.durable = durable
@@ -104,9 +106,12 @@ class Queue:
         self.history: History | None = None
         """Where what was consumed goes; None where it is just gone."""
         self.is_deleted = False
+        self.is_set_aside = False
+        self._has_new = False
         self._core = core
         self._store = core.store
         self._bury = bury
+        self._on_set_aside = on_set_aside
         self._ready_bytes = 0
         self._coming = self._coming_bytes = 0
         self._expiry = core.dates.timer(self._expire_due)
@@ -118,21 +123,25 @@ class Queue:
         """Have other settings from now on. What they change comes with `enforce`."""
         counted_before = self.settings.max_length_bytes is not None
         self.settings = settings
-        self.levels.set_lazy(lazy=settings.queue_mode == "lazy")
-        if settings.max_length_bytes is not None and not counted_before:
-            self._ready_bytes = sum(self._store.ready_bytes(level) for level in self.levels)
+        with Contained(self):
+            self.levels.set_lazy(lazy=settings.queue_mode == "lazy")
+            if settings.max_length_bytes is not None and not counted_before:
+                self._ready_bytes = sum(self._store.ready_bytes(level) for level in self.levels)
 
     def enforce(self) -> None:
         """Make what is there fit the settings, once all queues have theirs."""
+        if self.is_set_aside:
+            return
         self.used()
         self.touch()
-        self._watch_expiry()
-        self._drop_excess()
+        with Contained(self):
+            self._watch_expiry()
+            self._drop_excess()
 
     @property
     def is_plain(self) -> bool:
         """Whether what is published needs no more than to be appended to level 0."""
-        return self.settings.is_plain
+        return self.settings.is_plain and not self.is_set_aside
 
     @property
     def ready_count(self) -> int:
@@ -156,6 +165,14 @@ class Queue:
                 f"{'exclusive' if self.owner is not None else 'not exclusive'}"
             )
 
+    def check_served(self, vhost: str) -> None:
+        """Raises: SetAsideError."""
+        if self.is_set_aside:
+            raise SetAsideError(
+                f"queue '{self.name}' in vhost '{vhost}' has failed and is set aside until the "
+                "broker starts again; the log says why"
+            )
+
     # Consumers.
 
     def add_consumer(self, consumer: Consumer) -> None:
@@ -168,7 +185,7 @@ class Queue:
         """Somebody did what keeps it from being unused: declared it, fetched, or left."""
         expires = self.settings.expires
         in_use = self.consumers or self.waiting
-        idle = expires is not None and not in_use and not self.is_deleted
+        idle = expires is not None and not (in_use or self.is_deleted or self.is_set_aside)
         now_ms = self._core.clock.monotonic_ms()
         self._unused.set(now_ms + expires if idle and expires is not None else 0)
 
@@ -178,11 +195,15 @@ class Queue:
 
     def pump(self) -> None:
         """Hand out what is ready, while anybody can take it."""
-        if self.is_deleted:
+        if self.is_deleted or self.is_set_aside:
             return
-        self.expire()
-        self._hand_out()
-        self._drop_excess()
+        with Contained(self):
+            if self._has_new:
+                self._has_new = False
+                self._hand_out()  # before anything is dropped: see `arrived`
+            self.expire()
+            self._hand_out()
+            self._drop_excess()
 
     def _hand_out(self) -> None:
         """Gets that wait are first: each has one message, and is gone."""
@@ -194,34 +215,53 @@ class Queue:
 
     def placement(self, label: Label, messages: Sequence[Message], *, immediate: bool) -> Placement:
         """Where messages that are alike go, when they expire, and how many it takes of them."""
-        settings = self.settings
-        expires_ms = self._expires_ms(label)
-        count = None
-        if immediate or settings.rejects:
+        place = self.place_for(label)
+        if self.is_set_aside:
+            return place._replace(most=0)
+        if immediate or self.settings.rejects:
             self.pump()
             largest = max([len(message.body) for message in messages])
             able = 0
             if not self.ready_count:
                 able = self.waiting.able_count + self.consumers.capacity(largest)
-            count = able if immediate else self._room(messages, able)
-        return Placement(self._level(label, expires_ms), expires_ms, count)
+            place = place._replace(most=able if immediate else self._room(messages, able))
+        return place
+
+    def place_for(self, label: Label) -> Placement:
+        """Where messages go that it takes in however full it is, and when they expire."""
+        expires_ms = self._expires_ms(label)
+        return Placement(self._level(label, expires_ms), expires_ms)
 
     def arrived(self, messages: Sequence[Message], placement: Placement) -> None:
         """Messages were placed as `placement` said, and are ready."""
+        if self._count_in(messages, placement):
+            with Contained(self):
+                # Whoever can take it at once does, before anything is dropped: with a length of 0,
+                # or a TTL of 0, that is the only way through.
+                self._hand_out()
+                self._expire(self._core.clock.wall_ms())
+                self._drop_excess()
+
+    def moved_in(self, messages: Sequence[Message], placement: Placement) -> None:
+        """As `arrived`, of messages from other queues: it sees to them when it has its turn.
+
+        At once would be in the middle of the work of the queue that they left, and so on in a
+        chain of any length.
+        """
+        self._has_new |= self._count_in(messages, placement)
+
+    def _count_in(self, messages: Sequence[Message], placement: Placement) -> bool:
+        """Count new messages. Returns whether some of what is here may have to leave for it."""
+        if self.is_set_aside:
+            return False
         self.touch()
         if self.is_plain and not placement.expires_ms:
-            return
+            return False
         placed = messages if placement.most is None else messages[: placement.most]
         if self.settings.max_length_bytes is not None:
             self._ready_bytes += sum([len(message.body) for message in placed])
-        now = self._core.clock.wall_ms()
         self._watch_arrival(placement)
-        # Whoever can take it at once does, before anything is dropped: with a length of 0, or a
-        # TTL of 0, that is the only way through.
-        if self.settings.is_limited or 0 < placement.expires_ms <= now:
-            self._hand_out()
-            self._expire(now)
-            self._drop_excess()
+        return self.settings.is_limited or 0 < placement.expires_ms <= self._core.clock.wall_ms()
 
     def expect(self, messages: Sequence[Message], placement: Placement, sign: int = 1) -> None:
         """Messages will arrive once a transaction is durable; with a sign of -1, they do not."""
@@ -232,7 +272,7 @@ class Queue:
     @property
     def buries_refused(self) -> bool:
         """Whether messages that it has no room for become dead letters."""
-        return self.settings.overflow == REJECT_PUBLISH_DLX
+        return self.settings.overflow == REJECT_PUBLISH_DLX and not self.is_set_aside
 
     def _level(self, label: Label, expires_ms: int) -> amqpstore.Queue:  # noqa: ARG002
         """Where a message goes that comes now."""
@@ -273,7 +313,9 @@ class Queue:
         """
         history = self.history if acked else None
         ends = acked and history is None
-        while found := self.levels.take(limit, acked=ends, not_from=not_from):
+        while not self.is_set_aside and (
+            found := self.levels.take(limit, acked=ends, not_from=not_from)
+        ):
             level, run = found
             if isinstance(run, MessageDamagedError):
                 _log.error("message lost", extra={"queue": self.name, "reason": str(run)})
@@ -281,7 +323,7 @@ class Queue:
             self._left(run)
             taken = Taken(level, run)
             if self._is_over_limit(run) and not acked:
-                if not self._bury(self, [taken], Reason.DELIVERY_LIMIT):
+                if not self._send_away(taken, Reason.DELIVERY_LIMIT):
                     return None
                 continue
             if history is not None:
@@ -309,10 +351,11 @@ class Queue:
 
     def ack(self, taken: Taken) -> None:
         """The run is done with."""
-        if self.history is not None:
-            self.history.consumed(self, taken)
-        else:
-            self._store.ack(taken.level, taken.run)
+        with Contained(self):
+            if self.history is not None:
+                self.history.consumed(self, taken)
+            else:
+                self._store.ack(taken.level, taken.run)
 
     def requeue(self, taken: Taken, giver: object) -> None:
         """The run goes back to its place; `giver` gets it again only where there is nobody else."""
@@ -322,16 +365,17 @@ class Queue:
         limit = self.settings.delivery_limit
         if limit is not None and run.delivery_count + 1 > limit:
             run.delivery_count += 1
-            if not self._bury(self, [taken], Reason.DELIVERY_LIMIT):
+            if not self._send_away(taken, Reason.DELIVERY_LIMIT):
                 self.touch()
             return
         run.returned_by = giver
-        if self.settings.max_length_bytes is not None:
-            self._ready_bytes += self._store.run_bytes(run)
-        self._store.requeue(level, run)
-        if run.expires_ms:
-            self._watch_expiry()
-        self.touch()
+        with Contained(self):
+            if self.settings.max_length_bytes is not None:
+                self._ready_bytes += self._store.run_bytes(run)
+            self._store.requeue(level, run)
+            if run.expires_ms:
+                self._watch_expiry()
+            self.touch()
 
     def reject(self, taken: Taken) -> None:
         """The run is not wanted: it becomes a dead letter, or is dropped."""
@@ -339,7 +383,7 @@ class Queue:
             return
         # It was delivered: where it cannot leave now, it has to say so when it comes again.
         taken.run.delivery_count += 1
-        if not self._bury(self, [taken], Reason.REJECTED):
+        if not self._send_away(taken, Reason.REJECTED):
             self.touch()
 
     def put_back(self, taken: Taken) -> None:
@@ -347,7 +391,7 @@ class Queue:
         if self.settings.max_length_bytes is not None:
             self._ready_bytes += self._store.run_bytes(taken.run)
         self._store.put_back(taken.level, taken.run)
-        if taken.run.expires_ms:
+        if taken.run.expires_ms and not self.is_set_aside:
             self._watch_expiry()
 
     def redeliver(self, taken: Taken) -> bool:
@@ -370,10 +414,22 @@ class Queue:
     def closed(self) -> None:
         """It was deleted."""
         self.is_deleted = True
+        self.history = None
+        self._rest()
+
+    def set_aside(self, error: Exception) -> None:
+        """It has failed: it is not served until the next start. What is in it stays there."""
+        if self.is_set_aside:
+            return
+        self.is_set_aside = True
+        self._rest()
+        self._on_set_aside(self, error)
+
+    def _rest(self) -> None:
+        """Nothing is to be done from now on."""
         self._expiry.set(0)
         self._retry.set(0)
         self._unused.set(0)
-        self.history = None
         self.waiting.dissolve()
 
     def _left(self, run: Run) -> None:
@@ -408,10 +464,19 @@ class Queue:
             if isinstance(run, Run):
                 dropped += run.count
                 self._left(run)
-                if not self._bury(self, [Taken(level, run)], Reason.MAXLEN):
+                if not self._send_away(Taken(level, run), Reason.MAXLEN):
                     return
         if dropped and self.consumers:
             self.touch()  # what comes next may be small enough for one of them
+
+    def _send_away(self, taken: Taken, reason: Reason) -> bool:
+        """Have a run that was taken off leave for good. Returns False where it is still here."""
+        if self.is_set_aside:
+            self.put_back(taken)
+            return False
+        with Contained(self):
+            return self._bury(self, [taken], reason)
+        return False
 
     def expire(self) -> None:
         """Have what is due by now gone."""
@@ -420,7 +485,8 @@ class Queue:
 
     def _expire_due(self) -> None:
         """The timer's: what is due expires, and whoever can be served is."""
-        self._expire(self._core.clock.wall_ms())
+        with Contained(self):
+            self._expire(self._core.clock.wall_ms())
         self.touch()
 
     def _expire(self, now_ms: int) -> None:
@@ -438,9 +504,10 @@ class Queue:
             run = self._store.withdraw_expired(level, now_ms, bodies=self._needs_bodies)
             if isinstance(run, Run):
                 self._left(run)
-                if not self._bury(self, [Taken(level, run)], Reason.EXPIRED):
+                if not self._send_away(Taken(level, run), Reason.EXPIRED):
                     self._expiry.set(0)
-                    self._retry.set(self._core.clock.monotonic_ms() + _RETRY_MS)
+                    if not self.is_set_aside:
+                        self._retry.set(self._core.clock.monotonic_ms() + _RETRY_MS)
                     return False
         return True
 

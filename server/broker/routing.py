@@ -102,7 +102,8 @@ class Router:
 
         Where there is no such exchange it leads nowhere.
         """
-        return self._find(label, decode_properties(label.properties))[0]
+        known = self._routes.get(label.address)
+        return known or self._find(label, decode_properties(label.properties))[0]
 
     def through(self, exchange: Exchange, label: Label, properties: BasicProperties) -> Route:
         """The route of a message that begins at an exchange, whatever its label says."""
@@ -169,7 +170,7 @@ class Router:
                         if destination.name not in seen:
                             seen.add(destination.name)
                             waiting.append(destination)
-                    else:
+                    elif not destination.is_deleted:
                         goes_anywhere = goes_anywhere or destination.counts_as_route
                         queues[destination] = None
             alternate = self._exchanges.get(exchange.alternate) if not goes_anywhere else None

@@ -6,6 +6,8 @@ import heapq
 from collections.abc import Callable
 from itertools import count
 
+from server.broker.faults import called
+
 _MOST_STALE = 64
 """Entries of timers that were set anew, beside twice those that count."""
 
@@ -79,5 +81,5 @@ class Timers:
             timer.set(0)
             due.append(timer)
         for timer in due:
-            timer.action()
+            called(timer.action)
         return bool(due)

@@ -45,6 +45,12 @@ class Plan(NamedTuple):
             if not queue.is_deleted:
                 queue.arrived(self.messages, placement)
 
+    def moved_in(self) -> None:
+        """They are in their queues, which see to what follows when they have their turn."""
+        for queue, placement in zip(self.queues, self.placements, strict=True):
+            if not queue.is_deleted:
+                queue.moved_in(self.messages, placement)
+
 
 def plan(route: Route, label: Label, messages: list[Message], *, immediate: bool = False) -> Plan:
     """What becomes of messages whose labels are alike.
@@ -101,16 +107,6 @@ class Transaction:
         if queue.history is not None:
             queue.history.add(self, taken)
 
-    def commit_or_put_back(self, queue: Queue, taken: Sequence[Taken]) -> bool:
-        """As `commit`. Returns False where the disk is full: `taken` is in its queue again."""
-        try:
-            self.commit()
-        except ResourceExhaustedError:
-            for one in taken:
-                queue.put_back(one)
-            return False
-        return True
-
     def undo(self) -> None:
         """It will not be committed."""
         for plan in self._plans:
@@ -158,22 +154,42 @@ class Transaction:
             raise ResourceExhaustedError(str(error)) from None
 
 
+def move(
+    core: Core, queue: Queue, taken: Sequence[Taken], add: Callable[[Transaction], None]
+) -> bool:
+    """Have what was taken off a queue leave it, in one transaction that `add` fills.
+
+    Returns False where the disk is full. `taken` is in its queue again then, and where `add` fails.
+    """
+    transaction = Transaction(core)
+    try:
+        add(transaction)
+        transaction.commit()
+    except Exception as error:
+        transaction.undo()
+        for one in taken:
+            queue.put_back(one)
+        if isinstance(error, ResourceExhaustedError):
+            return False
+        raise
+    return True
+
+
 def when_moved(
     core: Core, left: set[int], plans: Sequence[Plan], on_durable: Callable[[], None] | None = None
 ) -> None:
     """Messages moved in a transaction, from the store's queues `left`: see to what follows."""
-    store = core.store
     if plans:
-        store.when_durable(core.moving(left))
+        core.when_durable(core.moving(left))
     for plan in plans:
-        store.when_durable(partial(_came, plan))
+        core.when_durable(partial(_came, plan))
     if on_durable:
-        store.when_durable(on_durable)
+        core.when_durable(on_durable)
 
 
 def _came(plan: Plan) -> None:
     plan.expect(-1)
-    plan.arrived()
+    plan.moved_in()
 
 
 def refuse_if_full(plan: Plan) -> None:
@@ -184,4 +200,5 @@ def refuse_if_full(plan: Plan) -> None:
             for queue, placement in zip(plan.queues, plan.placements, strict=True)
             if placement.most is not None and placement.most < len(plan.messages)
         )
-        raise PreconditionFailedError(f"queue '{full.name}' is full: the transaction is undone")
+        why = "has failed" if full.is_set_aside else "is full"
+        raise PreconditionFailedError(f"queue '{full.name}' {why}: the transaction is undone")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import amqpstore
@@ -21,6 +22,7 @@ from server.broker.exchanges.base import Binding, Exchange
 from server.broker.exchanges.delayed import DelayedExchange
 from server.broker.exchanges.recent_history import RecentHistoryExchange
 from server.broker.exchanges.replay import REPLAY_EXCHANGE
+from server.broker.faults import called
 from server.broker.held import (
     REPLY_TO,
     DelayQueue,
@@ -197,7 +199,7 @@ class VirtualHost:
                 arguments=row["arguments"],
                 random=self.core.random,
             )
-        except PreconditionFailedError as error:
+        except Exception as error:  # noqa: BLE001 - the type may be a package's
             _log.error("exchange left out", extra={**extra, "reason": str(error)})
             return
         self._hold(exchange, [])
@@ -232,10 +234,11 @@ class VirtualHost:
     # Queues.
 
     def queue(self, name: str) -> Queue:
-        """Raises: NotFoundError."""
+        """Raises: NotFoundError, SetAsideError."""
         queue = self.queues.get(name)
         if queue is None:
             raise NotFoundError(f"no queue '{name}' in vhost '{self.name}'")
+        queue.check_served(self.name)
         return queue
 
     def declare_queue(
@@ -251,13 +254,14 @@ class VirtualHost:
         """Create a queue, under a name of the server's where `name` is empty, or check its like.
 
         An exclusive queue belongs to `connection`.
-        Raises: AccessRefusedError, ResourceLockedError, PreconditionFailedError.
+        Raises: AccessRefusedError, ResourceLockedError, SetAsideError, PreconditionFailedError.
         """
         name = without_line_ends(name)
         if not name:
             name = f"{RESERVED_PREFIX}gen-{self.core.make_name()}"
         elif queue := self.queues.get(name):
             queue.check_owner(connection, exclusive=exclusive)
+            queue.check_served(self.name)
             check_equivalent(
                 f"queue '{name}' in vhost '{self.name}'",
                 compared_queue(durable=durable, auto_delete=auto_delete, arguments=arguments),
@@ -309,6 +313,7 @@ class VirtualHost:
             owner=owner,
             bury=self._bury,
             on_unused=self._delete_unused,
+            on_set_aside=self._set_aside,
         )
         self.queues[name] = queue
         self.router.changed()
@@ -334,9 +339,7 @@ class VirtualHost:
             self._forget_queue(history)
         self._forget_queue(queue)
         self.router.changed()
-        for consumer in queue.consumers.clear():
-            consumer.channel.consumers.pop(consumer.tag, None)
-            consumer.channel.outlet.consumer_cancelled(consumer.tag)
+        _end_consumers(queue)
         for exchange in unbound:
             self._delete_if_unbound(exchange)
         return count
@@ -345,7 +348,7 @@ class VirtualHost:
         """Delete the exclusive queues of a connection that ended."""
         for queue in [queue for queue in self.queues.values() if queue.owner is connection]:
             if not queue.is_internal:
-                self.delete_queue(queue)
+                called(partial(self.delete_queue, queue))
 
     def remove_consumer(self, consumer: Consumer) -> None:
         """Take a consumer off its queue, and delete an auto-delete queue with its last."""
@@ -384,6 +387,12 @@ class VirtualHost:
         if not queue.is_deleted and not queue.consumers:
             _log.info("unused queue deleted", extra={"vhost": self.name, "queue": queue.name})
             self.delete_queue(queue)
+
+    def _set_aside(self, queue: Queue, error: Exception) -> None:
+        extra = {"vhost": self.name, "queue": queue.name}
+        _log.error("queue set aside: it is not served", extra=extra, exc_info=error)
+        self.router.changed()
+        _end_consumers(queue)
 
     def _bury(self, queue: Queue, taken: Sequence[Taken], reason: Reason) -> bool:
         if isinstance(queue, DelayQueue):
@@ -439,7 +448,7 @@ class VirtualHost:
         if exchange and destination:
             try:
                 exchange.bind(Binding(destination, row["routing_key"], row["arguments"]))
-            except PreconditionFailedError as error:
+            except Exception as error:  # noqa: BLE001 - the type may be a package's
                 extra = {"vhost": self.name, "exchange": exchange.name, "reason": str(error)}
                 _log.error("binding left out", extra=extra)
             self.router.changed()
@@ -498,6 +507,13 @@ class VirtualHost:
 
     def _apply_to_exchange(self, exchange: Exchange) -> None:
         exchange.alternate = self.policies.alternate(exchange.name, exchange.arguments)
+
+
+def _end_consumers(queue: Queue) -> None:
+    """Have nobody served by a queue any more; the clients are told."""
+    for consumer in queue.consumers.clear():
+        consumer.channel.consumers.pop(consumer.tag, None)
+        consumer.channel.outlet.consumer_cancelled(consumer.tag)
 
 
 def _definition(

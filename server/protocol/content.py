@@ -23,6 +23,7 @@ from server.protocol.primitives import (
     Reader,
     Writer,
     read_longlong,
+    read_longstr,
     read_octet,
     read_short,
     read_shortstr,
@@ -190,7 +191,8 @@ def _spans(raw: bytes) -> Iterator[tuple[str, int, int]]:
     flags, offset = _flags(raw)
     for flag, name, read in _OWN_FLAGS:
         if flags & flag:
-            _, end = read(raw, offset)
+            # A table says how long it is: what is in it need not be decoded for that.
+            _, end = read(raw, offset) if name != "headers" else read_longstr(raw, offset)
             yield name, offset, end
             offset = end
 

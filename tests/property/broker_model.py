@@ -461,9 +461,6 @@ class Model:
                 for target in self._route(changed)
                 if reason == REJECTED or not is_in_a_circle(changed, target.name)
             ]
-            for target in targets:
-                if target.rejects:
-                    self._pump(target)
             if targets:
                 sent = Sent(targets, [changed], mandatory=False, immediate=False)
                 # They are taken in by full queues as well.
@@ -477,14 +474,12 @@ class Model:
         then: Callable[[], None] | None = None,
     ) -> None:
         """One transaction: what is acked is gone at once, what is placed is ready, and `then`
-        called, when all of it is durable."""
+        called, when all of it is durable. The queues that it is in see to it in their turn."""
         placed = [self._place(sent, taken) for sent, taken in plans]
         for queue, entry in acked:
             self._gone(queue, entry)
         for _, entries in itertools.chain(*placed):
             self._when_durable(partial(self._make_ready, entries))
-        for each in placed:
-            self._when_durable(partial(self._arrived, each))
         if then:
             self._when_durable(then)
 
@@ -607,6 +602,8 @@ class Model:
                 break
         if isinstance(event, Left) and event.reason == EXPIRED:
             return
+        if isinstance(event, Left) and event.reason == MAXLEN:
+            served = [self.queues[event.queue]]  # the others may have their turn later
         for each in served:
             for one in each.active:
                 entry = each.can_be_served(one)

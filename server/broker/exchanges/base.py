@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import msgpack
 
+from server.broker.faults import called
 from server.protocol.content import BasicProperties
 
 if TYPE_CHECKING:
@@ -88,7 +90,8 @@ class Exchange(ABC):
         found = self._bindings.pop(binding.key, None)
         if found is None:
             return False
-        self._remove(found)
+        # A package's type may fail in this; the binding is gone all the same.
+        called(partial(self._remove, found))
         return True
 
     def unbind_destination(self, destination: Queue | Exchange) -> list[Binding]:

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from server.broker.dead_letter import MAX_DEATHS
 from server.broker.errors import PreconditionFailedError
 from server.broker.policy import Policy
 from server.protocol.content import decode_properties
@@ -517,3 +518,83 @@ def test_what_a_restart_drops_is_taken_in_as_the_target_says(simulated: Simulate
     assert simulated.ready("b") == ["1"]
     simulated.pass_time(10)
     assert simulated.ready("b") == []
+
+
+# Whatever a client put into these headers.
+
+
+@pytest.mark.parametrize(
+    ("count", "after"),
+    [
+        (Timestamp((1 << 64) - 1), (1 << 63) - 1),
+        ((1 << 63) - 1, (1 << 63) - 1),
+        (-(1 << 63), 1),
+        (-1, 1),
+        ("many", 1),
+        (True, 1),
+        (1.5, 1),
+        (None, 1),
+    ],
+)
+def test_a_count_of_the_clients_own(simulated: SimulatedBroker, count: Any, after: int) -> None:
+    simulated.queue("q", **DEAD)
+    forged = {"count": count, "queue": "q", "reason": "rejected"}
+    die(simulated, "a", headers={"x-death": [forged]})
+    assert deaths(simulated) == [("rejected", "q", after)]
+
+
+def test_what_is_not_of_this_queue_stays_as_it_is(simulated: SimulatedBroker) -> None:
+    simulated.queue("q", **DEAD)
+    forged = {"count": Timestamp((1 << 64) - 1), "queue": b"\xff", "reason": [1.5, {"a": None}]}
+    die(simulated, "a", headers={"x-death": [forged, 1, "x", [{}], forged]})
+    (headers,) = simulated.headers("dead")
+    assert headers["x-death"][1:] == [forged, forged]
+
+
+def test_the_oldest_deaths_are_dropped(simulated: SimulatedBroker) -> None:
+    simulated.queue("q", **DEAD)
+    forged = [{"count": 1, "queue": f"q{n}", "reason": "expired"} for n in range(MAX_DEATHS)]
+    die(simulated, "a", headers={"x-death": forged})
+    assert [queue for _, queue, _ in deaths(simulated)] == [
+        "q",
+        *(f"q{n}" for n in range(MAX_DEATHS - 1)),
+    ]
+
+
+# Chains of queues, each of which has its dead letters go to the next.
+
+LAST = 250
+"""One within the other, the moves of so many would be more calls than Python has room for."""
+
+
+def declare_chain(simulated: SimulatedBroker, **arguments: Any) -> None:
+    for number in range(LAST):
+        following = {"dead_letter_exchange": "", "dead_letter_routing_key": f"q{number + 1}"}
+        simulated.queue(f"q{number}", durable=False, **following, **arguments)
+    simulated.queue(f"q{LAST}", durable=False)
+
+
+def test_a_chain_of_any_length(simulated: SimulatedBroker) -> None:
+    declare_chain(simulated, max_length=0)
+    Client(simulated).publish("", "q0", "a", delivery_mode=1)
+    turns = 0
+    while simulated.broker.has_work:
+        simulated.broker.pump()
+        turns += 1
+    assert simulated.ready(f"q{LAST}") == ["a"]
+    assert turns >= LAST, "others have to have their turn in between"
+
+
+def test_a_chain_of_queues_that_refuse(simulated: SimulatedBroker) -> None:
+    """What has expired in each of them must not be seen to while the one before is at work."""
+    declare_chain(simulated, overflow="reject-publish", max_length=10, message_ttl=100)
+    client = Client(simulated)
+    for number in range(LAST):
+        client.publish("", f"q{number}", f"{number}", delivery_mode=1)
+    simulated.clock.advance(200)
+    client.publish("", "q0", "again", delivery_mode=1)
+    for _ in range(3):
+        simulated.broker.pump()
+    assert simulated.broker.set_aside == []
+    found = sum(simulated.vhost.queue(f"q{number}").ready_count for number in range(LAST + 1))
+    assert found == LAST + 1

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from server.broker.errors import PreconditionFailedError
-from server.broker.label import Label, expiration_ms, label, more_keys, sent_on, visible
+from server.broker.label import Label, expiration_ms, label, more_keys, visible
 from server.protocol.content import BasicProperties, decode_properties, encode_properties
 
 
@@ -91,11 +91,3 @@ def test_bcc_is_shown_to_nobody() -> None:
     assert decode_properties(visible(harmless)).headers == {"other": "\x03BCC"}
     plain = encode_properties(BasicProperties(message_id="m"))
     assert visible(plain) is plain
-
-
-def test_what_the_broker_sends_on_goes_to_the_keys_that_it_says() -> None:
-    raw = encode_properties(BasicProperties(delivery_mode=2, headers={"CC": ["ignored"]}))
-    found = sent_on("dlx", ("a", "b"), raw)
-    assert found.address == ("dlx", ("a", "b"))
-    assert found.routing_key == "a"
-    assert found.persistent
