@@ -43,12 +43,14 @@ class AmqpChannel:
     """Channel `number` of a connection, from channel.open to channel.close-ok.
 
     It is the broker channel's outlet, and hands the client's methods to it. `is_closing` is true
-    from the server's channel.close to the client's close-ok; what comes in between is ignored.
+    from a fault of the client's to its close-ok; what comes in between is ignored. Once it
+    `is_silent` nothing more is sent on it.
     """
 
     def __init__(self, connection: Connection, number: int) -> None:
         self.number = number
         self.is_closing = False
+        self.is_silent = False
         self._connection = connection
         self._outbox = connection.outbox
         self._broker = Channel(connection.vhost, connection, self)
@@ -104,10 +106,30 @@ class AmqpChannel:
         self._broker.end_consumers(access)
         self._gets.end_waits(access)
 
+    def fail(self, close: methods.ChannelClose) -> None:
+        """The client did what ends the channel: tell it so.
+
+        What it was promised before that comes first, the confirms of what it published.
+        """
+        self._broker.settle()
+        self._end()
+
+        def say_so() -> None:
+            self._send_late(close)
+            self.is_silent = True
+
+        self._broker.when_durable(say_so)
+
     def close(self) -> None:
         """The channel is gone: requeue what it had not acked."""
-        self._gets.close()
-        self._broker.close()
+        self.is_silent = True
+        self._end()
+
+    def _end(self) -> None:
+        if not self.is_closing:
+            self.is_closing = True
+            self._gets.close()
+            self._broker.close()
 
     # What the broker sends (see Outlet).
 
@@ -154,7 +176,7 @@ class AmqpChannel:
 
     def _send_late(self, method: methods.Method) -> None:
         """Send what the client may not wait for any more."""
-        if not self.is_closing:
+        if not self.is_silent:
             self._send(method)
 
     def on_channel_flow(self, method: methods.ChannelFlow) -> None:

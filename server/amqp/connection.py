@@ -104,7 +104,6 @@ class Connection:
         self._user = ""
         self._mechanism = ""
         self._client_properties: dict[str, Any] = {}
-        self._postponed: list[Event] = []
         self._deadline: float | None = now + _HANDSHAKE_S
         self._heartbeat = Heartbeat(0, now)
 
@@ -173,9 +172,6 @@ class Connection:
         login, self.login = self.login, None
         if login is None:
             return
-        if self._state is State.OPEN:
-            self._secret_checked(granted=granted, now=now)
-            return
         if self._state is not State.AUTHENTICATING:
             return
         if granted:
@@ -202,23 +198,6 @@ class Connection:
             )
             self._send_close(error)
         self._finish()
-
-    def _secret_checked(self, *, granted: bool, now: float) -> None:
-        """The secret of connection.update-secret was checked."""
-        if granted:
-            self._send(methods.ConnectionUpdateSecretOk())
-        else:
-            refused = NotAllowed("New secret was refused by one of the backends")
-            refused.class_id = methods.ConnectionUpdateSecret.class_id
-            refused.method_id = methods.ConnectionUpdateSecret.method_id
-            self._log_error("connection error", refused, 0)
-            self._close(refused, now)
-        self._go_on(now)
-
-    def _go_on(self, now: float) -> None:
-        """Handle what came while a login was being checked."""
-        postponed, self._postponed = self._postponed, []
-        self._events(postponed, now)
 
     def pause(self, reason: str) -> None:
         """Nothing is read from the client for now: it is told, where it wants to be."""
@@ -279,13 +258,10 @@ class Connection:
     # Events.
 
     def _events(self, events: list[Event], now: float) -> None:
-        """Handle what one read brought, as far as a login that is to be checked lets it."""
+        """Handle what one read brought."""
         published: set[AmqpChannel] = set()
-        for place, event in enumerate(events):
+        for event in events:
             self._event(event, published, now)
-            if self.login is not None:
-                self._postponed = events[place + 1 :]
-                break
         for channel in published:
             channel.settle()
             self.has_published = True
@@ -332,6 +308,7 @@ class Connection:
                 return
             raise ChannelError(f"channel {number} is not open")
         if isinstance(method, methods.ChannelCloseOk) and channel.is_closing:
+            channel.close()
             del self._channels[number]
         elif isinstance(method, methods.ChannelClose):
             self._close_channel(channel, published)
@@ -364,12 +341,11 @@ class Connection:
 
         Where its close crosses ours, the channel stays until it has answered ours as well.
         """
-        if channel.is_closing:
+        if channel.is_silent:
             return
         if channel in published:
             published.remove(channel)
             channel.settle()
-        channel.is_closing = True
         channel.close()
         del self._channels[channel.number]
 
@@ -386,15 +362,14 @@ class Connection:
             pass  # whatever comes before its close-ok is ignored
         elif isinstance(error, ChannelException) and channel is not None:
             self._log_error("channel error", error, failed.channel)
-            channel.is_closing = True
-            close = methods.ChannelClose(
-                reply_code=error.reply_code,
-                reply_text=error.reply_text,
-                failing_class_id=error.class_id,
-                failing_method_id=error.method_id,
+            channel.fail(
+                methods.ChannelClose(
+                    reply_code=error.reply_code,
+                    reply_text=error.reply_text,
+                    failing_class_id=error.class_id,
+                    failing_method_id=error.method_id,
+                )
             )
-            self.outbox.add(method_frame(failed.channel, close.encode()))
-            channel.close()
         else:
             if failed.channel and channel is None and not isinstance(error, NotAllowed):
                 at_fault = error.class_id, error.method_id
@@ -441,7 +416,8 @@ class Connection:
         elif isinstance(method, methods.ConnectionOpen):
             self._open(method, now)
         elif isinstance(method, methods.ConnectionUpdateSecret):
-            self.login = Login(self._user, method.new_secret)
+            # Whoever is logged in with a password stays so: there is nothing that could end.
+            self._send(methods.ConnectionUpdateSecretOk())
         elif isinstance(method, methods.ConnectionClose):
             self._send(methods.ConnectionCloseOk())
             self._finish()
@@ -529,9 +505,7 @@ class Connection:
         channels = list(self._channels.values())
         self._channels.clear()
         for channel in channels:
-            if not channel.is_closing:
-                channel.is_closing = True
-                channel.close()
+            channel.close()
         if self._access is not None:
             self._access.on_change.discard(self._look_at_rights)
         if self._vhost is not None:

@@ -67,6 +67,7 @@ class Topology:
             self._access.check_any("queue", name)
         queue = self._vhost.queue(name)
         queue.check_owner(self._owner)
+        queue.catch_up()
         return queue
 
     def _named(self, name: str) -> str:
@@ -235,6 +236,7 @@ class Topology:
         if name in vhost.queues:
             queue = vhost.queues[name]  # one that has failed can be deleted
             queue.check_owner(self._owner)
+            queue.catch_up()
             count = vhost.delete_queue(queue, if_unused=method.if_unused, if_empty=method.if_empty)
         if not method.no_wait:
             self._send(methods.QueueDeleteOk(message_count=count))

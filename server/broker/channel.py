@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import amqpstore
@@ -130,6 +131,10 @@ class Channel:
         """Confirm what was published since the last call: at once, or when it is durable."""
         self._publisher.settle()
 
+    def when_durable(self, callback: Callable[[], None]) -> None:
+        """Call back once all that was promised before is durable, and was confirmed."""
+        self.vhost.core.store.when_durable(callback)
+
     # Consuming.
 
     def consume(self, queue: Queue, tag: str, options: ConsumerOptions) -> Consumer:
@@ -178,6 +183,9 @@ class Channel:
             self._unacked.append(Delivery(first_tag, consumer.queue, consumer, level, run))
             consumer.window.add(run)
             self.window.add(run)
+            if consumer.shares_limit:
+                # Whoever was served last is last in line: see `resume`.
+                self.consumers[consumer.tag] = self.consumers.pop(consumer.tag)
         self.outlet.deliver(consumer, first_tag, consumer.queue.shown(run))
 
     def get(self, queue: Queue, *, no_ack: bool) -> tuple[int, Run] | None:
@@ -249,7 +257,10 @@ class Channel:
             self.settled(delivery, requeue=True)
 
     def resume(self) -> None:
-        """The client takes deliveries again: have the queues of its consumers look."""
+        """The client takes deliveries again: have the queues of its consumers look.
+
+        In the order of `consumers`, so that those that share a limit have their turns.
+        """
         for consumer in self.consumers.values():
             consumer.queue.touch()
 

@@ -80,13 +80,30 @@ class Consumer:
         channel = self.channel
         if channel.is_paused or not channel.outlet.is_writable:
             return 0
+        shared = channel.window
         if self.no_ack:
-            return _DELIVERED_AT_ONCE
+            # As in RabbitMQ it waits with the others of its channel, and counts for nothing there.
+            is_held = shared.messages and shared.unacked >= shared.messages
+            return 0 if is_held else _DELIVERED_AT_ONCE
         capacity = _DELIVERED_AT_ONCE
-        for window in (self.window, channel.window):
+        for window in (self.window, shared):
             if window.messages:
                 capacity = min(capacity, window.messages - window.unacked)
         return capacity
+
+    @property
+    def shares_limit(self) -> bool:
+        """Whether what it takes is taken from other consumers of its channel."""
+        channel = self.channel
+        return bool(channel.window.messages) and not self.no_ack and len(channel.consumers) > 1
+
+    @property
+    def fair_share(self) -> int:
+        """How many messages it may take before the others of its channel have had their turn."""
+        if not self.shares_limit:
+            return _DELIVERED_AT_ONCE
+        window = self.channel.window
+        return max(1, (window.messages - window.unacked) // len(self.channel.consumers))
 
     @property
     def minds_size(self) -> bool:

@@ -25,9 +25,9 @@ class Core:
     `timers` are due after a time, `dates` at a date: the wall clock may be set, and what waits for
     some seconds is not to wait for it. `random` gives numbers from 0 to below 1, `make_name` a
     random string that no other call returned. `touched` is where queues put themselves that have
-    something to hand out. `moved` counts, by the id of the store's queue that it left, what is in
-    transactions that are not durable yet; `flush` makes everything durable at once. `name_rule` is
-    what names may be, see `server.broker.names`.
+    something to hand out, in the order in which they have their turns. `moved` counts, by the id of
+    the store's queue that it left, what is in transactions that are not durable yet; `flush` makes
+    everything durable at once. `name_rule` is what names may be, see `server.broker.names`.
     """
 
     store: Store
@@ -38,7 +38,7 @@ class Core:
     name_rule: str = "lenient"
     timers: Timers = field(default_factory=Timers)
     dates: Timers = field(default_factory=Timers)
-    touched: set[Queue] = field(default_factory=set)
+    touched: dict[Queue, None] = field(default_factory=dict)
     moved: Counter[int] = field(default_factory=Counter)
     flush: Callable[[], None] = field(init=False)
 

@@ -104,19 +104,25 @@ class Dispatch:
         for priority in list(self._turns):
             if not self._queue.ready_count:
                 return
-            if priority in self._turns:  # it may end with the queue, in the middle of this
-                self._serve(self._turns[priority])
+            # A turn may end with the queue, in the middle of this.
+            if priority in self._turns and not self._serve(self._turns[priority]):
+                return
 
-    def _serve(self, turn: Iterable[Consumer]) -> None:
+    def _serve(self, turn: Iterable[Consumer]) -> bool:
+        """Returns False where the queue has to let others have their turn before it goes on."""
         queue = self._queue
         while queue.ready_count:
             able = [consumer for consumer in turn if consumer.capacity > 0]
             if not able:
-                return
+                return True
             share = max(1, queue.ready_count // len(able))
             # All must be asked, not just the first who takes something.
             if not sum([self._hand_out(consumer, share) for consumer in able]):
-                return
+                return True
+            if any(consumer.shares_limit for consumer in able):
+                queue.touch()
+                return False
+        return True
 
     def _hand_out(self, consumer: Consumer, share: int) -> int:
         """Give a consumer its share, as far as it can take it; it is the last in line then."""
@@ -124,6 +130,7 @@ class Dispatch:
         # A message that it gave back is not for it, where there is somebody else.
         others_too = len(self.consumers) > 1 and not queue.settings.single_active_consumer
         shunned = consumer if others_too else None
+        share = min(share, consumer.fair_share)
         given = 0
         while queue.ready_count and (limit := min(share - given, consumer.capacity)) > 0:
             if consumer.minds_size:

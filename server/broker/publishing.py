@@ -59,7 +59,7 @@ class Publisher:
         if flags.mandatory and not route.is_routed:
             self._outlet.returned(messages, Returned.NO_ROUTE)
         if route.placements and label.expiration_ms is None and not flags.immediate:
-            self._vhost.core.touched.update(route.queues)
+            self._vhost.core.touched.update(route.touches)
             self._note(count, self._place(route.placements, label, messages))
             return
         if not route.queues:

@@ -29,13 +29,15 @@ class Route:
     """The queues that a message goes to, each once.
 
     Where all of them are plain, `placements` are where the messages go; otherwise it is empty and
-    each queue has to be asked. `is_routed` is whether it counts as going anywhere.
+    each queue has to be asked; `touches` are the queues as `Core.touched` has them. `is_routed` is
+    whether it counts as going anywhere.
     """
 
-    __slots__ = ("is_routed", "placements", "queues")
+    __slots__ = ("is_routed", "placements", "queues", "touches")
 
     def __init__(self, queues: list[Queue]) -> None:
         self.queues = queues
+        self.touches = dict.fromkeys(queues)
         self.is_routed = any(queue.counts_as_route for queue in queues)
         self.placements: list[Placement] = []
         if all(queue.is_plain for queue in queues):

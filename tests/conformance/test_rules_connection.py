@@ -111,9 +111,10 @@ def test_a_reject_while_a_content_is_sent_does_not_cut_it_short(url: str, name: 
 def test_a_new_secret_keeps_the_connection(url: str) -> None:
     """B14: connection.update-secret, of RabbitMQ."""
     with WireClient.connected(url, channels=1) as client:
-        arguments = long_string("guest") + short_string("the password expires")
-        client.send(method(0, CONNECTION_UPDATE_SECRET, arguments))
-        client.expect((10, 71))
+        for secret in ("guest", "another", ""):
+            arguments = long_string(secret) + short_string("the token expires")
+            client.send(method(0, CONNECTION_UPDATE_SECRET, arguments))
+            client.expect((10, 71))
         client.send(method(1, BASIC_QOS, bytes(7)))
         client.expect(BASIC_QOS_OK, 1)
 

@@ -6,7 +6,7 @@ import functools
 import itertools
 import random
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -48,35 +48,6 @@ OPTIONS = Options(
 
 _TURNS = 100
 """More rounds than any work takes that a rule gives."""
-
-
-class InOrder(set[Queue]):
-    """The queues that have something to do, in the order in which they said so.
-
-    Any order is right; this one is the same in each run.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._order: dict[Queue, None] = {}
-
-    def add(self, queue: Queue) -> None:
-        self._order[queue] = None
-
-    def update(self, *queues: Iterable[Queue]) -> None:
-        self._order.update(dict.fromkeys(itertools.chain(*queues)))
-
-    def clear(self) -> None:
-        self._order.clear()
-
-    def __iter__(self) -> Iterator[Queue]:
-        return iter(list(self._order))
-
-    def __len__(self) -> int:
-        return len(self._order)
-
-    def __bool__(self) -> bool:
-        return bool(self._order)
 
 
 class Outlet:
@@ -162,7 +133,6 @@ class World:
             random=random.Random("simulated").random,
             make_name=lambda: f"{next(self._names):022}",
             exchange_types=EXCHANGE_TYPES,
-            touched=InOrder(),
             happened=self.happened,
         )
         with pytest.MonkeyPatch.context() as patch:

@@ -78,7 +78,52 @@ def test_both_windows_hold(simulated: SimulatedBroker) -> None:
     held = len(client.bodies("a")) + len(client.bodies("b"))
     assert held == 5
     assert max(len(client.bodies("a")), len(client.bodies("b"))) <= 4
-    assert len(client.bodies("free")) == 15
+    # Who needs no acks waits while the channel has all that it may, and takes nothing of that.
+    assert client.bodies("free") == []
+    for body in client.bodies("a") + client.bodies("b"):
+        client.ack(body)
+    simulated.settle()
+    assert len(client.bodies("a")) + len(client.bodies("b")) == 10
+    client.channel.window.messages = 0
+    client.channel.resume()
+    simulated.settle()
+    assert len(client.bodies("free")) >= 2
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3, 10])
+@pytest.mark.parametrize("acks", [1, 3])
+def test_a_limit_that_consumers_share_is_shared_fairly(
+    simulated: SimulatedBroker, limit: int, acks: int
+) -> None:
+    client = Client(simulated)
+    client.channel.window.messages = limit
+    queues = ["one", "two", "three"]
+    for queue in queues:
+        simulated.queue(queue)
+        publish(simulated, queue, *(f"{queue}{number}" for number in range(40)))
+        client.consume(queue, queue)
+    simulated.settle()
+    done = 0
+    while len(client.got) < 60:
+        for _, body in client.got[done : done + acks]:
+            client.ack(body)
+            done += 1
+        simulated.settle()
+    counts = [len(client.bodies(queue)) for queue in queues]
+    assert max(counts) - min(counts) <= limit + acks, counts
+
+
+def test_what_others_do_not_take_of_a_shared_limit_is_for_who_does(
+    simulated: SimulatedBroker,
+) -> None:
+    client = Client(simulated)
+    client.channel.window.messages = 10
+    for queue in ("empty", "full"):
+        simulated.queue(queue)
+        client.consume(queue, queue)
+    publish(simulated, "full", *numbers(20))
+    simulated.settle()
+    assert len(client.bodies("full")) == 10
 
 
 def test_an_ack_makes_room_for_one_more(simulated: SimulatedBroker) -> None:
