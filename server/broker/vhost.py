@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import amqpstore
 from amqpstore.catalog import Change
+from server.broker.bindings import Bindings
 from server.broker.branches import Branches
 from server.broker.core import Core
 from server.broker.dead_letter import DeadLetters
@@ -71,6 +72,8 @@ class VirtualHost:
         self.core = core
         self.exchanges: dict[str, Exchange] = {}
         self.queues: dict[str, Queue] = {}
+        self._owned: dict[object, dict[Queue, None]] = {}
+        self._bindings = Bindings()
         self.router = Router(name, self.exchanges, self.queues)
         self.dead_letters = DeadLetters(core, self.router)
         self.policies = Policies(name)
@@ -162,23 +165,32 @@ class VirtualHost:
         exchange = self.exchanges.get(name)
         if exchange is None:
             return
-        bindings = exchange.bindings
-        if if_unused and bindings:
+        if if_unused and exchange.is_bound:
             raise PreconditionFailedError(f"exchange '{name}' in vhost '{self.name}' in use")
-        changes = binding_changes(self.name, exchange, bindings, add=False)
-        if exchange.durable:
-            changes.append(exchange_change(self.name, exchange, add=False))
-        del self.exchanges[name]
-        unbound = self._unbind_all(exchange, changes)
-        held = getattr(exchange, "held", None)
-        if isinstance(held, Queue):
-            self._forget_queue(held)
-            self._delete_levels(held, changes)
-        else:
-            self._define(changes)
-        self.router.changed()
-        for source in unbound:
-            self._delete_if_unbound(source)
+        changes: list[Change] = []
+        self._remove(self._take_down([exchange], changes), changes)
+
+    def _take_down(self, exchanges: Iterable[Exchange], changes: list[Change]) -> list[Queue]:
+        """Take exchanges out, and each auto-delete one that loses its last binding by it.
+
+        Adds to the changes what is to be committed, and returns the exchanges' own queues, which
+        are to be removed with it.
+        """
+        going = list(exchanges)
+        held = []
+        while going:
+            exchange = going.pop()
+            if self.exchanges.get(exchange.name) is not exchange:
+                continue
+            del self.exchanges[exchange.name]
+            bindings = self._bindings.remove_source(exchange)
+            changes += binding_changes(self.name, exchange, bindings, add=False)
+            if exchange.durable:
+                changes.append(exchange_change(self.name, exchange, add=False))
+            going += self._unbind_all(exchange, changes)
+            if isinstance(queue := getattr(exchange, "held", None), Queue):
+                held.append(queue)
+        return held
 
     def restore_exchange(self, row: Mapping[str, Any]) -> None:
         """Take in a durable exchange from the catalog.
@@ -316,6 +328,8 @@ class VirtualHost:
             on_set_aside=self._set_aside,
         )
         self.queues[name] = queue
+        if owner is not None:
+            self._owned.setdefault(owner, {})[queue] = None
         self.router.changed()
         return queue
 
@@ -332,23 +346,19 @@ class VirtualHost:
             raise PreconditionFailedError(f"queue '{queue.name}' in vhost '{self.name}' not empty")
         count = queue.ready_count
         changes: list[Change] = []
-        unbound = self._unbind_all(queue, changes)
-        history = self.histories.of(queue.name)
-        self._delete_levels(queue, changes, *(history.levels if history else ()))
-        if history:
-            self._forget_queue(history)
-        self._forget_queue(queue)
-        self.router.changed()
+        going = [queue, *self._take_down(self._unbind_all(queue, changes), changes)]
+        if history := self.histories.of(queue.name):
+            going.append(history)
+        self._remove(going, changes)
         _end_consumers(queue)
-        for exchange in unbound:
-            self._delete_if_unbound(exchange)
         return count
 
     def delete_queues_of(self, connection: object) -> None:
         """Delete the exclusive queues of a connection that ended."""
-        for queue in [queue for queue in self.queues.values() if queue.owner is connection]:
-            if not queue.is_internal:
+        for queue in list(self._owned.get(connection, ())):
+            if not (queue.is_internal or queue.is_deleted):
                 called(partial(self.delete_queue, queue))
+        self._owned.pop(connection, None)
 
     def remove_consumer(self, consumer: Consumer) -> None:
         """Take a consumer off its queue, and delete an auto-delete queue with its last."""
@@ -369,19 +379,23 @@ class VirtualHost:
                 "purged, and nothing else"
             )
 
-    def _delete_levels(
-        self, queue: Queue, changes: Sequence[Change], *others: amqpstore.Queue
-    ) -> None:
-        """Delete what the store has of a queue, and others with it."""
-        while any(self.core.moved[level.id] for level in queue.levels):
+    def _remove(self, queues: Sequence[Queue], changes: Sequence[Change]) -> None:
+        """Delete queues with their messages; changes are committed with them."""
+        levels = [level for queue in queues for level in queue.levels]
+        while any(self.core.moved[level.id] for level in levels):
             # The deletion is durable at once. What was moved elsewhere has to be before that, or
             # a crash would leave it nowhere.
             self.core.flush()
-        self.core.store.delete_queue(*queue.levels, *others, changes=changes)
-
-    def _forget_queue(self, queue: Queue) -> None:
-        del self.queues[queue.name]
-        queue.closed()
+        if levels:
+            self.core.store.delete_queue(*levels, changes=changes)
+        else:
+            self._define(changes)
+        for queue in queues:
+            del self.queues[queue.name]
+            if queue.owner is not None:
+                self._owned.get(queue.owner, {}).pop(queue, None)
+            queue.closed()
+        self.router.changed()
 
     def _delete_unused(self, queue: Queue) -> None:
         if not queue.is_deleted and not queue.consumers:
@@ -415,7 +429,7 @@ class VirtualHost:
         exchange = self._bindable(exchange_name)
         self._check_destination(destination)
         binding = Binding(destination, routing_key, arguments)
-        if not exchange.bind(binding):
+        if not self._bindings.bind(exchange, binding):
             return
         self._define(binding_changes(self.name, exchange, [binding], add=True))
         self.router.changed()
@@ -433,10 +447,10 @@ class VirtualHost:
         exchange = self._bindable(exchange_name)
         self._check_destination(destination)
         binding = Binding(destination, routing_key, arguments)
-        if exchange.unbind(binding):
-            self._define(binding_changes(self.name, exchange, [binding], add=False))
-            self.router.changed()
-            self._delete_if_unbound(exchange)
+        if self._bindings.unbind(exchange, binding):
+            changes = binding_changes(self.name, exchange, [binding], add=False)
+            going = [exchange] if exchange.auto_delete and not exchange.is_bound else []
+            self._remove(self._take_down(going, changes), changes)
 
     def restore_binding(self, row: Mapping[str, Any]) -> None:
         """Take in a binding from the catalog."""
@@ -447,7 +461,9 @@ class VirtualHost:
         destination = ends.get(row["name"])
         if exchange and destination:
             try:
-                exchange.bind(Binding(destination, row["routing_key"], row["arguments"]))
+                self._bindings.bind(
+                    exchange, Binding(destination, row["routing_key"], row["arguments"])
+                )
             except Exception as error:  # noqa: BLE001 - the type may be a package's
                 extra = {"vhost": self.name, "exchange": exchange.name, "reason": str(error)}
                 _log.error("binding left out", extra=extra)
@@ -463,17 +479,16 @@ class VirtualHost:
             self.check_usable(destination)
 
     def _unbind_all(self, destination: Queue | Exchange, changes: list[Change]) -> list[Exchange]:
-        """Remove all bindings to a queue or an exchange. Returns the exchanges that had some."""
-        unbound = []
-        for exchange in self.exchanges.values():
-            if gone := exchange.unbind_destination(destination):
-                unbound.append(exchange)
-                changes += binding_changes(self.name, exchange, gone, add=False)
-        return unbound
+        """Remove all bindings to a queue or an exchange, and add that to the changes.
 
-    def _delete_if_unbound(self, exchange: Exchange) -> None:
-        if exchange.auto_delete and not exchange.bindings and exchange.name in self.exchanges:
-            self.delete_exchange(exchange.name, if_unused=False)
+        Returns the exchanges that are to go with their last binding.
+        """
+        unbound = []
+        for exchange, gone in self._bindings.unbind_all(destination).items():
+            changes += binding_changes(self.name, exchange, gone, add=False)
+            if exchange.auto_delete and not exchange.is_bound:
+                unbound.append(exchange)
+        return unbound
 
     def _define(self, changes: Sequence[Change]) -> None:
         if changes:

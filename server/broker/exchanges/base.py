@@ -33,6 +33,20 @@ class Binding(NamedTuple):
         return id(self.destination), self.routing_key, msgpack.packb(sorted(self.arguments.items()))
 
 
+class Destinations(dict["Queue | Exchange", int]):
+    """What bindings lead to, with how many of them do, in the order in which they were made."""
+
+    def add(self, destination: Queue | Exchange) -> None:
+        """A binding more leads there."""
+        self[destination] = self.get(destination, 0) + 1
+
+    def remove(self, destination: Queue | Exchange) -> None:
+        """A binding less does."""
+        self[destination] -= 1
+        if not self[destination]:
+            del self[destination]
+
+
 class Exchange(ABC):
     """An exchange instance of one virtual host. `type` is the name that declares its kind.
 
@@ -67,11 +81,21 @@ class Exchange(ABC):
         self.alternate = ""
         """The exchange for what this one has no route for; empty where there is none."""
         self._bindings: dict[tuple[int, str, bytes], Binding] = {}
+        self._by_destination: dict[int, dict[tuple[int, str, bytes], Binding]] = {}
 
     @property
     def bindings(self) -> list[Binding]:
         """All bindings, in the order in which they were made."""
         return list(self._bindings.values())
+
+    @property
+    def is_bound(self) -> bool:
+        """Whether it has any binding."""
+        return bool(self._bindings)
+
+    def is_bound_to(self, destination: Queue | Exchange) -> bool:
+        """Whether any binding leads there."""
+        return id(destination) in self._by_destination
 
     def bind(self, binding: Binding) -> bool:
         """Add a binding. Returns False, and does nothing, where there is an equal one.
@@ -83,20 +107,26 @@ class Exchange(ABC):
             return False
         self._add(binding)
         self._bindings[key] = binding
+        self._by_destination.setdefault(key[0], {})[key] = binding
         return True
 
     def unbind(self, binding: Binding) -> bool:
         """Remove a binding. Returns False where there is none that is equal."""
-        found = self._bindings.pop(binding.key, None)
+        key = binding.key
+        found = self._bindings.pop(key, None)
         if found is None:
             return False
+        to_the_same = self._by_destination[key[0]]
+        del to_the_same[key]
+        if not to_the_same:
+            del self._by_destination[key[0]]
         # A package's type may fail in this; the binding is gone all the same.
         called(partial(self._remove, found))
         return True
 
     def unbind_destination(self, destination: Queue | Exchange) -> list[Binding]:
         """Remove all bindings to a queue or an exchange, and return them."""
-        gone = [one for one in self._bindings.values() if one.destination is destination]
+        gone = list(self._by_destination.get(id(destination), {}).values())
         for binding in gone:
             self.unbind(binding)
         return gone

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from server.broker.exchanges.base import Binding, Exchange
+from server.broker.exchanges.base import Binding, Destinations, Exchange
 from server.protocol.content import BasicProperties
 
 if TYPE_CHECKING:
@@ -19,13 +19,13 @@ class DirectExchange(Exchange):
 
     def __init__(self, name: str, **properties: Any) -> None:
         super().__init__(name, **properties)
-        self._destinations: dict[str, list[Queue | Exchange]] = {}
+        self._destinations: dict[str, Destinations] = {}
 
     def route(self, routing_key: str, properties: BasicProperties) -> Iterable[Queue | Exchange]:  # noqa: ARG002
         return self._destinations.get(routing_key, ())
 
     def _add(self, binding: Binding) -> None:
-        self._destinations.setdefault(binding.routing_key, []).append(binding.destination)
+        self._destinations.setdefault(binding.routing_key, Destinations()).add(binding.destination)
 
     def _remove(self, binding: Binding) -> None:
         destinations = self._destinations[binding.routing_key]

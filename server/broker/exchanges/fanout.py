@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from server.broker.exchanges.base import Binding, Exchange
+from server.broker.exchanges.base import Binding, Destinations, Exchange
 from server.protocol.content import BasicProperties
 
 if TYPE_CHECKING:
@@ -19,13 +19,13 @@ class FanoutExchange(Exchange):
 
     def __init__(self, name: str, **properties: Any) -> None:
         super().__init__(name, **properties)
-        self._destinations: list[Queue | Exchange] = []
+        self._destinations = Destinations()
 
     def route(self, routing_key: str, properties: BasicProperties) -> Iterable[Queue | Exchange]:  # noqa: ARG002
         return self._destinations
 
     def _add(self, binding: Binding) -> None:
-        self._destinations.append(binding.destination)
+        self._destinations.add(binding.destination)
 
     def _remove(self, binding: Binding) -> None:
         self._destinations.remove(binding.destination)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from server.broker.exchanges.base import Binding, Exchange
+from server.broker.exchanges.base import Binding, Destinations, Exchange
 from server.protocol.content import BasicProperties
 
 if TYPE_CHECKING:
@@ -21,7 +21,8 @@ class RandomExchange(Exchange):
     def __init__(self, name: str, **properties: Any) -> None:
         super().__init__(name, **properties)
         self._destinations: list[Queue | Exchange] = []
-        self._binding_counts: dict[Queue | Exchange, int] = {}
+        self._places: dict[Queue | Exchange, int] = {}
+        self._counts = Destinations()
 
     def route(self, routing_key: str, properties: BasicProperties) -> Iterable[Queue | Exchange]:  # noqa: ARG002
         if not self._destinations:
@@ -30,14 +31,18 @@ class RandomExchange(Exchange):
 
     def _add(self, binding: Binding) -> None:
         destination = binding.destination
-        count = self._binding_counts.get(destination, 0)
-        self._binding_counts[destination] = count + 1
-        if not count:
+        if destination not in self._counts:
+            self._places[destination] = len(self._destinations)
             self._destinations.append(destination)
+        self._counts.add(destination)
 
     def _remove(self, binding: Binding) -> None:
         destination = binding.destination
-        self._binding_counts[destination] -= 1
-        if not self._binding_counts[destination]:
-            del self._binding_counts[destination]
-            self._destinations.remove(destination)
+        self._counts.remove(destination)
+        if destination in self._counts:
+            return
+        # The last takes its place: to close the gap would move all that are behind it.
+        place, last = self._places.pop(destination), self._destinations.pop()
+        if last is not destination:
+            self._destinations[place] = last
+            self._places[last] = place

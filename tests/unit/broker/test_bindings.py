@@ -1,0 +1,140 @@
+"""What goes with a queue or an exchange: its bindings, and the exchanges that these kept alive."""
+
+import sys
+from types import FrameType
+from typing import Any
+
+import pytest
+
+from server.broker.exchanges.base import Exchange
+from server.broker.queue import Queue
+from tests.unit.broker.simulated import SimulatedBroker
+
+MANY = 2000
+"""Exchanges in a row: more than Python has room for calls within calls."""
+
+
+@pytest.fixture
+def simulated() -> SimulatedBroker:
+    return SimulatedBroker()
+
+
+def declare_auto_delete(simulated: SimulatedBroker, name: str, *, durable: bool) -> Exchange:
+    simulated.vhost.declare_exchange(
+        name, "fanout", durable=durable, auto_delete=True, internal=False, arguments={}
+    )
+    return simulated.vhost.exchange(name)
+
+
+def row_of_exchanges(simulated: SimulatedBroker, *, durable: bool = False) -> Queue:
+    """Exchanges e0 to e1999, each bound to the one before, and a queue bound to the last."""
+    vhost = simulated.vhost
+    before = declare_auto_delete(simulated, "e0", durable=durable)
+    for number in range(1, MANY):
+        exchange = declare_auto_delete(simulated, f"e{number}", durable=durable)
+        vhost.bind(exchange, before.name, "", {})
+        before = exchange
+    queue = simulated.queue("q", durable=durable)
+    vhost.bind(queue, before.name, "", {})
+    return queue
+
+
+def left(simulated: SimulatedBroker) -> list[str]:
+    return [name for name in simulated.vhost.exchanges if not name.startswith("amq.")]
+
+
+def test_auto_delete_exchanges_in_a_row_go_with_a_queue(simulated: SimulatedBroker) -> None:
+    simulated.vhost.delete_queue(row_of_exchanges(simulated))
+    assert left(simulated) == []
+
+
+def test_they_go_with_an_exchange(simulated: SimulatedBroker) -> None:
+    row_of_exchanges(simulated)
+    simulated.vhost.delete_exchange(f"e{MANY - 1}", if_unused=False)
+    assert left(simulated) == []
+
+
+def test_they_go_with_a_binding(simulated: SimulatedBroker) -> None:
+    queue = row_of_exchanges(simulated)
+    simulated.vhost.unbind(queue, f"e{MANY - 1}", "", {})
+    assert left(simulated) == []
+    assert "q" in simulated.vhost.queues
+
+
+def test_they_go_in_one_commit(simulated: SimulatedBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    queue = row_of_exchanges(simulated, durable=True)
+    commits: list[Any] = []
+    commit = simulated.store._commit
+
+    def count(changes: Any) -> None:
+        commits.append(changes)
+        commit(changes)
+
+    monkeypatch.setattr(simulated.store, "_commit", count)
+    simulated.vhost.delete_queue(queue)
+    assert len(commits) == 1
+    simulated.restart()
+    assert left(simulated) == []
+    assert simulated.store.definitions("bindings") == {}
+
+
+def test_a_circle_of_auto_delete_exchanges(simulated: SimulatedBroker) -> None:
+    one = declare_auto_delete(simulated, "one", durable=True)
+    two = declare_auto_delete(simulated, "two", durable=True)
+    simulated.vhost.bind(two, "one", "", {})
+    simulated.vhost.bind(one, "two", "", {})
+    simulated.vhost.bind(one, "one", "", {})
+    simulated.vhost.delete_exchange("one", if_unused=False)
+    assert left(simulated) == []
+    simulated.restart()
+    assert left(simulated) == []
+    assert simulated.store.definitions("bindings") == {}
+
+
+def test_an_exchange_with_a_binding_left_stays(simulated: SimulatedBroker) -> None:
+    declare_auto_delete(simulated, "e", durable=True)
+    for name in ("a", "b"):
+        simulated.queue(name)
+        simulated.bind("e", name)
+        simulated.bind("e", name, "again")
+    simulated.vhost.delete_queue(simulated.vhost.queue("a"))
+    assert [one.destination.name for one in simulated.vhost.exchange("e").bindings] == ["b", "b"]
+    simulated.vhost.unbind(simulated.vhost.queue("b"), "e", "again", {})
+    assert left(simulated) == ["e"]
+    simulated.vhost.delete_queue(simulated.vhost.queue("b"))
+    assert left(simulated) == []
+
+
+@pytest.mark.parametrize("kind", ["fanout", "direct", "topic", "headers", "x-random"])
+def test_a_delete_looks_only_at_its_own_bindings(simulated: SimulatedBroker, kind: str) -> None:
+    simulated.exchange("e", kind)
+
+    def steps_with(first: int, last: int) -> int:
+        """The steps of Python's that a delete takes, once so many other queues are bound."""
+        for number in range(first, last):
+            simulated.queue(f"q{number}", durable=False)
+            simulated.bind("e", f"q{number}", "key", n=number)
+        queue = simulated.queue("q", durable=False)
+        simulated.bind("e", "q", "key", n="q")
+        return steps_of(lambda: simulated.vhost.delete_queue(queue))
+
+    few = steps_with(0, 10)
+    assert steps_with(10, 500) < 1.5 * few
+
+
+def steps_of(work: Any) -> int:
+    count = 0
+
+    def trace(frame: FrameType, event: str, _: Any) -> Any:
+        nonlocal count
+        frame.f_trace_opcodes = True
+        count += event == "opcode"
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        work()
+    finally:
+        sys.settrace(before)
+    return count
