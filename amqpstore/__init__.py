@@ -28,9 +28,9 @@ Synchronous, without sockets, and usable as a library:
 
 The rooms, from the disk upwards:
 
-- `files`, the one door to the operating system, and `filenames`; `catalog` (LMDB), which looks at
-  its pages with `lmdb_pages` first; `backing`, both of them and which store it is; `clock`, what
-  time it is;
+- `files`, the one door to the operating system, `descriptors`, how many files are open, and
+  `filenames`; `catalog` (LMDB), which looks at its pages with `lmdb_pages` first; `backing`, all of
+  this and which store it is; `clock`, what time it is;
 - `records` (framing and checksums) of `message`s, with `compression`; `segments`, one file of
   records; `log`, all of them, and how a batch becomes durable;
 - `runs` and `queue`, what waits in memory; `expiry`, when that expires; `memory`, how much of it
@@ -57,10 +57,12 @@ from amqpstore.errors import (
     OtherOwnerError,
     QueueDiffersError,
     QueueNotFoundError,
+    ReadLaterError,
     StoreClosedError,
     StoreError,
     StoreLockedError,
     TransactionEndedError,
+    UndecidableError,
     UnreadableLogError,
 )
 from amqpstore.keeper import Options
@@ -101,6 +103,7 @@ __all__ = [
     "QueueDiffersError",
     "QueueNotFoundError",
     "QueueState",
+    "ReadLaterError",
     "Received",
     "RecoveryReport",
     "Run",
@@ -113,5 +116,6 @@ __all__ = [
     "StoreLockedError",
     "Transaction",
     "TransactionEndedError",
+    "UndecidableError",
     "UnreadableLogError",
 ]

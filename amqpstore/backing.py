@@ -5,17 +5,27 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from amqpstore.catalog import Catalog
+from amqpstore.descriptors import Descriptors
 from amqpstore.files import Files
 from amqpstore.records import checksum_seed
 
 
 class Backing(NamedTuple):
-    """The store in `directory`, by its id of 16 bytes, and the way to its files and catalog."""
+    """The store in `directory`, by its id of 16 bytes, and the way to its files and catalog.
+
+    `descriptors` are for the thread that owns the store.
+    """
 
     files: Files
     directory: str
     store_id: bytes
     catalog: Catalog
+    descriptors: Descriptors
+
+    @classmethod
+    def of(cls, files: Files, directory: str, store_id: bytes, catalog: Catalog) -> Backing:
+        """With no file open."""
+        return cls(files, directory, store_id, catalog, Descriptors(files))
 
     @property
     def seed(self) -> int:

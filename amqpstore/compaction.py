@@ -23,7 +23,7 @@ from amqpstore.checkpoint import Marks
 from amqpstore.compression import Compressor, train
 from amqpstore.errors import DamageError, DurabilityError
 from amqpstore.filenames import SEGMENTS, segment_path
-from amqpstore.files import Files
+from amqpstore.files import File, Files
 from amqpstore.ledger import Ledger
 from amqpstore.log import FORMAT_VERSION
 from amqpstore.records import (
@@ -116,7 +116,7 @@ class Compaction:
         compressor: Compressor | None = None,
         train_dictionary: bool = False,
     ) -> None:
-        files, directory, store_id, _ = backing
+        files, directory, store_id, _, descriptors = backing
         self._files = files
         self._directory = directory
         self._seed = seed = backing.seed
@@ -128,7 +128,7 @@ class Compaction:
         self._accounts = accounts
         self._number = number
         self._header = encode_segment_header(number, FORMAT_VERSION, store_id, created_ms)
-        self._segment = Segment(files, segment_path(directory, number), number, seed)
+        self._segment = Segment(descriptors, segment_path(directory, number), number, seed)
         self._account = Account(number, accounts[0].first_id)
         self._damage: list[tuple[str, int, int, str]] = []
         self._sources = {segment.number: segment for segment in sources}
@@ -150,6 +150,8 @@ class Compaction:
             with contextlib.suppress(OSError):
                 self._files.remove(self._segment.path)
             raise
+        finally:
+            self._segment.seal()
         changes = [
             change
             for account in self._accounts
@@ -180,20 +182,21 @@ class Compaction:
     def _write(self) -> None:
         segment = self._segment
         segment.create()
+        writer = segment.writer
         segment.first_id = segment.end_id = self._accounts[0].first_id
-        segment.file().append([self._header])
+        writer.append([self._header])
         segment.size = len(self._header)
         if self._compressor and self._train_dictionary:
             self._train(self._compressor)
         for account in self._accounts:
-            self._copy(account)
+            self._copy(account, writer)
         account = self._account
         account.restrict(self._ids, self._references, self._live_bytes)
         account.end_bytes = segment.size
         segment.first_id, segment.end_id = account.first_id, account.end_id
         path = segment.path
         try:
-            segment.file().datasync()
+            writer.datasync()
             path = f"{self._directory}/{SEGMENTS}"
             self._files.sync_directory(path)
         except OSError as error:
@@ -212,7 +215,7 @@ class Compaction:
             self._dictionary = trained
             self._compressor = compressor.with_dictionary(trained[1])
 
-    def _copy(self, account: Account) -> None:
+    def _copy(self, account: Account, writer: File) -> None:
         """Write the live records of a segment to the new one.
 
         A message whose record is damaged stays in the account: its queue still holds it.
@@ -232,11 +235,11 @@ class Compaction:
             self._copied += 1
             self._live_bytes += logical_bytes(content, found)
             if waiting_bytes >= _PIECE_BYTES:
-                self._segment.file().append(buffers)
+                writer.append(buffers)
                 buffers.clear()
                 waiting_bytes = 0
         if buffers:
-            self._segment.file().append(buffers)
+            writer.append(buffers)
         self._ids.extend(live)
         self._references.extend(live.values())
 
@@ -271,7 +274,7 @@ class Compaction:
     def _check(self) -> None:
         """Read back what was written, and see that it is all there. Raises: DamageError."""
         segment = self._segment
-        content = segment.file().read(0, segment.size)
+        content = segment.writer.read(0, segment.size)
         found = 0
         for record in scan(content, self._number, self._seed):
             if isinstance(record, Gap):

@@ -84,6 +84,18 @@ class MessageDamagedError(StoreError):
         self.reason = reason
 
 
+class ReadLaterError(StoreError):
+    """A message cannot be read now, because this process has no descriptor or memory left.
+
+    It stays where it is, and is to be asked for again some time later.
+    """
+
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(f"{path} cannot be read now: {reason}. Nothing is lost: try again later.")
+        self.path = path
+        self.reason = reason
+
+
 class DurabilityError(StoreError):
     """A write or an fdatasync failed. Fatal: nothing is confirmed, nothing is retried.
 
@@ -108,6 +120,18 @@ class TransactionEndedError(StoreError):
 
     def __init__(self) -> None:
         super().__init__("the transaction has ended; begin a new one")
+
+
+class UndecidableError(StoreError):
+    """A prepared transaction cannot be committed whole, and so it was not: it is prepared still."""
+
+    def __init__(self, label: object, reason: str) -> None:
+        super().__init__(
+            f"the prepared transaction {label!r} cannot be committed: {reason}. It stays prepared. "
+            "Check the disk, start again, and commit it then; or roll it back."
+        )
+        self.label = label
+        self.reason = reason
 
 
 class DiskFullError(StoreError):

@@ -15,11 +15,56 @@ import contextlib
 import errno
 import fcntl
 import os
+import resource
 from collections.abc import Sequence
 from typing import Protocol
 
 # Linux takes at most 1024 buffers (IOV_MAX) in one call.
 _BUFFERS_A_CALL = 1024
+
+
+_SPARE_DESCRIPTORS = 8
+
+
+class SpareDescriptors:
+    """Descriptors of this process that are open for nothing, to be given up when none is left.
+
+    Any thread may call it.
+    """
+
+    def __init__(self, most: int = _SPARE_DESCRIPTORS) -> None:
+        self._most = most
+        self._held: list[int] = []
+
+    def fill(self) -> None:
+        """Open those that are missing, as far as the process may."""
+        while len(self._held) < self._most:
+            try:
+                self._held.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
+            except OSError:
+                return
+
+    def give_up(self, *, keep: int = 0) -> bool:
+        """Close one, where there are more than `keep`. Returns whether there were."""
+        if len(self._held) <= keep:
+            return False
+        try:
+            descriptor = self._held.pop()
+        except IndexError:  # another thread was faster
+            return False
+        os.close(descriptor)
+        return True
+
+
+SPARE = SpareDescriptors()
+
+
+def raise_descriptor_limit() -> tuple[int, int]:
+    """Let this process open as many files as it may. Returns how many that were, and are now."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return soft, resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 
 
 class File(Protocol):

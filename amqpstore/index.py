@@ -20,6 +20,7 @@ from operator import sub
 from typing import Any, NamedTuple
 
 from amqpstore.compression import compress_columns, decompress_columns
+from amqpstore.descriptors import open_to_read
 from amqpstore.errors import DamageError
 from amqpstore.filenames import index_path
 from amqpstore.files import Files
@@ -150,7 +151,7 @@ class IndexReader:
         """All entries of the committed part of an index file. Raises: DamageError, OSError."""
         path = index_path(self._directory, queue_id, state.number)
         try:
-            file = self._files.open(path)
+            file = open_to_read(self._files, path)
             try:
                 content = file.read(0, state.end_bytes)
             finally:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import errno
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -21,6 +21,7 @@ from amqpstore.compression import Compressor
 from amqpstore.definitions import copy_of, renew_copy
 from amqpstore.errors import DamageError
 from amqpstore.filenames import index_path
+from amqpstore.files import File
 from amqpstore.index_merge import Merged
 from amqpstore.index_writer import IndexWriter
 from amqpstore.log import Log
@@ -136,7 +137,7 @@ class Keeper:
         self._copy_ms = self._checkpoint_ms + options.checkpoint_ms
         self._take_over: Callable[[object], None] | None = None
         self._unfinished: Checkpoint | None = None
-        self._detached: list[Segment] = []
+        self._detached: list[File] = []
         self._removals: list[Callable[[], None]] = []
         self._compacting: set[int] = set()
         self._is_compaction_checked = False
@@ -211,8 +212,8 @@ class Keeper:
         """Wait for what is under way, and close all files."""
         self._worker.close()
         self._writer.close()
-        for segment in self._detached:
-            segment.close()
+        for file in self._detached:
+            file.close()
 
     def _begin(self, work: Callable[[], object], take_over: Callable[[object], None]) -> None:
         self._take_over = take_over
@@ -224,12 +225,16 @@ class Keeper:
         removals, self._removals = self._removals, []
 
         def clean_up() -> None:
-            for segment in detached:
-                segment.close()
+            for file in detached:
+                file.close()
             for remove in removals:
                 remove()
 
         return clean_up
+
+    def _detach(self, segments: Sequence[Segment]) -> None:
+        """Nobody reads these any more: have their files closed, as far as they are open."""
+        self._detached += [file for segment in segments if (file := segment.detach())]
 
     def _cleaned_up(self, result: object) -> None:
         """Nothing follows from that."""
@@ -258,7 +263,7 @@ class Keeper:
 
     def _copy_definitions(self) -> int:
         """Bring the copy of the definitions up to date. Returns how many rows it has."""
-        files, directory, store_id, catalog = self._backing
+        files, directory, store_id, catalog, _ = self._backing
         copy = copy_of(store_id, catalog)
         renew_copy(files, directory, copy)
         return copy.rows
@@ -324,7 +329,7 @@ class Keeper:
         self.deleted += result.not_deleted
         self._known_segment = self._marked
         self._is_compaction_checked = False
-        self._detached += self._log.drop(result.dropped)
+        self._detach(self._log.drop(result.dropped))
         for merged in result.merged:
             if queue := self._queues.get(merged.queue_id):
                 queue.merged(merged)
@@ -367,7 +372,7 @@ class Keeper:
             self._log.dictionaries[number] = dictionary
             self.is_copy_behind = True
             self._compressor = self._compressor.with_dictionary(dictionary)
-        self._detached += self._log.replace(result.numbers, result.segment)
+        self._detach(self._log.replace(result.numbers, result.segment))
         files, directory, *_ = self._backing
         self._removals.append(partial(remove_compacted, files, directory, result))
         for path, offset, size, reason in result.damage:

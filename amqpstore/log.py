@@ -20,6 +20,7 @@ is always in the last batch of the last segment.
 from __future__ import annotations
 
 import contextlib
+import threading
 from array import array
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -27,9 +28,9 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from amqpstore.compression import Compressor, Decompressor
+from amqpstore.descriptors import Descriptors, insist
 from amqpstore.errors import DurabilityError, MessageDamagedError
 from amqpstore.filenames import SEGMENTS, segment_path
-from amqpstore.files import Files
 from amqpstore.message import Message
 from amqpstore.records import (
     HEADER,
@@ -43,7 +44,7 @@ from amqpstore.records import (
     encode_segment_header,
     encode_transaction,
 )
-from amqpstore.segments import Segment
+from amqpstore.segments import Segment, Unread
 
 FORMAT_VERSION = 1
 
@@ -129,7 +130,7 @@ class Log:
 
     def __init__(
         self,
-        files: Files,
+        descriptors: Descriptors,
         directory: str,
         *,
         store_id: bytes,
@@ -141,7 +142,7 @@ class Log:
         compressor: Compressor | None = None,
         dictionaries: dict[int, bytes] | None = None,
     ) -> None:
-        self._files = files
+        self._descriptors = descriptors
         self._directory = directory
         self._store_id = store_id
         self._seed = checksum_seed(store_id)
@@ -162,6 +163,10 @@ class Log:
         self._compressor = compressor
         self._decoder = MessageDecoder({}, Decompressor(self.dictionaries).decompress)
         self._failure: DurabilityError | None = None
+        self._is_closed = False
+        # Held while a file is written to.
+        self._writing = threading.Lock()
+        self._last_written: Segment | None = None
 
     @property
     def failure(self) -> DurabilityError | None:
@@ -281,21 +286,34 @@ class Log:
         Raises: DurabilityError; all writing ends with it, as a segment whose datasync failed
         must not be appended to.
         """
+        with self._writing:
+            try:
+                self._write(batch)
+            finally:
+                if self._is_closed and batch.segment:
+                    batch.segment.seal()
+
+    def _write(self, batch: Batch) -> None:
         segment = batch.segment
         if segment is None:
             raise ValueError("the batch was not sealed")
+        if self._is_closed and not self._failure:
+            self._failure = DurabilityError(segment.path, OSError("the store was closed"))
         if self._failure:
             raise self._failure
         with self._failing(segment.path):
             if self._make_room:
                 self._make_room(batch.byte_count)
             if batch.starts_segment:
-                segment.create()
-            file = segment.file()
+                if self._last_written:
+                    self._last_written.seal()
+                insist(segment.create)
+                self._last_written = segment
+            file = segment.writer
             file.append(batch.buffers)
             file.datasync()
             if batch.starts_segment:
-                self._files.sync_directory(f"{self._directory}/{SEGMENTS}")
+                insist(self._descriptors.files.sync_directory, f"{self._directory}/{SEGMENTS}")
 
     def settle(self, batch: Batch) -> None:
         """Step 3: note where the batch's messages are and call those who waited for it.
@@ -327,7 +345,7 @@ class Log:
         self.settled_messages += sum(one.message_count for one in settled.operations)
         self._under_way = None
 
-    def read(self, first_id: int, count: int) -> list[Message] | MessageDamagedError:
+    def read(self, first_id: int, count: int) -> list[Message] | Unread:
         """Some, at least one, of `count` durable messages of contiguous ids: see `Segment.read`."""
         place = bisect_right(self._segments, first_id, key=attrgetter("first_id")) - 1
         while place >= 0 and self._segments[place].is_empty:
@@ -362,9 +380,16 @@ class Log:
         return replaced
 
     def close(self) -> None:
-        """Close every file."""
-        for segment in self._segments:
-            segment.close()
+        """Close every file.
+
+        But for one that another thread writes to in this moment: its descriptor may be that of
+        another file, a client's socket, before that call ends. So `write` closes it then.
+        """
+        self._is_closed = True
+        self._descriptors.close()
+        if self._last_written and self._writing.acquire(blocking=False):
+            self._last_written.seal()
+            self._writing.release()
 
     @contextlib.contextmanager
     def _failing(self, path: str) -> Iterator[None]:
@@ -380,7 +405,8 @@ class Log:
     def _start_segment(self, batch: Batch, now_ms: int) -> Segment:
         number = self._next_segment
         self._next_segment += 1
-        segment = Segment(self._files, segment_path(self._directory, number), number, self._seed)
+        path = segment_path(self._directory, number)
+        segment = Segment(self._descriptors, path, number, self._seed)
         header = encode_segment_header(number, FORMAT_VERSION, self._store_id, now_ms)
         segment.size = len(header)
         segment.first_id = segment.end_id = batch.first_id

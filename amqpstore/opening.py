@@ -44,7 +44,7 @@ def open_directory(directory: str, files: Files, open_catalog: OpenCatalog) -> O
             if not files.exists(os.path.join(directory, name)):
                 files.make_directory(os.path.join(directory, name))
     catalog = open_catalog(os.path.join(directory, CATALOG), False)
-    backing = Backing(files, directory, store_id.bytes, catalog)
+    backing = Backing.of(files, directory, store_id.bytes, catalog)
     try:
         _check_catalog(directory, catalog, store_id)
         rows = catalog.rows("queues")

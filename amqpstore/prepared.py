@@ -22,7 +22,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from amqpstore.catalog import Change, Value
-from amqpstore.errors import TransactionEndedError
+from amqpstore.errors import ReadLaterError, TransactionEndedError, UndecidableError
 from amqpstore.message import Envelope, Message
 from amqpstore.queue import Placement, Queue
 from amqpstore.runs import Run
@@ -60,7 +60,8 @@ class Prepared:
 
     `label` is what its owner said of it, `locked` what it is to ack: runs that are in no queue
     now. Transient messages that it is to publish to queues that do not keep them, and acks in
-    queues that are not durable, do not survive a restart, as they would not without it.
+    queues that are not durable, do not survive a restart, as they would not without it. With
+    `unreadable`, why it is not known what it is to ack, it cannot be committed.
     """
 
     def __init__(
@@ -70,23 +71,30 @@ class Prepared:
         label: Value,
         locked: list[tuple[Queue, Run]],
         groups: list[_Group],
+        unreadable: str = "",
     ) -> None:
         self.label = label
         self.locked = locked
         self._store = store
         self._hidden = hidden
         self._groups = groups
+        self._unreadable = unreadable
 
     def publishes(self) -> list[Publish]:
         """What it is to publish, read from the store; to the queues that are still there.
 
-        A message that cannot be read is left out, and logged.
+        Raises: UndecidableError, ReadLaterError (a message cannot be read, or not now): to commit
+        the others would be half of a transaction.
         """
+        if self._unreadable:
+            raise UndecidableError(self.label, self._unreadable)
         found = {
             run.first_sequence + place: message
             for run in self._runs()
             for place, message in enumerate(run.messages or ())
         }
+        if lost := self._hidden.quarantined.count + self._hidden.unreadable_count:
+            raise UndecidableError(self.label, f"{lost} of its messages cannot be read")
         publishes = []
         for first, length, priority, placements in self._groups:
             messages = [
@@ -135,14 +143,21 @@ class Prepared:
     def _runs(self) -> Iterable[Run]:
         """All that waits in its queue. It stays there."""
         store, hidden = self._store, self._hidden
-        runs = []
-        while found := store.withdraw(hidden, hidden.ready_count):
-            if isinstance(found, Run):
-                runs.append(found)
-            else:
-                _log.error("message of a prepared transaction lost: %s", found)
-        for run in runs:
+        # What could not be read the last time may be read by now.
+        for run in hidden.quarantined.clear():
             store.put_back(hidden, run)
+        runs = []
+        try:
+            while found := store.withdraw(hidden, hidden.ready_count):
+                if isinstance(found, ReadLaterError):
+                    raise found
+                if isinstance(found, Run):
+                    runs.append(found)
+                else:
+                    _log.error("a prepared transaction: %s", found)
+        finally:
+            for run in runs:
+                store.put_back(hidden, run)
         return runs
 
     def check(self) -> None:
@@ -209,7 +224,21 @@ def restore(store: Store, *, is_unread: bool) -> None:
             _log.error("a transaction may be prepared, and cannot be read: %s", row["label"])
             continue
         groups = [_group(*group) for group in row["publishes"]]
-        store.prepared[hidden.id] = Prepared(store, hidden, row["label"], locked, groups)
+        unreadable = _unreadable(store, row["locked"], locked)
+        store.prepared[hidden.id] = Prepared(
+            store, hidden, row["label"], locked, groups, unreadable
+        )
+
+
+def _unreadable(store: Store, ranges: Sequence[Any], locked: Sequence[tuple[Queue, Run]]) -> str:
+    """Why some of what a transaction is to ack was not found; empty where none is missing."""
+    for queue_id, _, _ in ranges:
+        queue = store.queues.get(queue_id)
+        wanted = sum(count for of_queue, _, count in ranges if of_queue == queue_id)
+        found = sum(run.count for of_queue, run in locked if of_queue is queue)
+        if queue and queue.unreadable_count and found < wanted:
+            return f"the index of queue {queue_id}, in which it acks messages, cannot be read"
+    return ""
 
 
 def _group(first_sequence: int, length: int, priority: int, placements: list[Any]) -> _Group:

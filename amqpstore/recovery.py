@@ -163,7 +163,7 @@ def recover(backing: Backing, queues: dict[int, Queue]) -> Recovered:
 
 class _Recovery:
     def __init__(self, backing: Backing, queues: dict[int, Queue]) -> None:
-        files, directory, store_id, catalog = backing
+        files, directory, store_id, catalog, self._descriptors = backing
         self._files = files
         self._directory = directory
         self._store_id = store_id
@@ -318,7 +318,8 @@ class _Recovery:
     def _sealed(self, number: int) -> Segment:
         """A segment that the checkpoint knows, as it stands in the catalog."""
         key = f"{number:010}"
-        segment = Segment(self._files, segment_path(self._directory, number), number, self._seed)
+        path = segment_path(self._directory, number)
+        segment = Segment(self._descriptors, path, number, self._seed)
         segment.size = self._rows[key]["end_bytes"] if key in self._rows else 0
         if row := self._marks.get(key):
             segment.restore(row)

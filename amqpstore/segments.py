@@ -10,8 +10,9 @@ from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from typing import Any
 
-from amqpstore.errors import MessageDamagedError
-from amqpstore.files import File, Files
+from amqpstore.descriptors import Descriptors, is_shortage
+from amqpstore.errors import MessageDamagedError, ReadLaterError
+from amqpstore.files import File
 from amqpstore.message import Message
 from amqpstore.records import HEADER, Gap, Kind, MessageDecoder, Record, read_messages, scan
 
@@ -22,6 +23,10 @@ MARK_BYTES = 64 << 10
 """At least so many bytes lie between two marks of a segment's table."""
 
 _READ_AHEAD_BYTES = 1 << 20
+
+
+Unread = MessageDamagedError | ReadLaterError
+"""Why a message could not be read: as it is on the disk, or as this process is for now."""
 
 
 class Segment:
@@ -37,9 +42,9 @@ class Segment:
     __slots__ = (
         "_cursor_id",
         "_cursor_offset",
-        "_file",
-        "_files",
+        "_descriptors",
         "_seed",
+        "_writer",
         "end_id",
         "first_id",
         "mark_ids",
@@ -49,10 +54,10 @@ class Segment:
         "size",
     )
 
-    def __init__(self, files: Files, path: str, number: int, seed: int) -> None:
-        self._files = files
+    def __init__(self, descriptors: Descriptors, path: str, number: int, seed: int) -> None:
+        self._descriptors = descriptors
         self._seed = seed
-        self._file: File | None = None
+        self._writer: File | None = None
         self.path = path
         self.number = number
         self.size = 0
@@ -99,26 +104,29 @@ class Segment:
             self.mark_ids.append(first_id + place)
             self.mark_offsets.append(ends[place])
 
-    def read(
-        self, first_id: int, count: int, decoder: MessageDecoder
-    ) -> list[Message] | MessageDamagedError:
+    def read(self, first_id: int, count: int, decoder: MessageDecoder) -> list[Message] | Unread:
         """Some, at least one, of `count` messages of contiguous ids: about 1 MiB, one read.
 
         Where the first of them cannot be read back: the error that says why.
         """
-        offset = self._offset_before(first_id)
         try:
-            content = self._read_ahead(offset)
-            messages, read, reason = read_messages(
-                content, self.number, self._seed, first_id, count, decoder
-            )
-            if not messages and reason is None and (whole := self._record_at(offset + read)):
-                # One record, longer than what is read at once.
-                messages, read, reason = read_messages(
-                    whole, self.number, self._seed, first_id, 1, decoder
-                )
-        except OSError as error:
+            return self._read(first_id, count, decoder)
+        except (OSError, MemoryError) as error:
+            if is_shortage(error):
+                return ReadLaterError(self.path, str(error) or "there is no memory")
             return self._damaged(first_id, str(error))
+
+    def _read(self, first_id: int, count: int, decoder: MessageDecoder) -> list[Message] | Unread:
+        offset = self._offset_before(first_id)
+        content = self._read_ahead(offset)
+        messages, read, reason = read_messages(
+            content, self.number, self._seed, first_id, count, decoder
+        )
+        if not messages and reason is None and (whole := self._record_at(offset + read)):
+            # One record, longer than what is read at once.
+            messages, read, reason = read_messages(
+                whole, self.number, self._seed, first_id, 1, decoder
+            )
         if messages:
             self._cursor_id = first_id + len(messages)
             self._cursor_offset = offset + read
@@ -165,10 +173,7 @@ class Segment:
         self, message_id: int, reason: str, decoder: MessageDecoder
     ) -> list[Message] | MessageDamagedError:
         """One message of a segment in which the way to it is damaged."""
-        try:
-            content = self.file().read(0, self.size)
-        except OSError as error:
-            return self._damaged(message_id, str(error))
+        content = self.file().read(0, self.size)
         for found in scan(content, self.number, self._seed):
             if isinstance(found, Record) and found.kind == Kind.MESSAGE:
                 if found.number == message_id:
@@ -187,17 +192,32 @@ class Segment:
         return MessageDamagedError(message_id, f"segment {self.number} ({self.path}): {reason}")
 
     def file(self) -> File:
-        """The segment's file, opened for reading where it is not open yet. Raises: OSError."""
-        if self._file is None:
-            self._file = self._files.open(self.path)
-        return self._file
+        """The segment's file, to be read before another one's is. Raises: OSError."""
+        return self._descriptors.open(self.path)
+
+    @property
+    def writer(self) -> File:
+        """The file that was made by `create`, until `seal`. Raises: ValueError."""
+        if self._writer is None:
+            raise ValueError(f"{self.path} is not open to be written")
+        return self._writer
 
     def create(self) -> None:
         """Make the file, to be appended to. Raises: OSError."""
-        self._file = self._files.create(self.path)
+        self._writer = self._descriptors.files.create(self.path)
+
+    def seal(self) -> None:
+        """Nothing more is appended."""
+        writer, self._writer = self._writer, None
+        if writer is not None:
+            writer.close()
+
+    def detach(self) -> File | None:
+        """The file as it is open to be read, if it is, to be closed: nobody reads it any more."""
+        return self._descriptors.detach(self.path)
 
     def close(self) -> None:
         """Close the file where it is open."""
-        if self._file is not None:
-            self._file.close()
-            self._file = None
+        self.seal()
+        if file := self.detach():
+            file.close()

@@ -23,15 +23,17 @@ from amqpstore.backing import Backing
 from amqpstore.catalog import Change, LmdbCatalog, OpenCatalog, Value
 from amqpstore.clock import SYSTEM_CLOCK, Clock
 from amqpstore.compaction import Compacted
+from amqpstore.descriptors import is_shortage
 from amqpstore.errors import (
     DamageError,
     DurabilityError,
     MessageDamagedError,
+    ReadLaterError,
     StoreClosedError,
     StoreLockedError,
 )
-from amqpstore.filenames import LOCK
-from amqpstore.files import Files, Lock, OsFiles
+from amqpstore.filenames import LOCK, index_path
+from amqpstore.files import SPARE, Files, Lock, OsFiles
 from amqpstore.index import IndexReader, live_runs
 from amqpstore.keeper import DEFAULTS, Keeper, Options, compressor_of
 from amqpstore.log import Log
@@ -43,6 +45,7 @@ from amqpstore.queue import PagedFile, Placement, Queue
 from amqpstore.records import MAX_COUNT, Operation, OperationKind
 from amqpstore.recovery import Recovered
 from amqpstore.runs import Run, body_bytes
+from amqpstore.segments import Unread
 from amqpstore.space import Space
 from amqpstore.transaction import Transaction
 from amqpstore.transient import FIRST_TRANSIENT, TransientLog
@@ -89,7 +92,7 @@ class Store:
         self._transient.wipe()
         self._memory = Memory(options.memory_bytes, self._transient)
         self._log = Log(
-            backing.files,
+            backing.descriptors,
             backing.directory,
             store_id=backing.store_id,
             segment_bytes=options.segment_bytes,
@@ -108,6 +111,7 @@ class Store:
         self.prepared: dict[int, Prepared] = {}
         self._failure: DurabilityError | None = None
         self._is_closed = False
+        SPARE.fill()
         restore(self, is_unread=recovered.is_unread)
 
     @classmethod
@@ -309,13 +313,14 @@ class Store:
 
     def take(
         self, queue: Queue, limit: int, *, acked: bool = False, first_sequence: int = 0
-    ) -> Run | MessageDamagedError | None:
+    ) -> Run | Unread | None:
         """Take up to `limit` messages off the head of a queue; None where nothing is ready.
 
         With `first_sequence`, the first that have it or a later one. With `acked` they are done
         with at once. A run holds what came together, and of what is on disk about 1 MiB. A message
         that cannot be read is returned as the error that says why, once, and is in quarantine
-        from then on: the next start tries it again.
+        from then on: the next start tries it again. But where it is because there is no descriptor
+        or memory left (ReadLaterError) it stays ready, and is to be taken some time later.
         """
         run = self._remove(queue, limit, first_sequence)
         if not isinstance(run, Run):
@@ -340,7 +345,7 @@ class Store:
             file = queue.paged[0]
             try:
                 runs = self._runs_of(queue, file)
-            except (DamageError, OSError):
+            except (DamageError, OSError, MemoryError):
                 return None
             queue.paged_in(file, runs)
         if first_sequence:
@@ -351,7 +356,7 @@ class Store:
         if run.messages is None:
             # Some of those behind it come with it, as they are likely to be next.
             found = self._read_back(run, 0, min(run.count, _MOST_PEEKED))
-            if isinstance(found, MessageDamagedError):
+            if not isinstance(found, list):
                 return None
             run = self._cut(queue, run, 0, len(found))
             self._bring_back(run, found)
@@ -365,12 +370,10 @@ class Store:
                 if run.messages is not None:
                     return run.messages[place]
                 found = self._read_back(run, place, 1)
-                return None if isinstance(found, MessageDamagedError) else found[0]
+                return found[0] if isinstance(found, list) else None
         return None
 
-    def withdraw(
-        self, queue: Queue, limit: int, *, first_sequence: int = 0
-    ) -> Run | MessageDamagedError | None:
+    def withdraw(self, queue: Queue, limit: int, *, first_sequence: int = 0) -> Run | Unread | None:
         """As `take`, but nobody is handed the run: it does not count as delivered.
 
         It is then acked, by itself or in a transaction, or put back. After a crash before that
@@ -382,10 +385,14 @@ class Store:
         """As `withdraw`: what there is of `count` messages from a sequence on.
 
         Bodies are not read: a run has its messages only where they are in memory.
+        Raises: ReadLaterError; nothing is withdrawn then.
         """
         end = first_sequence + count
         for file in [one for one in queue.paged if one.first < end and first_sequence < one.end]:
-            if error := self._page_in(queue, file):
+            error = self._page_in(queue, file)
+            if isinstance(error, ReadLaterError):
+                raise error
+            if error:
                 _log.error("%s", error)
         runs = queue.ready.remove(first_sequence, count)
         for run in runs:
@@ -395,9 +402,7 @@ class Store:
             queue.watch((before,) if before else ())
         return runs + queue.quarantined.remove(first_sequence, count)
 
-    def withdraw_expired(
-        self, queue: Queue, now_ms: int, *, bodies: bool
-    ) -> Run | MessageDamagedError | None:
+    def withdraw_expired(self, queue: Queue, now_ms: int, *, bodies: bool) -> Run | Unread | None:
         """As `withdraw`: a run that expires by `now_ms`, the earliest; None where none does.
 
         Args: now_ms, since 1970; bodies, whether it needs its messages: otherwise they are not
@@ -458,7 +463,7 @@ class Store:
         place = 0
         while place < run.count:
             found = self._read_back(run, place, run.count - place)
-            if isinstance(found, MessageDamagedError):
+            if not isinstance(found, list):
                 _log.warning("1 message is left out: %s", found)
                 place += 1
             else:
@@ -488,7 +493,7 @@ class Store:
         place = 0
         while place < run.count:
             found = self._read_back(run, place, run.count - place)
-            if isinstance(found, MessageDamagedError):
+            if not isinstance(found, list):
                 _log.error("%s", found)
                 place += 1
             else:
@@ -503,7 +508,7 @@ class Store:
         total = counted = 0
         while counted < run.count:
             found = self._read_back(run, counted, run.count - counted)
-            if isinstance(found, MessageDamagedError):
+            if not isinstance(found, list):
                 counted += 1
             else:
                 counted += len(found)
@@ -536,13 +541,15 @@ class Store:
         return count
 
     def read_index(self, queue: Queue) -> None:
-        """Read all that is ready, but the bodies, into memory: to look at `queue.ready`."""
-        while queue.paged:
-            self._page_in(queue, queue.paged[0])
+        """Read all that is ready, but the bodies, into memory: to look at `queue.ready`.
 
-    def _remove(
-        self, queue: Queue, limit: int, first_sequence: int
-    ) -> Run | MessageDamagedError | None:
+        Raises: ReadLaterError.
+        """
+        while queue.paged:
+            if isinstance(error := self._page_in(queue, queue.paged[0]), ReadLaterError):
+                raise error
+
+    def _remove(self, queue: Queue, limit: int, first_sequence: int) -> Run | Unread | None:
         """Remove up to `limit` messages from what is ready, from a sequence on; with bodies."""
         ready = queue.ready
         if first_sequence:
@@ -573,11 +580,11 @@ class Store:
         queue.taken_bytes += run.held_bytes
         return run
 
-    def _remove_stored(
-        self, queue: Queue, run: Run, skipped: int, limit: int
-    ) -> Run | MessageDamagedError:
+    def _remove_stored(self, queue: Queue, run: Run, skipped: int, limit: int) -> Run | Unread:
         """Remove messages of a run that is on disk, behind the first `skipped`; with bodies."""
         found = self._read_back(run, skipped, min(limit, run.count - skipped))
+        if isinstance(found, ReadLaterError):
+            return found
         if isinstance(found, MessageDamagedError):
             run = self._cut(queue, run, skipped, 1)
             self._release_transient(run)
@@ -588,7 +595,7 @@ class Store:
         queue.taken_bytes += run.held_bytes
         return run
 
-    def _read_back(self, run: Run, skipped: int, count: int) -> list[Message] | MessageDamagedError:
+    def _read_back(self, run: Run, skipped: int, count: int) -> list[Message] | Unread:
         """Some, at least one, of the messages of a run that is on disk."""
         first_id = run.first_id + skipped
         log = self._transient if first_id >= FIRST_TRANSIENT else self._log
@@ -617,11 +624,14 @@ class Store:
         entries = self._index.entries(queue.id, state)
         return live_runs(entries, state, file.first, file.end)
 
-    def _page_in(self, queue: Queue, file: PagedFile) -> MessageDamagedError | None:
+    def _page_in(self, queue: Queue, file: PagedFile) -> Unread | None:
         """Have what is in an index file only in memory."""
         try:
             runs = self._runs_of(queue, file)
-        except (DamageError, OSError) as error:
+        except (DamageError, OSError, MemoryError) as error:
+            if is_shortage(error):
+                path = index_path(self.directory, queue.id, file.number)
+                return ReadLaterError(path, str(error) or "there is no memory")
             # Nothing is known of them but their number. The next start tries it again.
             queue.paged_in(file, [])
             queue.unreadable_count += file.live
@@ -655,6 +665,7 @@ class Store:
         Raises: DurabilityError, DamageError (a segment of compaction's, just written).
         """
         self._check_open()
+        SPARE.fill()
         with self._working():
             self._memory.settle(self._log.position.message_id)
             self._keeper.housekeep()

@@ -17,7 +17,7 @@ from amqpstore.errors import MessageDamagedError
 from amqpstore.filenames import TRANSIENT, segment_number
 from amqpstore.message import Message
 from amqpstore.records import MessageDecoder, encode_messages
-from amqpstore.segments import Segment
+from amqpstore.segments import Segment, Unread
 
 FIRST_TRANSIENT = 1 << 63
 """Ids from here on are of transient messages: no id in the log is as high."""
@@ -30,6 +30,7 @@ class TransientLog:
 
     def __init__(self, backing: Backing, segment_bytes: int) -> None:
         self._files = backing.files
+        self._descriptors = backing.descriptors
         self._directory = f"{backing.directory}/{TRANSIENT}"
         self._seed = backing.seed
         self._segment_bytes = segment_bytes
@@ -58,7 +59,7 @@ class TransientLog:
             messages, first_id, segment.number, buffers, lengths, seed=self._seed, batch=0
         )
         try:
-            segment.file().append(buffers)
+            segment.writer.append(buffers)
         except OSError:
             # How much of it is there is unknown: nothing is written behind it.
             segment.size = max(segment.size, self._segment_bytes)
@@ -69,7 +70,7 @@ class TransientLog:
         self._unread[segment.number] += len(messages)
         return first_id
 
-    def read(self, first_id: int, count: int) -> list[Message] | MessageDamagedError:
+    def read(self, first_id: int, count: int) -> list[Message] | Unread:
         """Some, at least one, of `count` messages of contiguous ids, until they are released."""
         segment = self._segment_of(first_id)
         if segment is None:
@@ -104,10 +105,12 @@ class TransientLog:
 
     def _start_segment(self) -> Segment:
         self._files.make_directory(self._directory)
+        if self._segments:
+            self._segments[-1].seal()
         number = self._next_number
         self._next_number += 1
         segment = Segment(
-            self._files, f"{self._directory}/{number:010}.segment", number, self._seed
+            self._descriptors, f"{self._directory}/{number:010}.segment", number, self._seed
         )
         segment.create()
         segment.first_id = segment.end_id = self._next_id

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import sys
 from importlib.metadata import version
 
@@ -13,6 +14,9 @@ from amqpstore import (
     StoreError,
     StoreLockedError,
 )
+from amqpstore.files import raise_descriptor_limit
+
+_log = logging.getLogger(__name__)
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
@@ -44,6 +48,8 @@ def run(arguments: argparse.Namespace) -> int:
         settings.data = arguments.data or settings.data
         settings.listen = arguments.listen or settings.listen
         logs.set_up(settings.log_level)
+        before, most = raise_descriptor_limit()
+        _log.debug("descriptors", extra={"before": before, "most": most})
         app.serve(settings, _print_ready)
     except (config.ConfigError, definitions.DefinitionsError) as error:
         return _fail(EXIT_USAGE, error)

@@ -12,7 +12,7 @@ import struct
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from amqpstore.errors import DiskFullError, MessageDamagedError
+from amqpstore.errors import DiskFullError, MessageDamagedError, ReadLaterError
 from amqpstore.message import Envelope, Message
 from amqpstore.prepared import Publish
 from amqpstore.queue import Placement, Queue
@@ -87,6 +87,8 @@ class History:
         if held.deleted:
             return
         while found := store.withdraw_expired(held, now_ms, bodies=False):
+            if isinstance(found, ReadLaterError):
+                break
             if isinstance(found, Run):
                 store.ack(held, found)
             else:
@@ -95,13 +97,19 @@ class History:
         while most is not None and (excess := held.ready_count - most) > 0:
             paged = held.is_head_paged
             first = held.paged[0].first if paged else held.ready.first.first_sequence
-            for run in store.withdraw_range(held, first, excess):
+            try:
+                runs = store.withdraw_range(held, first, excess)
+            except ReadLaterError as error:
+                _log.warning("history is too long: %s", error)
+                return
+            for run in runs:
                 store.ack(held, run)
 
     def browse(self, core: Core, first_ms: int, last_ms: int | None) -> Iterator[Consumed]:
         """What was consumed from `first_ms` to `last_ms`, both included; oldest first.
 
         Read as it is asked for: what is added or removed meanwhile may be met or not.
+        Raises: ReadLaterError.
         """
         sequence = 1
         while True:
@@ -122,6 +130,8 @@ class History:
         """Some messages from a sequence on, which stay there."""
         held = self.held
         while found := store.withdraw(held, _AT_ONCE, first_sequence=sequence):
+            if isinstance(found, ReadLaterError):
+                raise found
             if isinstance(found, MessageDamagedError):
                 _log.error("history is lost: %s", found)
                 continue

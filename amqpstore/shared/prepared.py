@@ -27,8 +27,8 @@ class SharedPrepared:
     def commit(self) -> None:
         """Do all of it: durable on return. Messages to queues that were deleted are dropped.
 
-        Raises: TransactionEndedError, if it is decided already; DiskFullError (it is undecided
-        then); StoreClosedError, DurabilityError, ForkedError.
+        Raises: TransactionEndedError, if it is decided already; DiskFullError, UndecidableError,
+        ReadLaterError (it is undecided then); StoreClosedError, DurabilityError, ForkedError.
         """
         core = self._core
         with core.locked() as store:
@@ -45,7 +45,7 @@ class SharedPrepared:
     def rollback(self) -> None:
         """Undo all of it: durable on return. What was received is ready again, redelivered.
 
-        Raises: as `commit`, but for DiskFullError.
+        Raises: as `commit`, but for those that leave it undecided.
         """
         with self._core.working() as store:
             for queue, run in self._prepared.rollback():

@@ -11,7 +11,6 @@ from typing import NamedTuple
 
 from amqpstore.errors import (
     ForkedError,
-    MessageDamagedError,
     NotInTransactionError,
     QueueNotFoundError,
     StoreClosedError,
@@ -95,7 +94,8 @@ class SharedTransaction:
         Args: timeout_s, how long it waits; None for ever.
         Raises: TimeoutError, nothing came, and the transaction goes on; QueueNotFoundError, also
         where the queue is deleted meanwhile; MessageDamagedError, once, where the first cannot be
-        read: it is in quarantine then. One behind others is only logged.
+        read: it is in quarantine then; ReadLaterError, where it cannot be read now. One behind
+        others is only logged.
         """
         if limit < 1:
             raise ValueError(f"a limit is 1 at least, not {limit}")
@@ -263,10 +263,13 @@ class SharedTransaction:
 
 
 def _take(store: Store, queue: Queue, limit: int) -> list[Run]:
-    """What is ready, up to a limit. Raises: MessageDamagedError, where it is the first."""
+    """What is ready, up to a limit.
+
+    Raises: MessageDamagedError, ReadLaterError, where it is the first.
+    """
     runs: list[Run] = []
     while limit and (found := store.take(queue, limit)):
-        if isinstance(found, MessageDamagedError):
+        if not isinstance(found, Run):
             if not runs:
                 raise found
             _log.error("%s", found)

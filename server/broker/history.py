@@ -13,7 +13,7 @@ from itertools import groupby
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
-from amqpstore import DiskFullError, Envelope, Message
+from amqpstore import DiskFullError, Envelope, Message, ReadLaterError
 from server.broker.label import Label
 from server.broker.queue import Queue, Taken
 from server.broker.settings import Settings
@@ -50,7 +50,15 @@ class ConsumedQueue(Queue):
             first = (
                 level.paged[0].first if level.is_head_paged else level.ready.first.first_sequence
             )
-            for run in self._store.withdraw_range(level, first, excess):
+            try:
+                runs = self._store.withdraw_range(level, first, excess)
+            except ReadLaterError as error:
+                # The next copy tries it again.
+                _log.warning(
+                    "history is too long", extra={"queue": self.name, "reason": str(error)}
+                )
+                return
+            for run in runs:
                 self._store.ack(level, run)
 
 

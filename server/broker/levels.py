@@ -11,7 +11,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import amqpstore
-from amqpstore import Message, MessageDamagedError, Run, Store
+from amqpstore import Message, Run, Store
+from amqpstore.segments import Unread
 
 
 class Levels:
@@ -95,7 +96,7 @@ class Levels:
 
     def take(
         self, limit: int, *, acked: bool, not_from: object = None
-    ) -> tuple[amqpstore.Queue, Run | MessageDamagedError] | None:
+    ) -> tuple[amqpstore.Queue, Run | Unread] | None:
         """A run off the head (see `Store.take`), of its level.
 
         Args: not_from, whose messages, that it gave back, are passed over.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from amqpstore import DiskFullError, Prepared, Publish
+from amqpstore import DiskFullError, Prepared, Publish, ReadLaterError, UndecidableError
 from server.broker.core import Core
 from server.broker.errors import ResourceExhaustedError
 from server.broker.label import label
@@ -29,10 +29,15 @@ class PreparedWork:
 
         Messages enter their queues only now: TTLs, delays and priorities are those of this time,
         and what goes beyond a length leaves at the head.
-        Raises: ResourceExhaustedError, when the disk is full; it is undecided then.
+        Raises: ResourceExhaustedError, when the disk is full or cannot be read; it is undecided
+        then.
         """
         prepared = self._prepared
-        plans = [plan for publish in prepared.publishes() if (plan := self._plan(publish))]
+        try:
+            publishes = prepared.publishes()
+        except (ReadLaterError, UndecidableError) as error:
+            raise ResourceExhaustedError(str(error)) from None
+        plans = [plan for publish in publishes if (plan := self._plan(publish))]
         for plan in plans:
             plan.expect()
         placed = [Publish(plan.placements, plan.messages, plan.label.priority) for plan in plans]

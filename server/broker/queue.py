@@ -14,7 +14,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import amqpstore
-from amqpstore import Envelope, Message, MessageDamagedError, Placement, Run
+from amqpstore import Envelope, Message, MessageDamagedError, Placement, ReadLaterError, Run
 from server.broker.core import Core
 from server.broker.dispatch import Dispatch
 from server.broker.errors import ResourceLockedError, SetAsideError
@@ -62,7 +62,7 @@ Bury = Callable[["Queue", Sequence[Taken], Reason], bool]
 argument says why (see `Reason`). Returns False where they had to be put back."""
 
 _RETRY_MS = 1000
-"""After that, what could not leave its queue for want of disk is tried again."""
+"""After that, what could not leave its queue, or be read, is tried again."""
 
 
 class Queue:
@@ -115,8 +115,8 @@ class Queue:
         self._ready_bytes = 0
         self._coming = self._coming_bytes = 0
         self._expiry = core.dates.timer(self._expire_due)
-        # After what could not leave for want of disk.
-        self._retry = core.timers.timer(self._expire_due)
+        # After what could not leave, or be read.
+        self._retry = core.timers.timer(self._try_again)
         self._unused = core.timers.timer(lambda: on_unused(self))
 
     def apply(self, settings: Settings) -> None:
@@ -326,6 +326,9 @@ class Queue:
             found := self.levels.take(limit, acked=ends, not_from=not_from)
         ):
             level, run = found
+            if isinstance(run, ReadLaterError):
+                self._read_later(run)
+                return None
             if isinstance(run, MessageDamagedError):
                 _log.error("message lost", extra={"queue": self.name, "reason": str(run)})
                 continue
@@ -441,6 +444,17 @@ class Queue:
         self._unused.set(0)
         self.waiting.dissolve()
 
+    def _read_later(self, error: ReadLaterError) -> None:
+        """What is at the head stays there: there is no descriptor or memory to read it."""
+        if not self._retry.due_ms:
+            extra = {"queue": self.name, "reason": str(error)}
+            _log.warning("messages wait: they cannot be read now", extra=extra)
+            self._retry.set(self._core.clock.monotonic_ms() + _RETRY_MS)
+
+    def _try_again(self) -> None:
+        self._drop_excess()
+        self._expire_due()
+
     def _left(self, run: Run) -> None:
         if self.settings.max_length_bytes is not None:
             self._ready_bytes -= run.held_bytes
@@ -470,6 +484,9 @@ class Queue:
             if excess <= 0:
                 break
             run = self._store.withdraw(level, min(excess, _DROPPED_AT_ONCE))
+            if isinstance(run, ReadLaterError):
+                self._read_later(run)
+                return
             if isinstance(run, Run):
                 dropped += run.count
                 self._left(run)
@@ -511,6 +528,10 @@ class Queue:
             if not 0 < next_ms <= now_ms:
                 break
             run = self._store.withdraw_expired(level, now_ms, bodies=self._needs_bodies)
+            if isinstance(run, ReadLaterError):
+                self._expiry.set(0)
+                self._read_later(run)
+                return False
             if isinstance(run, Run):
                 self._left(run)
                 if not self._send_away(Taken(level, run), Reason.EXPIRED):

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import pytest
 
-from amqpstore import MessageDamagedError, Options, Queue, Store, marker
+from amqpstore import MessageDamagedError, Options, Queue, Run, Store, marker
 from amqpstore.filenames import FIRST_COMPACTED, INDEX, index_key, segment_number
 from amqpstore.files import Files
 from amqpstore.records import Gap, Kind, Record, checksum_seed, scan
@@ -204,7 +204,7 @@ def drain(store: Store, queue: Queue) -> Taken:
         run = store.take(queue, 10, acked=True)
         if isinstance(run, MessageDamagedError):
             taken.damaged.append(run)
-        elif run is not None:
+        elif isinstance(run, Run):
             sequences = range(run.first_sequence, run.end)
             bodies = [message.body for message in run.messages or ()]
             taken.bodies.update(zip(sequences, bodies, strict=True))
@@ -298,7 +298,7 @@ def test_rot_that_comes_after_opening_is_named_when_it_is_read() -> None:
                 run = store.take(queue, 10)
                 if isinstance(run, MessageDamagedError):
                     damaged.append(run.message_id)
-                elif run is not None:
+                elif isinstance(run, Run):
                     bodies += [message.body for message in run.messages or ()]
             assert damaged in ([], [record.number])
             assert len(bodies) == len(before) - len(damaged)

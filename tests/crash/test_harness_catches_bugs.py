@@ -140,11 +140,11 @@ def write_without(*, datasync: bool = True, sync_directory: bool = True) -> Call
         try:
             if batch.starts_segment:
                 segment.create()
-            segment.file().append(batch.buffers)
+            segment.writer.append(batch.buffers)
             if datasync:
-                segment.file().datasync()
+                segment.writer.datasync()
             if batch.starts_segment and sync_directory:
-                self._files.sync_directory(f"{self._directory}/segments")
+                self._descriptors.files.sync_directory(f"{self._directory}/segments")
         except OSError as error:
             raise DurabilityError(segment.path, error) from error
 

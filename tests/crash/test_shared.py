@@ -222,7 +222,7 @@ TAKE = Store.take
 
 def is_told(store: Store) -> bool:
     """Whether the history has begun: a bug before it would break what it starts from."""
-    return cast("MemoryFiles", store.log._files).record is not None
+    return cast("MemoryFiles", store.log._descriptors.files).record is not None
 
 
 def sent_at_once(self: SharedTransaction, queue: str, messages: list[bytes]) -> None:

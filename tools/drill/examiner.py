@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-from amqpstore import MessageDamagedError, Options, Queue, Store, StoreError
+from amqpstore import MessageDamagedError, Options, Queue, ReadLaterError, Store, StoreError
 from amqpstore.worker import InlineWorker
 
 _COMMAND = (sys.executable, "-m", "tools.drill.examiner")
@@ -182,7 +182,7 @@ def _taken(store: Store, queue: Queue) -> Taken:
     taken = Taken(queue.ready_count)
     while queue.ready_count:
         run = store.take(queue, 100, acked=True)
-        if run is None:
+        if run is None or isinstance(run, ReadLaterError):
             break
         if isinstance(run, MessageDamagedError):
             continue

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 
-from amqpstore import Envelope, Message, MessageDamagedError, Queue, Run, Store
+from amqpstore import Envelope, Message, MessageDamagedError, Queue, ReadLaterError, Run, Store
 from amqpstore.log import Batch
 from tools.drill.memory_files import MemoryFiles
 from tools.drill.observation import observe, paged_runs
@@ -165,6 +165,9 @@ class Outside:
         if isinstance(run, MessageDamagedError):
             # Of messages whose index cannot be read no id is known.
             self.damaged.append(self._names.get(run.message_id, f"messages of {name}"))
+            return
+        if isinstance(run, ReadLaterError):
+            self.put_off.append(str(run))
             return
         if run is None:
             raise RuntimeError(f"nothing is ready in {name}, which said that something is")

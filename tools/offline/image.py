@@ -105,7 +105,7 @@ class StoreImage:
         self._exit = ExitStack()
         self._check_stranger()
         self._recovered, self.catalog_reason = recover_image(
-            Backing(files, directory, (self.store_id or uuid.UUID(int=0)).bytes, catalog),
+            Backing.of(files, directory, (self.store_id or uuid.UUID(int=0)).bytes, catalog),
             catalog,
             lambda: rebuilt_tables(
                 list(self._listing().segment_files()), self._listing().index_files()

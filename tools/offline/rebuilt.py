@@ -18,6 +18,7 @@ from typing import Any
 from amqpstore.accounts import Account, Accounts
 from amqpstore.catalog import Value
 from amqpstore.checkpoint import POSITION
+from amqpstore.descriptors import Descriptors
 from amqpstore.index import Bits, Entries, IndexState, contiguous, no_entries
 from amqpstore.log import Position
 from amqpstore.records import Gap, Kind, OperationKind, Record, decode_transaction
@@ -103,7 +104,7 @@ def _read_enqueues(segment: SegmentImage, enqueued: dict[int, Spans]) -> None:
 
 def _compacted_rows(segment: SegmentImage) -> tuple[Value, Value]:
     """Rows that say which messages are in a compacted segment, and where."""
-    table = Segment(segment.files, segment.path, segment.number, segment.seed)
+    table = Segment(Descriptors(segment.files), segment.path, segment.number, segment.seed)
     ids = array("Q")
     for found in segment.scan():
         if isinstance(found, Record) and found.kind == Kind.MESSAGE:

@@ -16,6 +16,7 @@ from amqpstore.accounts import Account
 from amqpstore.catalog import Change, LmdbCatalog
 from amqpstore.checkpoint import POSITION, Marks, index_key_of
 from amqpstore.definitions import copy_of, write_copy
+from amqpstore.descriptors import Descriptors
 from amqpstore.expiry import earliest
 from amqpstore.filenames import (
     CATALOG,
@@ -105,7 +106,7 @@ class Builder:
     def _keep(self, segment: SegmentFacts) -> None:
         """The rows of a segment that stays as it is."""
         path = segment_path(self._facts.directory, segment.number)
-        table = Segment(ReadOnlyFiles(), path, segment.number, self._facts.seed)
+        table = Segment(Descriptors(ReadOnlyFiles()), path, segment.number, self._facts.seed)
         file = ReadOnlyFiles().open(path)
         try:
             for found in scan_file(file, segment.end, segment.number, self._facts.seed):
@@ -125,9 +126,9 @@ class Builder:
     def _rewrite(self, rewrite: Rewrite) -> None:
         """A new segment, with the live messages of others."""
         path = segment_path(self._to, rewrite.number)
-        table = Segment(self._files, path, rewrite.number, self._facts.seed)
+        table = Segment(Descriptors(self._files), path, rewrite.number, self._facts.seed)
         table.create()
-        file = table.file()
+        file = table.writer
         buffers = [self._header(rewrite.number)]
         waiting_bytes = size = len(buffers[0])
         ids, sizes = array("Q"), array("I")

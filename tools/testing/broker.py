@@ -21,7 +21,7 @@ import msgspec
 import trio
 import trio.testing
 
-from amqpstore import DurabilityError, Options, Run, Store
+from amqpstore import DurabilityError, Options, ReadLaterError, Run, Store
 from amqpstore.recovery import RecoveryReport
 from amqpstore.worker import InlineWorker
 from server.app import App, listen
@@ -325,6 +325,8 @@ class MemoryBroker:
         for level in self._app.broker.vhost(vhost).queue(name).levels:
             runs = []
             while (run := self._store.withdraw(level, _READ_AT_ONCE)) is not None:
+                if isinstance(run, ReadLaterError):
+                    break
                 if isinstance(run, Run):
                     runs.append(run)
                     bodies += [message.body for message in run.messages or ()]

@@ -14,7 +14,7 @@ from amqpstore.expiry import ExpiryHeap, earliest
 from amqpstore.index import IndexState
 from amqpstore.queue import PagedFile
 from amqpstore.runs import ReadyList
-from amqpstore.segments import Segment
+from amqpstore.segments import Segment, Unread
 from tests.unit.engine.stores import (
     TRANSIENT,
     Disk,
@@ -227,7 +227,7 @@ def test_without_bodies_no_message_is_read(
     read_ids: list[int] = []
     read_segment = Segment.read
 
-    def noted(self: Segment, first_id: int, *args: Any) -> list[Message] | MessageDamagedError:
+    def noted(self: Segment, first_id: int, *args: Any) -> list[Message] | Unread:
         read_ids.append(first_id)
         return read_segment(self, first_id, *args)
 

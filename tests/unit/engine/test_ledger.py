@@ -70,7 +70,7 @@ class Subject:
     def __init__(self, directory: str) -> None:
         for name in ("segments", "index"):
             os.mkdir(os.path.join(directory, name))
-        self.backing = Backing(OsFiles(), directory, STORE_ID, RowsCatalog())
+        self.backing = Backing.of(OsFiles(), directory, STORE_ID, RowsCatalog())
         self.reader = IndexReader(self.backing.files, directory, self.backing.seed)
         self.ledger = Ledger(Accounts([]), (), self.reader)
         self.writer = IndexWriter(self.backing.files, directory, self.backing.seed)

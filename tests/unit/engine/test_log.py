@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from amqpstore import DurabilityError, Message, MessageDamagedError
+from amqpstore.descriptors import Descriptors
 from amqpstore.filenames import SEGMENTS, segment_path
 from amqpstore.log import Log
 from amqpstore.records import (
@@ -36,7 +37,13 @@ def log(tmp_path: Path, files: FailingFiles) -> Log:
 
 def new_log(directory: Path, files: FailingFiles, segment_bytes: int = 1 << 20) -> Log:
     (directory / SEGMENTS).mkdir()
-    return Log(files, str(directory), store_id=STORE_ID, segment_bytes=segment_bytes, segments=[])
+    return Log(
+        Descriptors(files),
+        str(directory),
+        store_id=STORE_ID,
+        segment_bytes=segment_bytes,
+        segments=[],
+    )
 
 
 def sync(log: Log) -> None:
@@ -277,7 +284,7 @@ def test_durable_messages_are_read_back_some_at_a_time(tmp_path: Path, files: Fa
     found: list[Message] = []
     while len(found) < len(written):
         some = log.read(len(found) + 1, len(written) - len(found))
-        assert not isinstance(some, MessageDamagedError)
+        assert isinstance(some, list)
         assert some
         found += some
     assert [message.body for message in found] == written
@@ -290,13 +297,13 @@ def test_one_read_is_about_a_mebibyte(log: Log) -> None:
     publish(log, *[b"x" * 100_000] * 40)
     sync(log)
     some = log.read(1, 40)
-    assert not isinstance(some, MessageDamagedError)
+    assert isinstance(some, list)
     assert 10 <= len(some) <= 12
     # And never less than a message, however long.
     publish(log, b"y" * 3_000_000, b"z", first_sequence=41)
     sync(log)
     some = log.read(41, 2)
-    assert not isinstance(some, MessageDamagedError)
+    assert isinstance(some, list)
     assert [len(message.body) for message in some] == [3_000_000]
 
 

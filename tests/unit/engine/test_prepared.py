@@ -4,7 +4,15 @@ from pathlib import Path
 
 import pytest
 
-from amqpstore import Placement, Prepared, Publish, Run, Store, TransactionEndedError
+from amqpstore import (
+    Placement,
+    Prepared,
+    Publish,
+    Run,
+    Store,
+    TransactionEndedError,
+    UndecidableError,
+)
 from tests.unit.engine.stores import (
     TRANSIENT,
     Disk,
@@ -196,7 +204,8 @@ def test_transient_messages_of_it_last_as_long_as_the_process(disk: Disk) -> Non
         store.abandon()
 
 
-def test_a_message_of_it_that_cannot_be_read_costs_no_other(disk: Disk) -> None:
+def test_where_a_message_of_it_is_damaged_it_can_only_be_rolled_back(disk: Disk) -> None:
+    """Without that message it would be half of a transaction."""
     store = prepared_store(disk)
     store = restarted(disk, store)
     store.abandon()
@@ -204,7 +213,10 @@ def test_a_message_of_it_that_cannot_be_read_costs_no_other(disk: Disk) -> None:
     disk.flip(1, content.index(b"two"))
     store = disk.open()
     prepared = only(store)
-    prepared.commit(prepared.publishes())
-    store.sync()
-    assert drain(store, queue_named(store, "target")) == [b"one"]
+    for _ in range(2):
+        with pytest.raises(UndecidableError, match="1 of its messages cannot be read"):
+            prepared.commit(prepared.publishes())
+    prepared.rollback()
+    assert store.prepared == {}
+    assert drain(store, queue_named(store, "target")) == []
     store.abandon()

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable
 
-from amqpstore import Envelope, Message, MessageDamagedError, Options, Queue, Store
+from amqpstore import Envelope, Message, Options, Queue, Store, StoreError
 from tools.bench.histogram import Histogram
 from tools.bench.store.commits import Commits
 from tools.bench.store.job import Figures, Job, Tell
@@ -227,9 +227,9 @@ def churn(job: Job, tell: Tell) -> Figures:
 
 
 def _take(store: Store, queue: Queue, limit: int) -> int:
-    """Take some messages and ack them; returns how many. Raises: MessageDamagedError."""
+    """Take some messages and ack them; returns how many. Raises: StoreError."""
     run = store.take(queue, limit)
-    if isinstance(run, MessageDamagedError):
+    if isinstance(run, StoreError):
         raise run
     if run is None:
         return 0

@@ -13,7 +13,7 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from amqpstore import Envelope, Message, MessageDamagedError, Queue, Store
+from amqpstore import Envelope, Message, MessageDamagedError, Queue, ReadLaterError, Store
 from amqpstore.clock import SimulatedClock
 from tools.drill.invariants import Fault, reported_damage
 from tools.drill.memory_files import MemoryFiles
@@ -147,7 +147,7 @@ def _expire(world: _World) -> tuple[str, list[Fault]]:
     now_ms = world.clock.wall_ms()
     count = 0
     while run := world.store.withdraw_expired(world.queue, now_ms, bodies=True):
-        if isinstance(run, MessageDamagedError):
+        if isinstance(run, MessageDamagedError | ReadLaterError):
             return "expired", [("I1", f"an expired message cannot be read: {run}")]
         for message in run.messages or ():
             count += 1
