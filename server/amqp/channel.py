@@ -84,7 +84,7 @@ class AmqpChannel:
         broker = self._broker
         for label, messages in self._connection.labels.messages(publishes, broker.reply_to):
             if access.has_topics:
-                self._topology.check_topic("write", publish.exchange, publish.routing_key)
+                self._topology.check_topic("write", publish.exchange, *label.address[1])
             broker.publish(label, messages, flags)
 
     def ack(self, acks: Acks) -> None:

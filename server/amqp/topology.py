@@ -9,6 +9,8 @@ from typing import Any
 
 from server.amqp.arguments import plain, queue_arguments
 from server.broker.exchanges.base import Exchange
+from server.broker.exchanges.delayed import TYPE_ARGUMENT as DELAYED
+from server.broker.exchanges.topic import TopicExchange
 from server.broker.held import REPLY_TO
 from server.broker.names import without_line_ends
 from server.broker.permissions import Access
@@ -76,11 +78,12 @@ class Topology:
             raise NotFound("no previously declared queue")
         return name or self._last_queue
 
-    def check_topic(self, permission: str, exchange: str, routing_key: str) -> None:
-        """Raises: AccessRefusedError, where the user may not use the key with a topic exchange."""
+    def check_topic(self, permission: str, exchange: str, *routing_keys: str) -> None:
+        """Raises: AccessRefusedError, where the user may not use a key with a topic exchange."""
         found = self._vhost.exchanges.get(exchange)
-        if found is not None and found.type == "topic":
-            self._access.check_topic(permission, exchange, routing_key)
+        if found is not None and TopicExchange.type in (found.type, found.arguments.get(DELAYED)):
+            for key in routing_keys:
+                self._access.check_topic(permission, exchange, key)
 
     def check_replay(self, name: str) -> None:
         """Make sure that the user may have the history of a queue put in queues.
@@ -102,9 +105,10 @@ class Topology:
         else:
             access.check("configure", "exchange", method.exchange)
             arguments = plain(method.arguments)
-            if alternate := arguments.get("alternate-exchange"):
+            # The empty name is the default exchange's, and takes its permission like any other.
+            if isinstance(alternate := arguments.get("alternate-exchange"), str):
                 access.check("read", "exchange", method.exchange)
-                access.check("write", "exchange", str(alternate))
+                access.check("write", "exchange", alternate)
             vhost.declare_exchange(
                 method.exchange,
                 method.type,
@@ -162,9 +166,9 @@ class Topology:
         else:
             access.check("configure", "queue", method.queue or _SERVER_NAMED)
             arguments = queue_arguments(method.arguments)
-            if dead_letter_exchange := arguments.get("x-dead-letter-exchange"):
-                access.check("read", "queue", method.queue)
-                access.check("write", "exchange", str(dead_letter_exchange))
+            if isinstance(dead_letters := arguments.get("x-dead-letter-exchange"), str):
+                access.check("read", "queue", method.queue or _SERVER_NAMED)
+                access.check("write", "exchange", dead_letters)
             queue = vhost.declare_queue(
                 method.queue,
                 durable=method.durable,

@@ -8,7 +8,7 @@ from server.broker.errors import AccessRefusedError
 from server.broker.permissions import ALL, Access
 from server.protocol import methods
 from server.protocol.content import BasicProperties, encode_content_header, encode_properties
-from server.protocol.frames import method_frame
+from server.protocol.frames import header_frame, method_frame
 from server.protocol.methods import Method
 from tests.fuzz.simulated import USER, SimulatedClient, SimulatedServer
 
@@ -130,6 +130,12 @@ MATRIX: dict[str, tuple[Method, list[tuple[str, str]]]] = {
         methods.ExchangeDeclare(exchange="new", type="fanout", arguments=ALTERNATE),
         [("configure", "new"), ("write", "alt"), ("read", "new")],
     ),
+    "exchange.declare with the default exchange as alternate": (
+        methods.ExchangeDeclare(
+            exchange="new", type="fanout", arguments={**ALTERNATE, "alternate-exchange": ""}
+        ),
+        [("configure", "new"), ("write", "amq.default"), ("read", "new")],
+    ),
     "exchange.delete": (methods.ExchangeDelete(exchange="e"), [("configure", "e")]),
     "exchange.bind": (
         methods.ExchangeBind(destination="e2", source="e", routing_key=""),
@@ -143,6 +149,14 @@ MATRIX: dict[str, tuple[Method, list[tuple[str, str]]]] = {
     "queue.declare with dead letters": (
         methods.QueueDeclare(queue="new", arguments=DEAD_LETTERS),
         [("configure", "new"), ("write", "dlx"), ("read", "new")],
+    ),
+    "queue.declare with dead letters to the default exchange": (
+        methods.QueueDeclare(queue="new", arguments={**DEAD_LETTERS, "x-dead-letter-exchange": ""}),
+        [("configure", "new"), ("write", "amq.default"), ("read", "new")],
+    ),
+    "queue.declare with dead letters, of a queue that the server names": (
+        methods.QueueDeclare(queue="", arguments=DEAD_LETTERS),
+        [("configure", "amq.gen-"), ("write", "dlx"), ("read", "amq.gen-")],
     ),
     "queue.delete": (methods.QueueDelete(queue="q"), [("configure", "q")]),
     "queue.bind": (
@@ -229,3 +243,35 @@ def test_a_passive_declare_needs_any_permission(method: Method, permission: str)
 )
 def test_a_name_is_checked_as_it_is_without_line_ends(method: Method) -> None:
     assert is_refused(method, {**ALL, "configure": "^(?!secret)"})
+
+
+@pytest.mark.parametrize("kind", ["topic", "x-delayed-message"])
+@pytest.mark.parametrize(
+    ("key", "headers", "refused"),
+    [
+        ("guest.a", {}, False),
+        ("other.a", {}, True),
+        ("guest.a", {"CC": ["guest.b"], "BCC": ["guest.c"]}, False),
+        ("guest.a", {"CC": ["guest.b", "other.a"]}, True),
+        ("guest.a", {"BCC": ["other.a"]}, True),
+    ],
+)
+def test_every_routing_key_is_checked_at_a_topic_exchange(
+    kind: str, key: str, headers: dict[str, Any], refused: bool
+) -> None:
+    with SimulatedServer() as server:
+        owner = SimulatedClient.opened(server, channels=1)
+        arguments: dict[str, Any] = {"x-delayed-type": "topic"} if kind != "topic" else {}
+        owner.ask(1, methods.ExchangeDeclare(exchange="e", type=kind, arguments=arguments))
+        topic = {"e": {"write": "^{username}[.]", "read": ".*"}}
+        server.broker.define_permissions(USER, "/", {**ALL, "topic": topic})
+        client = SimulatedClient.opened(server, channels=1)
+        properties = encode_properties(BasicProperties(headers=headers))
+        publish = methods.BasicPublish(exchange="e", routing_key=key)
+        header = header_frame(1, encode_content_header(60, 0, properties))
+        client.send(method_frame(1, publish.encode()) + header)
+        assert bool(client.answers) == refused
+        if refused:
+            (answer,) = client.answers
+            assert isinstance(answer.method, methods.ChannelClose)
+            assert answer.method.reply_code == 403
