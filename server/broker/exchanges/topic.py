@@ -3,9 +3,9 @@
 Words are what stands between dots. In a binding key the word `*` stands for exactly one word and
 `#` for zero or more. An empty word counts, so "a..b" has three; the empty key has none.
 
-The patterns share a trie, and a key is matched one word at a time against the set of all nodes
-that the words before it lead to. A node is in that set once, however many ways lead there, so the
-work is bounded by words x nodes, whatever the wildcards.
+A pattern without wildcards is looked up as it is. The others stand together with those that begin
+with the same words, up to the first wildcard: so a key is matched against no others than those, and
+against all of them at once (see `topic_patterns`).
 """
 
 from __future__ import annotations
@@ -13,14 +13,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from server.broker.exchanges.base import Binding, Exchange
+from server.broker.errors import PreconditionFailedError
+from server.broker.exchanges.base import Binding, Destinations, Exchange
+from server.broker.exchanges.topic_patterns import ANY_WORDS, ONE_WORD, Pattern, Patterns
 from server.protocol.content import BasicProperties
 
 if TYPE_CHECKING:
     from server.broker.queue import Queue
 
-_ONE_WORD = "*"
-_ANY_WORDS = "#"
+MAX_WORDS = 128
+"""Of a binding key. A routing key may have as many as fit into its 255 bytes."""
 
 
 class TopicExchange(Exchange):
@@ -30,67 +32,58 @@ class TopicExchange(Exchange):
 
     def __init__(self, name: str, **properties: Any) -> None:
         super().__init__(name, **properties)
-        self._root = _Node(keeps_words=False)
+        self._exact: dict[str, Destinations] = {}
+        self._patterns: dict[str, Patterns] = {}
+        """By the words in front of the first wildcard, with a dot behind each."""
 
     def route(self, routing_key: str, properties: BasicProperties) -> Iterable[Queue | Exchange]:  # noqa: ARG002
-        # Dictionaries for their order: a set's would differ from run to run.
-        reached = {self._root: None}
-        _add_empty_matches(reached)
-        for word in _words(routing_key):
-            following: dict[_Node, None] = {}
-            for node in reached:
-                if node.keeps_words:
-                    following[node] = None
-                for step in (word, _ONE_WORD):
-                    if child := node.children.get(step):
-                        following[child] = None
-            _add_empty_matches(following)
-            reached = following
-        return [destination for node in reached for destination in node.destinations]
+        found = list(self._exact.get(routing_key, ()))
+        if not self._patterns:
+            return found
+        words = _words(routing_key)
+        beginning = ""
+        for place in range(len(words) + 1):
+            if patterns := self._patterns.get(beginning):
+                found += patterns.match(words[place:])
+            if place < len(words):
+                beginning += words[place] + "."
+        return found
 
     def _add(self, binding: Binding) -> None:
-        node = self._root
-        for word in _words(binding.routing_key):
-            child = node.children.get(word)
-            if child is None:
-                child = node.children[word] = _Node(keeps_words=word == _ANY_WORDS)
-            node = child
-        node.destinations.append(binding.destination)
+        key = binding.routing_key
+        words = _words(key)
+        if len(words) > MAX_WORDS:
+            raise PreconditionFailedError(
+                f"invalid binding key '{key}' for topic exchange '{self.name}': it has "
+                f"{len(words)} words, and may have {MAX_WORDS}"
+            )
+        beginning, pattern = _split(words)
+        if pattern is None:
+            self._exact.setdefault(key, Destinations()).add(binding.destination)
+        else:
+            self._patterns.setdefault(beginning, Patterns()).add(pattern, binding.destination)
 
     def _remove(self, binding: Binding) -> None:
-        node = self._root
-        path = []
-        for word in _words(binding.routing_key):
-            path.append((node, word))
-            node = node.children[word]
-        node.destinations.remove(binding.destination)
-        for parent, word in reversed(path):
-            if node.destinations or node.children:
-                return
-            del parent.children[word]
-            node = parent
-
-
-class _Node:
-    """What a binding key's first words lead to. `keeps_words` where the last of them is `#`."""
-
-    __slots__ = ("children", "destinations", "keeps_words")
-
-    def __init__(self, *, keeps_words: bool) -> None:
-        self.keeps_words = keeps_words
-        self.children: dict[str, _Node] = {}
-        self.destinations: list[Queue | Exchange] = []
+        key = binding.routing_key
+        beginning, pattern = _split(_words(key))
+        if pattern is None:
+            self._exact[key].remove(binding.destination)
+            if not self._exact[key]:
+                del self._exact[key]
+        else:
+            patterns = self._patterns[beginning]
+            patterns.remove(pattern, binding.destination)
+            if not patterns:
+                del self._patterns[beginning]
 
 
 def _words(key: str) -> list[str]:
     return key.split(".") if key else []
 
 
-def _add_empty_matches(nodes: dict[_Node, None]) -> None:
-    """Add the nodes that a `#` for zero words leads to from these, and from those in turn."""
-    found = list(nodes)
-    while found:
-        child = found.pop().children.get(_ANY_WORDS)
-        if child and child not in nodes:
-            nodes[child] = None
-            found.append(child)
+def _split(words: list[str]) -> tuple[str, Pattern | None]:
+    """The words in front of the first wildcard, and the pattern from there; None without one."""
+    first = next((place for place, word in enumerate(words) if word in (ONE_WORD, ANY_WORDS)), None)
+    if first is None:
+        return "", None
+    return "".join([f"{word}." for word in words[:first]]), Pattern.of(words[first:])

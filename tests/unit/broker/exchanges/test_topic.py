@@ -1,6 +1,5 @@
 """The topic exchange: the words' rules, against a plain matcher, and how much work it may take."""
 
-from collections.abc import Iterator
 from random import Random
 from typing import Any
 
@@ -8,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from server.broker.errors import PreconditionFailedError
 from server.broker.exchanges.topic import TopicExchange
 from tests.unit.broker.exchanges.made import bind, destination, made, routed
 
@@ -84,7 +84,7 @@ def test_empty_words_count(pattern: str, matching: list[str], others: list[str])
 
 @unhurried
 @given(patterns=st.lists(keys, max_size=6, unique=True), key=keys)
-def test_the_trie_matches_what_a_plain_matcher_does(patterns: list[str], key: str) -> None:
+def test_it_matches_what_a_plain_matcher_does(patterns: list[str], key: str) -> None:
     exchange = made(TopicExchange)
     for pattern in patterns:
         bind(exchange, destination(pattern), pattern)
@@ -110,17 +110,10 @@ def test_bindings_come_and_go_and_leave_nothing_behind(
     for key in tried:
         expected = {str(number) for pattern, number in bound if plainly_matches(pattern, key)}
         assert routed(exchange, key) == sorted(expected)
-    assert trie_size(exchange) == 1 + len(
-        {
-            tuple(pattern.split(".")[:length])
-            for pattern, _ in bound
-            for length in range(1, len(pattern.split(".")) + 1)
-            if pattern
-        }
-    )
+    assert bit_count(exchange) <= 2 * sum(len(pattern.split(".")) + 1 for pattern, _ in bound)
     for binding in bound.values():
         assert exchange.unbind(binding)
-    assert trie_size(exchange) == 1
+    assert is_empty(exchange)
 
 
 def test_a_destination_with_two_bindings_keeps_the_one_that_is_left() -> None:
@@ -145,28 +138,58 @@ def test_a_destination_with_two_bindings_keeps_the_one_that_is_left() -> None:
     ids=["four", "any", "any-one", "any-word", "staircase", "thicket"],
 )
 @pytest.mark.parametrize("key", [".".join("a" * 128), "." * 254], ids=["words", "empty"])
-def test_work_is_bounded_by_words_times_nodes(patterns: list[str], key: str) -> None:
+def test_work_is_bounded_by_words_times_bits(patterns: list[str], key: str) -> None:
     """No combinatorial blow-up, whatever the wildcards."""
     exchange = made(TopicExchange)
     for number, pattern in enumerate(patterns):
         bind(exchange, destination(str(number)), pattern)
-    lookups: list[str] = []
-    for node in trie_nodes(exchange):
-        node.children = CountedChildren(node.children, lookups)
     assert routed(exchange, key) == sorted(
         str(number) for number, pattern in enumerate(patterns) if plainly_matches(pattern, key)
     )
-    assert 0 < len(lookups) <= 3 * trie_size(exchange) * (key.count(".") + 2)
+    assert bit_count(exchange) <= sum(len(pattern.split(".")) + 1 for pattern in patterns)
 
 
-def test_a_key_with_as_many_words_as_fit_needs_no_recursion() -> None:
+def test_many_patterns_come_and_go() -> None:
+    """More than stand in one block of bits, half of which are removed again."""
+    exchange = made(TopicExchange)
+    patterns = sorted({".".join(Random(n).choices("ab*#", k=20)) for n in range(2000)})
+    bound = {one: bind(exchange, destination(one), one) for one in patterns}
+    before = bit_count(exchange)
+    for pattern in patterns[::2]:
+        assert exchange.unbind(bound[pattern])
+    for pattern in patterns[: len(patterns) // 2 : 3]:
+        exchange.unbind(bound[pattern])
+    left = [binding.routing_key for binding in exchange.bindings]
+    for key in ("a.b.a.a.b.b.a.b.a.a.a.b.b.a.b.a.a.a.b.a", "b.b.b", ".".join("a" * 40)):
+        assert routed(exchange, key) == [one for one in left if plainly_matches(one, key)]
+    assert bit_count(exchange) < before
+    for binding in exchange.bindings:
+        exchange.unbind(binding)
+    assert is_empty(exchange)
+
+
+def test_bindings_that_match_alike_share_their_bits() -> None:
+    exchange = made(TopicExchange)
+    for pattern in ("a.#.*.#.*.b", "a.*.*.#.b", "a.*.#.#.*.b"):
+        bind(exchange, destination(pattern), pattern)
+    assert len(routed(exchange, "a.x.y.z.b")) == 3
+    assert bit_count(exchange) == 4
+
+
+def test_a_binding_key_may_have_128_words() -> None:
+    exchange = made(TopicExchange)
+    bind(exchange, destination("there"), ".".join("#" * 128))
+    with pytest.raises(PreconditionFailedError, match="it has 129 words, and may have 128"):
+        bind(exchange, destination("there"), ".".join("a" * 129))
+    assert len(exchange.bindings) == 1
+
+
+def test_a_routing_key_may_have_as_many_words_as_fit() -> None:
     """255 bytes on the wire; a name from elsewhere may be longer."""
     exchange = made(TopicExchange)
-    long = "." * 100_000
-    binding = bind(exchange, destination("long"), long)
-    assert routed(exchange, long) == ["long"]
-    assert exchange.unbind(binding)
-    assert trie_size(exchange) == 1
+    bind(exchange, destination("there"), "#.b.*.#")
+    assert routed(exchange, "." * 255) == []
+    assert routed(exchange, "." * 2000 + "b" + "." * 2000) == ["there"]
 
 
 def plainly_matches(pattern: str, key: str) -> bool:
@@ -184,25 +207,11 @@ def plainly_matches(pattern: str, key: str) -> bool:
     return row[-1]
 
 
-def trie_nodes(exchange: TopicExchange) -> Iterator[Any]:
-    found = [exchange._root]
-    while found:
-        node = found.pop()
-        yield node
-        found += node.children.values()
+def bit_count(exchange: TopicExchange) -> int:
+    """States that a key is matched against, over all beginnings."""
+    blocks = [block for patterns in exchange._patterns.values() for block in patterns._blocks]
+    return sum(block._bit_count for block in blocks)
 
 
-def trie_size(exchange: TopicExchange) -> int:
-    return sum(1 for _ in trie_nodes(exchange))
-
-
-class CountedChildren(dict[str, Any]):
-    """A node's children, with each look at them noted."""
-
-    def __init__(self, children: dict[str, Any], lookups: list[str]) -> None:
-        super().__init__(children)
-        self._lookups = lookups
-
-    def get(self, word: str, default: Any = None) -> Any:
-        self._lookups.append(word)
-        return super().get(word, default)
+def is_empty(exchange: TopicExchange) -> bool:
+    return not exchange._exact and not exchange._patterns
