@@ -144,7 +144,7 @@ class App:
         self._definitions = config.definitions
         if definitions is not None:
             for user in definitions.users:
-                self.users.define(user.name, self._hash(user))
+                self.users.define(user.name, self._user_row(user))
             apply_definitions(definitions, self.broker)
         if self.users.is_empty:
             # In this order: a user without permissions would stay one after a crash in between.
@@ -196,16 +196,18 @@ class App:
             _log.error("definitions not read", extra={"reason": str(error)})
             return
         for user in definitions.users:
-            row = await trio.to_thread.run_sync(self._hash, user)
+            row = await trio.to_thread.run_sync(self._user_row, user)
             self.users.define(user.name, row)
         apply_definitions(definitions, self.broker)
         self._turn.wake()
         _log.info("definitions read", extra={"file": self._definitions})
 
-    def _hash(self, user: User) -> dict[str, Any]:
+    def _user_row(self, user: User) -> dict[str, Any]:
         if user.password is not None:
-            return self.users.hashed(user.password.encode())
-        return self.users.imported(user.password_hash or b"", user.hashing_algorithm)
+            row = self.users.hashed(user.password.encode())
+        else:
+            row = self.users.imported(user.password_hash or b"", user.hashing_algorithm)
+        return {**row, "tags": user.tags}
 
     async def _accept(self, listener: socket.socket, clients: trio.Nursery) -> None:
         with listener:

@@ -53,6 +53,7 @@ class SocketConnection:
             limits,
             peer=f"{self.host}:{address[1]}",
             product=product,
+            may_impersonate=users.may_impersonate,
             on_output=self._has_output,
             now=trio.current_time(),
         )

@@ -45,7 +45,7 @@ class Users:
         return not self._rows
 
     def define(self, user: str, row: dict[str, Any]) -> None:
-        """Have a user with a hash, of `hashed` or `imported`. Durable on return."""
+        """Have a user with a hash, of `hashed` or `imported`, and `tags`. Durable on return."""
         self._store.define([Change("users", user, row)])
         self._rows[user] = row
         self._verified.pop(user, None)
@@ -61,6 +61,10 @@ class Users:
         An empty one is of a user who cannot log in with a password.
         """
         return {"algorithm": algorithm, "hash": password_hash}
+
+    def may_impersonate(self, user: str) -> bool:
+        """Whether a user may publish in the name of others: the tag of RabbitMQ's that says so."""
+        return "impersonator" in self._rows.get(user, {}).get("tags", ())
 
     def is_known(self, user: str, password: bytes) -> bool:
         """Whether the login was right before; otherwise it takes `check` to tell."""

@@ -61,9 +61,9 @@ class Limits:
 class Connection:
     """The server's side of one connection.
 
-    Args: peer, what the log calls the client; product, what the server calls itself; on_output,
-    called when the outbox stops being empty; now, seconds on the clock that `receive` and `tick`
-    are given too.
+    Args: peer, what the log calls the client; product, what the server calls itself;
+    may_impersonate, whether a user may publish in the name of others; on_output, called when the
+    outbox stops being empty; now, seconds on the clock that `receive` and `tick` are given too.
     """
 
     def __init__(
@@ -73,6 +73,7 @@ class Connection:
         *,
         peer: str,
         product: Product,
+        may_impersonate: Callable[[str], bool],
         on_output: Callable[[], None],
         now: float,
     ) -> None:
@@ -92,6 +93,7 @@ class Connection:
         self._broker = broker
         self._limits = limits
         self._product = product
+        self._may_impersonate = may_impersonate
         self._state: State | None = None
         self._header = b""
         self._handshake = Handshake()
@@ -176,7 +178,7 @@ class Connection:
             return
         if granted:
             self._user = login.user
-            self._labels = Labels(login.user)
+            self._labels = Labels(login.user, self._may_impersonate)
             self._state = State.TUNING
             self._send(
                 methods.ConnectionTune(

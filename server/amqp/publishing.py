@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from amqpstore import Message
 from server.broker.errors import BrokerError
@@ -18,11 +18,13 @@ _CACHED_LABELS = 1024
 class Labels:
     """The labels of one connection's publishes, by exchange, routing key and properties.
 
-    Args: user, who is logged in: the only user-id that a message may claim.
+    Args: user, who is logged in: the only user-id that a message may claim, but for a user of whom
+    `may_impersonate` says otherwise.
     """
 
-    def __init__(self, user: str) -> None:
+    def __init__(self, user: str, may_impersonate: Callable[[str], bool]) -> None:
         self._user = user
+        self._may_impersonate = may_impersonate
         self._labels: dict[tuple[str, str, bytes, str], Label] = {}
 
     def messages(
@@ -67,7 +69,8 @@ class Labels:
     def _new(self, exchange: str, routing_key: str, raw: bytes, reply_to: str) -> Label:
         """Raises: PreconditionFailed (a wrong user-id or reply-to), PreconditionFailedError."""
         properties = decode_properties(raw)
-        if properties.user_id is not None and properties.user_id != self._user:
+        is_foreign = properties.user_id not in (None, self._user)
+        if is_foreign and not self._may_impersonate(self._user):
             raise PreconditionFailed(
                 f"user_id property set to '{properties.user_id}' but authenticated user was "
                 f"'{self._user}'"
@@ -78,6 +81,8 @@ class Labels:
                 raise PreconditionFailed("fast reply consumer does not exist")
             kept = edit_properties(raw, reply_to=reply_to)
         made = label(exchange, routing_key, kept, properties)
+        if is_foreign:
+            return made  # the next one is asked for again: the right to it may be taken away
         if len(self._labels) >= _CACHED_LABELS:
             self._labels.clear()
         self._labels[exchange, routing_key, raw, reply_to] = made

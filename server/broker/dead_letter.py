@@ -136,7 +136,7 @@ def _deaths(
     before: list[dict[str, Any]] = []
     if isinstance(known, list):
         # Whatever else a client put there is none of ours.
-        before = [dict(death) for death in known if isinstance(death, Mapping)]
+        before = _merged([dict(death) for death in known if isinstance(death, Mapping)])
     same = [one for one in before if _is(one, "queue", queue) and _is(one, "reason", reason)]
     others = [
         one for one in before if not (_is(one, "queue", queue) and _is(one, "reason", reason))
@@ -162,6 +162,23 @@ def _deaths(
         if properties.expiration is not None:
             death["original-expiration"] = properties.expiration
     return [death, *others[: MAX_DEATHS - 1]]
+
+
+def _merged(deaths: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The deaths with one entry for each queue and reason, as the first of them has it.
+
+    Where that has no count it is how many there are: there are brokers that write an entry for each
+    death. What a client made up stays as it is.
+    """
+    kinds: dict[object, list[dict[str, Any]]] = {}
+    for place, death in enumerate(deaths):
+        kind = death.get("queue"), death.get("reason")
+        is_ours = all(isinstance(part, str) for part in kind)
+        kinds.setdefault(kind if is_ours else place, []).append(death)
+    return [
+        {"count": Int64(len(alike)), **alike[0]} if isinstance(kind, tuple) else alike[0]
+        for kind, alike in kinds.items()
+    ]
 
 
 def _is_cycle(queue: str, deaths: Sequence[Mapping[str, Any]]) -> bool:

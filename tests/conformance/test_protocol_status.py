@@ -50,6 +50,7 @@ class Client:
             Limits(),
             peer="test",
             product=Product("amqpstore", "0"),
+            may_impersonate=lambda _user: False,
             on_output=lambda: None,
             now=0.0,
         )

@@ -125,6 +125,7 @@ class SimulatedClient:
             server.limits,
             peer="simulated",
             product=Product("amqpstore", "0"),
+            may_impersonate=lambda _user: False,
             on_output=lambda: None,
             now=server.now_s,
         )

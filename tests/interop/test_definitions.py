@@ -187,6 +187,28 @@ def test_definitions_that_are_wrong_stop_the_start_and_are_not_reloaded(served: 
             assert ready(channel) == 0
 
 
+def test_an_impersonator_publishes_in_the_name_of_others(served: Served) -> None:
+    """E17: and nobody else does, nor an impersonator once the tag is gone."""
+    content = definitions()
+    content["users"][0]["tags"] = ["impersonator"]
+    served.write(content)
+    foreign = pika.BasicProperties(user_id="somebody")
+    with served.broker as broker:
+        broker.start()
+        with served.connect("anna", "secret") as connection:
+            channel = connection.channel()
+            channel.basic_publish("", "orders", b"x", foreign)
+            _, properties, _ = channel.basic_get("orders", auto_ack=True)
+            assert properties is not None
+            assert properties.user_id == "somebody"
+            content["users"][0]["tags"] = []
+            served.write(content)
+            reload(served, channel)
+            with pytest.raises(pika.exceptions.ChannelClosedByBroker, match="406"):
+                channel.basic_publish("", "orders", b"x", foreign)
+                channel.basic_get("orders")
+
+
 def reload(served: Served, channel: pika.adapters.blocking_connection.BlockingChannel) -> None:
     """Have the broker read its file again."""
     before = served.broker.stderr.count("definitions read")
@@ -227,5 +249,8 @@ def test_a_sighup_takes_permissions_from_open_connections(served: Served) -> Non
             wait_until(channel, lambda: bool(cancelled))
             with pytest.raises(pika.exceptions.ChannelClosedByBroker, match="403"):
                 connection.channel().queue_purge("orders")
-        with pytest.raises(pika.exceptions.ChannelClosedByBroker, match="403"):
-            served.connect("anna", "secret").channel().basic_get("orders")
+        with (
+            served.connect("anna", "secret") as connection,
+            pytest.raises(pika.exceptions.ChannelClosedByBroker, match="403"),
+        ):
+            connection.channel().basic_get("orders")
