@@ -14,14 +14,14 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import lmdb
-import msgpack
 
-from amqpstore.errors import DamageError, DurabilityError
+from amqpstore.errors import CatalogDamageError, DamageError, DurabilityError
 from amqpstore.lmdb_pages import check_pages
+from amqpstore.rows import check_row, decode_row, encode_row
 
 Value = Any
 """What msgpack takes: None, bool, int, float, str, bytes, and lists and dicts of them."""
@@ -45,7 +45,7 @@ TABLES = (
     "policies",
 )
 
-_MAX_KEY_BYTES = 511
+MAX_KEY_BYTES = 511
 _FIRST_MAP_BYTES = 64 << 20
 
 
@@ -61,7 +61,10 @@ class Catalog(Protocol):
     """Tables of rows: a string key, and a msgpack value that is never None."""
 
     def rows(self, table: str) -> dict[str, Value]:
-        """All rows of a table, by key, in the order of the keys' bytes."""
+        """All rows of a table, by key, in the order of the keys' bytes.
+
+        Raises: DamageError, when one is not what was written.
+        """
 
     def commit(self, changes: Sequence[Change]) -> None:
         """Make all changes durable, atomically.
@@ -72,66 +75,94 @@ class Catalog(Protocol):
     def close(self) -> None: ...
 
 
-OpenCatalog = Callable[[str, bool], Catalog]
-"""Open the catalog in a directory, or with True make it, in place of what is there.
+class OpenCatalog(Protocol):
+    def __call__(self, path: str, create: bool, *, plain: bool = False) -> Catalog:
+        """Open the catalog in a directory, or make it, in place of what is there.
 
-Raises: DamageError, when it is missing or cannot be read."""
+        Args: plain, whether rows may be of format version 1: see `rows`.
+        Raises: DamageError, when it is missing or cannot be read.
+        """
 
 
 class LmdbCatalog:
     """The catalog in an LMDB environment: one named database a table, in the directory `path`.
 
-    Args: create, make it in the directory, which exists.
-    Raises: DamageError, when it is missing, or LMDB cannot open what is there.
+    Every page and every row is looked at before it is there: what was damaged is found at the
+    start, and not when it is needed.
+    Args: create, make it in the directory, which exists; plain, as in `OpenCatalog`.
+    Raises: DamageError, when it is missing, or is not what was written.
     """
 
-    def __init__(self, path: str, create: bool) -> None:
-        self._path = path
+    def __init__(self, path: str, create: bool, *, plain: bool = False) -> None:
+        self._file_path = os.path.join(path, "data.mdb")
+        self._plain = plain
         # LMDB's map grows only while no transaction of this process is open.
         self._lock = threading.Lock()
-        file_path = os.path.join(path, "data.mdb")
         if create:
             for name in ("data.mdb", "lock.mdb"):
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(os.path.join(path, name))
         else:
-            check_pages(file_path)
+            check_pages(self._file_path, self._check_row)
         try:
             self._environment = lmdb.open(
                 path, map_size=_FIRST_MAP_BYTES, max_dbs=len(TABLES), mode=0o640, create=create
             )
             self._tables = {table: self._environment.open_db(table.encode()) for table in TABLES}
-        except lmdb.Error as error:
-            raise DamageError(file_path, 0, str(error)) from error
+        except (lmdb.Error, MemoryError) as error:
+            raise DamageError(self._file_path, 0, str(error)) from error
 
     def rows(self, table: str) -> dict[str, Value]:
+        rows: dict[str, Value] = {}
         try:
             with self._lock, self._environment.begin(self._tables[table]) as transaction:
-                return {
-                    bytes(key).decode(): msgpack.unpackb(value, strict_map_key=False)
-                    for key, value in transaction.cursor()
-                }
-        except (lmdb.Error, ValueError, TypeError, msgpack.UnpackException) as error:
-            reason = f"table {table}: {error}"
-            raise DamageError(os.path.join(self._path, "data.mdb"), 0, reason) from error
+                for stored_key, stored in transaction.cursor():
+                    try:
+                        key, value = decode_row(table, stored_key, stored, plain=self._plain)
+                    except ValueError as error:
+                        name = _shown(stored_key)
+                        raise CatalogDamageError(
+                            self._file_path, 0, table, name, str(error)
+                        ) from None
+                    rows[key] = value
+        except lmdb.Error as error:
+            raise DamageError(self._file_path, 0, f"table {table}: {error}") from error
+        return rows
+
+    def _check_row(self, table: bytes, key: bytes, stored: bytes, offset: int) -> None:
+        """Raises: CatalogDamageError."""
+        name = _shown(table)
+        try:
+            if self._plain and name not in TABLES:
+                # Without checksums nothing else tells a table whose name was damaged.
+                raise ValueError("no such table is known")  # noqa: TRY301 - as what check_row raises
+            check_row(name, key, stored, plain=self._plain)
+        except ValueError as error:
+            raise CatalogDamageError(
+                self._file_path, offset, name, _shown(key), str(error)
+            ) from None
 
     def commit(self, changes: Sequence[Change]) -> None:
         encoded = [
-            (self._tables[table], _key(key), None if value is None else msgpack.packb(value))
-            for table, key, value in changes
+            (self._tables[table], *_encoded(table, key, value)) for table, key, value in changes
         ]
         with self._lock:
-            # One that was killed while it read would keep pages from being used again.
-            self._environment.reader_check()
-            while True:
-                try:
-                    self._put(encoded)
-                except lmdb.MapFullError:
+            try:
+                # One that was killed while it read would keep pages from being used again.
+                self._environment.reader_check()
+                while not self._fits(encoded):
                     self._environment.set_mapsize(2 * self._environment.info()["map_size"])
-                except lmdb.Error as error:
-                    raise DurabilityError(os.path.join(self._path, "data.mdb"), error) from error
-                else:
-                    return
+            except (lmdb.Error, MemoryError) as error:
+                # Also the growth may fail: no address space is left, or no memory.
+                raise DurabilityError(self._file_path, error) from error
+
+    def _fits(self, encoded: Iterable[tuple[Any, bytes, bytes | None]]) -> bool:
+        """Commit, where the map has room for it."""
+        try:
+            self._put(encoded)
+        except lmdb.MapFullError:
+            return False
+        return True
 
     def _put(self, encoded: Iterable[tuple[Any, bytes, bytes | None]]) -> None:
         with self._environment.begin(write=True) as transaction:
@@ -146,8 +177,19 @@ class LmdbCatalog:
             self._environment.close()
 
 
-def _key(key: str) -> bytes:
+def _encoded(table: str, key: str, value: Value) -> tuple[bytes, bytes | None]:
+    """Key and value as they are stored; None where the row is to be removed."""
+    encoded = encode_key(key)
+    return encoded, None if value is None else encode_row(table, encoded, value)
+
+
+def encode_key(key: str) -> bytes:
+    """A key as it is stored. Raises: ValueError."""
     encoded = key.encode()
-    if not 0 < len(encoded) <= _MAX_KEY_BYTES:
-        raise ValueError(f"a catalog key has 1 to {_MAX_KEY_BYTES} bytes, this has {len(encoded)}")
+    if not 0 < len(encoded) <= MAX_KEY_BYTES:
+        raise ValueError(f"a catalog key has 1 to {MAX_KEY_BYTES} bytes, this has {len(encoded)}")
     return encoded
+
+
+def _shown(name: bytes) -> str:
+    return name.decode("utf-8", "backslashreplace")

@@ -24,7 +24,7 @@ class FormatVersionError(StoreError):
 
     def __init__(self, path: str, found: int, supported: int) -> None:
         super().__init__(
-            f"{path} has format version {found}; this amqpstore reads version {supported}. "
+            f"{path} has format version {found}; this amqpstore reads versions up to {supported}. "
             "Open it with the version that wrote it, or a newer one. Nothing was changed."
         )
         self.path = path
@@ -73,6 +73,24 @@ class UnreadableLogError(StoreError):
         self.path = path
         self.offset = offset
         self.reason = reason
+
+
+class CatalogDamageError(DamageError):
+    """A row of the catalog is not what was written.
+
+    Args: path, of the catalog's file; offset, of the page it is in, 0 where that is not known;
+    table and key, as far as they can be read; reason in words.
+    """
+
+    def __init__(self, path: str, offset: int, table: str, key: str, reason: str) -> None:
+        super().__init__(
+            path,
+            offset,
+            f"table {table}, row {key!r}: {reason}. Nothing was changed. `amqpstore check` says "
+            "what else is damaged, `amqpstore repair` mends it",
+        )
+        self.table = table
+        self.key = key
 
 
 class MessageDamagedError(StoreError):

@@ -29,6 +29,9 @@ from amqpstore.runs import Run, goes_on
 
 ENTRIES_A_FILE = 16_384
 
+MAX_FILE_BYTES = 128 * ENTRIES_A_FILE
+"""Of an index file: a block of one entry, which is the largest for what it holds, takes less."""
+
 BLOCK = struct.Struct(">QI4x")
 """queue id, count of entries; at the start of an INDEX record's payload."""
 
@@ -87,6 +90,14 @@ class IndexState(NamedTuple):
     def live(self) -> int:
         """Entries that are not acked."""
         return self.entries - self.acked_count
+
+    @classmethod
+    def of_row(cls, row: Mapping[str, Any]) -> IndexState:
+        """As it was when `row` was made; what a newer version has added to it is left out."""
+        known = {name: row[name] for name in cls._fields if name in row}
+        # What can be counted is not taken from elsewhere.
+        known["acked_count"] = int.from_bytes(row["acked"], "little").bit_count()
+        return cls(**known)
 
     def row(self) -> dict[str, Any]:
         """As the catalog keeps it."""
@@ -174,6 +185,9 @@ class IndexReader:
         if len(entries.sequences) != state.entries:
             reason = f"it has {len(entries.sequences)} entries, and {state.entries} were written"
             raise DamageError(path, len(content), reason)
+        if (entries.sequences[0], entries.sequences[-1] + 1) != (state.first, state.end):
+            reason = f"its entries are not from {state.first} to before {state.end}"
+            raise DamageError(path, 0, reason)
         return entries
 
 

@@ -2,8 +2,9 @@
 
 LMDB trusts its file: it has no checksums, and a page that was cut off or overwritten can end the
 process with SIGBUS or SIGSEGV. So all pages that can be reached are read the ordinary way first,
-and every number in them that LMDB would follow is held against the file. What is then opened may
-still hold wrong bytes in a key or a value, but following it kills nobody.
+and every number in them that LMDB would follow is held against the file: flags, the order of keys,
+which pages are free, and which of the two states in the file is the newer one. What is then opened
+may still hold wrong bytes in a row, for which there is `rows`; following it kills nobody.
 
 The layout is that of LMDB 0.9 (`lmdb.h` and `mdb.c`, "Page headers", "Node" and "Meta"), in the
 byte order of the machine that wrote it, for 64-bit machines.
@@ -11,7 +12,10 @@ byte order of the machine that wrote it, for 64-bit machines.
 
 from __future__ import annotations
 
+import enum
 import struct
+from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import Any, NamedTuple, NoReturn
 
 from amqpstore.errors import DamageError
@@ -35,26 +39,60 @@ _MAGIC = 0xBEEFC0DE
 _VERSION = 1
 _BRANCH, _LEAF, _OVERFLOW, _IS_META = 1, 2, 4, 8
 _BIG_DATA, _SUB_DATABASE = 1, 2
+_INTEGER_KEYS = 8
 _NO_PAGE = 2**64 - 1
 _META_PAGES = 2
 
+LookAtRow = Callable[[bytes, bytes, bytes, int], None]
+"""Told table, key and value of each row, and the offset of its page. Raises: DamageError."""
+
+
+class _Kind(enum.Enum):
+    """What the rows of a database are: lists of free pages, tables, or rows of a table."""
+
+    FREE = enum.auto()
+    MAIN = enum.auto()
+    TABLE = enum.auto()
+
 
 class _Database(NamedTuple):
-    """Of a database's record what is followed."""
+    """Of a database's record what is followed. `name` of a table."""
 
+    kind: _Kind
+    name: bytes
+    flags: int
     depth: int
     entries: int
     root: int
 
 
-def check_pages(path: str) -> None:
-    """Look at the pages of the LMDB file at `path`. Raises: DamageError, OSError."""
+class _Meta(NamedTuple):
+    """One of the two states that the file keeps, the one before the last commit and the one
+    behind it."""
+
+    map_bytes: int
+    free: _Database
+    main: _Database
+    last_page: int
+    transaction: int
+
+
+class _Span(NamedTuple):
+    """A page, and between which keys its own are: from `low` to before `end`; None is open."""
+
+    page: int
+    low: bytes | int | None = None
+    end: bytes | int | None = None
+
+
+def check_pages(path: str, look: LookAtRow | None = None) -> None:
+    """Look at the pages of the LMDB file at `path`. Raises: DamageError, OSError, as `look`."""
     try:
         file = OsFiles().open(path)
     except FileNotFoundError:
         raise DamageError(path, 0, "the file is missing") from None
     try:
-        _Walk(path, file).run()
+        _Walk(path, file, look).run()
     finally:
         file.close()
 
@@ -69,75 +107,120 @@ def last_transaction(path: str) -> int:
 
 
 class _Walk:
-    def __init__(self, path: str, file: File) -> None:
+    def __init__(self, path: str, file: File, look: LookAtRow | None = None) -> None:
         self._path = path
         self._file = file
+        self._look = look
         self._page_bytes = 4096
+        self._file_bytes = file.size()
         self._last_page = 1
         self._seen: set[int] = set()
+        self._free: set[int] = set()
 
     def run(self) -> None:
-        free, main = self._newest_meta()
-        self._walk(free, is_free_list=True)
-        self._walk(main)
+        older, newest = sorted(self._metas(), key=lambda meta: meta.transaction)
+        self._walk_free(newest)
+        self._walk(newest.main)
+        if both := self._seen & self._free:
+            self._damaged(min(both), "it is in use, and said to be free")
+        # The older one's pages are there as well: only the next commit uses those that the last
+        # one freed. Its own list of free pages shows whether it was the newest one, with a bit of
+        # its number flipped.
+        self._seen.clear()
+        self._free.clear()
+        self._walk_free(older, is_needed=False)
 
     def last_transaction(self) -> int:
         """Of the newest meta page."""
-        return int(max(fields[-1] for fields in self._metas()))
+        return max(meta.transaction for meta in self._metas())
 
-    def _newest_meta(self) -> tuple[_Database, _Database]:
-        metas = self._metas()
-        *_, free, main, self._last_page, _ = max(metas, key=lambda fields: fields[-1])
-        return self._database(free), self._database(main)
-
-    def _metas(self) -> list[tuple[Any, ...]]:
-        """The fields of both meta pages."""
-        metas = []
-        for page in range(_META_PAGES):
-            content = self._file.read(page * self._page_bytes, _PAGE_HEADER.size + _META.size)
-            if len(content) < _PAGE_HEADER.size + _META.size:
-                self._damaged(page, "the file ends within its meta pages")
-            flags = _PAGE_HEADER.unpack_from(content)[2]
-            fields = _META.unpack_from(content, _PAGE_HEADER.size)
-            if not flags & _IS_META or fields[:2] != (_MAGIC, _VERSION):
-                self._damaged(page, "this is no meta page")
-            metas.append(fields)
-            self._page_bytes = _DATABASE.unpack(fields[4])[0]
-            if self._page_bytes not in (1 << bits for bits in range(9, 17)):
-                self._damaged(page, f"a page cannot have {self._page_bytes} bytes")
+    def _metas(self) -> list[_Meta]:
+        """Both meta pages."""
+        metas = [self._meta(page) for page in range(_META_PAGES)]
+        numbers = [meta.transaction for meta in metas]
+        # A commit writes to the meta page of its number's last bit. A new file has two zeros.
+        if numbers != [0, 0] and (
+            abs(numbers[0] - numbers[1]) != 1 or [number % 2 for number in numbers] != [0, 1]
+        ):
+            self._damaged(0, f"the last two commits are said to be {numbers[0]} and {numbers[1]}")
         return metas
 
-    def _database(self, record: bytes) -> _Database:
-        _, _, depth, _, _, _, entries, root = _DATABASE.unpack(record)
-        return _Database(depth, entries, root)
+    def _meta(self, page: int) -> _Meta:
+        content = self._file.read(page * self._page_bytes, _PAGE_HEADER.size + _META.size)
+        if len(content) < _PAGE_HEADER.size + _META.size:
+            self._damaged(page, "the file ends within its meta pages")
+        flags = _PAGE_HEADER.unpack_from(content)[2]
+        magic, version, _, map_bytes, free, main, last_page, transaction = _META.unpack_from(
+            content, _PAGE_HEADER.size
+        )
+        if not flags & _IS_META or (magic, version) != (_MAGIC, _VERSION):
+            self._damaged(page, "this is no meta page")
+        page_bytes = _DATABASE.unpack(free)[0]
+        if page_bytes not in (1 << bits for bits in range(9, 17)) or (
+            page and page_bytes != self._page_bytes
+        ):
+            self._damaged(page, f"a page cannot have {page_bytes} bytes")
+        self._page_bytes = page_bytes
+        if not (last_page + 1) * page_bytes <= map_bytes:
+            self._damaged(page, f"page {last_page} is not within {map_bytes} bytes")
+        return _Meta(
+            map_bytes,
+            self._database(page, _Kind.FREE, b"", free),
+            self._database(page, _Kind.MAIN, b"", main),
+            last_page,
+            transaction,
+        )
 
-    def _walk(self, database: _Database, *, is_free_list: bool = False) -> None:
-        """Every page of a database, and of those within it."""
-        if database.root == _NO_PAGE:
+    def _database(self, page: int, kind: _Kind, name: bytes, record: bytes) -> _Database:
+        _, flags, depth, _, _, _, entries, root = _DATABASE.unpack(record)
+        if flags != (_INTEGER_KEYS if kind is _Kind.FREE else 0):
+            self._damaged(page, f"a database has flags {flags:#x}")
+        return _Database(kind, name, flags, depth, entries, root)
+
+    def _walk_free(self, meta: _Meta, *, is_needed: bool = True) -> None:
+        """The lists of free pages. Every commit but the first leaves one under its own number."""
+        self._last_page = meta.last_page
+        try:
+            last = self._walk(meta.free)
+        except DamageError:
+            if is_needed:
+                raise
             return
-        level = [database.root]
+        if (last or 1) != max(meta.transaction, 1):
+            reason = f"commit {meta.transaction} is the last, and pages were freed by {last!r}"
+            self._damaged(meta.transaction % _META_PAGES, reason)
+
+    def _walk(self, database: _Database) -> bytes | int | None:
+        """Every page of a database, and of those within it. Returns its last key."""
+        level = [] if database.root == _NO_PAGE else [_Span(database.root)]
         for _ in range(database.depth - 1):
-            level = [child for page in level for child in self._children(page)]
+            level = [child for span in level for child in self._children(span, database)]
         entries = 0
-        for page in level:
-            content = self._page(page, _LEAF)
-            for offset in self._nodes(page, content):
-                self._leaf_node(page, content, offset, is_free_list=is_free_list)
-                entries += 1
+        last = None
+        for span in level:
+            content = self._page(span.page, _LEAF)
+            offsets = self._nodes(span.page, content)
+            keys = self._keys(span, content, offsets, database)
+            for offset, key in zip(offsets, keys, strict=True):
+                self._leaf_node(span.page, content, offset, key, database)
+            entries += len(offsets)
+            last = keys[-1] if keys else last
         if entries != database.entries:
             reason = f"it leads to {entries} entries, and {database.entries} were written"
-            self._damaged(database.root, reason)
+            self._damaged(database.root if level else 0, reason)
+        return last
 
     def _page(self, page: int, kind: int) -> bytes:
         """The content of a page that must be of this kind."""
         self._claim(page)
         # A number that is damaged may be larger than any offset.
-        is_there = page * self._page_bytes < self._file.size()
+        is_there = page * self._page_bytes < self._file_bytes
         content = self._file.read(page * self._page_bytes, self._page_bytes) if is_there else b""
         if len(content) < self._page_bytes:
             self._damaged(page, "the file ends before it")
         number, _, flags, *_ = _PAGE_HEADER.unpack_from(content)
-        if number != page or flags & 0xF != kind:
+        # Other flags are of pages in memory: what is on the disk has none of them.
+        if number != page or flags & 0xFF != kind:
             self._damaged(page, f"it says that it is page {number} with flags {flags:#x}")
         return content
 
@@ -163,18 +246,53 @@ class _Walk:
                 self._damaged(page, f"the key at {offset} has {key_bytes} bytes")
         return offsets
 
-    def _children(self, page: int) -> list[int]:
-        content = self._page(page, _BRANCH)
+    def _keys(
+        self, span: _Span, content: bytes, offsets: Sequence[int], database: _Database
+    ) -> list[Any]:
+        """The keys of a page, which ascend, and are between those that led to it.
+
+        LMDB looks for a key by that: where it does not hold, a row would be there twice.
+        """
+        keys: list[Any] = []
+        for offset in offsets:
+            *_, key_bytes = _NODE.unpack_from(content, offset)
+            start = offset + _NODE.size
+            key: bytes | int = content[start : start + key_bytes]
+            if database.kind is _Kind.FREE and (keys or key_bytes):
+                if key_bytes != _PAGE.size:
+                    self._damaged(span.page, f"the key at {offset} has {key_bytes} bytes")
+                (key,) = _PAGE.unpack_from(content, start)
+            keys.append(key)
+        # The first key of a branch page means nothing: all that is lower is there too.
+        is_branch = _PAGE_HEADER.unpack_from(content)[2] & _BRANCH
+        bounds = [span.low, *keys[1 if is_branch else 0 :], span.end]
+        known = [one for one in bounds if one is not None]
+        for place, (one, following) in enumerate(pairwise(known)):
+            is_low = place == 0 and span.low is not None and not is_branch
+            if following < one or (following == one and not is_low):
+                self._damaged(span.page, "its keys do not ascend")
+        return keys
+
+    def _children(self, span: _Span, database: _Database) -> list[_Span]:
+        content = self._page(span.page, _BRANCH)
+        offsets = self._nodes(span.page, content)
+        keys = self._keys(span, content, offsets, database)
+        lows = [span.low, *keys[1:], span.end]
         children = []
-        for offset in self._nodes(page, content):
+        for place, offset in enumerate(offsets):
             low, high, higher, _ = _NODE.unpack_from(content, offset)
-            children.append(low | high << 16 | higher << 32)
+            page = low | high << 16 | higher << 32
+            children.append(_Span(page, lows[place], lows[place + 1]))
         return children
 
-    def _leaf_node(self, page: int, content: bytes, offset: int, *, is_free_list: bool) -> None:
+    def _leaf_node(
+        self, page: int, content: bytes, offset: int, key: bytes, database: _Database
+    ) -> None:
         low, high, flags, key_bytes = _NODE.unpack_from(content, offset)
         value_bytes = low | high << 16
         start = offset + _NODE.size + key_bytes
+        if flags & ~_BIG_DATA != (_SUB_DATABASE if database.kind is _Kind.MAIN else 0):
+            self._damaged(page, f"the node at {offset} has flags {flags:#x}")
         if flags & _BIG_DATA:
             if start + _PAGE.size > len(content):
                 self._damaged(page, f"the node at {offset} runs past its end")
@@ -183,12 +301,14 @@ class _Walk:
             if start + value_bytes > len(content):
                 self._damaged(page, f"the node at {offset} runs past its end")
             value = content[start : start + value_bytes]
-        if is_free_list:
+        if database.kind is _Kind.FREE:
             self._free_pages(page, value)
-        elif flags & _SUB_DATABASE:
+        elif database.kind is _Kind.MAIN:
             if len(value) != _DATABASE.size:
                 self._damaged(page, f"the database at {offset} has {len(value)} bytes")
-            self._walk(self._database(value))
+            self._walk(self._database(page, _Kind.TABLE, key, value))
+        elif self._look:
+            self._look(database.name, key, value, page * self._page_bytes)
 
     def _overflow(self, page: int, value_bytes: int) -> bytes:
         """A value that has pages of its own."""
@@ -196,7 +316,7 @@ class _Walk:
         (pages,) = struct.unpack_from("=I", first, 12)
         if not value_bytes <= pages * self._page_bytes - _PAGE_HEADER.size:
             self._damaged(page, f"{value_bytes} bytes are said to be in {pages} pages")
-        if (page + pages - 1) * self._page_bytes >= self._file.size():
+        if (page + pages - 1) * self._page_bytes >= self._file_bytes:
             self._damaged(page, "the file ends within it")
         for following in range(page + 1, page + pages):
             self._claim(following)
@@ -206,13 +326,14 @@ class _Walk:
         return value
 
     def _free_pages(self, page: int, value: bytes) -> None:
-        """A list of free pages: how many, and then each."""
+        """A list of free pages: how many, and then each, the highest first."""
         numbers = [number for (number,) in _PAGE.iter_unpack(value[: len(value) // 8 * 8])]
         if not numbers or numbers[0] > len(numbers) - 1:
             self._damaged(page, "a list of free pages is longer than its value")
         for number in numbers[1 : numbers[0] + 1]:
-            if not _META_PAGES <= number <= self._last_page:
+            if not _META_PAGES <= number <= self._last_page or number in self._free:
                 self._damaged(page, f"page {number} is said to be free")
+            self._free.add(number)
 
     def _damaged(self, page: int, reason: str) -> NoReturn:
         raise DamageError(self._path, page * self._page_bytes, f"page {page}: {reason}")

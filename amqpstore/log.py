@@ -23,7 +23,7 @@ import contextlib
 import threading
 from array import array
 from bisect import bisect_right
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -46,7 +46,11 @@ from amqpstore.records import (
 )
 from amqpstore.segments import Segment, Unread
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+"""Of what is written."""
+
+READ_VERSIONS = (1, FORMAT_VERSION)
+"""Of what is read. A store of the earlier one is upgraded when it is opened."""
 
 _MESSAGE_BYTES = 100
 """About what a message weighs beside its body."""
@@ -99,6 +103,11 @@ class Position(NamedTuple):
     offset: int
     lsn: int
     message_id: int
+
+    @classmethod
+    def of_row(cls, row: Mapping[str, int]) -> Position:
+        """As the catalog keeps it; what a newer version has added to it is left out."""
+        return cls(**{name: row[name] for name in cls._fields})
 
 
 START = Position(0, 0, 1, 1)

@@ -9,15 +9,34 @@ from __future__ import annotations
 import os
 import re
 import uuid
+from typing import NamedTuple
 
 from amqpstore.errors import DamageError, FormatVersionError, NotAStoreError
 from amqpstore.filenames import CATALOG, INDEX, LOCK, MARKER, NEW_MARKER, SEGMENTS
 from amqpstore.files import Files
-from amqpstore.log import FORMAT_VERSION
+from amqpstore.log import FORMAT_VERSION, READ_VERSIONS
+from amqpstore.records import checksum_seed
 
 _TEXT = "amqpstore\nformat-version: {version}\nstore-id: {store_id}\n"
-_PATTERN = re.compile(r"amqpstore\nformat-version: ([0-9]+)\nstore-id: ([0-9a-f]{32})\n")
-_VERSION = re.compile(r"amqpstore\nformat-version: ([0-9]+)\n")
+_PATTERN = re.compile(r"amqpstore\nformat-version: ([0-9]{1,9})\nstore-id: ([0-9a-f]{32})\n")
+_VERSION = re.compile(r"amqpstore\nformat-version: ([0-9]{1,9})\n")
+
+
+class Marker(NamedTuple):
+    """What it says: which store the directory is, and of which format version."""
+
+    store_id: uuid.UUID
+    version: int
+
+    @property
+    def seed(self) -> int:
+        """What the checksums of the store's records begin with."""
+        return checksum_seed(self.store_id.bytes)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether rows of the catalog may be without a checksum: see `rows`."""
+        return self.version < FORMAT_VERSION
 
 
 def check_directory(files: Files, directory: str) -> None:
@@ -42,8 +61,8 @@ def check_directory(files: Files, directory: str) -> None:
         raise NotAStoreError(directory, f"it holds {some} but no file {MARKER}")
 
 
-def read(files: Files, directory: str) -> uuid.UUID | None:
-    """The store's id; None where there is no marker. Raises: FormatVersionError, DamageError."""
+def read(files: Files, directory: str) -> Marker | None:
+    """None where there is no marker. Raises: FormatVersionError, DamageError, OSError."""
     path = os.path.join(directory, MARKER)
     if not files.exists(path):
         return None
@@ -52,14 +71,14 @@ def read(files: Files, directory: str) -> uuid.UUID | None:
         text = file.read(0, 4096).decode("utf-8", "replace")
     finally:
         file.close()
-    if (version := _VERSION.match(text)) and int(version[1]) != FORMAT_VERSION:
+    if (version := _VERSION.match(text)) and int(version[1]) not in READ_VERSIONS:
         raise FormatVersionError(directory, int(version[1]), FORMAT_VERSION)
     if not (match := _PATTERN.fullmatch(text)):
         raise DamageError(path, 0, "it does not read as the marker of a store")
-    return uuid.UUID(match[2])
+    return Marker(uuid.UUID(match[2]), int(match[1]))
 
 
-def write(files: Files, directory: str, store_id: uuid.UUID) -> None:
+def write(files: Files, directory: str, store_id: uuid.UUID, version: int = FORMAT_VERSION) -> None:
     """Make a directory, whose catalog is there already, a store. Durable on return."""
     path = os.path.join(directory, MARKER)
     new_path = os.path.join(directory, NEW_MARKER)
@@ -67,7 +86,7 @@ def write(files: Files, directory: str, store_id: uuid.UUID) -> None:
         files.remove(new_path)
     file = files.create(new_path)
     try:
-        file.append([_TEXT.format(version=FORMAT_VERSION, store_id=store_id.hex).encode()])
+        file.append([_TEXT.format(version=version, store_id=store_id.hex).encode()])
         file.datasync()
     finally:
         file.close()

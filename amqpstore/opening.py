@@ -8,10 +8,11 @@ from typing import NamedTuple
 
 from amqpstore import marker
 from amqpstore.backing import Backing
-from amqpstore.catalog import Catalog, Change, OpenCatalog
+from amqpstore.catalog import TABLES, Catalog, Change, OpenCatalog
 from amqpstore.errors import DamageError
 from amqpstore.filenames import CATALOG, INDEX, SEGMENTS
 from amqpstore.files import Files
+from amqpstore.log import FORMAT_VERSION
 from amqpstore.queue import Queue
 from amqpstore.recovery import Recovered, recover
 from amqpstore.removal import quarantine
@@ -30,12 +31,13 @@ class Opened(NamedTuple):
 def open_directory(directory: str, files: Files, open_catalog: OpenCatalog) -> Opened:
     """Open the store in a directory that is locked, or make one where there is nothing.
 
+    One of an earlier format version is upgraded, once it is known that it can be read.
     Raises: FormatVersionError, DamageError (the marker or the catalog), UnreadableLogError,
-    OSError.
+    DurabilityError, OSError.
     """
-    store_id = marker.read(files, directory)
-    if store_id is None:
-        store_id = _make(files, directory, open_catalog)
+    found = marker.read(files, directory)
+    if found is None:
+        found = marker.Marker(_make(files, directory, open_catalog), FORMAT_VERSION)
     else:
         # Who put the marker there may have been killed before it was durable.
         files.sync_directory(directory)
@@ -43,13 +45,15 @@ def open_directory(directory: str, files: Files, open_catalog: OpenCatalog) -> O
         for name in (SEGMENTS, INDEX):
             if not files.exists(os.path.join(directory, name)):
                 files.make_directory(os.path.join(directory, name))
-    catalog = open_catalog(os.path.join(directory, CATALOG), False)
-    backing = Backing.of(files, directory, store_id.bytes, catalog)
+    catalog = open_catalog(os.path.join(directory, CATALOG), False, plain=found.is_plain)
+    backing = Backing.of(files, directory, found.store_id.bytes, catalog)
     try:
-        _check_catalog(directory, catalog, store_id)
+        _check_catalog(directory, catalog, found.store_id)
         rows = catalog.rows("queues")
         queues = {int(key): Queue(int(key), rows[key], durable=True) for key in rows}
         recovered = recover(backing, queues)
+        if found.version < FORMAT_VERSION:
+            give_rows_checksums(files, directory, catalog, found.store_id)
         if recovered.changes:
             catalog.commit(recovered.changes)
         for path in recovered.leftovers:
@@ -81,6 +85,25 @@ def _make(files: Files, directory: str, open_catalog: OpenCatalog) -> uuid.UUID:
     files.sync_directory(catalog_path)
     marker.write(files, directory, store_id)
     return store_id
+
+
+def give_rows_checksums(
+    files: Files, directory: str, catalog: Catalog, store_id: uuid.UUID
+) -> None:
+    """Make a store of format version 1 one of version 2. Raises: DurabilityError, OSError.
+
+    1. One commit writes every row of the catalog again, with a checksum.
+    2. The marker says version 2.
+
+    Under a marker of version 1 a row is read with a checksum and without, so a crash between 1 and
+    2 leaves a store of version 1, whose upgrade begins anew. A reader that knows version 1 only
+    refuses such a catalog, as no msgpack begins like one of its values.
+    """
+    rows = {table: catalog.rows(table) for table in TABLES}
+    catalog.commit(
+        [Change(table, key, row) for table in TABLES for key, row in rows[table].items()]
+    )
+    marker.write(files, directory, store_id)
 
 
 def _check_catalog(directory: str, catalog: Catalog, store_id: uuid.UUID) -> None:

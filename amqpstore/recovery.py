@@ -46,7 +46,7 @@ from amqpstore.filenames import (
 from amqpstore.files import File
 from amqpstore.index import IndexReader, IndexState, live_runs
 from amqpstore.ledger import Ledger, QueueLedger, enqueued
-from amqpstore.log import FORMAT_VERSION, START, Position, Settled
+from amqpstore.log import READ_VERSIONS, START, Position, Settled
 from amqpstore.queue import PagedFile, Queue
 from amqpstore.records import (
     SEGMENT_PAYLOAD,
@@ -176,7 +176,7 @@ class _Recovery:
         self._marks = catalog.rows("marks")
         self._ends = {int(key): row["end"] for key, row in catalog.rows("ends").items()}
         if row := catalog.rows("store").get(POSITION):
-            self._start = Position(**row)
+            self._start = Position.of_row(row)
         else:
             self._start = START
         self._next_message_id = self._start.message_id
@@ -244,7 +244,7 @@ class _Recovery:
         """The ledger as the last checkpoint left it, and queues of what is in index files."""
         states: dict[int, list[IndexState]] = {}
         for key, row in catalog.rows("index").items():
-            states.setdefault(int(key.partition("-")[0]), []).append(IndexState(**row))
+            states.setdefault(int(key.partition("-")[0]), []).append(IndexState.of_row(row))
         heads = catalog.rows("heads")
         queues = []
         for queue_id in {*self._queues, *states, *map(int, heads)}:
@@ -394,7 +394,7 @@ class _Recovery:
         if len(payload) != SEGMENT_PAYLOAD.size:
             return "its header is not a segment's"
         version, store_id, _ = SEGMENT_PAYLOAD.unpack(payload)
-        if version != FORMAT_VERSION:
+        if version not in READ_VERSIONS:
             return f"its format version is {version}"
         if store_id != self._store_id:
             return f"it is of another store ({store_id.hex()})"

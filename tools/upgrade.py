@@ -2,7 +2,7 @@
 
 A step takes a store from one format version to the next. Each is safe from a crash by itself: it
 makes its changes so that both versions could read what a crash leaves, or makes them anew, and
-writes the marker with the new version last. There is only one format so far, and so no step.
+writes the marker with the new version last. Opening a store takes the same steps.
 """
 
 from __future__ import annotations
@@ -14,10 +14,12 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from amqpstore import marker
+from amqpstore.catalog import LmdbCatalog
 from amqpstore.errors import DamageError, FormatVersionError, NotAStoreError
-from amqpstore.filenames import MARKER
+from amqpstore.filenames import CATALOG, MARKER
 from amqpstore.files import OsFiles
 from amqpstore.log import FORMAT_VERSION
+from amqpstore.opening import give_rows_checksums
 from tools.copying.locks import exclusive
 from tools.offline.exits import add_json, run_tool
 from tools.offline.json_output import write_json
@@ -26,7 +28,21 @@ from tools.offline.terminal import say
 Step = Callable[[str], None]
 """Makes the store in a directory one of the next version, the marker included. It is locked."""
 
-STEPS: Mapping[int, Step] = {}
+
+def _give_rows_checksums(directory: str) -> None:
+    """From version 1 to version 2. Raises: DamageError, DurabilityError, OSError."""
+    files = OsFiles()
+    found = marker.read(files, directory)
+    if found is None:
+        raise NotAStoreError(directory, f"it has no file {MARKER}")
+    catalog = LmdbCatalog(os.path.join(directory, CATALOG), False, plain=True)
+    try:
+        give_rows_checksums(files, directory, catalog, found.store_id)
+    finally:
+        catalog.close()
+
+
+STEPS: Mapping[int, Step] = {1: _give_rows_checksums}
 """By the version that they start from."""
 
 _VERSION = re.compile(rb"amqpstore\nformat-version: ([0-9]{1,9})\n")

@@ -41,8 +41,8 @@ def open_store(files: MemoryFiles, seen_as: Files | None = None) -> Store:
 def open_faulty_store(files: MemoryFiles, faults: Faults) -> Store:
     """The same store, where one of the calls to files and catalog fails."""
 
-    def open_catalog(path: str, create: bool) -> Catalog:
-        return FaultyCatalog(MemoryCatalog(files, path, create), faults, path)
+    def open_catalog(path: str, create: bool, *, plain: bool = False) -> Catalog:
+        return FaultyCatalog(MemoryCatalog(files, path, create, plain=plain), faults, path)
 
     return Store.open(
         DIRECTORY,

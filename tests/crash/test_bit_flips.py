@@ -12,7 +12,7 @@ import pytest
 from amqpstore import MessageDamagedError, Options, Queue, Run, Store, marker
 from amqpstore.filenames import FIRST_COMPACTED, INDEX, index_key, segment_number
 from amqpstore.files import Files
-from amqpstore.records import Gap, Kind, Record, checksum_seed, scan
+from amqpstore.records import Gap, Kind, Record, scan
 from amqpstore.worker import InlineWorker
 from tests.crash.histories import DIRECTORY, OPTIONS, open_store, outside_of
 from tools.drill.faulty_files import RottenFiles
@@ -94,15 +94,14 @@ def checkpointed_store() -> Kept:
 
 def records(files: MemoryFiles) -> Iterator[tuple[str, Record]]:
     """Every record of a store's segments and index files: there is nothing between them."""
-    store_id = marker.read(files, DIRECTORY)
-    assert store_id is not None
-    seed = checksum_seed(store_id.bytes)
+    marked = marker.read(files, DIRECTORY)
+    assert marked is not None
     for directory in (SEGMENTS, f"{DIRECTORY}/{INDEX}"):
         for name in files.list_directory(directory):
             key = index_key(name)
             number = key[1] if key else segment_number(name)
             assert number
-            for found in scan(files.content(f"{directory}/{name}"), number, seed):
+            for found in scan(files.content(f"{directory}/{name}"), number, marked.seed):
                 assert not isinstance(found, Gap)
                 yield f"{directory}/{name}", found
 

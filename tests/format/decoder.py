@@ -1,12 +1,13 @@
-"""A reader of segments and index files, written from amqpstore/FORMAT.md alone.
+"""A reader of segments, index files and catalog rows, written from amqpstore/FORMAT.md alone.
 
 It shares no code with the engine, not even the checksum, so that the two can only agree where
 both agree with the document.
 """
 
 from itertools import accumulate
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import msgpack
 import zstandard
 
 
@@ -108,6 +109,15 @@ def decode_index(content: bytes, number: int, store_id: bytes) -> list[StoredBlo
             raise ValueError(f"no INDEX record before {position}")  # noqa: TRY004 (content)
         blocks.append(record)
     return blocks
+
+
+def decode_row(table: str, key: str, stored: bytes) -> Any:
+    """The value of a row of the catalog. Raises: ValueError."""
+    name = key.encode()
+    names = table.encode() + b"\0" + len(name).to_bytes(2, "big") + name
+    if stored[:1] != b"\xc1" or crc32c(names + stored[5:]) != _integer(stored[1:5]):
+        raise ValueError(f"checksum of row {key!r} of {table}")
+    return msgpack.unpackb(stored[5:], strict_map_key=False)
 
 
 def decode_column(packed: bytes) -> list[int]:

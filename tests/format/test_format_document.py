@@ -14,7 +14,18 @@ from pathlib import Path
 
 import pytest
 
-from amqpstore import Envelope, Message, Options, Queue, Run, Store, definitions, filenames, marker
+from amqpstore import (
+    Envelope,
+    Message,
+    Options,
+    Queue,
+    Run,
+    Store,
+    definitions,
+    filenames,
+    marker,
+    rows,
+)
 from amqpstore.catalog import TABLES, Change, LmdbCatalog
 from amqpstore.checkpoint import POSITION
 from amqpstore.compression import decompress_columns
@@ -83,6 +94,11 @@ INDEX_FIELDS = {
     "count": 2,
     "-": 0,
 }
+ROW_FIELDS = {
+    "mark": rows.CHECKSUMMED,
+    "checksum": 0x3418B5ED,
+    "value": bytes.fromhex("81a3656e64ccf1"),
+}
 COLUMN_FIELDS = {
     "sequences": bytes.fromhex("0000000000000005 0000000000000001"),
     "ids": bytes.fromhex("000000000000000b 0000000000000001"),
@@ -95,7 +111,7 @@ COLUMN_FIELDS = {
 
 
 def encoded_examples() -> list[bytes]:
-    """The examples' segment and index file, as the engine writes them."""
+    """The examples' segment, index file and catalog row, as the engine writes them."""
     buffers = [encode_segment_header(3, FORMAT_VERSION, STORE_ID.bytes, CREATED_MS)]
     messages = [Message(ENVELOPE, b"one"), Message(ENVELOPE, b"four")]
     seed = checksum_seed(STORE_ID.bytes)
@@ -104,7 +120,8 @@ def encoded_examples() -> list[bytes]:
     buffers.append(encode_transaction([enqueue], 9, 3, SEALED_MS, seed=seed))
     run = Run(5, 2, first_id=11, expires_ms=EXPIRES_MS, priority=4)
     block = encode_block(7, 1, entries_of(run, array("I", [50, 51])), seed)
-    return [b"".join(buffers), block]
+    content = b"".join(buffers)
+    return [content, block, rows.encode_row("ends", b"0000000003", {"end": len(content)})]
 
 
 def struct_spans(layout: struct.Struct) -> list[tuple[int, int]]:
@@ -166,7 +183,8 @@ def check_layout(
 
 
 def check_layouts(text: str) -> None:
-    content, index = document.examples(text)
+    content, index, row = document.examples(text)
+    check_layout(text, "Catalog row", rows.HEAD, row, ROW_FIELDS)
     check_layout(text, "Record header", HEADER, content[0x6E:0x8E], HEADER_FIELDS)
     check_layout(text, "SEGMENT payload", SEGMENT_PAYLOAD, content[0x20:0x3C], SEGMENT_FIELDS)
     sizes = {"e": 4, "k": 2, "p": 3}
@@ -180,18 +198,18 @@ def check_layouts(text: str) -> None:
     check_layout(text, "INDEX payload", BLOCK, payload, INDEX_FIELDS | {"columns": frame}, sizes)
     content = decompress_columns(frame)
     check_layout(text, "INDEX columns", struct.Struct(">"), content, COLUMN_FIELDS, {"c": 2})
-    columns = [row.cells["size"] for row in document.table(text, "INDEX columns")]
+    columns = [one.cells["size"] for one in document.table(text, "INDEX columns")]
     widths = [array(code).itemsize for code in COLUMNS]
     assert columns == [f"{width}c" if width > 1 else "c" for width in widths]
     magic = document.table(text, "Record header")[0].cells["meaning"]
     assert bytes.fromhex(document.code(magic)) == MAGIC
     version = document.table(text, "SEGMENT payload")[0].cells["meaning"]
     assert int(version) == FORMAT_VERSION
-    rows = document.table(text, "The copy of the definitions")[:-1]
-    widths = [int(row.cells["size"]) for row in rows]
-    assert [int(row.cells["offset"]) for row in rows] == list(accumulate([0, *widths[:-1]]))
+    of_copy = document.table(text, "The copy of the definitions")[:-1]
+    widths = [int(one.cells["size"]) for one in of_copy]
+    assert [int(one.cells["offset"]) for one in of_copy] == list(accumulate([0, *widths[:-1]]))
     assert sum(widths) == definitions.HEADER.size
-    assert bytes.fromhex(document.code(rows[0].cells["meaning"])) == definitions.MAGIC
+    assert bytes.fromhex(document.code(of_copy[0].cells["meaning"])) == definitions.MAGIC
 
 
 def check_kinds(text: str) -> None:
@@ -282,8 +300,9 @@ def written_maps() -> dict[str, dict[str, object]]:
 
 
 def check_example(text: str) -> None:
-    content, index = document.examples(text)
-    assert [content, index] == encoded_examples()
+    content, index, row = document.examples(text)
+    assert [content, index, row] == encoded_examples()
+    assert decoder.decode_row("ends", "0000000003", row) == {"end": len(content)}
     enqueue = decoder.StoredOperation("ENQUEUE", 2, 7, 5, 11, EXPIRES_MS, 4)
     assert decoder.decode_segment(content, 3) == [
         decoder.SegmentHeader(3, FORMAT_VERSION, STORE_ID.bytes, CREATED_MS),
@@ -529,7 +548,7 @@ def test_the_decoder_imports_nothing_of_the_engine() -> None:
         tree = ast.parse(file.read())
     modules = [node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
     plain = [node.names[0].name for node in ast.walk(tree) if isinstance(node, ast.Import)]
-    assert (modules, plain) == (["itertools", "typing"], ["zstandard"])
+    assert (modules, plain) == (["itertools", "typing"], ["msgpack", "zstandard"])
 
 
 def take(store: Store, queue: Queue) -> Run:

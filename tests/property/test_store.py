@@ -27,7 +27,7 @@ from amqpstore import (
 )
 from amqpstore.filenames import segment_path
 from amqpstore.files import OsFiles
-from amqpstore.records import Gap, Kind, checksum_seed, scan
+from amqpstore.records import Gap, Kind, scan
 from amqpstore.transient import FIRST_TRANSIENT
 from amqpstore.worker import InlineWorker
 from tests.small_limits import set_small_limits
@@ -302,9 +302,9 @@ class StoreAgainstPlainLists(RuleBasedStateMachine):
 
     def _place_of(self, message_id: int) -> tuple[str, int]:
         """The file that a message is in, and the last byte of its record."""
-        store_id = marker.read(OsFiles(), self.directory)
-        assert store_id is not None
-        seed = checksum_seed(store_id.bytes)
+        found = marker.read(OsFiles(), self.directory)
+        assert found is not None
+        seed = found.seed
         for segment in self.store.log.segments:
             with open(segment.path, "rb") as file:
                 # What was torn off behind that may have had the same id.

@@ -11,24 +11,29 @@ from amqpstore.catalog import TABLES
 from amqpstore.errors import DamageError
 from amqpstore.filenames import CATALOG
 from amqpstore.lmdb_pages import check_pages
+from amqpstore.shapes import Rows
 from tools.check.findings import Findings
-from tools.check.shapes import Rows, misshapen
 from tools.offline.catalog import CatalogImage
 
 FILE = f"{CATALOG}/data.mdb"
 
 
 class Catalog(NamedTuple):
-    """The rows that are as they should be, and table and key of those that are not."""
+    """The rows that are as they should be, and table and key of those that are not.
+
+    `is_plain`: one of them has no checksum.
+    """
 
     rows: Rows
     damaged: set[tuple[str, str]]
+    is_plain: bool
 
 
-def read_catalog(path: str, findings: Findings) -> Catalog | None:
+def read_catalog(path: str, findings: Findings, *, plain: bool) -> Catalog | None:
     """The rows of every table; None where nothing can be read.
 
-    Those that are damaged are left out of `rows`. Args: path, the directory that the catalog is in.
+    Those that are damaged are left out of `rows`, but for those that can be corrected.
+    Args: path, the directory that the catalog is in; plain, whether rows may have no checksum.
     """
     if not os.path.exists(os.path.join(path, os.path.basename(FILE))):
         findings.add("catalog-missing", FILE, "the file is missing")
@@ -41,7 +46,7 @@ def read_catalog(path: str, findings: Findings) -> Catalog | None:
     except OSError as error:
         findings.add("file-unreadable", FILE, str(error))
         return None
-    image = CatalogImage(path)
+    image = CatalogImage(path, plain=plain)
     try:
         return _rows(image, findings)
     except DamageError as error:
@@ -59,14 +64,14 @@ def _rows(image: CatalogImage, findings: Findings) -> Catalog:
         findings.add("table-unknown", FILE, f"nothing is known of a table {table!r}")
     for bad in image.bad_rows:
         name = bad.key.decode("utf-8", "backslashreplace")
-        damaged.add((bad.table, name))
-        findings.add("row-damaged", FILE, f"table {bad.table}, row {name!r}: {bad.reason}")
-    for table, key, reason in list(misshapen(rows)):
-        findings.add("row-damaged", FILE, f"table {table}, row {key!r}: {reason}")
-        damaged.add((table, key))
-        del rows[table][key]
+        text = f"table {bad.table}, row {name!r}: {bad.reason}"
+        if bad.is_corrected:
+            text = f"{text}; one bit of it is wrong, and it is known which"
+        else:
+            damaged.add((bad.table, name))
+        findings.add("row-damaged", FILE, text)
     _check_dictionaries(rows, findings)
-    return Catalog(rows, damaged)
+    return Catalog(rows, damaged, image.is_plain)
 
 
 def _check_dictionaries(rows: Rows, findings: Findings) -> None:

@@ -29,7 +29,10 @@ from amqpstore.filenames import (
     segment_number,
 )
 from amqpstore.files import Files
+from amqpstore.log import FORMAT_VERSION
+from amqpstore.marker import Marker
 from amqpstore.records import HEADER, SEGMENT_PAYLOAD, Kind, Record, checksum_seed, record_at
+from amqpstore.shapes import Rows
 from tools.check.catalog import FILE, read_catalog
 from tools.check.findings import Findings
 from tools.check.history import History, LogChecker, check_position
@@ -39,7 +42,6 @@ from tools.check.prepared import Holdings, check_prepared
 from tools.check.reading import StoreFile
 from tools.check.references import ReferenceChecker
 from tools.check.segments import Segment, SegmentReader, copied_from, segment_name
-from tools.check.shapes import Rows
 from tools.copying.manifest import MANIFEST
 from tools.offline.holding import held
 from tools.offline.progress import Progress
@@ -83,6 +85,7 @@ class Checked:
     seconds: float = 0.0
     cpu_seconds: float = 0.0
     store_id: bytes | None = None
+    format_version: int = FORMAT_VERSION
     rows: Rows | None = None
     """Of the catalog, as far as they are as they should be; None where it is no help."""
     damaged_rows: set[tuple[str, str]] = field(default_factory=set)
@@ -182,14 +185,21 @@ class StoreCheck:
         if marked is None and not list(self._findings):
             self._findings.add("marker-missing", MARKER, "the file is missing")
         self._tell("the catalog", 0, 0)
-        catalog = read_catalog(self._catalog, self._findings)
+        catalog = read_catalog(
+            self._catalog, self._findings, plain=marked is None or marked.is_plain
+        )
         rows = catalog.rows if catalog else None
         self._damaged_rows = catalog.damaged if catalog else set()
         if rows:
             self._findings.names |= {
                 int(key): queue_name(row) for key, row in rows["queues"].items()
             }
-        self._store_id = self._identify(marked, rows)
+        if marked:
+            self._out.format_version = marked.version
+        elif catalog:
+            # It is the marker alone that says so, and that is lost.
+            self._out.format_version = 1 if catalog.is_plain else FORMAT_VERSION
+        self._store_id = self._identify(marked.store_id.bytes if marked else None, rows)
         if rows and rows["store"].get("store_id") not in (None, self._store_id):
             rows = None  # It is of another store.
         self._rows = rows
@@ -211,15 +221,14 @@ class StoreCheck:
 
     # The marker, and which store it is.
 
-    def _read_marker(self) -> bytes | None:
+    def _read_marker(self) -> Marker | None:
         """Raises: FormatVersionError."""
         try:
             # It is never written over, so it is read where it is.
-            found = marker.read(ReadOnlyFiles(), self._directory)
+            return marker.read(ReadOnlyFiles(), self._directory)
         except DamageError as error:
             self._findings.add("marker-damaged", MARKER, error.reason, error.offset)
             return None
-        return found.bytes if found else None
 
     @property
     def _seed(self) -> int:

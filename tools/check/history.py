@@ -14,11 +14,11 @@ from typing import NamedTuple
 
 from amqpstore.log import START, Position
 from amqpstore.records import Operation, OperationKind
+from amqpstore.shapes import Rows
 from tools.check.catalog import FILE
 from tools.check.findings import Findings
 from tools.check.scanning import Batch
 from tools.check.segments import Segment
-from tools.check.shapes import Rows
 
 _KINDS = frozenset(int(kind) for kind in OperationKind)
 
@@ -88,7 +88,7 @@ class LogChecker:
                 self._heads[int(key)] = row["next_sequence"]
             self._next_queue_id = rows["store"].get("next_queue_id")
             if row := rows["store"].get("position"):
-                self._position = Position(**row)
+                self._position = Position.of_row(row)
         self._lsn = 0
         self._message_id = 0
         self._is_behind = False

@@ -12,9 +12,9 @@ from amqpstore.filenames import INDEX, index_key
 from amqpstore.files import Files
 from amqpstore.index import Bits, Entries, IndexState, decode_block, no_entries
 from amqpstore.records import Gap, Kind, Record, scan
+from amqpstore.shapes import Rows
 from tools.check.findings import Findings
 from tools.check.reading import StoreFile
-from tools.check.shapes import Rows
 
 
 class Live(NamedTuple):

@@ -7,11 +7,11 @@ from typing import Any
 
 from amqpstore.filenames import FIRST_COMPACTED
 from amqpstore.files import Files
+from amqpstore.shapes import Rows
 from tools.check.catalog import FILE
 from tools.check.findings import Findings
 from tools.check.reading import StoreFile
 from tools.check.segments import Segment, check_mark, segment_name
-from tools.check.shapes import Rows
 
 
 class MarkChecker:

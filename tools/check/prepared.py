@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from amqpstore.shapes import Rows
 from tools.check.catalog import FILE
 from tools.check.findings import Findings
 from tools.check.history import History
 from tools.check.index import Live
-from tools.check.shapes import Rows
 
 
 class Holdings:

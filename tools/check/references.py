@@ -15,13 +15,13 @@ from typing import Any
 
 from amqpstore.accounts import Account
 from amqpstore.filenames import FIRST_COMPACTED
+from amqpstore.shapes import Rows
 from tools.check.catalog import FILE
 from tools.check.findings import Findings
 from tools.check.history import Fresh, History
 from tools.check.index import Live
 from tools.check.scanning import Ids
 from tools.check.segments import Segment, segment_name
-from tools.check.shapes import Rows
 
 _LEAST_RECORD_BYTES = 38
 _MOST_IDS = 1 << 28

@@ -9,7 +9,7 @@ from crc32c import crc32c
 
 from amqpstore.filenames import FIRST_COMPACTED, SEGMENTS
 from amqpstore.files import Files
-from amqpstore.log import FORMAT_VERSION
+from amqpstore.log import READ_VERSIONS
 from amqpstore.records import HEADER, MAGIC, SEGMENT_PAYLOAD, Kind
 from tools.check.findings import Findings
 from tools.check.reading import StoreFile
@@ -129,7 +129,7 @@ class SegmentReader:
 
     def _check_store(self, name: str, payload: bytes) -> None:
         version, store_id, _ = SEGMENT_PAYLOAD.unpack(payload)
-        if version != FORMAT_VERSION:
+        if version not in READ_VERSIONS:
             text = f"its format version is {version}: nothing in it is read"
             self._findings.add("segment-header", name, text, HEADER.size)
         elif self._store_id not in (None, store_id):

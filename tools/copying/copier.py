@@ -19,7 +19,6 @@ from __future__ import annotations
 import contextlib
 import datetime
 import os
-import uuid
 from dataclasses import dataclass, field
 
 from crc32c import crc32c
@@ -29,8 +28,6 @@ from amqpstore.definitions import COPIED, DefinitionsCopy, write_copy
 from amqpstore.errors import DamageError
 from amqpstore.filenames import CATALOG, FIRST_COMPACTED, LOCK, MARKER
 from amqpstore.files import OsFiles
-from amqpstore.log import FORMAT_VERSION
-from amqpstore.records import checksum_seed
 from amqpstore.recovery import whole_end
 from tools.copying import manifest as manifests
 from tools.copying.checking import Checker
@@ -163,16 +160,17 @@ class _Copy:
         progress: Progress,
     ) -> None:
         self._pins = pins
+        self._store_id = pins.marker.store_id.bytes
         self._target = target
         self._options = options
         self._earlier = earlier
         self._progress = progress
-        self._checker = Checker(pins.store_id, pins.snapshot)
+        self._checker = Checker(self._store_id, pins.snapshot)
         expected = options.expected.files if options.expected else []
         self._expected = {one.path: one for one in expected if one.path != CATALOG_PATH}
         position = pins.snapshot.position
         self._out = Copied(
-            target, pins.store_id.hex(), pins.was_running, position.segment, position.offset
+            target, self._store_id.hex(), pins.was_running, position.segment, position.offset
         )
         for part in pins.snapshot.parts:
             if (
@@ -269,7 +267,7 @@ class _Copy:
         position = self._pins.snapshot.position
         start = position.offset if one.part.number == position.segment else 0
         content = _read_all(one.descriptor, one.size)
-        seed = checksum_seed(self._pins.store_id)
+        seed = self._pins.marker.seed
         one.size = max(whole_end(content, one.part.number, seed, start), start)
         one.size = min(one.size, len(content))
         if one.size:
@@ -336,7 +334,7 @@ class _Copy:
         rows = self._pins.snapshot.rows
         next_queue_id = int(rows("store").get("next_queue_id", 1))
         tables = {table: rows(table) for table in COPIED}
-        copy = DefinitionsCopy(self._pins.store_id, next_queue_id, tables)
+        copy = DefinitionsCopy(self._store_id, next_queue_id, tables)
         write_copy(OsFiles(), self._target, copy)
 
     def _finish(self) -> None:
@@ -350,7 +348,7 @@ class _Copy:
             if os.path.isdir(folder := os.path.join(self._target, name)):
                 files.sync_directory(folder)
         files.sync_directory(os.path.dirname(os.path.abspath(self._target)))
-        marker.write(files, self._target, uuid.UUID(bytes=self._pins.store_id))
+        marker.write(files, self._target, *self._pins.marker)
         os.unlink(os.path.join(self._target, INCOMPLETE))
         files.sync_directory(self._target)
 
@@ -359,7 +357,7 @@ class _Copy:
             Manifest(
                 copy=manifests.VERSION,
                 store_id=self._out.store_id,
-                format_version=FORMAT_VERSION,
+                format_version=self._pins.marker.version,
                 taken_at=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
                 source=os.path.abspath(self._pins.source),
                 was_running=self._out.was_running,

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from amqpstore.filenames import CATALOG, INDEX, MARKER, NEW_MARKER, QUARANTINE, SEGMENTS
+from amqpstore.marker import Marker
 from tools.copying.errors import CopyError
 from tools.copying.manifest import MANIFEST, Listed, Manifest
 from tools.copying.snapshot import Part, Snapshot, Source, open_source
@@ -58,7 +59,7 @@ class Pins:
     """A snapshot, all of whose files are pinned in `target`; `missing` are those that are lost."""
 
     source: str
-    store_id: bytes
+    marker: Marker
     was_running: bool
     snapshot: Snapshot
     pinned: list[Pinned] = field(default_factory=list)
@@ -108,7 +109,7 @@ def pin(
     with open_source(directory, held=held) as source:
         for _ in range(_ATTEMPTS):
             snapshot = source.snapshot()
-            if earlier and earlier.manifest.store_id != source.store_id.hex():
+            if earlier and earlier.manifest.store_id != source.marker.store_id.hex:
                 raise CopyError(
                     f"{earlier.directory} is a copy of another store. Name one of {directory}."
                 )
@@ -164,7 +165,7 @@ class _Pinning:
         self._earlier = earlier
         self._pins = Pins(
             source.directory,
-            source.store_id,
+            source.marker,
             source.is_running,
             snapshot,
             missing=list(snapshot.missing),

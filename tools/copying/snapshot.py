@@ -26,11 +26,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-import msgpack
-
 from amqpstore import marker
 from amqpstore.checkpoint import POSITION
-from amqpstore.errors import DamageError, NotAStoreError
+from amqpstore.errors import CatalogDamageError, DamageError, NotAStoreError
 from amqpstore.filenames import (
     CATALOG,
     FIRST_COMPACTED,
@@ -45,6 +43,8 @@ from amqpstore.filenames import (
 from amqpstore.files import OsFiles
 from amqpstore.lmdb_pages import last_transaction
 from amqpstore.log import START, Position
+from amqpstore.marker import Marker
+from amqpstore.rows import check_row, decode_row
 from tools.copying.locks import shared
 from tools.offline.instant import FILE_NAME, Tables, at_one_instant, read_tables
 from tools.offline.reading import ReadOnlyFiles
@@ -73,21 +73,36 @@ class Part(NamedTuple):
 class Snapshot:
     """A store at one instant. `transaction_id` is LMDB's, of the catalog.
 
-    `missing` are paths of files that it should have.
+    `missing` are paths of files that it should have; `is_plain`, whether rows may be without a
+    checksum.
     """
 
     transaction_id: int
     tables: Tables
     position: Position
+    is_plain: bool = False
     parts: list[Part] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)
 
     def rows(self, table: str) -> dict[str, Any]:
-        """The rows of a table, decoded."""
-        return {
-            key.decode(): msgpack.unpackb(value, strict_map_key=False)
-            for key, value in self.tables.get(table.encode(), [])
-        }
+        """The rows of a table, decoded. Raises: ValueError."""
+        return dict(
+            decode_row(table, key, stored, plain=self.is_plain)
+            for key, stored in self.tables.get(table.encode(), [])
+        )
+
+    def check_rows(self) -> None:
+        """Look at every row of every table: a copy of a damaged one would be none.
+
+        Raises: CatalogDamageError, of the copy's catalog.
+        """
+        for table, rows in self.tables.items():
+            for key, stored in rows:
+                try:
+                    check_row(table.decode(), key, stored, plain=self.is_plain)
+                except ValueError as error:
+                    shown = [name.decode("utf-8", "backslashreplace") for name in (table, key)]
+                    raise CatalogDamageError(FILE_NAME, 0, shown[0], shown[1], str(error)) from None
 
 
 class _Log(NamedTuple):
@@ -104,9 +119,9 @@ class _Log(NamedTuple):
 class Source:
     """A store that is read, and that a broker may have open. Made by `open_source`."""
 
-    def __init__(self, directory: str, store_id: bytes, *, is_running: bool) -> None:
+    def __init__(self, directory: str, found: Marker, *, is_running: bool) -> None:
         self.directory = directory
-        self.store_id = store_id
+        self.marker = found
         self.is_running = is_running
         self._catalog = os.path.join(directory, CATALOG, FILE_NAME)
 
@@ -121,7 +136,7 @@ class Source:
             raise DamageError(self._catalog, 0, "the file is missing") from error
         except DamageError as error:
             raise DamageError(self._catalog, error.offset, error.reason) from error
-        except (ValueError, LookupError, TypeError, msgpack.UnpackException) as error:
+        except (ValueError, LookupError, TypeError) as error:
             raise DamageError(self._catalog, 0, str(error)) from error
 
     def is_still(self, snapshot: Snapshot) -> bool:
@@ -140,9 +155,10 @@ class Source:
             return log
 
     def _snapshot(self, transaction_id: int, tables: Tables, log: _Log) -> Snapshot:
-        snapshot = Snapshot(transaction_id, tables, START)
+        snapshot = Snapshot(transaction_id, tables, START, self.marker.is_plain)
+        snapshot.check_rows()
         if row := snapshot.rows("store").get(POSITION):
-            snapshot.position = Position(**row)
+            snapshot.position = Position.of_row(row)
         self._add_segments(snapshot, log.numbers, log.of_log, log.last_size)
         for index_key, row in snapshot.rows(INDEX).items():
             queue_id, number = int(index_key.partition("-")[0]), row["number"]
@@ -189,8 +205,8 @@ def open_source(directory: str, *, held: bool = False) -> Iterator[Source]:
     """
     if not os.path.isdir(directory):
         raise NotAStoreError(directory, "it is no directory")
-    store_id = marker.read(OsFiles(), directory)
-    if store_id is None:
+    found = marker.read(OsFiles(), directory)
+    if found is None:
         raise NotAStoreError(directory, f"it has no file {MARKER}")
     with contextlib.nullcontext(False) if held else shared(directory) as is_running:
-        yield Source(directory, store_id.bytes, is_running=is_running)
+        yield Source(directory, found, is_running=is_running)

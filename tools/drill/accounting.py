@@ -14,7 +14,7 @@ from amqpstore.accounts import Account
 from amqpstore.filenames import INDEX, SEGMENTS, index_key, segment_number, segment_path
 from amqpstore.files import Files
 from amqpstore.index import IndexReader, IndexState, live_runs
-from amqpstore.records import Gap, Kind, checksum_seed, scan
+from amqpstore.records import Gap, Kind, scan
 from tools.drill.invariants import Fault
 
 
@@ -129,7 +129,7 @@ def _file_faults(store: Store, files: Files) -> Iterator[Fault]:
 
 
 def _seed(store: Store, files: Files) -> int:
-    store_id = marker.read(files, store.directory)
-    if store_id is None:
+    found = marker.read(files, store.directory)
+    if found is None:
         raise FileNotFoundError(store.directory)
-    return checksum_seed(store_id.bytes)
+    return found.seed

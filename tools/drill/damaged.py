@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from amqpstore import Envelope, Message, Options, Queue, Run, Store, marker
 from amqpstore.filenames import INDEX, SEGMENTS, index_key, segment_number
 from amqpstore.files import OsFiles
-from amqpstore.records import Gap, Kind, checksum_seed, scan
+from amqpstore.records import Gap, Kind, scan
 from amqpstore.worker import InlineWorker
 from tools.drill import run as runs
 from tools.drill.copying import link_store
@@ -94,12 +94,12 @@ class Damaged:
         base = os.path.basename(name)
         key = index_key(base)
         number = key[1] if key else segment_number(base) or 0
-        store_id = marker.read(OsFiles(), self._whole)
-        if store_id is None:
+        marked = marker.read(OsFiles(), self._whole)
+        if marked is None:
             return None, 0
         with open(self.path(name), "rb") as file:
             content = file.read()
-        for found in scan(content, number, checksum_seed(store_id.bytes)):
+        for found in scan(content, number, marked.seed):
             if not isinstance(found, Gap) and found.offset <= offset < found.end:
                 return Kind(found.kind), found.number
         return None, 0

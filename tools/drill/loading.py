@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import os
 
-import msgpack
-
-from amqpstore.catalog import TABLES, LmdbCatalog
 from amqpstore.filenames import CATALOG
-from tools.drill import memory_catalog
+from tools.drill.memory_catalog import FILE_NAME, put_rows
 from tools.drill.memory_files import MemoryFiles
 from tools.drill.run import LeftOutError
+from tools.offline.instant import read_tables
 
 _MOST_BYTES = 32 << 20
 """Each disk that is recovered is read as a whole, thousands of times."""
@@ -49,19 +47,7 @@ def load_store(directory: str, files: MemoryFiles, target: str) -> None:
         file.close()
         files.sync_directory(os.path.dirname(name))
     path = f"{target}/{CATALOG}"
-    files.create(f"{path}/{memory_catalog.FILE_NAME}").close()
-    files.replace(f"{path}/{memory_catalog.FILE_NAME}", _catalog(os.path.join(directory, CATALOG)))
+    files.create(f"{path}/{FILE_NAME}").close()
+    tables = read_tables(os.path.join(directory, CATALOG))
+    put_rows(files, path, {table.decode(): dict(rows) for table, rows in tables.items()})
     files.sync_directory(path)
-
-
-def _catalog(directory: str) -> bytes:
-    catalog = LmdbCatalog(directory, create=False)
-    try:
-        rows = {table: catalog.rows(table) for table in TABLES}
-    finally:
-        catalog.close()
-    tables = {
-        table: {key.encode(): msgpack.packb(value) for key, value in of_table.items()}
-        for table, of_table in rows.items()
-    }
-    return bytes(msgpack.packb(tables))

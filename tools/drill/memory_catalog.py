@@ -12,20 +12,22 @@ from collections.abc import Sequence
 
 import msgpack
 
-from amqpstore.catalog import TABLES, Change, Value
-from amqpstore.errors import DamageError
+from amqpstore.catalog import TABLES, Change, Value, encode_key
+from amqpstore.errors import CatalogDamageError, DamageError
+from amqpstore.rows import check_row, decode_row, encode_row
 from tools.drill.memory_files import MemoryFiles
 
 FILE_NAME = "data.mdb"
 
-_MAX_KEY_BYTES = 511
+_Tables = dict[str, dict[bytes, bytes]]
 
 
 class MemoryCatalog:
-    """The catalog in the directory `path` of a simulated disk."""
+    """The catalog in the directory `path` of a simulated disk. Args: as `OpenCatalog`."""
 
-    def __init__(self, files: MemoryFiles, path: str, create: bool) -> None:
+    def __init__(self, files: MemoryFiles, path: str, create: bool, *, plain: bool = False) -> None:
         self._files = files
+        self._plain = plain
         self._path = f"{path}/{FILE_NAME}"
         # As LMDB does it: it syncs its file, but not the entry that leads there.
         if create:
@@ -34,27 +36,38 @@ class MemoryCatalog:
             files.create(self._path).close()
         elif not files.exists(self._path):
             raise DamageError(self._path, 0, "the file is missing")
-        content = files.content(self._path)
-        self._tables = _tables_of(content)
+        self._tables = _tables_of(files.content(self._path))
+        for table, rows in self._tables.items():
+            for key, stored in rows.items():
+                try:
+                    check_row(table, key, stored, plain=plain)
+                except ValueError as error:
+                    raise self._damage(table, key, error) from None
 
     def rows(self, table: str) -> dict[str, Value]:
-        rows = self._tables[table]
-        return {
-            key.decode(): msgpack.unpackb(rows[key], strict_map_key=False) for key in sorted(rows)
-        }
+        rows: dict[str, Value] = {}
+        for key, stored in sorted(self._tables[table].items()):
+            try:
+                name, value = decode_row(table, key, stored, plain=self._plain)
+            except ValueError as error:
+                raise self._damage(table, key, error) from None
+            rows[name] = value
+        return rows
+
+    def _damage(self, table: str, key: bytes, error: ValueError) -> CatalogDamageError:
+        shown = key.decode("utf-8", "backslashreplace")
+        return CatalogDamageError(self._path, 0, table, shown, str(error))
 
     def commit(self, changes: Sequence[Change]) -> None:
         changed = dict(self._tables)
         for table in {change.table for change in changes}:
             changed[table] = dict(changed[table])
         for table, key, value in changes:
-            encoded = key.encode()
-            if not 0 < len(encoded) <= _MAX_KEY_BYTES:
-                raise ValueError(f"a key has 1 to {_MAX_KEY_BYTES} bytes, this has {len(encoded)}")
+            encoded = encode_key(key)
             if value is None:
                 changed[table].pop(encoded, None)
             else:
-                changed[table][encoded] = msgpack.packb(value)
+                changed[table][encoded] = encode_row(table, encoded, value)
         self._files.replace(self._path, msgpack.packb(changed))
         self._tables = changed
 
@@ -62,10 +75,21 @@ class MemoryCatalog:
         """Nothing is held open."""
 
 
+def stored_rows(files: MemoryFiles, path: str) -> _Tables:
+    """The rows of the catalog in the directory `path`, by table, as they are stored."""
+    return _tables_of(files.content(f"{path}/{FILE_NAME}"))
+
+
+def put_rows(files: MemoryFiles, path: str, tables: _Tables) -> None:
+    """Put other rows in the place of a catalog's, as they are stored: an earlier version's, or
+    damaged ones."""
+    files.replace(f"{path}/{FILE_NAME}", msgpack.packb(tables))
+
+
 @functools.lru_cache(maxsize=200)
-def _tables_of(content: bytes) -> dict[str, dict[bytes, bytes]]:
+def _tables_of(content: bytes) -> _Tables:
     """Nobody changes them: a commit makes others."""
-    tables: dict[str, dict[bytes, bytes]] = {table: {} for table in TABLES}
+    tables: _Tables = {table: {} for table in TABLES}
     if content:
         tables.update(msgpack.unpackb(content))
     return tables

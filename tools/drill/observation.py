@@ -9,7 +9,6 @@ from amqpstore import Queue, RecoveryReport, Run, Store, marker
 from amqpstore.catalog import Value
 from amqpstore.files import Files
 from amqpstore.index import IndexReader, live_runs
-from amqpstore.records import checksum_seed
 from tools.drill.trace import Payload, message_name
 
 
@@ -84,10 +83,10 @@ def paged_runs(store: Store, files: Files, queue: Queue) -> list[Run]:
 
     Raises: DamageError, OSError.
     """
-    store_id = marker.read(files, store.directory)
-    if store_id is None or not queue.paged:
+    found = marker.read(files, store.directory)
+    if found is None or not queue.paged:
         return []
-    reader = IndexReader(files, store.directory, checksum_seed(store_id.bytes))
+    reader = IndexReader(files, store.directory, found.seed)
     runs: list[Run] = []
     for file in queue.paged:
         state = queue.index[file.number]

@@ -20,10 +20,10 @@ from amqpstore import DamageError, marker
 from amqpstore.errors import NotAStoreError
 from amqpstore.filenames import FIRST_COMPACTED, MARKER, SEGMENTS, segment_number, segment_path
 from amqpstore.files import File, OsFiles
-from amqpstore.records import Gap, Kind, Record, checksum_seed, decode_transaction
+from amqpstore.records import Gap, Kind, Record, decode_transaction
 from tools.inspect.names import Names, QueueName
 from tools.inspect.transaction import operation_text, transaction_facts
-from tools.offline.catalog import CatalogImage
+from tools.offline.catalog import CatalogImage, may_be_plain
 from tools.offline.contents import TransactionImage
 from tools.offline.instant import at_one_instant
 from tools.offline.json_output import write_line
@@ -48,10 +48,10 @@ def follow(
     Raises: NotAStoreError, FormatVersionError, DamageError (the marker), OSError.
     """
     wait = wait or partial(time.sleep, _POLL_S)
-    store_id = marker.read(ReadOnlyFiles(), directory)
-    if store_id is None:
+    marked = marker.read(ReadOnlyFiles(), directory)
+    if marked is None:
         raise NotAStoreError(directory, f"it has no file {MARKER}")
-    log = _Log(directory, checksum_seed(store_id.bytes))
+    log = _Log(directory, marked.seed)
     names: Names = {}
     try:
         past = deque(log.new(), maxlen=most)
@@ -89,7 +89,7 @@ def _names(directory: str) -> Names:
     with tempfile.TemporaryDirectory(prefix="amqpstore-follow-") as copy:
         try:
             at_one_instant(directory, copy, lambda: None)
-            catalog = CatalogImage(copy)
+            catalog = CatalogImage(copy, plain=may_be_plain(directory))
             try:
                 rows = catalog.rows("queues")
             finally:

@@ -7,32 +7,53 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple, NoReturn
 
 import lmdb
-import msgpack
 
+from amqpstore import marker
 from amqpstore.catalog import Change, Value
 from amqpstore.errors import DamageError
 from amqpstore.lmdb_pages import check_pages
+from amqpstore.rows import CHECKSUMMED, corrected_row, decode_row
 from tools.offline.instant import FILE_NAME, MOST_TABLES
+from tools.offline.reading import ReadOnlyFiles
 
 
 class BadRow(NamedTuple):
-    """A row whose key or value cannot be read."""
+    """A row that is not what was written, and the reason.
+
+    `is_corrected`: only one bit of it is wrong, and it is read as it was.
+    """
 
     table: str
     key: bytes
     reason: str
+    is_corrected: bool
+
+
+def may_be_plain(directory: str) -> bool:
+    """Whether rows of the catalog of a store may be without a checksum: see `amqpstore.rows`.
+
+    They may be where no marker says that they have one. Raises: FormatVersionError, OSError.
+    """
+    try:
+        found = marker.read(ReadOnlyFiles(), directory)
+    except DamageError:
+        return True
+    return found is None or found.is_plain
 
 
 class CatalogImage:
     """The LMDB environment in the directory `path`: nothing in it is made, changed or locked.
 
     `reason` says why none of it can be read, None where it can; `tables` are the names of those
-    that are there, `bad_rows` those that were met and left out by `rows`. Nobody may write to it
-    meanwhile: of a running store, a copy is read (see `snapshot`).
+    that are there, `bad_rows` those that `rows` met; `is_plain`, whether one
+    was met that has no checksum. Nobody may write to it meanwhile: of a running store, a copy is
+    read (see `snapshot`). Args: plain, as `may_be_plain` says of the store.
     """
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, *, plain: bool) -> None:
         self.path = os.path.join(path, FILE_NAME)
+        self.is_plain = False
+        self._plain = plain
         self.reason: str | None = None
         self.tables: list[str] = []
         self.bad_rows: list[BadRow] = []
@@ -48,33 +69,43 @@ class CatalogImage:
             self._databases = {
                 name.decode(): self._environment.open_db(name, create=False) for name in names
             }
-        except (DamageError, lmdb.Error, OSError, ValueError) as error:
+        except (DamageError, lmdb.Error, OSError, ValueError, MemoryError) as error:
             self._fail(error)
         else:
             self.tables = sorted(self._databases)
 
     def rows(self, table: str) -> dict[str, Value]:
-        """All rows of a table that can be read, in the order of their keys; none where it is not
-        there. Raises: DamageError, where it cannot be read at all."""
+        """All rows of a table that can be read; none where it is not there.
+
+        Raises: DamageError, where it cannot be read at all.
+        """
         if self.reason is not None:
             raise DamageError(self.path, 0, self.reason)
         if table not in self._databases:
             return {}
-        rows = {}
+        rows: dict[str, Value] = {}
         self.bad_rows = [row for row in self.bad_rows if row.table != table]
         try:
             with self._environment.begin(self._databases[table]) as transaction:
                 for key, value in transaction.cursor():
                     try:
-                        decoded = msgpack.unpackb(value, strict_map_key=False)
-                        if decoded is None:
-                            raise ValueError("it is nil")  # noqa: TRY301 - as what unpackb raises
-                        rows[bytes(key).decode()] = decoded
-                    except (ValueError, TypeError, msgpack.UnpackException) as error:
-                        self.bad_rows.append(BadRow(table, bytes(key), str(error)))
+                        name, decoded = decode_row(table, key, value, plain=self._plain)
+                    except ValueError as error:
+                        corrected = corrected_row(table, key, value)
+                        is_corrected = corrected is not None
+                        self.bad_rows.append(BadRow(table, key, str(error), is_corrected))
+                        rows.update([corrected] if corrected else [])
+                    else:
+                        rows[name] = decoded
+                        self.is_plain |= value[0] != CHECKSUMMED
         except lmdb.Error as error:
             raise DamageError(self.path, 0, f"table {table}: {error}") from error
         return rows
+
+    @property
+    def uncorrected(self) -> list[BadRow]:
+        """The bad rows that were left out."""
+        return [row for row in self.bad_rows if not row.is_corrected]
 
     def commit(self, _changes: Sequence[Change]) -> NoReturn:
         """Not here. Raises: OSError."""

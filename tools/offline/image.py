@@ -40,7 +40,7 @@ from amqpstore.records import (
     decode_transaction,
 )
 from amqpstore.recovery import Recovered
-from tools.offline.catalog import CatalogImage
+from tools.offline.catalog import CatalogImage, may_be_plain
 from tools.offline.contents import StoredMessage, TransactionImage
 from tools.offline.holding import held
 from tools.offline.listing import Listing
@@ -122,6 +122,7 @@ class StoreImage:
         """
         directory = os.path.normpath(directory)
         _check_directory(directory)
+        plain = may_be_plain(directory)
         with ExitStack() as stack:
             try:
                 stack.enter_context(held(directory))
@@ -131,11 +132,11 @@ class StoreImage:
                 snapshot = Snapshot(directory)
                 stack.callback(snapshot.close)
                 files: Files = snapshot.files
-                catalog = CatalogImage(snapshot.catalog_path)
+                catalog = CatalogImage(snapshot.catalog_path, plain=plain)
                 is_live = True
             else:
                 files = ReadOnlyFiles()
-                catalog = CatalogImage(os.path.join(directory, CATALOG))
+                catalog = CatalogImage(os.path.join(directory, CATALOG), plain=plain)
                 is_live = False
             stack.callback(catalog.close)
             image = cls(directory, files, catalog, is_live=is_live)
@@ -358,7 +359,8 @@ class StoreImage:
             # The marker is never written over, so it is read where it is.
             found = marker.read(ReadOnlyFiles(), self.directory)
             if found is not None:
-                return found
+                self.format_version = found.version
+                return found.store_id
             self.marker_reason = MISSING
         except DamageError as error:
             self.marker_reason = error.reason

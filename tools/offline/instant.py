@@ -96,7 +96,7 @@ def read_tables(folder: str) -> Tables:
                 )
                 for name in names
             }
-    except (lmdb.Error, ValueError) as error:
+    except (lmdb.Error, ValueError, MemoryError) as error:
         raise DamageError(path, 0, str(error)) from error
 
 

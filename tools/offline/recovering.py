@@ -36,7 +36,7 @@ def recover_image(
     if reason is None:
         try:
             recovered = _recovered(backing, _definitions(catalog))
-            bad = [row for row in catalog.bad_rows if row.table in _TABLES]
+            bad = [row for row in catalog.uncorrected if row.table in _TABLES]
             if not bad:
                 return recovered, None
             reason = f"table {bad[0].table}, row {bad[0].key!r}: {bad[0].reason}"
@@ -60,7 +60,7 @@ def _definitions(catalog: CatalogImage) -> Definitions:
     """
     rows = catalog.rows("queues")
     found: dict[int, Any] = {int(key): row for key, row in rows.items() if key.isdecimal()}
-    for bad in catalog.bad_rows:
+    for bad in catalog.uncorrected:
         if bad.table == "queues" and bad.key.isdigit():
             found.setdefault(int(bad.key), None)
     return found

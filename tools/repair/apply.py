@@ -102,9 +102,9 @@ def _prepare(directory: str, planned: Planned, tell: Tell) -> Repair:
     to = os.path.join(repair.path, NEW)
     OsFiles().make_directory(to)
     try:
-        build_marker(planned.facts, to)
         if planned.truth is not None and planned.layout is not None:
             Builder(planned.facts, planned.truth, planned.layout, to, plan.made_ms, tell).run()
+        build_marker(planned.facts, to)
         new = listing(to, tell)
         puts = sorted(name for name, row in new.items() if row[0] == "file")
         after = _after(plan, new)

@@ -53,9 +53,13 @@ _KEPT_TABLES = ("users", "exchanges", "bindings", "permissions", "policies", "di
 
 
 def build_marker(facts: Facts, to: str) -> None:
-    """Write the marker in a directory that is there."""
+    """Write the marker in a directory that is there: of the version that the catalog there has.
 
-    marker.write(OsFiles(), to, uuid.UUID(bytes=facts.store_id))
+    Where there is none, the store keeps its catalog.
+    """
+    is_new = os.path.exists(os.path.join(to, CATALOG))
+    version = FORMAT_VERSION if is_new else facts.checked.format_version
+    marker.write(OsFiles(), to, uuid.UUID(bytes=facts.store_id), version)
 
 
 class Builder:

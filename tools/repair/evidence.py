@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from operator import attrgetter
 
 from amqpstore.accounts import Account
-from tools.check.shapes import Rows
+from amqpstore.shapes import Rows
 
 
 class Accounted:

@@ -13,15 +13,15 @@ from amqpstore.compression import Decompressor
 from amqpstore.definitions import COPIED, DefinitionsCopy, read_copy
 from amqpstore.errors import DamageError, FormatVersionError
 from amqpstore.filenames import FIRST_COMPACTED, INDEX, SEGMENTS, index_key, segment_number
-from amqpstore.log import FORMAT_VERSION
+from amqpstore.log import FORMAT_VERSION, READ_VERSIONS
 from amqpstore.records import SEGMENT_PAYLOAD, Gap, OperationKind, checksum_seed
+from amqpstore.shapes import Rows
 from tools.check.check import Checked, Tell
 from tools.check.findings import Findings
 from tools.check.history import malformed
 from tools.check.reading import StoreFile
 from tools.check.scanning import Batch, Ids, Scanned, Scanner
 from tools.check.segments import segment_name
-from tools.check.shapes import Rows
 from tools.offline.reading import ReadOnlyFiles
 from tools.offline.segments import IndexImage
 from tools.repair.errors import UnknownStoreError
@@ -270,7 +270,7 @@ def _is_sound(segment: SegmentFacts, store_id: bytes) -> bool:
     version, of_store, _ = SEGMENT_PAYLOAD.unpack(payload)
     if version > FORMAT_VERSION:
         raise FormatVersionError(segment.name, version, FORMAT_VERSION)
-    if version != FORMAT_VERSION or of_store != store_id:
+    if version not in READ_VERSIONS or of_store != store_id:
         return False
     if segment.is_compacted:
         return all(not batch.lsn for batch in scanned.batches)

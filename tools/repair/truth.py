@@ -174,7 +174,7 @@ class _Finder:
             return None
         row = self._rows["store"].get("position")
         if row:
-            return Position(**row)
+            return Position.of_row(row)
         is_lost = self._facts.is_lost("store")
         return None if is_lost or self._rows["heads"] or self._rows["index"] else START
 

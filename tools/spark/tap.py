@@ -35,8 +35,8 @@ from amqpstore import marker
 from amqpstore.compression import Decompressor
 from amqpstore.errors import NotAStoreError, StoreError
 from amqpstore.filenames import FIRST_COMPACTED, SEGMENTS, segment_number, segment_path
-from amqpstore.records import OperationKind, checksum_seed
-from tools.offline.catalog import CatalogImage
+from amqpstore.records import OperationKind
+from tools.offline.catalog import CatalogImage, may_be_plain
 from tools.offline.instant import at_one_instant
 from tools.offline.reading import ReadOnlyFiles
 from tools.spark.envelopes import EnvelopeColumns
@@ -261,17 +261,17 @@ class TapReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _seeded(self) -> int:
         if self._seed is None:
-            store_id = marker.read(ReadOnlyFiles(), self._directory)
-            if store_id is None:
+            found = marker.read(ReadOnlyFiles(), self._directory)
+            if found is None:
                 raise NotAStoreError(self._directory, "it has no file STORE")
-            self._seed = checksum_seed(store_id.bytes)
+            self._seed = found.seed
         return self._seed
 
     def _learn(self) -> None:
         """What the catalog says by now of queues and dictionaries; deleted ones stay known."""
         with tempfile.TemporaryDirectory(prefix="amqpstore-tap-") as directory:
             at_one_instant(self._directory, directory, lambda: None)
-            catalog = CatalogImage(directory)
+            catalog = CatalogImage(directory, plain=may_be_plain(self._directory))
             try:
                 hidden = set(catalog.rows("prepared"))
                 for key, row in catalog.rows("queues").items():

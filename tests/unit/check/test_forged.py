@@ -43,9 +43,9 @@ class Forged:
         for name in ("orders", "audit"):
             store.create_queue({"vhost": "/", "name": name})
         store.close()
-        store_id = marker.read(OsFiles(), directory)
-        assert store_id
-        self.store_id = store_id.bytes
+        found = marker.read(OsFiles(), directory)
+        assert found
+        self.store_id = found.store_id.bytes
         self.seed = checksum_seed(self.store_id)
 
     def segment(self, number: int, *parts: bytes, note_end: bool = True) -> str:

@@ -191,7 +191,7 @@ def test_only_stores_are_copied(path: Paths, store: str) -> None:
     Path(path("notes"), "notes.txt").write_text("not a store")
     with pytest.raises(NotAStoreError, match="no file STORE"):
         copy_store(path("notes"), path("copy"), Options())
-    Path(store, "STORE").write_text("amqpstore\nformat-version: 2\nstore-id: 0\n")
+    Path(store, "STORE").write_text("amqpstore\nformat-version: 3\nstore-id: 0\n")
     with pytest.raises(FormatVersionError):
         copy_store(store, path("copy"), Options())
     assert not os.path.exists(path("copy"))

@@ -11,7 +11,6 @@ from amqpstore.catalog import TABLES, Change, Value
 from amqpstore.clock import SYSTEM_CLOCK, Clock
 from amqpstore.filenames import segment_path
 from amqpstore.files import File, OsFiles
-from amqpstore.records import checksum_seed
 from amqpstore.worker import InlineWorker
 
 ENVELOPE = Envelope("", "orders", bytes.fromhex("100002"))
@@ -62,7 +61,7 @@ class Disk:
         return Store.open(
             self.directory,
             files=files,
-            open_catalog=lambda path, create: self.catalog,
+            open_catalog=lambda path, create, *, plain=False: self.catalog,
             options=self.options._replace(segment_bytes=self.segment_bytes),
             worker=InlineWorker(),
             clock=self.clock,
@@ -78,9 +77,9 @@ class Disk:
     @property
     def seed(self) -> int:
         """What the checksums of the store's records begin with."""
-        store_id = marker.read(OsFiles(), self.directory)
-        assert store_id is not None
-        return checksum_seed(store_id.bytes)
+        found = marker.read(OsFiles(), self.directory)
+        assert found is not None
+        return found.seed
 
     def path(self, number: int) -> str:
         """Where a segment is."""

@@ -250,13 +250,13 @@ def test_a_segment_under_another_segments_name_is_refused_record_by_record(
 
 def test_a_segment_of_a_newer_version_is_left_out(tmp_path: Path) -> None:
     disk = three_segments(tmp_path)
-    header = encode_segment_header(2, 2, bytes(16), 0)
+    header = encode_segment_header(2, 3, bytes(16), 0)
     disk.write(2, header + disk.read(2)[len(header) :])
     store, found = everything(disk)
     report = store.recovery_report
     store.abandon()
     assert found == [b"segment 1", b"segment 3"]
-    assert [reason for _, _, _, reason in report.damage] == ["its format version is 2"]
+    assert [reason for _, _, _, reason in report.damage] == ["its format version is 3"]
 
 
 def test_a_file_shorter_than_its_noted_end_is_damage(disk: Disk) -> None:

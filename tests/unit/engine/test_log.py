@@ -184,7 +184,7 @@ def test_a_segment_says_which_store_it_is_of(tmp_path: Path, log: Log) -> None:
     sync(log)
     header = records(tmp_path)[0]
     content = Path(segment_path(str(tmp_path), 1)).read_bytes()
-    assert SEGMENT_PAYLOAD.unpack(content[header.payload_offset : header.end]) == (1, STORE_ID, 5)
+    assert SEGMENT_PAYLOAD.unpack(content[header.payload_offset : header.end]) == (2, STORE_ID, 5)
 
 
 def test_a_new_segment_is_durable_with_its_directory_entry(log: Log, files: FailingFiles) -> None:

@@ -49,7 +49,7 @@ def test_a_missing_directory_becomes_a_store_with_its_parents(directory: str) ->
     names = ["STORE", "catalog", "index", "lock", "reserve", "segments"]
     assert sorted(os.listdir(directory)) == names
     marker = Path(directory, "STORE").read_text("ascii")
-    assert marker.startswith("amqpstore\nformat-version: 1\nstore-id: ")
+    assert marker.startswith("amqpstore\nformat-version: 2\nstore-id: ")
 
 
 def test_an_empty_directory_becomes_a_store(tmp_path: Path) -> None:
@@ -123,11 +123,11 @@ def test_a_store_of_another_version_is_refused_and_left_alone(
     store_directory: str, rest: str
 ) -> None:
     marker = Path(store_directory, "STORE")
-    marker.write_text(f"amqpstore\nformat-version: 2\n{rest}")
+    marker.write_text(f"amqpstore\nformat-version: 3\n{rest}")
     before = files_in(store_directory)
     with pytest.raises(FormatVersionError) as raised:
         Store.open(store_directory)
-    assert (raised.value.found, raised.value.supported) == (2, 1)
+    assert (raised.value.found, raised.value.supported) == (3, 2)
     assert files_in(store_directory) == before
 
 

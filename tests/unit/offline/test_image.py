@@ -229,8 +229,8 @@ def test_a_marker_that_is_lost_or_cut(busy: str, marker: bytes | None) -> None:
 
 def test_a_newer_version_is_refused(busy: str) -> None:
     path = Path(busy) / "STORE"
-    path.write_text(path.read_text().replace("format-version: 1", "format-version: 2"))
-    with pytest.raises(FormatVersionError, match="version 2"):
+    path.write_text(path.read_text().replace("format-version: 2", "format-version: 3"))
+    with pytest.raises(FormatVersionError, match="version 3"):
         StoreImage.open(busy)
 
 

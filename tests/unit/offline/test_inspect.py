@@ -356,7 +356,7 @@ def test_what_is_no_store(tmp_path: Path, command: Command) -> None:
 
 def test_a_store_of_a_newer_version(busy: str, command: Command) -> None:
     path = Path(busy) / "STORE"
-    path.write_text(path.read_text().replace("format-version: 1", "format-version: 9"))
+    path.write_text(path.read_text().replace("format-version: 2", "format-version: 9"))
     found = command("inspect", busy)
     assert found.code == 5
     assert "format version 9" in found.err

@@ -16,7 +16,6 @@ from amqpstore.records import (
     Gap,
     Kind,
     OperationKind,
-    checksum_seed,
     decode_transaction,
     scan,
 )
@@ -50,9 +49,9 @@ class Before:
         if seed % 3 != 2:
             history.store.sync()
             history.abandon()
-        store_id = marker.read(OsFiles(), directory)
-        assert store_id is not None
-        self.seed = checksum_seed(store_id.bytes)
+        found = marker.read(OsFiles(), directory)
+        assert found is not None
+        self.seed = found.seed
         self.queues = opened(directory)
         self.records = sound_messages(directory, self.seed)
 

@@ -49,8 +49,8 @@ def open_store(
 def open_faulty_store(files: MemoryFiles, faults: Faults) -> Store:
     """The same store, where calls to files and catalog are counted, and may fail."""
 
-    def open_catalog(path: str, create: bool) -> Catalog:
-        return FaultyCatalog(MemoryCatalog(files, path, create), faults, path)
+    def open_catalog(path: str, create: bool, *, plain: bool = False) -> Catalog:
+        return FaultyCatalog(MemoryCatalog(files, path, create, plain=plain), faults, path)
 
     return Store.open(
         DIRECTORY,

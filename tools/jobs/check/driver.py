@@ -18,6 +18,7 @@ from pyspark import RDD, StorageLevel
 from amqpstore.errors import StoreError
 from amqpstore.files import Files
 from amqpstore.records import Operation
+from amqpstore.shapes import Rows
 from tools.check.check import Checked, SegmentJob, StoreCheck, Tell, opened
 from tools.check.findings import Finding, Findings
 from tools.check.history import Fresh, History, LogChecker, LogPlace
@@ -26,7 +27,6 @@ from tools.check.marks import MarkChecker
 from tools.check.prepared import Holdings
 from tools.check.references import ReferenceChecker
 from tools.check.segments import Segment
-from tools.check.shapes import Rows
 from tools.jobs.check import tasks
 from tools.jobs.check.shared import (
     Compared,

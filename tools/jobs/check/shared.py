@@ -8,12 +8,12 @@ from typing import Any, NamedTuple
 
 from amqpstore.files import Files
 from amqpstore.records import Operation
+from amqpstore.shapes import Rows
 from tools.check.check import SegmentJob
 from tools.check.findings import Finding
 from tools.check.history import History, LogPlace
 from tools.check.index import Live
 from tools.check.segments import Segment
-from tools.check.shapes import Rows
 
 Range = tuple[int, int]
 """The first number and the one after the last."""

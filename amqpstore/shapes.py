@@ -1,7 +1,8 @@
 """What a row of each table of the catalog has to look like (FORMAT.md, "Catalog maps").
 
-A row that does not is a finding, and is left out from there on: so nothing that is compared later
-has to fear what it is given.
+Every row is looked at when it is read, so nobody behind that has to fear a wrong type, a number
+that no file can have, or a count of more than there can be. Keys of a map that are not known are
+those of a newer version, and are left alone.
 """
 
 from __future__ import annotations
@@ -9,17 +10,22 @@ from __future__ import annotations
 import re
 import sys
 from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
-from amqpstore.catalog import Value
-from amqpstore.index import ENTRIES_A_FILE
+from amqpstore.filenames import FIRST_COMPACTED
+from amqpstore.index import ENTRIES_A_FILE, MAX_FILE_BYTES
 
-Rows = dict[str, dict[str, Value]]
+Rows = dict[str, dict[str, Any]]
 """Tables of rows, by key."""
 
-_MOST = (1 << 64) - 1
+_MAX_NUMBER = (1 << 63) - 1
+_MAX_TIME_MS = (1 << 64) - 1
+_MAX_SEGMENT = (1 << 32) - 1
+_MAX_DELIVERIES = (1 << 32) - 1
+_MAX_REFERENCES = (1 << 32) - 1
+_MAX_PRIORITY = 255
 _QUEUE = re.compile(r"[0-9]{20}")
 _SEGMENT = re.compile(r"[0-9]{10}")
 _INDEX = re.compile(r"[0-9]{20}-[0-9]{10}")
@@ -49,42 +55,49 @@ _KEYS = {
 }
 
 
-def misshapen(rows: Rows) -> Iterator[tuple[str, str, str]]:
-    """Table, key and reason of each row that is not as FORMAT.md says."""
-    for table, of_table in rows.items():
-        for key, row in of_table.items():
-            if reason := _reason(table, key, row):
-                yield table, key, reason
-
-
-def _reason(table: str, key: str, row: Value) -> str:
+def misshapen(table: str, key: str, row: Any) -> str:
+    """Why a row is not as FORMAT.md says; empty where it is."""
+    if row is None:
+        return "it is nil"
     pattern = _KEYS.get(table)
     if pattern and not pattern.fullmatch(key):
         return "the key is not as keys of this table are"
+    if pattern is _SEGMENT and table != "dictionaries" and not 0 < int(key) <= _MAX_SEGMENT:
+        return "no segment has this number"
+    if pattern is _QUEUE and not 0 < int(key) <= _MAX_NUMBER:
+        return "no queue has this id"
     if table in _MAPS and not isinstance(row, dict):
-        return "it is no map"
+        return "it is not a map"
     for name in _MAPS.get(table, ()):
-        if not _is_number(row.get(name)):
-            return f"{name} is {row.get(name)!r}"
+        most = _MAX_TIME_MS if name == "expires_ms" else _MAX_NUMBER
+        if not _is_number(row.get(name), most):
+            return f"{name} is {_shown(row.get(name))}"
     look = _LOOKS.get(table)
     return look(key, row) if look else ""
 
 
-def _is_number(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _MOST
+def _is_number(value: object, most: int = _MAX_NUMBER) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= most
+
+
+def _shown(value: object) -> str:
+    shown = repr(value)
+    return shown if len(shown) <= 60 else f"{shown[:60]}..."
 
 
 def _store(key: str, row: Any) -> str:
     if key == "store_id":
-        return "" if isinstance(row, bytes) and len(row) == 16 else "it is no store id"
+        return "" if isinstance(row, bytes) and len(row) == 16 else "it is not a store id"
     if key == "next_queue_id":
-        return "" if _is_number(row) and row else f"it is {row!r}"
-    if key == "position":
-        names = ("segment", "offset", "lsn", "message_id")
-        if not isinstance(row, dict) or set(row) != set(names):
-            return "it is no place in the log"
-        return next((f"{name} is {row[name]!r}" for name in names if not _is_number(row[name])), "")
-    return "the table has no such row"
+        return "" if _is_number(row) and row else f"it is {_shown(row)}"
+    if key != "position":
+        return "the table has no such row"
+    if not isinstance(row, dict):
+        return "it is not a place in the log"
+    for name in ("segment", "offset", "lsn", "message_id"):
+        if not _is_number(row.get(name), FIRST_COMPACTED - 1 if name == "segment" else _MAX_NUMBER):
+            return f"{name} is {_shown(row.get(name))}"
+    return ""
 
 
 def _index(key: str, row: Any) -> str:
@@ -93,6 +106,8 @@ def _index(key: str, row: Any) -> str:
         return f"it is of index file {row['number']}"
     if not 0 < entries <= ENTRIES_A_FILE:
         return f"{entries} entries are none, or more than a file has"
+    if row["end_bytes"] > MAX_FILE_BYTES:
+        return f"no index file has {row['end_bytes']} bytes"
     acked = row.get("acked")
     if not isinstance(acked, bytes) or len(acked) not in (0, (entries + 7) // 8):
         return f"acked is no bitmap of {entries} entries"
@@ -100,10 +115,10 @@ def _index(key: str, row: Any) -> str:
         return f"acked has bits behind those of {entries} entries"
     delivered = row.get("delivered")
     if not isinstance(delivered, dict) or not all(
-        _is_number(place) and _is_number(times) and place < entries
+        _is_number(place, entries - 1) and _is_number(times, _MAX_DELIVERIES)
         for place, times in delivered.items()
     ):
-        return f"delivered is no map of places among {entries} entries"
+        return f"delivered is not a map of places among {entries} entries"
     postponed = row.get("postponed")
     if not isinstance(postponed, list) or not all(
         isinstance(pair, list)
@@ -112,7 +127,7 @@ def _index(key: str, row: Any) -> str:
         and pair[0] < pair[1]
         for pair in postponed
     ):
-        return "postponed is no list of ranges"
+        return "postponed is not a list of ranges"
     return ""
 
 
@@ -128,10 +143,12 @@ def _segments(key: str, row: Any) -> str:
     size = row["end_id"] - row["first_id"]
     if ids is not None:
         size = len(ids)
-        if not ids or list(ids) != sorted(set(ids)):
+        if not ids or any(after <= before for before, after in pairwise(ids)):
             return "its ids do not ascend"
         if (ids[0], ids[-1] + 1) != (row["first_id"], row["end_id"]):
             return f"its ids are from {ids[0]} to {ids[-1]}"
+    if references is not None and max(references, default=0) > _MAX_REFERENCES:
+        return f"one of its messages is said to be in {max(references)} queues"
     if references is not None and len(references) != size:
         return f"it has {size} ids and {len(references)} numbers of references"
     if references is None and size != row["count"]:
@@ -143,7 +160,7 @@ def _marks(_key: str, row: Any) -> str:
     ids, offsets = row.get("ids"), row.get("offsets")
     for column in (ids, offsets):
         if not isinstance(column, list) or not all(map(_is_number, column)):
-            return "it holds no list of numbers"
+            return "it does not hold a list of numbers"
         if any(after <= before for before, after in pairwise(column)):
             return "its numbers do not ascend"
     if len(ids) != len(offsets):
@@ -153,36 +170,46 @@ def _marks(_key: str, row: Any) -> str:
 
 def _quarantine(_key: str, row: Any) -> str:
     if not isinstance(row, list) or not all(
-        isinstance(one, list) and len(one) == 3 and isinstance(one[2], str) for one in row
+        isinstance(one, list)
+        and len(one) == 3
+        and all(map(_is_number, one[:2]))
+        and isinstance(one[2], str)
+        for one in row
     ):
-        return "it is no list of damage"
+        return "it is not a list of damage"
     return ""
 
 
 def _dictionaries(_key: str, row: Any) -> str:
-    return "" if isinstance(row, bytes) else "it is no dictionary"
+    return "" if isinstance(row, bytes) else "it is not a dictionary"
 
 
 def _prepared(_key: str, row: Any) -> str:
     if not isinstance(row, dict) or "label" not in row:
-        return "it is no transaction"
+        return "it is not a transaction"
     for name, size in (("locked", 3), ("publishes", 4)):
         if not isinstance(row.get(name), list) or not all(
             isinstance(one, list) and len(one) == size and all(map(_is_number, one[:3]))
             for one in row[name]
         ):
-            return f"{name} is no list of {size} values each"
+            return f"{name} is not a list of {size} values each"
     placements = (one for publish in row["publishes"] for one in _list(publish[3]))
     if not all(
-        isinstance(one, list) and len(one) == 3 and all(map(_is_number, one[:2]))
+        isinstance(one, list)
+        and len(one) == 3
+        and _is_number(one[0])
+        and _is_number(one[1], _MAX_TIME_MS)
+        and (one[2] is None or _is_number(one[2]))
         for one in placements
     ):
-        return "publishes has no lists of queues"
+        return "publishes does not say which queues"
+    if any(publish[2] > _MAX_PRIORITY for publish in row["publishes"]):
+        return f"publishes has a priority above {_MAX_PRIORITY}"
     return ""
 
 
 def _list(value: object) -> list[Any]:
-    """What is none has one element that is wrong."""
+    """What is not a list has one element that is wrong."""
     return value if isinstance(value, list) else [None]
 
 
@@ -202,10 +229,10 @@ def unpacked(packed: object) -> array[int] | None:
     if packed == b"":
         return None
     if not isinstance(packed, bytes) or packed[:1] not in (b"B", b"H", b"I", b"Q"):
-        raise ValueError("it holds no column of numbers")
+        raise ValueError("it does not hold a column of numbers")
     column = array(packed[:1].decode())
     if (len(packed) - 1) % column.itemsize:
-        raise ValueError(f"{len(packed) - 1} bytes hold no column of numbers")
+        raise ValueError(f"{len(packed) - 1} bytes are not a column of numbers")
     column.frombytes(packed[1:])
     if sys.byteorder == "little":
         column.byteswap()

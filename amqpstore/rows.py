@@ -1,0 +1,94 @@
+"""A row of the catalog as it is stored: its value, under a checksum of all that it says.
+
+LMDB has no checksums: a bit that flips on the disk would be another key or another value. So each
+value stands behind a byte that msgpack never writes and the CRC-32C of table, key and value. In
+format version 1 a value stood alone, as it still does until the upgrade of such a store is done.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from typing import Any
+
+import msgpack
+from crc32c import crc32c
+
+from amqpstore.shapes import misshapen
+
+HEAD = struct.Struct(">BI")
+"""`CHECKSUMMED`, and the checksum; the value's msgpack follows."""
+
+CHECKSUMMED = 0xC1
+"""No msgpack begins with it."""
+
+_KEY_BYTES = struct.Struct(">H")
+
+
+def encode_row(table: str, key: bytes, value: Any) -> bytes:
+    """A row's value as it is stored. Raises: TypeError, ValueError: msgpack does not take it."""
+    packed: bytes = msgpack.packb(value)
+    return HEAD.pack(CHECKSUMMED, _checksum(table, key, packed)) + packed
+
+
+def check_row(table: str, key: bytes, stored: bytes, *, plain: bool) -> bytes:
+    """The msgpack of a stored value, whose checksum was found right.
+
+    Args: plain, whether it may be one of version 1, which has none. Raises: ValueError.
+    """
+    if stored[:1] != b"\xc1":
+        if plain:
+            return stored
+        raise ValueError("it has no checksum")
+    packed = stored[HEAD.size :]
+    if len(stored) <= HEAD.size or HEAD.unpack_from(stored)[1] != _checksum(table, key, packed):
+        raise ValueError("its checksum does not match")
+    return packed
+
+
+def decode_row(table: str, key: bytes, stored: bytes, *, plain: bool) -> tuple[str, Any]:
+    """Key and value of a stored row, which is as rows of its table are.
+
+    Args: plain, as in `check_row`. Raises: ValueError, which says what is wrong with it.
+    """
+    packed = check_row(table, key, stored, plain=plain)
+    try:
+        name = key.decode()
+        value = msgpack.unpackb(packed, strict_map_key=False)
+    except (ValueError, TypeError, msgpack.UnpackException) as error:
+        raise ValueError(str(error)) from None
+    if reason := misshapen(table, name, value):
+        raise ValueError(reason)
+    return name, value
+
+
+def corrected_row(table: str, key: bytes, stored: bytes) -> tuple[str, Any] | None:
+    """Key and value of a row of which one bit is wrong, as they were; None where more is.
+
+    With one bit of key, checksum or value flipped back the checksum is right: CRC-32C finds any
+    two wrong bits, so no other bit can do that.
+    """
+    for of_key, of_stored in _with_one_bit_flipped(key, stored):
+        try:
+            return decode_row(table, of_key, of_stored, plain=False)
+        except ValueError:
+            continue
+    return None
+
+
+def _with_one_bit_flipped(key: bytes, stored: bytes) -> Iterator[tuple[bytes, bytes]]:
+    for place in range(8 * len(key)):
+        yield _flipped(key, place), stored
+    for place in range(8 * len(stored)):
+        yield key, _flipped(stored, place)
+
+
+def _flipped(content: bytes, place: int) -> bytes:
+    changed = bytearray(content)
+    changed[place >> 3] ^= 1 << (place & 7)
+    return bytes(changed)
+
+
+def _checksum(table: str, key: bytes, packed: bytes) -> int:
+    names = b"%b\0%b%b" % (table.encode(), _KEY_BYTES.pack(len(key)), key)
+    return crc32c(packed, crc32c(names))
