@@ -128,6 +128,7 @@ class App:
             frame_max=config.frame_max,
             heartbeat_s=config.heartbeat_s,
             max_message_bytes=config.max_message_bytes,
+            send_timeout_s=config.send_timeout_s,
         )
         core = Core(
             store,
@@ -264,10 +265,14 @@ class App:
     async def _tick(self) -> None:
         while True:
             await trio.sleep(_TICK_S)
-            now = trio.current_time()
             self.committer.housekeep()
-            for connection in list(self.connections):
-                connection.tick(now)
+            self._tick_connections()
+
+    def _tick_connections(self) -> None:
+        # A function of its own, so that no variable keeps the last of them until the next tick.
+        now = trio.current_time()
+        for connection in list(self.connections):
+            connection.tick(now)
 
     async def _commit_lazily(self) -> None:
         while True:

@@ -21,7 +21,8 @@ class Config(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     lets the system choose. `names` says what queues and exchanges may be called: "lenient" as in
     RabbitMQ, "strict" as in AMQP 0-9-1, or "0-10". `definitions` is a file as RabbitMQ exports it,
     read at start and on SIGHUP. `product` and `version` are what clients are told; an empty
-    version is the own one.
+    version is the own one. A client that takes nothing of what is sent to it for `send_timeout_s`
+    is closed.
     """
 
     data: str = "data"
@@ -39,6 +40,7 @@ class Config(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     product: Annotated[str, msgspec.Meta(min_length=1)] = "amqpstore"
     version: str = ""
     heartbeat_s: Annotated[int, msgspec.Meta(ge=0, le=65_535)] = 60
+    send_timeout_s: Annotated[int, msgspec.Meta(ge=1, le=86_400)] = 300
 
 
 def load(path: str) -> Config:

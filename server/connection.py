@@ -45,6 +45,7 @@ class SocketConnection:
         self._users = users
         self._turn = turn
         self._committer = committer
+        self._send_timeout_s = limits.send_timeout_s
         address = sock.getpeername()
         self.host: str = address[0]
         self._is_loopback = _is_loopback(self.host)
@@ -60,6 +61,8 @@ class SocketConnection:
         self._unsent = memoryview(b"")
         self._blocked = trio.Event()
         self._reading = trio.CancelScope()
+        self._unread = trio.lowlevel.ParkingLot()
+        self._taken_at = 0.0
         self._is_broken = False
 
     async def run(self, visitor: Visitor) -> None:
@@ -78,6 +81,8 @@ class SocketConnection:
                 await self._last_words(drained_bytes)
         finally:
             self.amqp.lost()
+            # It is freed now, with all that it had, and not when a collection finds it.
+            self.amqp.outbox.close()
             self._turn.wake()
             self._socket.close()
             visitor.leave()
@@ -86,6 +91,9 @@ class SocketConnection:
     def tick(self, now: float) -> None:
         """Call it about once a second."""
         self.amqp.tick(now)
+        if self._unsent and now - self._taken_at > self._send_timeout_s:
+            _log.warning("client reads nothing", extra={"peer": self.amqp.peer})
+            self.amqp.abandon()
         if self.amqp.is_finished:
             # Whatever is unsent: `_last_words` has some seconds for that.
             self.end()
@@ -114,14 +122,19 @@ class SocketConnection:
                 return
             amqp.receive(read, trio.current_time())
             self._turn.wake()
-            if amqp.login is not None:
-                visitor.said_who()
-                if await self._check_login():
-                    visitor.logged_in()
+            while amqp.is_held and not amqp.is_finished:
+                if amqp.login is not None:
+                    await self._check_login(visitor)
+                else:
+                    await self._unread.park()
+                    amqp.go_on(trio.current_time())
+                self._turn.wake()
             if amqp.is_finished or self._is_broken:
                 return
             if not self._committer.has_room:
+                amqp.is_paused = True
                 await self._committer.wait_for_room()
+                amqp.is_paused = False
             if amqp.has_published and self._committer.is_disk_low:
                 amqp.pause("low on disk")
                 await self._committer.wait_for_disk()
@@ -133,7 +146,8 @@ class SocketConnection:
                 size = max(_SMALLEST_READ_BYTES, size // 2) if len(read) * 4 < size else size
                 await trio.lowlevel.wait_readable(self._socket)
 
-    async def _check_login(self) -> bool:
+    async def _check_login(self, visitor: Visitor) -> None:
+        visitor.said_who()
         login = self.amqp.login
         assert login is not None  # the caller asked
         if login.user == DEFAULT_USER and not self._is_loopback:
@@ -143,8 +157,9 @@ class SocketConnection:
             granted = granted or await trio.to_thread.run_sync(
                 self._users.check, login.user, login.password
             )
+        if granted:
+            visitor.logged_in()
         self.amqp.logged_in(granted=granted, now=trio.current_time())
-        return granted
 
     def _has_output(self) -> None:
         self._turn.has_output(self)
@@ -157,12 +172,15 @@ class SocketConnection:
         was_writable = outbox.is_writable
         while outbox.byte_count:
             self._unsent = memoryview(outbox.next_bytes())
+            self._taken_at = trio.current_time()
             if not self._send():
                 self._blocked.set()
                 break
         if not was_writable and outbox.is_writable:
             self.amqp.writable()
             self._turn.wake()
+        if not outbox.is_unread:
+            self._unread.unpark_all()
         if self.amqp.is_finished and not outbox.byte_count and not self._unsent:
             self.end()
 
@@ -178,7 +196,8 @@ class SocketConnection:
             self.end()
             return False
         self._unsent = self._unsent[sent:]
-        self.amqp.sent(trio.current_time())
+        self._taken_at = trio.current_time()
+        self.amqp.sent(self._taken_at)
         return not self._unsent
 
     async def _write_rest(self) -> None:

@@ -48,6 +48,10 @@ class Turn:
                 # What moved from one queue to another on the way has its turn next.
                 self._event.set()
             committer.commit(promised_only=True)
-            senders, self._senders = self._senders, {}
-            for sender in senders:
-                sender.send_now()
+            self._send()
+
+    def _send(self) -> None:
+        # A function of its own, so that no variable keeps a connection until the next turn.
+        senders, self._senders = self._senders, {}
+        for sender in senders:
+            sender.send_now()

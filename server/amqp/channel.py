@@ -97,11 +97,15 @@ class AmqpChannel:
 
     def resume(self) -> None:
         """The connection can be written to again."""
+        if self.is_closing:
+            return
         self._broker.resume()
         self._gets.resume()
 
     def look_at_rights(self) -> None:
         """The user's permissions are others: end what goes on by itself and may not any more."""
+        if self.is_closing:
+            return
         access = self._connection.access
         self._broker.end_consumers(access)
         self._gets.end_waits(access)
@@ -117,6 +121,7 @@ class AmqpChannel:
         def say_so() -> None:
             self._send_late(close)
             self.is_silent = True
+            self._broker.forget_outlet()
 
         self._broker.when_durable(say_so)
 
@@ -124,12 +129,16 @@ class AmqpChannel:
         """The channel is gone: requeue what it had not acked."""
         self.is_silent = True
         self._end()
+        self._broker.forget_outlet()
 
     def _end(self) -> None:
         if not self.is_closing:
             self.is_closing = True
             self._gets.close()
             self._broker.close()
+            # They have this channel in turn: it is freed when it is let go of, and not only when a
+            # collection finds it.
+            del self._gets, self._topology, self._distributed
 
     # What the broker sends (see Outlet).
 

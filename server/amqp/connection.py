@@ -50,12 +50,17 @@ _CLOSE_S = 10.0
 
 @dataclass(frozen=True)
 class Limits:
-    """What the server proposes in connection.tune, and the largest message it takes, in bytes."""
+    """What the server proposes in connection.tune, and what else it holds a client to.
+
+    `max_message_bytes` is of the largest body that it takes; a client that takes nothing of what
+    is sent to it for `send_timeout_s` is closed.
+    """
 
     channel_max: int = 2047
     frame_max: int = 131_072
     heartbeat_s: int = 60
     max_message_bytes: int = 128 << 20
+    send_timeout_s: int = 300
 
 
 class Connection:
@@ -106,6 +111,7 @@ class Connection:
         self._user = ""
         self._mechanism = ""
         self._client_properties: dict[str, Any] = {}
+        self._waiting: list[Event] = []
         self._deadline: float | None = now + _HANDSHAKE_S
         self._heartbeat = Heartbeat(0, now)
 
@@ -113,6 +119,12 @@ class Connection:
     def is_finished(self) -> bool:
         """Whether the socket is to be closed once the outbox is empty."""
         return self._state is State.CLOSED
+
+    @property
+    def is_held(self) -> bool:
+        """Whether nothing that the client sends is handled: it leaves too much unread, or a login
+        is being checked. Nothing is to be received then; `go_on` when it is over."""
+        return self.login is not None or self.outbox.is_unread
 
     @property
     def is_open(self) -> bool:
@@ -201,6 +213,11 @@ class Connection:
             self._send_close(error)
         self._finish()
 
+    def go_on(self, now: float) -> None:
+        """Handle what waits since the connection `is_held`, as far as it is not again."""
+        waiting, self._waiting = self._waiting, []
+        self._events(waiting, now)
+
     def pause(self, reason: str) -> None:
         """Nothing is read from the client for now: it is told, where it wants to be."""
         self.is_paused = True
@@ -232,6 +249,9 @@ class Connection:
     def sent(self, now: float) -> None:
         """Something was written to the socket."""
         self._heartbeat.sent(now)
+        if self.is_held:
+            # Nothing is read from it: that it takes something is the sign that it lives.
+            self._heartbeat.received(now)
 
     def writable(self) -> None:
         """The outbox has room again."""
@@ -248,11 +268,11 @@ class Connection:
     def abandon(self) -> None:
         """The client does not answer: end this, and have nothing more sent."""
         self.is_lost = True
-        self.outbox.clear()
+        self.outbox.close()
         self._finish()
 
     def lost(self) -> None:
-        """The socket is gone."""
+        """The client has gone, or nothing more is read from it."""
         if self._state is State.OPEN:
             _log.warning("client unexpectedly closed TCP connection", extra={"peer": self.peer})
         self._finish()
@@ -260,9 +280,12 @@ class Connection:
     # Events.
 
     def _events(self, events: list[Event], now: float) -> None:
-        """Handle what one read brought."""
+        """Handle what one read brought, until the connection `is_held`."""
         published: set[AmqpChannel] = set()
-        for event in events:
+        for place, event in enumerate(events):
+            if self.is_held:
+                self._waiting = events[place:]
+                break
             self._event(event, published, now)
         for channel in published:
             channel.settle()
@@ -282,20 +305,26 @@ class Connection:
             else:
                 self._channel_event(event, published)
         except (AmqpError, BrokerError) as raised:
-            error = refusal(raised) if isinstance(raised, BrokerError) else raised
-            if isinstance(event, (Publishes, Received)):
-                method = event.publish if isinstance(event, Publishes) else event.method
-                error.class_id, error.method_id = method.class_id, method.method_id
-            elif isinstance(event, Acks):
-                ack = methods.BasicAck
-                error.class_id, error.method_id = ack.class_id, ack.method_id
-            self._failed(Failed(event.channel, error), now)
+            self._refused(event, raised, now)
         except FATAL:
             raise
         except Exception:  # noqa: BLE001
             # An error of ours: it costs this client its connection, and nobody else anything.
             _log.exception("connection failed", extra={"peer": self.peer})
             self._failed(Failed(event.channel, InternalError("see the broker's log")), now)
+
+    def _refused(self, event: Event, raised: AmqpError | BrokerError, now: float) -> None:
+        """An event cannot be done."""
+        # No name may stay in the frame that caught the error: its traceback has that frame, and
+        # with it the connection, which then would stay for the garbage collector.
+        error = refusal(raised) if isinstance(raised, BrokerError) else raised
+        if isinstance(event, (Publishes, Received)):
+            method = event.publish if isinstance(event, Publishes) else event.method
+            error.class_id, error.method_id = method.class_id, method.method_id
+        elif isinstance(event, Acks):
+            ack = methods.BasicAck
+            error.class_id, error.method_id = ack.class_id, ack.method_id
+        self._failed(Failed(event.channel, error), now)
 
     def _channel_event(
         self, event: Publishes | Acks | Received, published: set[AmqpChannel]
@@ -504,6 +533,7 @@ class Connection:
 
     def _release(self) -> None:
         """Give back all that the connection holds: consumers, unacked messages, its own queues."""
+        self._waiting = []
         channels = list(self._channels.values())
         self._channels.clear()
         for channel in channels:

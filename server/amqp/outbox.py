@@ -7,7 +7,12 @@ from collections.abc import Callable
 WRITABLE_BYTES = 1 << 20
 """Above this, deliveries wait: what is not sent yet would only fill memory."""
 
+MAX_UNREAD_BYTES = 4 << 20
+"""Above this, what the client asks for waits as well: each answer would only come on top."""
+
 _SENT_AT_ONCE_BYTES = 1 << 20
+_KEPT_PARTS = 4096
+"""Parts that may have been sent and be there still: a list is cut now and then, not each time."""
 
 
 class Outbox:
@@ -35,15 +40,21 @@ class Outbox:
         if not self.byte_count:
             self._on_output()
 
-    def clear(self) -> None:
-        """Forget all of it: nobody will read it."""
+    def close(self) -> None:
+        """Forget all of it, and whom to tell: nobody will read it."""
         self.parts = []
         self.byte_count = self._sent_parts = 0
+        self._on_output = _nobody
 
     @property
     def is_writable(self) -> bool:
         """Whether deliveries may be added."""
         return self.byte_count < WRITABLE_BYTES
+
+    @property
+    def is_unread(self) -> bool:
+        """Whether the client leaves so much unread that it has to wait for more."""
+        return self.byte_count > MAX_UNREAD_BYTES
 
     def next_bytes(self) -> bytes | memoryview:
         """The bytes to send next, about 1 MiB at most, off the outbox; none when it is empty."""
@@ -59,8 +70,15 @@ class Outbox:
             place += 1
         some = parts[first:place]
         self.byte_count -= size
-        self._sent_parts = place
         if place == len(parts):
             self.parts = []
-            self._sent_parts = 0
+            place = 0
+        elif place >= _KEPT_PARTS or place * 2 >= len(parts):
+            del parts[:place]
+            place = 0
+        self._sent_parts = place
         return some[0] if len(some) == 1 else b"".join(some)
+
+
+def _nobody() -> None:
+    """Is told instead of a connection that has ended."""

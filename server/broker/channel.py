@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -14,11 +15,11 @@ from server.broker.errors import NotAllowedError, PreconditionFailedError
 from server.broker.exchanges.replay import REPLAY_EXCHANGE
 from server.broker.label import Label
 from server.broker.local_transaction import LocalTransaction
+from server.broker.outlet import CLOSED, Outlet
 from server.broker.publishing import Flags, Publisher
 from server.broker.queue import Queue, Taken
 
 if TYPE_CHECKING:
-    from server.broker.outlet import Outlet
     from server.broker.permissions import Access
     from server.broker.vhost import VirtualHost
 
@@ -99,6 +100,8 @@ class Channel:
         self._mode = _Mode.PLAIN
         self._publisher = Publisher(vhost, outlet)
         self._unacked: RunList[Delivery] = RunList()
+        self._redeliveries: deque[Delivery] = deque()
+        """What recover asked for and is not sent again yet; it counts as unacked."""
         self._next_delivery_tag = 1
 
     # Publishing.
@@ -225,9 +228,24 @@ class Channel:
 
     def recover(self, *, requeue: bool) -> None:
         """Put everything unacked back in its queue; or else send it to its consumers once more."""
-        for delivery in self._unacked.clear():
+        self._redeliveries += self._unacked.clear()
+        if requeue:
+            self._requeue_redeliveries()
+        else:
+            self._redeliver()
+
+    def _requeue_redeliveries(self) -> None:
+        redeliveries, self._redeliveries = self._redeliveries, deque()
+        for delivery in redeliveries:
+            self.settled(delivery, requeue=True)
+
+    def _redeliver(self) -> None:
+        """Send again what recover asked for, as far as the client reads it."""
+        left_out = False
+        while self._redeliveries and self.outlet.is_writable:
+            delivery = self._redeliveries.popleft()
             consumer = delivery.consumer
-            if requeue or consumer is None or self.consumers.get(consumer.tag) is not consumer:
+            if consumer is None or self.consumers.get(consumer.tag) is not consumer:
                 self.settled(delivery, requeue=True)
                 continue
             consumer.window.remove(delivery.run)
@@ -235,7 +253,9 @@ class Channel:
             if delivery.queue.redeliver(delivery.taken):
                 self.deliver(consumer, delivery.taken)
             else:
-                self.resume()
+                left_out = True
+        if left_out:
+            self._touch_queues()
 
     def pause(self, *, paused: bool) -> None:
         """Whether deliveries have to wait."""
@@ -253,14 +273,20 @@ class Channel:
         elif self.transaction is not None:
             self.rollback()
             self.transaction = None
-        for delivery in self._unacked.clear():
-            self.settled(delivery, requeue=True)
+        self._redeliveries += self._unacked.clear()
+        self._requeue_redeliveries()
+
+    def forget_outlet(self) -> None:
+        """Nobody is to be told anything any more, of what becomes durable later."""
+        self.outlet = self._publisher.outlet = CLOSED
 
     def resume(self) -> None:
-        """The client takes deliveries again: have the queues of its consumers look.
+        """The client takes deliveries again: have the queues of its consumers look."""
+        self._redeliver()
+        self._touch_queues()
 
-        In the order of `consumers`, so that those that share a limit have their turns.
-        """
+    def _touch_queues(self) -> None:
+        # In the order of `consumers`, so that those that share a limit have their turns.
         for consumer in self.consumers.values():
             consumer.queue.touch()
 
@@ -349,7 +375,8 @@ class Channel:
         if requeue is None:
             delivery.queue.ack(delivery.taken)
         elif requeue:
-            delivery.queue.requeue(delivery.taken, delivery.consumer)
+            consumer = delivery.consumer
+            delivery.queue.requeue(delivery.taken, consumer.identity if consumer else None)
         else:
             delivery.queue.reject(delivery.taken)
 
@@ -359,6 +386,6 @@ class Channel:
             consumer.window.remove(delivery.run)
             self.window.remove(delivery.run)
             if self.window.is_limited:
-                self.resume()
+                self._touch_queues()
             else:
                 consumer.queue.touch()

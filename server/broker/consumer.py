@@ -59,9 +59,12 @@ class ConsumerOptions:
 
 
 class Consumer:
-    """Consumer `tag` of a channel. `window` is its own; its channel has one for all of them."""
+    """Consumer `tag` of a channel. `window` is its own; its channel has one for all of them.
 
-    __slots__ = ("channel", "exclusive", "no_ack", "priority", "queue", "tag", "window")
+    `identity` stands for it in what it gave back, which may wait longer than it lives.
+    """
+
+    __slots__ = ("channel", "exclusive", "identity", "no_ack", "priority", "queue", "tag", "window")
 
     def __init__(
         self, channel: Channel, queue: Queue, tag: str, options: ConsumerOptions, window: Window
@@ -73,6 +76,7 @@ class Consumer:
         self.exclusive = options.exclusive
         self.priority = options.priority
         self.window = window
+        self.identity = object()
 
     @property
     def capacity(self) -> int:

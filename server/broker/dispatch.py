@@ -129,7 +129,7 @@ class Dispatch:
         queue = self._queue
         # A message that it gave back is not for it, where there is somebody else.
         others_too = len(self.consumers) > 1 and not queue.settings.single_active_consumer
-        shunned = consumer if others_too else None
+        shunned = consumer.identity if others_too else None
         share = min(share, consumer.fair_share)
         given = 0
         while queue.ready_count and (limit := min(share - given, consumer.capacity)) > 0:

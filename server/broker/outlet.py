@@ -43,3 +43,19 @@ class Outlet(Protocol):
 
     def consumer_cancelled(self, consumer_tag: str) -> None:
         """Tell the client that the broker ended its consumer."""
+
+
+class ClosedOutlet:
+    """The way out of a channel that is closed: nobody is there."""
+
+    is_writable = False
+
+    def deliver(self, consumer: Consumer, first_tag: int, run: Run) -> None: ...
+    def returned(self, messages: Sequence[Message], reason: Returned) -> None: ...
+    def confirm(self, tag: int, *, multiple: bool) -> None: ...
+    def refuse(self, tag: int) -> None: ...
+    def committed(self) -> None: ...
+    def consumer_cancelled(self, consumer_tag: str) -> None: ...
+
+
+CLOSED: Outlet = ClosedOutlet()

@@ -43,12 +43,13 @@ class _Published(NamedTuple):
 
 
 class Publisher:
-    """The publishing half of a channel. `confirms` is whether it tells what became of each."""
+    """The publishing half of a channel. `confirms` is whether it tells its `outlet` what became of
+    each."""
 
     def __init__(self, vhost: VirtualHost, outlet: Outlet) -> None:
         self.confirms = False
+        self.outlet = outlet
         self._vhost = vhost
-        self._outlet = outlet
         self._next_tag = 1
         self._published: list[_Published] = []
         self._waiting_confirms = 0
@@ -57,7 +58,7 @@ class Publisher:
         """Put messages that are alike where their route leads. Raises: ResourceExhaustedError."""
         count = len(messages)
         if flags.mandatory and not route.is_routed:
-            self._outlet.returned(messages, Returned.NO_ROUTE)
+            self.outlet.returned(messages, Returned.NO_ROUTE)
         if route.placements and label.expiration_ms is None and not flags.immediate:
             self._vhost.core.touched.update(route.touches)
             self._note(count, self._place(route.placements, label, messages))
@@ -69,7 +70,7 @@ class Publisher:
         promise = self._place(planned.placements, label, messages)
         planned.arrived()
         if planned.delivered < count and flags.immediate:
-            self._outlet.returned(messages[planned.delivered :], Returned.NO_CONSUMERS)
+            self.outlet.returned(messages[planned.delivered :], Returned.NO_CONSUMERS)
         self._note(planned.accepted, promise)
         if planned.accepted < count:
             self._note(count - planned.accepted, _Promise.REFUSED)
@@ -82,7 +83,7 @@ class Publisher:
         ResourceExhaustedError."""
         outcome = self._vhost.replays.replay(message.envelope)
         if outcome is Outcome.NOWHERE and flags.mandatory:
-            self._outlet.returned([message], Returned.NO_ROUTE)
+            self.outlet.returned([message], Returned.NO_ROUTE)
         self._note(1, _Promise.REFUSED if outcome is Outcome.REFUSED else _Promise.WHEN_DURABLE)
 
     def _place(
@@ -112,7 +113,7 @@ class Publisher:
                 self._confirm_now(first, last)
             else:
                 for tag in range(first, last + 1):
-                    self._outlet.refuse(tag)
+                    self.outlet.refuse(tag)
             first = 0
 
     def _note(self, count: int, promise: _Promise) -> None:
@@ -124,11 +125,11 @@ class Publisher:
     def _confirm_logged(self, first: int, last: int) -> None:
         # Batches become durable in order, and all else was answered before: multiple is true.
         self._waiting_confirms -= 1
-        self._outlet.confirm(last, multiple=last > first)
+        self.outlet.confirm(last, multiple=last > first)
 
     def _confirm_now(self, first: int, last: int) -> None:
         if not self._waiting_confirms:
-            self._outlet.confirm(last, multiple=last > first)
+            self.outlet.confirm(last, multiple=last > first)
             return
         for tag in range(first, last + 1):
-            self._outlet.confirm(tag, multiple=False)
+            self.outlet.confirm(tag, multiple=False)

@@ -27,6 +27,11 @@ class Timer:
         if due_ms != self.due_ms:
             self._timers.changed(self, due_ms)
 
+    def end(self) -> None:
+        """Never be due again. What `action` needs is free, however long the timers keep this."""
+        self.set(0)
+        self.action = _nothing
+
     def set_sooner(self, due_ms: int) -> None:
         """Be due then, unless it is due before already; 0 changes nothing."""
         if due_ms and not 0 < self.due_ms <= due_ms:
@@ -83,3 +88,7 @@ class Timers:
         for timer in due:
             called(timer.action)
         return bool(due)
+
+
+def _nothing() -> None:
+    """What is due when a timer has ended."""

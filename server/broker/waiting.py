@@ -194,6 +194,6 @@ class Gets:
 
 def _end(get: WaitingGet) -> None:
     if get.timer is not None:
-        get.timer.set(0)
+        get.timer.end()
     get.queue.waiting.leave(get)
     get.queue.used()

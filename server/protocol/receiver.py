@@ -154,7 +154,7 @@ class Receiver:
             offset = self._frames(content)
         except (FrameError, FatalFramingError) as error:
             self.is_lost = True
-            self._events.append(Failed(0, error))
+            self._fail(0, error)
             return self._events
         self._rest = content[offset:]
         return self._events
@@ -202,8 +202,11 @@ class Receiver:
                 raise CommandInvalid(f"a heartbeat frame on channel {channel}")
         except AmqpError as error:
             self._abandon(channel)
-            at_fault = 0 if frame_type == FRAME_HEARTBEAT else channel
-            self._events.append(Failed(at_fault, error))
+            self._fail(0 if frame_type == FRAME_HEARTBEAT else channel, error)
+
+    def _fail(self, channel: int, error: AmqpError | FatalFramingError) -> None:
+        # Without its traceback, which has the frames of this receiver: it would never be freed.
+        self._events.append(Failed(channel, error.with_traceback(None)))
 
     def _abandon(self, channel: int) -> None:
         """Forget the content that is under way on a channel."""

@@ -4,6 +4,7 @@ Every byte is put together here, from the specification's numbers and with nothi
 imported, so that an error in the server's codec cannot hide in the test's.
 """
 
+import contextlib
 import errno
 import select
 import socket
@@ -412,6 +413,11 @@ class WireClient:
             pass
         rest, self._received = self._received, b""
         return rest
+
+    def read_to_reset(self) -> None:
+        """Read until the peer closes the socket, in order or not."""
+        with contextlib.suppress(ConnectionResetError):
+            self.read_to_end()
 
     def expect_closed(self) -> None:
         """The server closes the socket and sends nothing more before that."""

@@ -321,7 +321,7 @@ def confirmed_at_once(patch: pytest.MonkeyPatch) -> None:
     def settle(self: Publisher) -> None:
         if confirmed:
             confirmed.clear()
-            self._outlet.confirm(self._next_tag - 1, multiple=False)
+            self.outlet.confirm(self._next_tag - 1, multiple=False)
         settled(self)
 
     confirmed: list[amqpstore.Envelope] = []

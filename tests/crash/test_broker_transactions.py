@@ -401,7 +401,7 @@ def confirmed_at_once(patch: pytest.MonkeyPatch) -> None:
         published = self._published
         settle(self)
         for _, last, _ in published:
-            self._outlet.confirm(last, multiple=True)
+            self.outlet.confirm(last, multiple=True)
 
     patch.setattr(Publisher, "settle", settled)
 

@@ -190,6 +190,7 @@ class SimulatedClient:
         while outbox.byte_count:
             self._received += outbox.next_bytes()
         self.connection.writable()
+        self.connection.go_on(self.server.now_s)
         if self._received.startswith(b"AMQP"):
             assert self._received == PROTOCOL_HEADER
             self.has_foreign_header = True
