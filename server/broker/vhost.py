@@ -59,7 +59,6 @@ _PREDECLARED = {
     "amq.topic": "topic",
     "amq.headers": "headers",
     "amq.match": "headers",
-    "amq.rabbitmq.trace": "topic",
     REPLAY_EXCHANGE: "x-replay",
 }
 
@@ -86,7 +85,7 @@ class VirtualHost:
                 "name": predeclared,
                 "type": type_name,
                 "auto_delete": False,
-                "internal": predeclared == "amq.rabbitmq.trace",
+                "internal": False,
                 "arguments": {},
             }
             self.restore_exchange(row)

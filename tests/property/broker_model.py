@@ -48,7 +48,6 @@ PREDECLARED = {
     "amq.topic": "topic",
     "amq.headers": "headers",
     "amq.match": "headers",
-    "amq.rabbitmq.trace": "topic",
     "amq.replay": "x-replay",
 }
 
@@ -103,8 +102,7 @@ class Model:
         self.now_ms = now_ms
         self.topology = Topology()
         for name, kind in PREDECLARED.items():
-            internal = name == "amq.rabbitmq.trace"
-            self.topology.exchanges[name] = Exchange(name, kind, internal=internal)
+            self.topology.exchanges[name] = Exchange(name, kind)
         self.queues: dict[str, Queue] = {}
         self.channels: dict[int, Channel] = {}
         self.durable: dict[Queue, list[Entry]] = {}
