@@ -35,6 +35,8 @@ from amqpstore.removal import attempt, quarantine
 from amqpstore.segments import Segment
 
 POSITION = "position"
+NEXT_COMPACTED = "next_compacted"
+NEXT_QUEUE_ID = "next_queue_id"
 
 _log = logging.getLogger(__name__)
 

@@ -19,7 +19,7 @@ from typing import NamedTuple
 from amqpstore.accounts import Account, Accounts
 from amqpstore.backing import Backing
 from amqpstore.catalog import Change
-from amqpstore.checkpoint import Marks
+from amqpstore.checkpoint import NEXT_COMPACTED, Marks
 from amqpstore.compression import Compressor, train
 from amqpstore.errors import DamageError, DurabilityError
 from amqpstore.filenames import SEGMENTS, segment_path
@@ -168,6 +168,8 @@ class Compaction:
             path = segment_path(self._directory, account.number)
             if found := [list(rest) for damaged, *rest in self._damage if damaged == path]:
                 changes.append(Change("quarantine", f"{account.number:010}", found))
+        # A crash and a start later nothing else says which numbers were given.
+        changes.append(Change("store", NEXT_COMPACTED, self._number + 1))
         if self._dictionary:
             number, dictionary = self._dictionary
             changes.append(Change("dictionaries", f"{number:010}", dictionary))
@@ -302,12 +304,17 @@ def _pieces(segment: Segment, end_bytes: int, live: Collection[int]) -> Iterator
         yield start, end
 
 
-def remove_compacted(files: Files, directory: str, compacted: Compacted) -> None:
-    """Remove the old files, which nobody reads any more; damaged ones go to quarantine."""
+def remove_compacted(
+    files: Files, directory: str, compacted: Compacted, known_damaged: Collection[int]
+) -> None:
+    """Remove the old files, which nobody reads any more; damaged ones go to quarantine.
+
+    Args: known_damaged, in which recovery met damage: it may be where nothing is live by now.
+    """
     damaged = {path for path, *_ in compacted.damage}
     for number in compacted.numbers:
         path = segment_path(directory, number)
-        if path in damaged:
+        if path in damaged or number in known_damaged:
             attempt(quarantine, files, directory, number)
         else:
             attempt(files.remove, path)

@@ -374,7 +374,7 @@ class Keeper:
             self._compressor = self._compressor.with_dictionary(dictionary)
         self._detach(self._log.replace(result.numbers, result.segment))
         files, directory, *_ = self._backing
-        self._removals.append(partial(remove_compacted, files, directory, result))
+        self._removals.append(partial(remove_compacted, files, directory, result, self._damaged))
         for path, offset, size, reason in result.damage:
             _log.error("damage in %s at %d, %d bytes: %s", path, offset, size, reason)
         pause_ms = 1000 * result.moved_bytes // self._options.compaction_bytes_s

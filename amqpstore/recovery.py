@@ -33,11 +33,13 @@ from operator import itemgetter
 from amqpstore.accounts import Account, Accounts
 from amqpstore.backing import Backing
 from amqpstore.catalog import Catalog, Change
-from amqpstore.checkpoint import POSITION
+from amqpstore.checkpoint import NEXT_COMPACTED, NEXT_QUEUE_ID, POSITION
 from amqpstore.errors import DamageError, UnreadableLogError
 from amqpstore.filenames import (
+    CATALOG,
     FIRST_COMPACTED,
     INDEX,
+    QUARANTINE,
     SEGMENTS,
     index_key,
     segment_number,
@@ -175,7 +177,8 @@ class _Recovery:
         self._quarantine = {int(key) for key in catalog.rows("quarantine")}
         self._marks = catalog.rows("marks")
         self._ends = {int(key): row["end"] for key, row in catalog.rows("ends").items()}
-        if row := catalog.rows("store").get(POSITION):
+        store_rows = catalog.rows("store")
+        if row := store_rows.get(POSITION):
             self._start = Position.of_row(row)
         else:
             self._start = START
@@ -183,6 +186,10 @@ class _Recovery:
         self._next_lsn = self._start.lsn
         self._unknown_bytes = 0
         self._present: list[tuple[int, int]] = []
+        self._next_compacted = int(store_rows.get(NEXT_COMPACTED, FIRST_COMPACTED))
+        # None where no durable queue was made yet, or the catalog is rebuilt.
+        self._next_queue_id = store_rows.get(NEXT_QUEUE_ID)
+        self._catalog_path = f"{directory}/{CATALOG}"
         self._out = Recovered(self._report, self._ledger(catalog))
 
     def run(self) -> Recovered:
@@ -192,9 +199,9 @@ class _Recovery:
         numbers = self._log_numbers
         for number in numbers:
             self._segment(number, is_last=number == numbers[-1])
-        known = [*numbers, *self._ends, *(int(key) for key in self._rows), self._start.segment]
-        out.next_segment = max(number for number in [0, *known] if number < FIRST_COMPACTED) + 1
-        out.next_compacted = max([FIRST_COMPACTED - 1, *known]) + 1
+        known = self._known_numbers()
+        out.next_segment = max(number for number in known if number < FIRST_COMPACTED) + 1
+        out.next_compacted = max(self._next_compacted, *(number + 1 for number in known))
         self._skip_numbers()
         position = self._start._replace(lsn=self._next_lsn, message_id=self._next_message_id)
         if numbers:
@@ -220,6 +227,11 @@ class _Recovery:
                 len(state.delivered) for state in paged
             )
         return out
+
+    def _known_numbers(self) -> set[int]:
+        """All numbers of segments that there are, or were: none of them is given again."""
+        rows = (self._rows, self._marks, self._ends, self._quarantine)
+        return {self._start.segment, *self._numbers, *(int(key) for table in rows for key in table)}
 
     def _skip_numbers(self) -> None:
         """Let what is written from now on have numbers that nothing unknown can have.
@@ -272,32 +284,53 @@ class _Recovery:
             for number in numbers
             if number not in rows and not max(start, 1) <= number < FIRST_COMPACTED
         ]
-        self._out.quarantined = [number for number in left if number in self._quarantine]
-        self._out.leftovers = [
-            segment_path(self._directory, number)
-            for number in left
-            if number not in self._quarantine
-        ]
+        self._numbers = {*numbers, *self._moved_numbers()}
         last = max([start, *self._log_numbers, *self._ends])
         expected = {*range(max(start, 1), last + 1), *rows} if last else rows
-        for number in sorted(expected - set(numbers)):
+        missing = sorted(expected - set(numbers))
+        for number in missing:
             self._damage(segment_path(self._directory, number), Gap(0, 0, "the file is missing"))
             if start <= number < FIRST_COMPACTED:
                 self._unknown_bytes += self._size_of_unknown(number)
         for number in sorted(rows - set(self._log_numbers)):
             self._out.segments.append(self._sealed(number))
         self._out.deleted = sorted(self._out.ledger.queues.keys() - self._queues.keys())
+        left_index, misses_index = self._list_index_files()
+        if missing or misses_index:
+            # The catalog may be an old one, and then these have what it knows under other names.
+            return
+        self._out.quarantined = [number for number in left if number in self._quarantine]
+        self._out.leftovers = left_index + [
+            segment_path(self._directory, number)
+            for number in left
+            if number not in self._quarantine
+        ]
+
+    def _moved_numbers(self) -> Iterator[int]:
+        """Numbers of the segments in quarantine."""
+        directory = f"{self._directory}/{QUARANTINE}"
+        if self._files.exists(directory):
+            for name in self._files.list_directory(directory):
+                if number := segment_number(name):
+                    yield number
+
+    def _list_index_files(self) -> tuple[list[str], bool]:
+        """Index files without a row, and whether any row has no file."""
         index = f"{self._directory}/{INDEX}"
         states = {
             (queue.id, file.state.number)
             for queue in self._out.ledger.queues.values()
             for file in queue.files
         }
+        left = []
         for name in self._files.list_directory(index):
             if (key := index_key(name)) is None:
                 self._report.unknown_files.append(name)
-            elif key not in states:
-                self._out.leftovers.append(f"{index}/{name}")
+            elif key in states:
+                states.remove(key)
+            else:
+                left.append(f"{index}/{name}")
+        return left, bool(states)
 
     def _read_postponed(self) -> None:
         """Read index files of which something was acked while they could not be read: until they
@@ -424,6 +457,9 @@ class _Recovery:
         # Also where a record is damaged: no other message may get its id.
         self._next_message_id = max(self._next_message_id, first_id + count)
         for operation in batch.operations:
+            if self._next_queue_id is not None and operation.queue_id >= self._next_queue_id:
+                reason = f"the log has queue {operation.queue_id}, of which it does not know yet"
+                raise DamageError(self._catalog_path, 0, f"it is older than the log: {reason}")
             # A queue that the catalog no longer has was deleted, and its messages with it.
             if queue := self._queues.get(operation.queue_id):
                 self._apply_to(queue, operation)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from amqpstore.filenames import QUARANTINE, segment_path
+from amqpstore.filenames import QUARANTINE, SEGMENTS, segment_path
 from amqpstore.files import Files
 
 _log = logging.getLogger(__name__)
@@ -26,7 +26,18 @@ def attempt(removal: Callable[..., None], *arguments: object) -> None:
 
 
 def quarantine(files: Files, directory: str, number: int) -> None:
-    """Move a segment to `quarantine/`, out of everybody's way. Raises: OSError."""
+    """Move a segment to `quarantine/`, out of everybody's way; durable on return.
+
+    No file that is there already is replaced. Raises: OSError.
+    """
     to = f"{directory}/{QUARANTINE}"
     files.make_directory(to)
-    files.rename(segment_path(directory, number), f"{to}/{number:010}.segment")
+    path = f"{to}/{number:010}.segment"
+    others = 1
+    while files.exists(path):
+        others += 1
+        path = f"{to}/{number:010}.segment.{others}"
+    files.rename(segment_path(directory, number), path)
+    # The new name first: a crash between the two leaves the file under both, never under none.
+    files.sync_directory(to)
+    files.sync_directory(f"{directory}/{SEGMENTS}")

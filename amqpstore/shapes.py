@@ -90,6 +90,8 @@ def _store(key: str, row: Any) -> str:
         return "" if isinstance(row, bytes) and len(row) == 16 else "it is not a store id"
     if key == "next_queue_id":
         return "" if _is_number(row) and row else f"it is {_shown(row)}"
+    if key == "next_compacted":
+        return "" if _is_number(row) and row > FIRST_COMPACTED else f"it is {_shown(row)}"
     if key != "position":
         return "the table has no such row"
     if not isinstance(row, dict):

@@ -21,6 +21,7 @@ from operator import attrgetter
 from amqpstore import marker
 from amqpstore.backing import Backing
 from amqpstore.catalog import Change, LmdbCatalog, OpenCatalog, Value
+from amqpstore.checkpoint import NEXT_QUEUE_ID
 from amqpstore.clock import SYSTEM_CLOCK, Clock
 from amqpstore.compaction import Compacted
 from amqpstore.descriptors import is_shortage
@@ -52,8 +53,6 @@ from amqpstore.transient import FIRST_TRANSIENT, TransientLog
 from amqpstore.worker import ThreadWorker, Worker
 
 _log = logging.getLogger(__name__)
-
-_NEXT_QUEUE_ID = "next_queue_id"
 
 # Each look-up in an enumeration takes 50 ns, and there is one for each publish, delivery and ack.
 _ENQUEUE, _ACK, _DELIVERED = OperationKind.ENQUEUE, OperationKind.ACK, OperationKind.DELIVERED
@@ -107,7 +106,7 @@ class Store:
             backing, self._log, queues, self._memory, space, recovered, options, worker, clock
         )
         self._index = IndexReader(backing.files, backing.directory, backing.seed)
-        self.next_queue_id = int(self._catalog.rows("store").get(_NEXT_QUEUE_ID, 1))
+        self.next_queue_id = int(self._catalog.rows("store").get(NEXT_QUEUE_ID, 1))
         self.prepared: dict[int, Prepared] = {}
         self._failure: DurabilityError | None = None
         self._is_closed = False
@@ -186,7 +185,7 @@ class Store:
         queue = Queue(self.next_queue_id, definition, durable=durable)
         self.next_queue_id += 1
         if durable:
-            counter = Change("store", _NEXT_QUEUE_ID, self.next_queue_id)
+            counter = Change("store", NEXT_QUEUE_ID, self.next_queue_id)
             row = Change("queues", _queue_key(queue), definition)
             self._commit([counter, row, *changes])
         else:

@@ -27,7 +27,7 @@ from amqpstore import (
     rows,
 )
 from amqpstore.catalog import TABLES, Change, LmdbCatalog
-from amqpstore.checkpoint import POSITION
+from amqpstore.checkpoint import NEXT_COMPACTED, POSITION
 from amqpstore.compression import decompress_columns
 from amqpstore.files import OsFiles
 from amqpstore.index import BLOCK, COLUMNS, ENTRIES_A_FILE, encode_block, entries_of
@@ -234,6 +234,7 @@ def check_files(text: str) -> None:
         f"{filenames.SEGMENTS}/%010d.segment",
         f"{filenames.INDEX}/%020d-%010d.index",
         f"{filenames.QUARANTINE}/%010d.segment",
+        f"{filenames.QUARANTINE}/%010d.segment.%d",
         f"{filenames.QUARANTINE}/repair-%010d/",
         f"{filenames.TRANSIENT}/%010d.segment",
         filenames.RESERVE,
@@ -257,6 +258,7 @@ def check_catalog_tables(text: str) -> None:
         ("store", "store_id"),
         ("store", "next_queue_id"),
         ("store", POSITION),
+        ("store", NEXT_COMPACTED),
         ("queues", "%020d"),
         ("prepared", "%020d"),
         ("heads", "%020d"),
@@ -268,7 +270,7 @@ def check_catalog_tables(text: str) -> None:
         ("quarantine", "%010d"),
     ]
     types = [document.code(row["value"]) for row in rows]
-    assert types == ["bin", "int", "map", "any", *["map"] * 6, "bin", "list", *["any"] * 6]
+    assert types == ["bin", "int", "map", "int", "any", *["map"] * 6, "bin", "list", *["any"] * 6]
 
 
 def check_catalog_maps(text: str) -> None:
@@ -455,6 +457,7 @@ def test_a_store_holds_only_files_that_the_document_names(tmp_path: Path) -> Non
         filenames.NEW_MARKER,
         "transient/0.segment",
         "catalog/definitions.new",
+        "quarantine/0.segment.%d",
         "quarantine/repair-0/",
     }
     assert found == names - made_later
@@ -478,7 +481,12 @@ def test_the_catalogs_rows_have_the_keys_and_values_that_the_document_names(
         assert all(isinstance(value, kind) for value in of_key)
         if "%" in key:
             assert len(of_key) == len(rows)
-    assert catalog.rows("store").keys() == {"store_id", "next_queue_id", POSITION}
+    assert catalog.rows("store").keys() == {
+        "store_id",
+        "next_queue_id",
+        NEXT_COMPACTED,
+        POSITION,
+    }
     size = os.path.getsize(filenames.segment_path(directory, 6))
     assert catalog.rows("ends") == {"0000000006": {"end": size}}
     catalog.close()

@@ -17,9 +17,9 @@ def test_the_quick_start_keeps_its_word(broker: BrokerProcess) -> None:
     )
     names: dict[str, Any] = {}
     assert "@localhost" in before
-    exec(before.replace("localhost", f"127.0.0.1:{broker.port}"), names)  # noqa: S102
+    exec(before.replace("localhost", f"127.0.0.1:{broker.port}"), names)
     broker.kill()
     broker.start()
     names["parameters"] = pika.URLParameters(broker.url)  # it has another port here
-    exec(after, names)  # noqa: S102
+    exec(after, names)
     assert names["body"] == b"one"

@@ -14,7 +14,7 @@ from typing import Any
 from amqpstore import marker
 from amqpstore.accounts import Account
 from amqpstore.catalog import Change, LmdbCatalog
-from amqpstore.checkpoint import POSITION, Marks, index_key_of
+from amqpstore.checkpoint import NEXT_COMPACTED, POSITION, Marks, index_key_of
 from amqpstore.definitions import copy_of, write_copy
 from amqpstore.descriptors import Descriptors
 from amqpstore.expiry import earliest
@@ -293,6 +293,8 @@ class Builder:
             ("store", "next_queue_id", truth.next_queue_id),
             ("store", POSITION, position._asdict()),
         ]
+        if next_compacted := facts.table("store").get(NEXT_COMPACTED):
+            rows.append(("store", NEXT_COMPACTED, next_compacted))
         for queue in truth.queues.values():
             key = f"{queue.id:020}"
             rows.append(("queues", key, queue.definition))

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from amqpstore.checkpoint import NEXT_COMPACTED
 from amqpstore.filenames import FIRST_COMPACTED
 from tools.repair.facts import Facts, SegmentFacts
 from tools.repair.ranges import Ranges
@@ -93,5 +94,7 @@ def _highest(facts: Facts, numbers: range) -> int:
     position = rows["store"].get("position")
     if position:
         said.add(position["segment"])
+    if next_compacted := rows["store"].get(NEXT_COMPACTED):
+        said.add(next_compacted - 1)
     reach = highest + _MOST_AHEAD
     return max([highest, *(one for one in said if one in numbers and one <= reach)])
