@@ -26,7 +26,8 @@ _FIRST_ID = attrgetter("first_id")
 class Account:
     """Of segment `number`: messages and bytes in all, and those that are live.
 
-    `references` has how many queues hold each, None says one each: of the ids from `first_id` on,
+    `references` has how many queues hold each, None says one each, or, where `live_count` is 0,
+    none each: of the ids from `first_id` on,
     or, where compaction has left gaps between them, of those in `ids`, ascending. `end_bytes` is
     the size of what the checkpoint has seen of the file.
     """
@@ -68,8 +69,11 @@ class Account:
         count = len(sizes)
         if self.end_id == self.first_id:
             self.first_id = self.end_id = first_id
-        if (references is not None or first_id != self.end_id) and self.references is None:
-            self.references = array("I", [1]) * (self.end_id - self.first_id)
+        is_dead = self.count and not self.live_count
+        if (references is not None or first_id != self.end_id or is_dead) and (
+            self.references is None
+        ):
+            self.references = self._alike()
         if self.references is not None:
             self.references.extend(array("I", [0]) * (first_id - self.end_id))
             self.references.extend(references or array("I", [1]) * count)
@@ -96,16 +100,19 @@ class Account:
 
     def release(self, ids: Sequence[int], sizes: Sequence[int]) -> None:
         """A queue holds these messages no more. Ids ascend."""
+        if not self.live_count:
+            return
         references = self.references
         count = len(ids)
         if references is None:
-            references = self.references = array("I", [1]) * (self.end_id - self.first_id)
+            references = self.references = self._alike()
         start = self._place(ids[0])
         stop = self._place(ids[-1]) + 1
         if stop - start == count and references[start:stop].count(1) == count:
             references[start:stop] = array("I", [0]) * count
             self.live_count -= count
             self.live_bytes -= sum(sizes)
+            self._forget_if_dead()
             return
         for message_id, size in zip(ids, sizes, strict=True):
             place = self._place(message_id)
@@ -115,10 +122,24 @@ class Account:
             if not references[place]:
                 self.live_count -= 1
                 self.live_bytes -= size
+        self._forget_if_dead()
+
+    def _forget_if_dead(self) -> None:
+        """A queue that is purged leaves many segments with nothing live at once: none of them
+        needs a table any more."""
+        if not self.live_count:
+            self.references = None
+
+    def _alike(self) -> array[int]:
+        """A table that says of all messages what `None` says."""
+        count = self.end_id - self.first_id if self.ids is None else len(self.ids)
+        return array("I", [1 if self.live_count else 0]) * count
 
     def live(self) -> Iterator[tuple[int, int]]:
         """Id and references of each live message, ascending."""
         ids = range(self.first_id, self.end_id) if self.ids is None else self.ids
+        if not self.live_count:
+            return iter(())
         if self.references is None:
             return ((message_id, 1) for message_id in ids)
         pairs = zip(ids, self.references, strict=True)
@@ -132,9 +153,12 @@ class Account:
     def row(self) -> dict[str, Any]:
         """As the catalog keeps it."""
         row = {name: getattr(self, name) for name in self.__slots__ if name not in _COLUMNS}
+        references = self.references
+        if references is None and self.count and not self.live_count:
+            references = self._alike()
         return row | {
             "ids": b"" if self.ids is None else _packed(self.ids),
-            "references": b"" if self.references is None else _packed(self.references),
+            "references": b"" if references is None else _packed(references),
         }
 
     @classmethod

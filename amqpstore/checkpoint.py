@@ -64,7 +64,8 @@ class Written(NamedTuple):
     """What a checkpoint did: index states of queues by id, and segments that are gone.
 
     `merged` index files have no row any more; they are to be removed once no queue reads them.
-    `not_deleted` queues have an index file that cannot be read, and are to be tried again.
+    Of `not_deleted` queues there is more to be released, perhaps only once an index file can be
+    read again: that is for the next checkpoint.
     """
 
     states: dict[int, list[IndexState]]
@@ -118,13 +119,7 @@ class Checkpoint:
             self._batches.popleft()
         ledger.catch_up()
         while self._deleted:
-            queue_id = self._deleted[-1]
-            if queue := ledger.delete(queue_id):
-                self._changes.append(Change("heads", f"{queue.id:020}", None))
-                for file in queue.files:
-                    self._remove(queue, file, self._changes, self._gone)
-            elif queue_id in ledger.queues:
-                self._not_deleted.append(queue_id)
+            self._delete(self._deleted[-1])
             self._deleted.pop()
         changes, gone = list(self._changes), list(self._gone)
         touched = sorted(ledger.touched, key=lambda queue: queue.id)
@@ -147,6 +142,15 @@ class Checkpoint:
                 attempt(quarantine, self._files, self._directory, number)
         states = {queue.id: [file.state for file in queue.files] for queue in touched}
         return Written(states, dropped, self._merged, self._not_deleted)
+
+    def _delete(self, queue_id: int) -> None:
+        """Let go of what a deleted queue holds. What is left is for the next checkpoint."""
+        for queue, file in self._ledger.delete(queue_id):
+            self._remove(queue, file, self._changes, self._gone)
+        if queue_id in self._ledger.queues:
+            self._not_deleted.append(queue_id)
+        else:
+            self._changes.append(Change("heads", f"{queue_id:020}", None))
 
     def _merge(self, queue: QueueLedger) -> None:
         try:

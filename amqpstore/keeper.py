@@ -182,7 +182,7 @@ class Keeper:
                 self._finish(outcome)
         if self._unfinished:
             self._checkpointed(self._unfinished.run())
-        is_needed = self._log.settled or self.created or self.deleted
+        is_needed = self._log.settled or self.created or self.deleted or self._ledger.is_behind
         if is_needed and not self._is_held_back():
             self._checkpointed(self._new_checkpoint().run())
         self._clean_up()()

@@ -14,7 +14,7 @@ import logging
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator
-from operator import mul, not_
+from operator import attrgetter, mul, not_
 from typing import NamedTuple
 
 from amqpstore.accounts import Accounts, references_of
@@ -34,8 +34,8 @@ from amqpstore.runs import ReadyList, Run
 
 _log = logging.getLogger(__name__)
 
-_MOST_READ = 16
-"""Index files of one queue whose entries are in memory at a time, about 1 MiB each."""
+_MOST_RELEASED = 256
+"""Index files of a deleted queue that one checkpoint reads: 4 million messages."""
 
 
 class Block(NamedTuple):
@@ -64,32 +64,50 @@ class Block(NamedTuple):
 
 
 class IndexLedger:
-    """An index file, and what became of its entries: `state` is what the next checkpoint says."""
+    """An index file, and what became of its entries: `state` is what the next checkpoint says.
+
+    What the log says of entries is postponed until the file is read, once a checkpoint, and then
+    done all together: so entries are in memory of one file at a time.
+    """
 
     def __init__(self, state: IndexState) -> None:
         self.state = state
-        self.entries: Entries | None = None
+        self.is_changed = False
+        """Whether anything was done to it since `close`."""
         self._acked: Bits | None = None
         self._delivered: dict[int, int] | None = None
         self._postponed = [(first, end) for first, end in state.postponed]
+        self._postponed_deliveries: list[tuple[int, int, int]] = []
 
     @property
     def is_behind(self) -> bool:
-        """Whether something was acked while it could not be read."""
-        return bool(self._postponed)
+        """Whether something is postponed."""
+        return bool(self._postponed or self._postponed_deliveries)
 
     def postpone(self, first: int, end: int) -> None:
         """Keep in mind that entries from sequence `first` to before `end` are acked."""
-        self._opened()
+        self.is_changed = True
+        if self._postponed and self._postponed[-1][1] == first:
+            first = self._postponed.pop()[0]
         self._postponed.append((first, end))
 
-    def catch_up(self, entries: Entries) -> Entries:
-        """Do what was postponed. Returns the entries that are acked by it."""
-        found = no_entries()
+    def postpone_delivery(self, first: int, end: int, times: int) -> None:
+        """Keep in mind that entries have been delivered so often. It is not kept any longer than
+        to the next `close`."""
+        self._postponed_deliveries.append((first, end, times))
+
+    def catch_up(self, entries: Entries) -> Iterator[Entries]:
+        """Do what was postponed. Yields the entries that are acked by it."""
         for first, end in self._postponed:
-            found.extend(self.ack(first, end, entries))
+            yield self.ack(first, end, entries)
         self._postponed.clear()
-        return found
+        for first, end, times in self._postponed_deliveries:
+            self.deliver(first, end, entries, times)
+        self._postponed_deliveries.clear()
+        if self.state.expires_ms:
+            expires_ms = earliest(map(mul, entries.expires_ms, map(not_, self._opened())))
+            self.state = self.state._replace(expires_ms=expires_ms)
+        self._pack()
 
     def ack(self, first: int, end: int, entries: Entries) -> Entries:
         """Mark the live entries from sequence `first` to before `end` acked, and return them."""
@@ -106,8 +124,10 @@ class IndexLedger:
                     acked[place] = 1
                     found.extend(entries.part(place, place + 1))
         if self._delivered:
-            for place in [place for place in self._delivered if start <= place < stop]:
-                del self._delivered[place]
+            few = range(start, stop) if stop - start < len(self._delivered) else [*self._delivered]
+            for place in few:
+                if start <= place < stop:
+                    self._delivered.pop(place, None)
         return found
 
     def deliver(self, first: int, end: int, entries: Entries, times: int) -> None:
@@ -135,8 +155,6 @@ class IndexLedger:
         acked.extend(bytes(block.entries))
         for offset, times in block.delivered.items():
             self._delivered[place + offset] = times
-        # They are read again where they are needed.
-        self.entries = None
 
     @property
     def live(self) -> int:
@@ -162,29 +180,26 @@ class IndexLedger:
             start = stop
         return found
 
-    @property
-    def is_changed(self) -> bool:
-        """Whether anything was done to it since `close`."""
-        return self._acked is not None
-
     def close(self) -> IndexState:
-        """Pack what was changed; the state is then up to date."""
+        """The state, up to date; nothing has changed from now on."""
+        self._pack()
+        if self.is_changed:
+            self.state = self.state._replace(postponed=tuple(self._postponed))
+        self._postponed_deliveries.clear()
+        self.is_changed = False
+        return self.state
+
+    def _pack(self) -> None:
         if self._acked is not None and self._delivered is not None:
-            expires_ms = self.state.expires_ms
-            if expires_ms and self.entries is not None:
-                # Otherwise it stays too early: it is read once in vain.
-                expires_ms = earliest(map(mul, self.entries.expires_ms, map(not_, self._acked)))
             self.state = self.state._replace(
                 acked=self._acked.packed(),
                 acked_count=self._acked.count(1),
                 delivered=self._delivered,
-                postponed=tuple(self._postponed),
-                expires_ms=expires_ms,
             )
-        self._acked = self._delivered = self.entries = None
-        return self.state
+        self._acked = self._delivered = None
 
     def _opened(self) -> Bits:
+        self.is_changed = True
         if self._acked is None:
             self._acked = Bits.of(self.state.acked, self.state.entries)
             self._delivered = dict(self.state.delivered)
@@ -207,61 +222,51 @@ class QueueLedger:
         self.next_number = max((file.state.number for file in self.files), default=0) + 1
         self.fresh = ReadyList()
         self._reader = reader
-        self._read: list[IndexLedger] = []
 
-    def apply(self, operation: Operation, release: Callable[[Entries], None], sizes: Sizes) -> None:
-        """Do what an operation of this queue says; what left the queue is released."""
+    def apply(self, operation: Operation, release: Callable[[Entries], None], sizes: Sizes) -> bool:
+        """Do what an operation of this queue says; what left the queue is released.
+
+        Returns whether some of it, about entries of index files, is left to `catch_up`.
+        """
         first = operation.first_sequence
         end = first + operation.message_count
         self.next_sequence = max(self.next_sequence, end)
         if operation.kind == OperationKind.ENQUEUE:
             self.fresh.append_stored(enqueued(operation))
-            return
+            return False
         removed = self.fresh.remove(first, operation.message_count)
-        if operation.kind == OperationKind.DELIVERED:
-            for run in removed:
+        is_delivery = operation.kind == OperationKind.DELIVERED
+        for run in removed:
+            if is_delivery:
                 run.delivery_count = max(run.delivery_count, operation.detail)
                 self.fresh.insert(run)
-            for file in self._files_with(first, end):
-                if entries := self._entries(file):
-                    file.deliver(first, end, entries, operation.detail)
-            return
-        for run in removed:
-            release(entries_of(run, sizes.of(run)))
-        if sum(run.count for run in removed) < operation.message_count:
-            for file in self._files_with(first, end):
-                if entries := self._entries(file):
-                    release(file.ack(first, end, entries))
-                else:
-                    file.postpone(first, end)
+            else:
+                release(entries_of(run, sizes.of(run)))
+        if sum(run.count for run in removed) == operation.message_count:
+            return False
+        files = list(self._files_with(first, end))
+        for file in files:
+            if is_delivery:
+                file.postpone_delivery(first, end, operation.detail)
+            else:
+                file.postpone(first, end)
+        return bool(files)
 
     @property
     def is_behind(self) -> bool:
-        """Whether something was acked while its index file could not be read."""
+        """Whether something is postponed."""
         return any(file.is_behind for file in self.files)
 
-    def catch_up(self, release: Callable[[Entries], None]) -> None:
-        """Do what was postponed, as far as it can be done now. Raises: OSError."""
+    def catch_up(self, release: Callable[[Entries], None]) -> bool:
+        """Do what is postponed, file by file. Returns whether all of it could be done.
+
+        Raises: OSError; it goes on there the next time.
+        """
         for file in self.files:
             if file.is_behind and (entries := self._entries(file)):
-                release(file.catch_up(entries))
-
-    def forget_read(self) -> None:
-        """Let go of entries that were read, where they are many."""
-        if len(self._read) > _MOST_READ:
-            for file in self._read:
-                file.entries = None
-            self._read.clear()
-
-    def read_for(self, operation: Operation) -> None:
-        """Read the index files that an operation changes, so that it cannot fail any more.
-
-        Raises: OSError.
-        """
-        if operation.kind != OperationKind.ENQUEUE:
-            first = operation.first_sequence
-            for file in self._files_with(first, first + operation.message_count):
-                self._entries(file)
+                for acked in file.catch_up(entries):
+                    release(acked)
+        return not self.is_behind
 
     def live_entries(self, files: Iterable[IndexLedger]) -> Entries | None:
         """What is live in index files, ascending as they are; None where one cannot be read.
@@ -276,21 +281,22 @@ class QueueLedger:
             found.extend(file.live_entries(entries))
         return found
 
-    def release_all(self, release: Callable[[Entries], None], sizes: Sizes) -> bool:
-        """The queue was deleted. Returns whether all could be released; if not, nothing was.
+    def release_all(
+        self, release: Callable[[Entries], None], sizes: Sizes, most_files: int
+    ) -> Iterator[IndexLedger]:
+        """The queue was deleted: release what it holds, of `most_files` index files at most.
 
-        Raises: OSError.
+        Yields each file that nothing is live in any more. Raises: OSError.
         """
-        read = [(file, self._entries(file)) for file in self.files]
-        if any(entries is None for _, entries in read):
-            return False
         for run in self.fresh.clear():
             release(entries_of(run, sizes.of(run)))
-        for file, entries in read:
-            if entries is not None:
-                release(file.catch_up(entries))
+        for file in self.files[:most_files]:
+            if entries := self._entries(file):
+                for acked in file.catch_up(entries):
+                    release(acked)
                 release(file.ack(0, 2**64, entries))
-        return True
+                self.files.remove(file)
+                yield file
 
     def _files_with(self, first: int, end: int) -> Iterator[IndexLedger]:
         """The index files that have entries in a range of sequences."""
@@ -307,15 +313,12 @@ class QueueLedger:
 
         Raises: OSError, where that is not for want of the file.
         """
-        if file.entries is None:
-            try:
-                file.entries = self._reader.entries(self.id, file.state)
-            except DamageError as error:
-                # What it has stays live, and so on disk: it is named when its turn comes.
-                _log.error("%s", error)
-                return None
-            self._read.append(file)
-        return file.entries
+        try:
+            return self._reader.entries(self.id, file.state)
+        except DamageError as error:
+            # What it has stays live, and so on disk: it is named when its turn comes.
+            _log.error("%s", error)
+            return None
 
 
 class Sizes:
@@ -360,18 +363,20 @@ class Ledger:
         self.queues = {queue.id: queue for queue in queues}
         self.sizes = Sizes()
         self.touched: set[QueueLedger] = set()
+        self._behind = {queue for queue in self.queues.values() if queue.is_behind}
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether something is postponed until an index file can be read."""
+        return bool(self._behind)
 
     def create(self, queue_id: int) -> None:
         """A queue was created."""
         self.queues[queue_id] = QueueLedger(queue_id, 1, (), self._reader)
 
     def apply(self, batch: Settled) -> None:
-        """Do what a batch says. Raises: OSError (an index file cannot be read; nothing is done)."""
+        """Do what a batch says, but for what index files have to be read for: see `catch_up`."""
         known = [operation for operation in batch.operations if operation.queue_id in self.queues]
-        for queue in {self.queues[operation.queue_id] for operation in known}:
-            queue.forget_read()
-        for operation in known:
-            self.queues[operation.queue_id].read_for(operation)
         account = self.accounts.open(batch.segment, batch.first_id)
         account.end_bytes = batch.end_bytes
         if count := len(batch.sizes):
@@ -381,28 +386,33 @@ class Ledger:
             self.sizes.add(batch.first_id, batch.sizes)
         for operation in known:
             queue = self.queues[operation.queue_id]
-            queue.apply(operation, self._release, self.sizes)
+            if queue.apply(operation, self._release, self.sizes):
+                self._behind.add(queue)
             self.touched.add(queue)
 
     def catch_up(self) -> None:
-        """Do what was postponed, as far as it can be done now. Raises: OSError."""
-        for queue in self.queues.values():
-            if queue.is_behind:
-                queue.catch_up(self._release)
-                self.touched.add(queue)
+        """Do what was postponed, as far as it can be done now. Raises: OSError; it goes on there
+        the next time."""
+        for queue in sorted(self._behind, key=attrgetter("id")):
+            self.touched.add(queue)
+            if queue.catch_up(self._release):
+                self._behind.discard(queue)
 
-    def delete(self, queue_id: int) -> QueueLedger | None:
-        """Release all that a deleted queue holds. Returns its ledger, which is gone from here.
+    def delete(self, queue_id: int) -> Iterator[tuple[QueueLedger, IndexLedger]]:
+        """Release what a deleted queue holds, some of it where that is much.
 
-        None where there is none, or where it has to stay: an index file cannot be read.
-        Raises: OSError.
+        Yields each index file that nothing is live in any more. As long as the queue is in
+        `queues` it is not done: there is more, or an index file cannot be read. Raises: OSError.
         """
         queue = self.queues.get(queue_id)
-        if queue is None or not queue.release_all(self._release, self.sizes):
-            return None
-        del self.queues[queue_id]
-        self.touched.discard(queue)
-        return queue
+        if queue is None:
+            return
+        for file in queue.release_all(self._release, self.sizes, _MOST_RELEASED):
+            yield queue, file
+        if not queue.files:
+            del self.queues[queue_id]
+            self.touched.discard(queue)
+            self._behind.discard(queue)
 
     def _release(self, entries: Entries) -> None:
         if entries.ids:

@@ -9,7 +9,7 @@ only that an index file has it (`paged`). Bodies leave memory first.
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from operator import attrgetter
 from typing import NamedTuple
@@ -124,6 +124,18 @@ class Queue:
         self.paged_count -= file.live
         self.ready.insert_all(runs)
         self.watch(runs)
+
+    def paged_between(self, first: int, end: int) -> list[PagedFile]:
+        """The files that may have messages from sequence `first` to before `end`."""
+        start = bisect_right(self.paged, first, key=attrgetter("end"))
+        return self.paged[start : bisect_left(self.paged, end, start, key=attrgetter("first"))]
+
+    def drop_paged(self, files: Sequence[PagedFile]) -> None:
+        """Neighbours are not ready any more, of which nothing needs to be known for that."""
+        if files:
+            place = self.paged.index(files[0])
+            del self.paged[place : place + len(files)]
+            self.paged_count -= sum(file.live for file in files)
 
     def paged_before(self, first_sequence: int) -> PagedFile | None:
         """The index file that may have the first ready message from a sequence on; None where

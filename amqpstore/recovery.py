@@ -481,11 +481,17 @@ class _Recovery:
         return first_id, max(end for _, end in spans) - first_id
 
     def _apply_to(self, queue: Queue, operation: Operation) -> None:
-        """Do to a queue what the log says was done; it needs to be in memory for that."""
+        """Do to a queue what the log says was done. What is in an index file needs to be in memory
+        for that, unless all of it is gone."""
         if operation.kind != OperationKind.ENQUEUE:
             first = operation.first_sequence
             end = first + operation.message_count
-            for file in [one for one in queue.paged if one.first < end and first < one.end]:
+            files = queue.paged_between(first, end)
+            if operation.kind != OperationKind.DELIVERED:
+                gone = [file for file in files if first <= file.first and file.end <= end]
+                queue.drop_paged(gone)
+                files = [file for file in files if file.first < first or end < file.end]
+            for file in files:
                 self._page_in(queue, file)
         apply(queue, operation)
 

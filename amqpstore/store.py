@@ -387,7 +387,7 @@ class Store:
         Raises: ReadLaterError; nothing is withdrawn then.
         """
         end = first_sequence + count
-        for file in [one for one in queue.paged if one.first < end and first_sequence < one.end]:
+        for file in queue.paged_between(first_sequence, end):
             error = self._page_in(queue, file)
             if isinstance(error, ReadLaterError):
                 raise error

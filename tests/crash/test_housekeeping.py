@@ -7,6 +7,7 @@ from collections import Counter
 import msgpack
 import pytest
 
+import amqpstore.ledger
 from amqpstore import Queue, Store
 from amqpstore.filenames import FIRST_COMPACTED, index_key, segment_number
 from tests.crash.histories import (
@@ -19,11 +20,14 @@ from tests.crash.histories import (
     short_history,
 )
 from tests.crash.test_faults import faults_left_behind
+from tools.drill.accounting import misaccounted
+from tools.drill.crash_images import crash_images
 from tools.drill.explorer import Explorer
 from tools.drill.faulty_files import Faults, RottenFiles
-from tools.drill.invariants import faults_at_openings
+from tools.drill.invariants import broken_promises, faults_at_openings
 from tools.drill.ledger import Ledger
 from tools.drill.memory_files import MemoryFiles
+from tools.drill.observation import observe
 from tools.drill.operations import Append, Commit, Create, Operation, Remove
 from tools.drill.outside import Outside
 from tools.drill.prover import Prover
@@ -287,3 +291,45 @@ def test_acks_hold_that_had_to_wait_for_an_index_file_to_be_read() -> None:
     outside.kill()
     assert faults_at_openings(Ledger(), outside.trace) == []
     assert faults_left_behind(outside, Prover(open_store, 2), random.Random("postponed")) == []
+
+
+def test_a_crash_between_the_checkpoints_that_let_go_of_a_deep_queue(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each lets go of one index file here. What is in another queue as well stays."""
+    monkeypatch.setattr(amqpstore.ledger, "_MOST_RELEASED", 1)
+
+    def history(outside: Outside) -> None:
+        outside.open()
+        outside.create_queue("deep")
+        outside.create_queue("other")
+        for number in range(4):
+            outside.publish(["deep", "other"], [b"%d" % number] * 6)
+            outside.sync()
+        outside.checkpoint()
+        outside.take("deep", 3, acked=True)
+        outside.publish(["deep", "other"], [b"not in an index file yet"])
+        outside.sync()
+        outside.delete_queue("deep")
+        for _ in range(6):
+            outside.checkpoint()
+
+    rng = random.Random("deep")
+    trace = record(history)
+    disk, ledger, count = trace.base.fork(), Ledger(), 0
+    for event in trace.events:
+        if not isinstance(event, Operation):
+            ledger.note(event)
+            continue
+        disk.redo(event)
+        for image in crash_images(disk, rng, 4):
+            store = open_store(image.files)
+            observation = observe(store)
+            faults = [*observation.faults, *broken_promises(ledger, observation)]
+            for _ in range(6):
+                store.checkpoint()
+            faults += misaccounted(store, image.files)
+            assert faults == [], f"{event}, {image.description}"
+            store.abandon()
+            count += 1
+    assert count > 100
