@@ -117,6 +117,29 @@ def test_prefetch_of_a_channel_is_shared_by_its_consumers(channel: BlockingChann
     assert sum(held(*inboxes)) == 6
 
 
+def test_a_shared_prefetch_is_shared_fairly(channel: BlockingChannel) -> None:
+    """F12: none of three queues waits until another is empty; no consumer goes on without limit."""
+    names = [queue(channel) for _ in range(3)]
+    for name in names:
+        fill(channel, name, 20)
+    channel.basic_qos(prefetch_count=2, global_qos=True)
+    inboxes = [Inbox(channel, name) for name in names]
+    unlimited = queue(channel)
+    acked: set[int] = set()
+    while len(acked) < 30:
+        wait_until(channel, lambda: sum(held(*inboxes)) > len(acked))
+        for message in [message for inbox in inboxes for message in inbox.received]:
+            if message.delivery_tag not in acked:
+                channel.basic_ack(message.delivery_tag)
+                acked.add(message.delivery_tag)
+    assert min(held(*inboxes)) >= 5
+    fill(channel, unlimited, 1)
+    wait_until(channel, lambda: sum(held(*inboxes)) >= len(acked) + 2)
+    without_acks = Inbox(channel, unlimited, auto_ack=True)
+    settle_by_get(channel)
+    assert held(without_acks) == [0]
+
+
 def test_both_prefetch_limits_hold(channel: BlockingChannel) -> None:
     """F12: that of the consumer and that of the channel."""
     names = [queue(channel) for _ in range(3)]

@@ -432,7 +432,7 @@ export async function recoverRedeliversWhatIsUnacknowledged(connection, name) {
 }
 
 export async function secretsAreUpdated(connection, name) {
-  await connection.updateSecret(Buffer.from('guest'), 'rotation');
+  await connection.updateSecret(Buffer.from('a token of another day'), 'rotation');
   const channel = await connection.createChannel();
   await channel.assertQueue(name, { exclusive: true });
 }
