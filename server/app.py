@@ -129,6 +129,8 @@ class App:
             heartbeat_s=config.heartbeat_s,
             max_message_bytes=config.max_message_bytes,
             send_timeout_s=config.send_timeout_s,
+            # Whatever is configured: a message of the largest size can be sent while another is.
+            unfinished_bytes=max(config.connection_bytes, 2 * config.max_message_bytes),
         )
         core = Core(
             store,
@@ -157,6 +159,7 @@ class App:
         # Whether there is room on the disk has to be known before the first publish.
         self.committer.housekeep()
         self.connections: set[SocketConnection] = set()
+        self._connections_bytes = config.connections_bytes
         self._doors = Doors(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
         self._product = Product(config.product, config.version or version("amqpstore"))
 
@@ -273,6 +276,16 @@ class App:
         now = trio.current_time()
         for connection in list(self.connections):
             connection.tick(now)
+        self._free_memory(now)
+
+    def _free_memory(self, now: float) -> None:
+        """While clients have too much in memory that is not published yet: close who has most."""
+        held = {one: one.amqp.unfinished_bytes for one in self.connections}
+        total = sum(held.values())
+        while total > self._connections_bytes:
+            most = max(held, key=held.__getitem__)
+            total -= held.pop(most)
+            most.amqp.exhaust(f"the limit of all connections is {self._connections_bytes}", now)
 
     async def _commit_lazily(self) -> None:
         while True:

@@ -22,7 +22,8 @@ class Config(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     RabbitMQ, "strict" as in AMQP 0-9-1, or "0-10". `definitions` is a file as RabbitMQ exports it,
     read at start and on SIGHUP. `product` and `version` are what clients are told; an empty
     version is the own one. A client that takes nothing of what is sent to it for `send_timeout_s`
-    is closed.
+    is closed, and one that has more than `connection_bytes` in memory of bodies that are not whole
+    and of open transactions, or most of more than `connections_bytes` in all.
     """
 
     data: str = "data"
@@ -41,6 +42,8 @@ class Config(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     version: str = ""
     heartbeat_s: Annotated[int, msgspec.Meta(ge=0, le=65_535)] = 60
     send_timeout_s: Annotated[int, msgspec.Meta(ge=1, le=86_400)] = 300
+    connection_bytes: Annotated[int, msgspec.Meta(ge=1 << 20)] = 256 << 20
+    connections_bytes: Annotated[int, msgspec.Meta(ge=1 << 20)] = 1 << 30
 
 
 def load(path: str) -> Config:

@@ -53,7 +53,7 @@ class AmqpChannel:
         self.is_silent = False
         self._connection = connection
         self._outbox = connection.outbox
-        self._broker = Channel(connection.vhost, connection, self)
+        self._broker = Channel(connection.vhost, connection, self, connection.transacted)
         self._gets = Gets(self._broker, self._answer_get)
         self._topology = Topology(connection.vhost, connection.access, connection, self._send)
         self._distributed = Distributed(self._broker, connection.access, self._send_late)

@@ -22,6 +22,7 @@ from server.amqp.refusals import refusal
 from server.broker.broker import Broker
 from server.broker.errors import BrokerError
 from server.broker.faults import FATAL
+from server.broker.local_transaction import Tally
 from server.broker.permissions import Access
 from server.broker.vhost import VirtualHost
 from server.protocol import methods
@@ -35,6 +36,7 @@ from server.protocol.errors import (
     FatalFramingError,
     InternalError,
     NotAllowed,
+    ResourceError,
 )
 from server.protocol.frames import HEARTBEAT_FRAME, method_frame
 from server.protocol.handshake import HANDSHAKE_FRAME_BYTES, Handshake
@@ -53,7 +55,8 @@ class Limits:
     """What the server proposes in connection.tune, and what else it holds a client to.
 
     `max_message_bytes` is of the largest body that it takes; a client that takes nothing of what
-    is sent to it for `send_timeout_s` is closed.
+    is sent to it for `send_timeout_s` is closed. `unfinished_bytes` of its messages may be in
+    memory that are not published yet: halves of bodies, and what waits for a commit.
     """
 
     channel_max: int = 2047
@@ -61,6 +64,7 @@ class Limits:
     heartbeat_s: int = 60
     max_message_bytes: int = 128 << 20
     send_timeout_s: int = 300
+    unfinished_bytes: int = 256 << 20
 
 
 class Connection:
@@ -95,6 +99,7 @@ class Connection:
         """Nothing is read from it for now, so that it is not to be missed."""
         self.is_lost = False
         """The client does not answer: nothing is sent to it any more."""
+        self.transacted = Tally()
         self._broker = broker
         self._limits = limits
         self._product = product
@@ -125,6 +130,11 @@ class Connection:
         """Whether nothing that the client sends is handled: it leaves too much unread, or a login
         is being checked. Nothing is to be received then; `go_on` when it is over."""
         return self.login is not None or self.outbox.is_unread
+
+    @property
+    def unfinished_bytes(self) -> int:
+        """Of messages in memory that are not published yet: halves of bodies, transactions."""
+        return self._receiver.unfinished_bytes + self.transacted.byte_count
 
     @property
     def is_open(self) -> bool:
@@ -258,6 +268,14 @@ class Connection:
         for channel in self._channels.values():
             channel.resume()
 
+    def exhaust(self, reason: str, now: float) -> None:
+        """Close the connection, since it has too much in memory that is not published yet."""
+        if self._state is State.OPEN:
+            held = f"{self.unfinished_bytes} bytes of unfinished bodies and open transactions"
+            error = ResourceError(f"{held}: {reason}")
+            self._log_error("connection error", error, 0)
+            self._close(error, now)
+
     def shut_down(self, now: float) -> None:
         """The server stops: say so to the client."""
         if self._state is State.OPEN:
@@ -290,6 +308,8 @@ class Connection:
         for channel in published:
             channel.settle()
             self.has_published = True
+        if self.unfinished_bytes > self._limits.unfinished_bytes:
+            self.exhaust(f"the limit of a connection is {self._limits.unfinished_bytes}", now)
 
     def _event(self, event: Event, published: set[AmqpChannel], now: float) -> None:
         """Handle one event of the receiver."""
@@ -521,6 +541,7 @@ class Connection:
 
     def _close(self, error: AmqpError, now: float) -> None:
         """Close with a handshake: the client has some seconds to answer."""
+        self._receiver.discard_contents()
         self._send_close(error)
         self._state = State.CLOSING
         self._deadline = now + _CLOSE_S

@@ -13,6 +13,8 @@ from server.protocol.errors import AmqpError, PreconditionFailed
 from server.protocol.receiver import Publishes
 
 _CACHED_LABELS = 1024
+_CACHED_BYTES = 256 << 10
+"""Of the properties that labels are remembered for."""
 
 
 class Labels:
@@ -26,6 +28,7 @@ class Labels:
         self._user = user
         self._may_impersonate = may_impersonate
         self._labels: dict[tuple[str, str, bytes, str], Label] = {}
+        self._cached_bytes = 0
 
     def messages(
         self, publishes: Publishes, reply_to: str
@@ -83,7 +86,9 @@ class Labels:
         made = label(exchange, routing_key, kept, properties)
         if is_foreign:
             return made  # the next one is asked for again: the right to it may be taken away
-        if len(self._labels) >= _CACHED_LABELS:
+        self._cached_bytes += len(raw)
+        if len(self._labels) >= _CACHED_LABELS or self._cached_bytes > _CACHED_BYTES:
             self._labels.clear()
+            self._cached_bytes = len(raw)
         self._labels[exchange, routing_key, raw, reply_to] = made
         return made

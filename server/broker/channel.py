@@ -14,7 +14,7 @@ from server.broker.consumer import Consumer, ConsumerOptions, Window
 from server.broker.errors import NotAllowedError, PreconditionFailedError
 from server.broker.exchanges.replay import REPLAY_EXCHANGE
 from server.broker.label import Label
-from server.broker.local_transaction import LocalTransaction
+from server.broker.local_transaction import LocalTransaction, Tally
 from server.broker.outlet import CLOSED, Outlet
 from server.broker.publishing import Flags, Publisher
 from server.broker.queue import Queue, Taken
@@ -81,13 +81,17 @@ class Delivery:
 class Channel:
     """One channel of a connection. `connection` is any object: it owns exclusive queues.
 
-    `window` is what all its consumers together may have unacked, `consumer_window` what a new
-    consumer of it gets as its own. While it `is_paused` nothing is delivered. `transaction` is
+    `tally` counts what its transactions, and those of the connection's other channels, have in
+    memory. `window` is what all its consumers together may have unacked, `consumer_window` what a
+    new consumer of it gets as its own. While it `is_paused` nothing is delivered. `transaction` is
     what the client does on a transacted channel, or in a branch (see `branches`); else it is None.
     """
 
-    def __init__(self, vhost: VirtualHost, connection: object, outlet: Outlet) -> None:
+    def __init__(
+        self, vhost: VirtualHost, connection: object, outlet: Outlet, tally: Tally | None = None
+    ) -> None:
         self.vhost = vhost
+        self.tally = tally or Tally()
         self.connection = connection
         self.outlet = outlet
         self.consumers: dict[str, Consumer] = {}

@@ -37,16 +37,38 @@ class _Settled(NamedTuple):
     requeue: bool | None
 
 
+_MESSAGE_BYTES = 200
+_SENT_BYTES = 600
+"""About what a message, and what is said once of messages that are alike, take besides what the
+client sent."""
+
+
+class Tally:
+    """How many bytes of memory the uncommitted publishes of a connection's channels take."""
+
+    __slots__ = ("byte_count",)
+
+    def __init__(self) -> None:
+        self.byte_count = 0
+
+
 class LocalTransaction:
-    """The uncommitted work of a channel."""
+    """The uncommitted work of a channel. What it publishes is counted in the channel's tally."""
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
+        self._tally = channel.tally
+        self._byte_count = 0
         self._sent: list[_Sent] = []
         self._settled: list[_Settled] = []
 
     def publish(self, route: Route, label: Label, messages: list[Message], flags: Flags) -> None:
         """Messages were sent."""
+        size = _SENT_BYTES
+        for message in messages:
+            size += len(message.body) + len(message.envelope.properties) + _MESSAGE_BYTES
+        self._byte_count += size
+        self._tally.byte_count += size
         self._sent.append(_Sent(route, label, messages, flags))
 
     def settle(self, delivery: Delivery, *, requeue: bool | None) -> None:
@@ -56,7 +78,7 @@ class LocalTransaction:
     def rollback(self) -> list[Delivery]:
         """Forget everything. Returns what was settled: the client has it still."""
         settled, self._settled = self._settled, []
-        self._sent = []
+        self._forget_sent()
         return [delivery for delivery, _ in settled]
 
     def commit(self) -> None:
@@ -100,12 +122,17 @@ class LocalTransaction:
         """The transaction does it: what was settled is the client's no more."""
         channel = self._channel
         settled, self._settled = self._settled, []
-        self._sent = []
+        self._forget_sent()
         for delivery, requeue in settled:
             if requeue:
                 channel.settled(delivery, requeue=True)
             else:
                 channel.forget(delivery)
+
+    def _forget_sent(self) -> None:
+        self._sent = []
+        self._tally.byte_count -= self._byte_count
+        self._byte_count = 0
 
     def _plan(self, sent: _Sent) -> Plan:
         queues = [queue for queue in sent.route.queues if not queue.is_deleted]

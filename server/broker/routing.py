@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, TypeVar, cast
 
 from amqpstore import Message
 from amqpstore.queue import Placement
@@ -18,11 +18,22 @@ if TYPE_CHECKING:
 
 DEFAULT_EXCHANGE = ""
 
-_CACHED_ROUTES = 65_536
+_CACHED_BYTES = 32 << 20
+"""About what the routes that are remembered may take, of either kind: then it is begun anew."""
+
+_ROUTE_BYTES = 700
+_QUEUE_BYTES = 200
+_KEY_BYTES = 60
+"""About what a route takes itself, for each queue, and for a routing key but for its text."""
+
 _CACHED_PROPERTIES_BYTES = 1024
 """Above that a route that depends on them is found anew: the cache must not fill memory."""
 
 _NO_PROPERTIES = BasicProperties()
+
+_Address = tuple[str, tuple[str, ...]]
+KeyT = TypeVar("KeyT")
+RouteT = TypeVar("RouteT")
 
 
 class Route:
@@ -44,6 +55,30 @@ class Route:
             self.placements = [Placement(queue.levels.lowest) for queue in queues]
 
 
+class _Routes(dict[KeyT, RouteT]):
+    """Routes that were found, by what led to them; all are forgotten when they take too much."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._byte_count = 0
+
+    def remember(self, key: KeyT, route: RouteT, queue_count: int, address: _Address) -> None:
+        """Args: queue_count, of the route; address, which the key is made of."""
+        keys = address[1]
+        size = _ROUTE_BYTES + _QUEUE_BYTES * queue_count
+        size += sum(map(len, keys)) + _KEY_BYTES * len(keys)
+        self._byte_count += size
+        if self._byte_count > _CACHED_BYTES:
+            self.clear()
+            self._byte_count = size
+        self[key] = route
+
+    def clear(self) -> None:
+        """Forget all of them."""
+        super().clear()
+        self._byte_count = 0
+
+
 class Router:
     """The routes of one virtual host, through its `exchanges` and to its `queues`, by name.
 
@@ -56,8 +91,8 @@ class Router:
         self._vhost = vhost
         self._exchanges = exchanges
         self._queues = queues
-        self._routes: dict[tuple[str, tuple[str, ...]], Route | None] = {}
-        self._read_routes: dict[tuple[str, tuple[str, ...], bytes], Route] = {}
+        self._routes: _Routes[_Address, Route | None] = _Routes()
+        self._read_routes: _Routes[tuple[str, tuple[str, ...], bytes], Route] = _Routes()
 
     def changed(self) -> None:
         """Exchanges, queues, bindings or settings are not what they were."""
@@ -91,9 +126,8 @@ class Router:
         self.check(label.exchange)
         if address not in self._routes:
             route, is_shared, _ = self._find(label, _NO_PROPERTIES)
-            if len(self._routes) >= _CACHED_ROUTES:
-                self._routes.clear()
-            self._routes[address] = route if is_shared else None
+            known = route if is_shared else None
+            self._routes.remember(address, known, len(route.queues) if known else 0, address)
             if is_shared:
                 yield route, label, messages
                 return
@@ -136,9 +170,7 @@ class Router:
             return route, True
         route, _, is_repeatable = self._find(label, decode_properties(label.properties))
         if is_repeatable and len(label.properties) <= _CACHED_PROPERTIES_BYTES:
-            if len(self._read_routes) >= _CACHED_ROUTES:
-                self._read_routes.clear()
-            self._read_routes[key] = route
+            self._read_routes.remember(key, route, len(route.queues), label.address)
         return route, is_repeatable
 
     def _find(self, label: Label, properties: BasicProperties) -> tuple[Route, bool, bool]:

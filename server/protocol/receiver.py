@@ -51,7 +51,13 @@ _CLOSES = {
 """What may come in the middle of a content: the rest of it then never comes."""
 
 _CACHED_METHODS = 1024
+_CACHED_HEADERS_BYTES = 256 << 10
 """Publishes and headers remembered a connection; a client with more of them starts over."""
+
+_SMALL_BYTES = 4096
+_PIECE_BYTES = 64 << 10
+"""Small pieces of a body are joined as they come, to pieces of about this size: each takes some 60
+bytes besides its own."""
 
 
 class Publishes:
@@ -131,9 +137,12 @@ class Receiver:
         self._max_message_bytes = max_message_bytes
         self._rest = b""
         self._contents: dict[int, _Content] = {}
-        self._chunks: dict[int, list[bytes]] = {}
+        self._chunks: dict[int, list[bytes | bytearray]] = {}
         self._publishes: dict[bytes, BasicPublish] = {}
         self._headers: dict[bytes, ContentHeader] = {}
+        self._headers_bytes = 0
+        self._discards = False
+        self._chunks_bytes = 0
         self._repeated: _Repeated | None = None
         self.is_lost = False
         """Where the next frame starts is not known any more: nothing is received again."""
@@ -143,6 +152,12 @@ class Receiver:
     def buffered_bytes(self) -> int:
         """Bytes of an unfinished frame that wait for the next read."""
         return len(self._rest)
+
+    @property
+    def unfinished_bytes(self) -> int:
+        """What contents take in memory whose end has not come yet, with their headers."""
+        headers = [len(content.header_payload) for content in self._contents.values()]
+        return self._chunks_bytes + 2 * sum(headers)
 
     def receive(self, read: bytes) -> list[Event]:
         """What these bytes complete, in order. Nothing, once `is_lost`."""
@@ -211,7 +226,22 @@ class Receiver:
     def _abandon(self, channel: int) -> None:
         """Forget the content that is under way on a channel."""
         self._contents.pop(channel, None)
-        self._chunks.pop(channel, None)
+        self._take_chunks(channel)
+
+    def _take_chunks(self, channel: int) -> list[bytes | bytearray]:
+        chunks = self._chunks.pop(channel, [])
+        for chunk in chunks:
+            self._chunks_bytes -= len(chunk)
+        return chunks
+
+    def discard_contents(self) -> None:
+        """From now on skip contents, those that are under way too: nobody wants them."""
+        self._discards = True
+        self._chunks.clear()
+        self._chunks_bytes = 0
+        for content in self._contents.values():
+            content.refused = True
+            content.header_payload = b""
 
     def _repeats(self, repeated: _Repeated, content: bytes, offset: int) -> tuple[int, bool]:
         """Handle publishes that differ from the last in nothing but the body, as many as there are.
@@ -296,14 +326,18 @@ class Receiver:
                     f"a content header of class {header.class_id} behind a method of class "
                     f"{BasicPublish.class_id}"
                 )
-            if len(self._headers) >= _CACHED_METHODS:
+            self._headers_bytes += len(payload)
+            if len(self._headers) >= _CACHED_METHODS or self._headers_bytes > _CACHED_HEADERS_BYTES:
                 self._headers.clear()
+                self._headers_bytes = len(payload)
             self._headers[payload] = header
         else:
             content.is_header_known = True
         content.header = header
         content.header_payload = payload
-        if header.body_size > self._max_message_bytes:
+        if self._discards:
+            content.refused = True
+        elif header.body_size > self._max_message_bytes:
             content.refused = True
             error = ContentTooLarge(
                 f"a body of {header.body_size} bytes is larger than the limit, "
@@ -332,14 +366,30 @@ class Receiver:
             if not missing:
                 del self._contents[channel]
         elif missing:
-            self._chunks.setdefault(channel, []).append(payload)
-        elif chunks := self._chunks.pop(channel, None):
+            self._collect(channel, payload)
+        elif channel in self._chunks:
+            chunks = self._take_chunks(channel)
             chunks.append(payload)
             self._complete(channel, content, header, b"".join(chunks))
         else:
             self._complete(channel, content, header, payload)
             if content.is_header_known:
                 self._expect_repeats(channel, content, header)
+
+    def _collect(self, channel: int, payload: bytes) -> None:
+        """Keep a piece of a body that is not whole yet."""
+        if not payload:
+            return
+        self._chunks_bytes += len(payload)
+        chunks = self._chunks.setdefault(channel, [])
+        if len(payload) >= _SMALL_BYTES:
+            chunks.append(payload)
+            return
+        last = chunks[-1] if chunks else b""
+        if not isinstance(last, bytearray) or len(last) >= _PIECE_BYTES:
+            last = bytearray()
+            chunks.append(last)
+        last += payload
 
     def _expect_repeats(self, channel: int, content: _Content, header: ContentHeader) -> None:
         prefix = b"".join(

@@ -251,7 +251,7 @@ def test_a_draw_is_made_for_each_message(simulated: SimulatedBroker) -> None:
 def test_what_is_remembered_is_bounded(
     simulated: SimulatedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(routing, "_CACHED_ROUTES", 10)
+    monkeypatch.setattr(routing, "_CACHED_BYTES", 10_000)
     simulated.exchange("e", "topic")
     simulated.exchange("h", "headers")
     simulated.bind("e", "a", "#")
@@ -260,8 +260,22 @@ def test_what_is_remembered_is_bounded(
     for number in range(50):
         assert routed(simulated, "e", f"k{number}") == "a"
         assert routed(simulated, "h", "", headers={"n": number}) == "b"
-    assert len(router._routes) <= 10
-    assert len(router._read_routes) <= 10
+    assert 0 < len(router._routes) <= 10
+    assert 0 < len(router._read_routes) <= 10
+
+
+def test_a_route_to_many_queues_takes_the_room_of_many(
+    simulated: SimulatedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(routing, "_CACHED_BYTES", 20_000)
+    simulated.exchange("e", "fanout")
+    for number in range(40):
+        simulated.queue(f"q{number}")
+        simulated.bind("e", f"q{number}")
+    router = simulated.vhost.router
+    for number in range(10):
+        Client(simulated).publish("e", f"k{number}", "")
+    assert 0 < len(router._routes) <= 2
 
 
 def test_a_route_of_large_properties_is_not_remembered(simulated: SimulatedBroker) -> None:
