@@ -184,12 +184,15 @@ class Queue:
         self.index = {state.number: state for state in states}
         freed = 0
         paged_out = []
+        parts_of: dict[int, list[PagedFile]] = {}
+        for file in self.paged:
+            parts_of.setdefault(file.number, []).append(file)
         # The first file's messages are next to be taken, but of a queue that keeps nothing.
         for state in reversed(states[1:] if most_runs else states):
             if len(self.ready) <= most_runs:
                 break
             # A part of it may be paged out already.
-            parts = [file for file in self.paged if file.number == state.number]
+            parts = parts_of.get(state.number, [])
             first = max((file.end for file in parts), default=state.first)
             live = state.live - sum(file.live for file in parts)
             if not live or state.delivered or state.end > self.next_sequence:

@@ -34,7 +34,10 @@ class Span(Protocol):
 SpanT = TypeVar("SpanT", bound=Span)
 
 _GONE: Any = None
-"""In the place of a run that was dropped from the front of a list."""
+"""In the place of a run that was dropped from the front of a list, or is to come there."""
+
+_WITHOUT_ROOM = 64
+"""A list of fewer runs is moved when one comes to its front."""
 
 
 class Run:
@@ -156,7 +159,12 @@ class RunList(Generic[SpanT]):
         for neighbour in runs[max(place - 1, self._head) : place + 1]:
             if neighbour.first_sequence < run.end and run.first_sequence < neighbour.end:
                 raise ValueError(f"{run!r} overlaps {neighbour!r}")
-        if place == self._head and place:
+        if place == self._head and (place or len(runs) >= _WITHOUT_ROOM):
+            if not place:
+                # Runs that come back last first would each move all the others. It is less than
+                # what `_drop_first` cuts off again.
+                self._head = len(runs) // 2
+                runs[:0] = [_GONE] * self._head
             self._head -= 1
             runs[self._head] = run
         else:

@@ -1,5 +1,6 @@
 """Paging: runs that an index file has leave memory, and come back in order."""
 
+from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 
@@ -9,6 +10,8 @@ import amqpstore.index_merge
 import amqpstore.index_writer
 import amqpstore.keeper
 from amqpstore import Queue, Run, Store
+from amqpstore.index import IndexState
+from amqpstore.queue import PagedFile
 from tests.unit.engine.stores import TRANSIENT, Disk, messages, queue_named, take
 
 # What is paged is whole files: small ones, so that a few hundred messages make some.
@@ -220,3 +223,26 @@ def test_a_lazy_queue_leaves_all_of_it_to_its_index_files(disk: Disk) -> None:
         assert len(other.ready) == 50
         check(lazy)
         assert drained(store, lazy) == list(range(1, 51))
+
+
+class CountedFiles(list[PagedFile]):
+    """Counts how often somebody goes through all of them."""
+
+    walks = 0
+
+    def __iter__(self) -> Iterator[PagedFile]:
+        self.walks += 1
+        return super().__iter__()
+
+
+def test_leaving_runs_to_index_files_goes_through_what_is_paged_once() -> None:
+    """Each checkpoint does it, where clients wait for it."""
+    queue = Queue(1, "deep", durable=True)
+    states = [IndexState(number, 100, 10, 10 * number, 10 * number + 10) for number in range(500)]
+    queue.restore_index(states)
+    queue.paged = files = CountedFiles(queue.paged)
+    queue.next_sequence = 5001
+    queue.ready.append(Run(5000, 1))
+    queue.page_out(states, 0)
+    assert files.walks <= 3
+    assert len(queue.paged) == 500

@@ -1,5 +1,7 @@
 """Runs, and lists of them against plain lists of sequences."""
 
+from typing import Any, SupportsIndex
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -29,6 +31,44 @@ def test_a_run_says_what_it_is() -> None:
     assert repr(Run(3, 2, first_id=9)) == "<Run 3..4 on disk, delivered 0x>"
     in_memory = Run(3, 1, messages=messages(b"a"), delivery_count=2)
     assert repr(in_memory) == "<Run 3..3 in memory, delivered 2x>"
+
+
+class MovedRuns(list[Run]):
+    """Counts what insertions move."""
+
+    moved = 0
+
+    def insert(self, place: SupportsIndex, run: Run) -> None:
+        self.moved += len(self) - place.__index__()
+        super().insert(place, run)
+
+    def __setitem__(self, place: Any, runs: Any) -> None:
+        if isinstance(place, slice):
+            self.moved += len(self)
+        super().__setitem__(place, runs)
+
+    def __delitem__(self, place: Any) -> None:
+        self.moved += len(self)
+        super().__delitem__(place)
+
+
+def test_runs_that_come_back_last_first_do_not_move_each_other() -> None:
+    runs: RunList[Run] = RunList()
+    runs._runs = moved = MovedRuns()
+    for sequence in range(5000, 0, -1):
+        runs.insert(Run(sequence, 1))
+    assert moved.moved < 10 * 5000
+    assert [run.first_sequence for run in runs] == [*range(1, 5001)]
+    # Nor does one at the front that comes and goes.
+    for _ in range(5000):
+        runs.insert(Run(0, 1))
+        assert runs.take_first(1).first_sequence == 0
+    assert moved.moved < 10 * 5000
+    for sequence in range(1, 5001):
+        assert runs.first.first_sequence == sequence
+        runs.take_first(1)
+    assert runs.count == len(runs) == 0
+    assert moved.moved < 20 * 5000
 
 
 def test_the_first_of_no_runs_is_an_error() -> None:
