@@ -23,6 +23,7 @@ from server.amqp.product import Product
 from server.broker.broker import DEFAULT_VHOST, Broker
 from server.broker.core import Core
 from server.broker.exchanges import EXCHANGE_TYPES, plugged_in
+from server.broker.faults import FATAL
 from server.broker.permissions import ALL
 from server.committer import Committer
 from server.config import Config, ConfigError, host_and_port
@@ -56,6 +57,8 @@ def serve(config: Config, on_ready: Callable[[list[tuple[str, int]], str], None]
     # it wait for that moment as long as thirty syncs take.
     sys.setswitchinterval(0.0005)
     addresses = [host_and_port(address) for address in config.listen]
+    # One that comes before there is anything to read again, or after, is not to end the process.
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
     definitions = load(config.definitions) if config.definitions else None
     store = Store.open(config.data, options=_options(config))
     try:
@@ -95,17 +98,18 @@ async def _run(
     addresses: list[tuple[str, int]],
     on_ready: Callable[[list[tuple[str, int]], str], None],
 ) -> None:
-    listeners = await listen(addresses)
-    app = App(config, store, definitions)
-    # What a queue does first is to drop what expired: one that fails in it is in the report.
-    app.core.run_timers()
-    keep_report(store, datetime.now(UTC), app.broker.set_aside)
-    # What is there now stays: collecting it over and over would only cost time.
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(50_000, 20, 50)
-    names = [listener.getsockname() for listener in listeners]
+    # First: from the moment on that the port is open somebody may send one.
     with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
+        listeners = await listen(addresses)
+        app = App(config, store, definitions)
+        # What a queue does first is to drop what expired: one that fails in it is in the report.
+        app.core.run_timers()
+        keep_report(store, datetime.now(UTC), app.broker.set_aside)
+        # What is there now stays: collecting it over and over would only cost time.
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(50_000, 20, 50)
+        names = [listener.getsockname() for listener in listeners]
         async with trio.open_nursery() as nursery:
             nursery.start_soon(app.run, listeners, signals)
             on_ready([(name[0], name[1]) for name in names], store.directory)
@@ -146,9 +150,8 @@ class App:
         self.users = Users(store)
         self._definitions = config.definitions
         if definitions is not None:
-            for user in definitions.users:
-                self.users.define(user.name, self._user_row(user))
-            apply_definitions(definitions, self.broker)
+            rows = {user.name: self._user_row(user) for user in definitions.users}
+            apply_definitions(definitions, self.broker, self.users, rows)
         if self.users.is_empty:
             # In this order: a user without permissions would stay one after a crash in between.
             self.broker.define_permissions(DEFAULT_USER, DEFAULT_VHOST, ALL)
@@ -195,16 +198,20 @@ class App:
             _log.warning("nothing to read again: the configuration names no definitions")
             return
         try:
-            definitions = load(self._definitions)
+            definitions = await trio.to_thread.run_sync(load, self._definitions)
+            rows = {}
+            for user in definitions.users:
+                rows[user.name] = await trio.to_thread.run_sync(self._user_row, user)
+            apply_definitions(definitions, self.broker, self.users, rows)
         except DefinitionsError as error:
             _log.error("definitions not read", extra={"reason": str(error)})
-            return
-        for user in definitions.users:
-            row = await trio.to_thread.run_sync(self._user_row, user)
-            self.users.define(user.name, row)
-        apply_definitions(definitions, self.broker)
+        except FATAL:
+            raise
+        except Exception:  # noqa: BLE001 - no file may end a running broker
+            _log.exception("definitions not read")
+        else:
+            _log.info("definitions read", extra={"file": self._definitions})
         self._turn.wake()
-        _log.info("definitions read", extra={"file": self._definitions})
 
     def _user_row(self, user: User) -> dict[str, Any]:
         if user.password is not None:

@@ -154,9 +154,9 @@ class SocketConnection:
             granted = False
         else:
             granted = self._users.is_known(login.user, login.password)
-            granted = granted or await trio.to_thread.run_sync(
-                self._users.check, login.user, login.password
-            )
+            if not granted:
+                await trio.to_thread.run_sync(self._users.check, login.user, login.password)
+                granted = self._users.is_known(login.user, login.password)
         if granted:
             visitor.logged_in()
         self.amqp.logged_in(granted=granted, now=trio.current_time())

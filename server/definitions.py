@@ -9,12 +9,16 @@ export leaves out internal exchanges but not their bindings. Keys that are not r
 from __future__ import annotations
 
 import logging
+import os
 import re
+import stat
 import warnings
 from collections.abc import Iterator
 from typing import Any
 
 import msgspec
+
+from server.protocol.field_table import MAX_DEPTH
 
 _log = logging.getLogger(__name__)
 
@@ -23,6 +27,9 @@ _DIGEST_BYTES = {"rabbit_password_hashing_sha256": 32, "rabbit_password_hashing_
 _APPLY_TO = ("all", "queues", "classic_queues", "quorum_queues", "exchanges")
 _DESTINATION_TYPES = ("queue", "exchange")
 _SHORTSTR_BYTES = 255
+
+_MAX_FILE_BYTES = 64 << 20
+"""More than 100,000 queues with their bindings take."""
 
 
 class DefinitionsError(Exception):
@@ -47,6 +54,7 @@ class User(msgspec.Struct, kw_only=True):
 
     def __post_init__(self) -> None:
         _check_named(self.name)
+        _check_key_part("name", self.name)
         _check_one_of("hashing_algorithm", self.hashing_algorithm, tuple(_DIGEST_BYTES))
         if (self.password is None) == (self.password_hash is None):
             raise ValueError(f"user '{self.name}': expected either `password` or `password_hash`")
@@ -78,6 +86,7 @@ class VirtualHost(msgspec.Struct, kw_only=True):
 
     def __post_init__(self) -> None:
         _check_named(self.name)
+        _check_key_part("name", self.name)
 
 
 class Permission(msgspec.Struct, kw_only=True):
@@ -93,6 +102,8 @@ class Permission(msgspec.Struct, kw_only=True):
     read: str
 
     def __post_init__(self) -> None:
+        _check_key_part("user", self.user)
+        _check_key_part("vhost", self.vhost)
         for name in ("configure", "write", "read"):
             _check_expression(name, getattr(self, name))
 
@@ -125,6 +136,7 @@ class _PolicyValue(msgspec.Struct, kw_only=True):
     def __post_init__(self) -> None:
         _check_expression("pattern", self.pattern)
         _check_one_of("apply-to", self.apply_to, _APPLY_TO)
+        _check_numbers("priority", self.priority)
         _check_numbers("definition", self.definition)
 
     @property
@@ -138,6 +150,11 @@ class Policy(_PolicyValue, kw_only=True):
 
     vhost: str
     name: str
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check_named(self.name)
+        _check_key_part("name", self.name)
 
 
 class Queue(msgspec.Struct, kw_only=True):
@@ -224,8 +241,7 @@ def load(path: str) -> Definitions:
     Raises: DefinitionsError.
     """
     try:
-        with open(path, "rb") as file:
-            content = msgspec.json.decode(file.read())
+        content = msgspec.json.decode(_read(path))
         definitions = msgspec.convert(content, Definitions)
         parameters = msgspec.convert(content, _Parameters).parameters
         definitions.operator_policies = list(_operator_policies(path, parameters))
@@ -259,14 +275,40 @@ def _operator_policies(path: str, parameters: list[_Parameter]) -> Iterator[Poli
             message, found, inner = str(error).rpartition(" - at `$")
             text = f"{message} - at `{place}{inner}" if found else f"{error} - at `{place}`"
             raise msgspec.ValidationError(text) from None
-        yield Policy(
-            vhost=parameter.vhost,
-            name=parameter.name,
-            pattern=value.pattern,
-            apply_to=value.apply_to,
-            priority=value.priority,
-            settings=value.settings,
+        try:
+            policy = Policy(
+                vhost=parameter.vhost,
+                name=parameter.name,
+                pattern=value.pattern,
+                apply_to=value.apply_to,
+                priority=value.priority,
+                settings=value.settings,
+            )
+        except ValueError as error:
+            place = f"$.parameters[{number}]"
+            raise msgspec.ValidationError(f"{error} - at `{place}`") from None
+        yield policy
+
+
+def _read(path: str) -> bytes:
+    """Raises: DefinitionsError, OSError."""
+    # Neither a pipe, which may never end, nor what would not fit into memory.
+    if not stat.S_ISREG(os.stat(path).st_mode):
+        raise DefinitionsError(f"cannot read the definitions {path}: it is not a regular file")
+    with open(path, "rb") as file:
+        content = file.read(_MAX_FILE_BYTES + 1)
+    if len(content) > _MAX_FILE_BYTES:
+        raise DefinitionsError(
+            f"cannot read the definitions {path}: it has more than {_MAX_FILE_BYTES >> 20} MiB"
         )
+    return content
+
+
+def _check_key_part(field: str, value: str) -> None:
+    """What keys in the catalog are made of, with a NUL in between."""
+    _check_shortstr(field, value)
+    if "\0" in value:
+        raise ValueError(f"`{field}` has a NUL; expected a name without")
 
 
 def _check_named(name: str) -> None:
@@ -297,12 +339,14 @@ def _check_expression(field: str, expression: str) -> None:
         ) from None
 
 
-def _check_numbers(field: str, value: Any) -> None:
-    """Integers must fit the 64 bits that a field of AMQP has."""
+def _check_numbers(field: str, value: Any, depth: int = 0) -> None:
+    """Integers must fit the 64 bits that a field of AMQP has, and tables their limit of levels."""
+    if depth > MAX_DEPTH:
+        raise ValueError(f"`{field}` is nested more than {MAX_DEPTH} deep")
     if isinstance(value, dict):
         value = list(value.values())
     if isinstance(value, list):
         for item in value:
-            _check_numbers(field, item)
+            _check_numbers(field, item, depth + 1)
     elif isinstance(value, int) and not -(1 << 63) <= value < 1 << 63:
         raise ValueError(f"`{field}` has {value}; expected integers of at most 64 bits")

@@ -8,33 +8,47 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
-from server.broker.broker import Broker
-from server.broker.errors import BrokerError
+from server.broker.broker import Broker, Defined
+from server.broker.errors import NotFoundError
+from server.broker.faults import FATAL
 from server.broker.policy import Policy
 from server.broker.settings import POLICY_KEYS
 from server.broker.vhost import VirtualHost
-from server.definitions import Binding, Definitions
+from server.definitions import Binding, Definitions, DefinitionsError
 from server.definitions import Policy as DefinedPolicy
+from server.users import Users
 
 _log = logging.getLogger(__name__)
 
 
-def apply_definitions(definitions: Definitions, broker: Broker) -> None:
-    """Make all of it so but the users, which `Users.define` does.
+def apply_definitions(
+    definitions: Definitions, broker: Broker, users: Users, rows: Mapping[str, dict[str, Any]]
+) -> None:
+    """Make all of it so, with the users that `rows` has: see `Users.hashed`.
 
-    What cannot be is logged as an error and left out. Raises: DurabilityError.
+    Users, virtual hosts, permissions and policies are one commit. Of exchanges, queues and bindings
+    what cannot be is logged as an error and left out.
+    Raises: DefinitionsError (nothing is changed then), DurabilityError.
     """
-    for vhost in definitions.vhosts:
-        broker.define_vhost(vhost.name)
-    _define_permissions(definitions, broker)
-    for name in broker.vhosts:
-        own = [policy for policy in definitions.policies if policy.vhost == name]
-        operators = [policy for policy in definitions.operator_policies if policy.vhost == name]
-        broker.vhost(name).define_policies(_policies(own), operator=False)
-        broker.vhost(name).define_policies(_policies(operators), operator=True)
+    vhosts = list(dict.fromkeys([*broker.vhosts, *(vhost.name for vhost in definitions.vhosts)]))
+    policies: dict[tuple[str, bool], list[Policy]] = {}
+    for name in vhosts:
+        for is_operator in (False, True):
+            of_all = definitions.operator_policies if is_operator else definitions.policies
+            policies[name, is_operator] = _policies(one for one in of_all if one.vhost == name)
+    defined = Defined(vhosts, _permissions(definitions, broker, vhosts), policies)
+    try:
+        broker.define(defined, users.changes(rows))
+    except (ValueError, TypeError, OverflowError) as error:
+        raise DefinitionsError(f"the definitions cannot be kept: {error}") from error
+    users.have(rows)
+    _declare(definitions, broker)
+
+
+def _declare(definitions: Definitions, broker: Broker) -> None:
     for exchange in definitions.exchanges:
         with _left_out("exchange", exchange.vhost, exchange.name):
             broker.vhost(exchange.vhost).declare_exchange(
@@ -60,29 +74,34 @@ def apply_definitions(definitions: Definitions, broker: Broker) -> None:
             _bind(broker.vhost(binding.vhost), binding)
 
 
-def _define_permissions(definitions: Definitions, broker: Broker) -> None:
+def _permissions(
+    definitions: Definitions, broker: Broker, vhosts: Collection[str]
+) -> dict[tuple[str, str], dict[str, Any]]:
+    """What each user may do, by user and virtual host."""
     topics: dict[tuple[str, str], dict[str, Any]] = {}
     for topic in definitions.topic_permissions:
         of_user = topics.setdefault((topic.user, topic.vhost), {})
         of_user[topic.exchange] = {"write": topic.write, "read": topic.read}
-    for permission in definitions.permissions:
-        row: dict[str, Any] = {
-            "configure": permission.configure,
-            "write": permission.write,
-            "read": permission.read,
-            "topic": topics.pop((permission.user, permission.vhost), {}),
-        }
-        with _left_out("permission", permission.vhost, permission.user):
-            broker.define_permissions(permission.user, permission.vhost, row)
+    found: dict[tuple[str, str], dict[str, Any]] = {}
+    for one in definitions.permissions:
+        with _left_out("permission", one.vhost, one.user):
+            if one.vhost not in vhosts:
+                raise NotFoundError(f"vhost '{one.vhost}' not found")
+            found[one.user, one.vhost] = {
+                "configure": one.configure,
+                "write": one.write,
+                "read": one.read,
+                "topic": topics.pop((one.user, one.vhost), {}),
+            }
     # What is left limits users whose permissions an earlier file gave.
     for (user, vhost), limits in topics.items():
         with _left_out("topic permission", vhost, user):
-            row = {**broker.permissions(user, vhost), "topic": limits}
-            broker.define_permissions(user, vhost, row)
+            found[user, vhost] = {**broker.permissions(user, vhost), "topic": limits}
+    return found
 
 
 def _policies(defined: Iterable[DefinedPolicy]) -> list[Policy]:
-    policies = []
+    policies: dict[str, Policy] = {}
     for policy in defined:
         for key, value in policy.definition.items():
             check = POLICY_KEYS.get(key)
@@ -90,10 +109,10 @@ def _policies(defined: Iterable[DefinedPolicy]) -> list[Policy]:
             if reason:
                 extra = {"policy": policy.name, "key": key, "reason": reason}
                 _log.error("a key of a policy has no effect", extra=extra)
-        policies.append(
-            Policy(policy.name, policy.pattern, policy.apply_to, policy.priority, policy.definition)
+        policies[policy.name] = Policy(
+            policy.name, policy.pattern, policy.apply_to, policy.priority, policy.definition
         )
-    return policies
+    return list(policies.values())
 
 
 def _bind(vhost: VirtualHost, binding: Binding) -> None:
@@ -111,6 +130,8 @@ def _left_out(kind: str, vhost: str, name: str) -> Iterator[None]:
     """Log a definition that the broker refuses, and go on."""
     try:
         yield
-    except BrokerError as error:
+    except FATAL:
+        raise
+    except Exception as error:  # noqa: BLE001 - one that cannot be must not keep the others out
         extra = {"kind": kind, "vhost": vhost, "definition": name, "reason": str(error)}
         _log.error("definition left out", extra=extra)

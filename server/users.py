@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import os
+from collections.abc import Mapping
 from typing import Any
 
 import argon2
@@ -35,7 +36,8 @@ class Users:
         self._store = store
         self._hasher = argon2.PasswordHasher()
         self._key = os.urandom(32)
-        self._verified: dict[str, bytes] = {}
+        self._verified: dict[str, tuple[dict[str, Any], bytes]] = {}
+        """By user, what was kept of the password when a login was right, and the login's digest."""
         self._rows: dict[str, dict[str, Any]] = store.definitions("users")
         self._nobody = ""
 
@@ -46,9 +48,17 @@ class Users:
 
     def define(self, user: str, row: dict[str, Any]) -> None:
         """Have a user with a hash, of `hashed` or `imported`, and `tags`. Durable on return."""
-        self._store.define([Change("users", user, row)])
-        self._rows[user] = row
-        self._verified.pop(user, None)
+        self._store.define(self.changes({user: row}))
+        self.have({user: row})
+
+    @staticmethod
+    def changes(rows: Mapping[str, dict[str, Any]]) -> list[Change]:
+        """What is to be committed for these users."""
+        return [Change("users", user, row) for user, row in rows.items()]
+
+    def have(self, rows: Mapping[str, dict[str, Any]]) -> None:
+        """Have these users from now on; their changes were committed."""
+        self._rows.update(rows)
 
     def hashed(self, password: bytes) -> dict[str, Any]:
         """What is kept of a password. Slow."""
@@ -68,11 +78,18 @@ class Users:
 
     def is_known(self, user: str, password: bytes) -> bool:
         """Whether the login was right before; otherwise it takes `check` to tell."""
-        digest = self._verified.get(user)
-        return digest is not None and hmac.compare_digest(digest, self._digest(user, password))
+        row, digest = self._verified.get(user, (None, b""))
+        # The password may have been changed since, even while that login was being checked.
+        if row is None or row is not self._rows.get(user):
+            return False
+        return hmac.compare_digest(digest, self._digest(user, password))
 
     def check(self, user: str, password: bytes) -> bool:
-        """Whether the login is right. Slow."""
+        """Whether the login is right: ask `is_known` behind it. Slow.
+
+        While it is being checked the password may be changed: then the login was right, and is not
+        known.
+        """
         row = self._rows.get(user)
         if row is not None and (algorithm := row.get("algorithm")):
             salt, digest = row["hash"][:_SALT_BYTES], row["hash"][_SALT_BYTES:]
@@ -86,7 +103,7 @@ class Users:
                 right = False
         if not right or row is None or not password:
             return False
-        self._verified[user] = self._digest(user, password)
+        self._verified[user] = row, self._digest(user, password)
         return True
 
     def _digest(self, user: str, password: bytes) -> bytes:

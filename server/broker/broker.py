@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 from amqpstore import OtherOwnerError, Store
 from amqpstore.catalog import Change
 from server.broker.core import Core
 from server.broker.errors import NotAllowedError, NotFoundError
 from server.broker.permissions import Access
+from server.broker.policy import Policies, Policy
 from server.broker.rows import name_key
 from server.broker.vhost import VirtualHost
 
 DEFAULT_VHOST = "/"
+
+
+class Defined(NamedTuple):
+    """Definitions: virtual hosts, by user and virtual host what a user may do there, and by
+    virtual host all its policies, or with True its operator policies."""
+
+    vhosts: Sequence[str] = ()
+    permissions: Mapping[tuple[str, str], dict[str, Any]] = {}
+    policies: Mapping[tuple[str, bool], Sequence[Policy]] = {}
 
 
 class Broker:
@@ -94,18 +104,36 @@ class Broker:
 
     def define_vhost(self, name: str) -> None:
         """Create a virtual host, where there is none of that name."""
-        if name not in self.vhosts:
-            self.core.store.define([Change("vhosts", name, {})])
-            self.vhosts[name] = VirtualHost(name, self.core)
+        self.define(Defined([name]))
 
     def define_permissions(self, user: str, vhost: str, row: dict[str, Any]) -> None:
         """Say what a user may do: see `Access`. Open connections are held to it at once."""
         self.vhost(vhost)
-        key = name_key(user, vhost)
-        self.core.store.define([Change("permissions", key, row)])
-        self._permissions[key] = row
-        if access := self._accesses.get(key):
-            access.change(row)
+        self.define(Defined(permissions={(user, vhost): row}))
+
+    def define(self, defined: Defined, others: Sequence[Change] = ()) -> None:
+        """Define all of it, in one commit with the other changes.
+
+        Raises: ValueError, TypeError or OverflowError, for what no catalog can hold; nothing is
+        changed then.
+        """
+        new = [name for name in dict.fromkeys(defined.vhosts) if name not in self.vhosts]
+        changes = [Change("vhosts", name, {}) for name in new]
+        rows = {name_key(*key): row for key, row in defined.permissions.items()}
+        changes += [Change("permissions", key, row) for key, row in rows.items()]
+        for (name, is_operator), policies in defined.policies.items():
+            known = Policies(name) if name in new else self.vhosts[name].policies
+            changes += known.changes(policies, operator=is_operator)
+        self.core.store.define([*changes, *others])
+        for name in new:
+            self.vhosts[name] = VirtualHost(name, self.core)
+        self._permissions |= rows
+        for key in rows.keys() & self._accesses.keys():
+            self._accesses[key].change(rows[key])
+        for (name, is_operator), policies in defined.policies.items():
+            self.vhosts[name].policies.have(policies, operator=is_operator)
+        for name in {name: None for name, _ in defined.policies}:
+            self.vhosts[name].apply_policies()
 
     def _restore_queues(self) -> None:
         """Take in what the store has: first what queues are called, then their levels."""

@@ -6,12 +6,13 @@ chosen in the same way, and goes on top of it.
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from amqpstore.catalog import Change
+from amqpstore.catalog import MAX_KEY_BYTES, Change
 from server.broker.settings import ALTERNATE_EXCHANGE, POLICY_KEYS, Settings, is_quorum, settings_of
 
 _QUEUES = frozenset({"all", "queues", "classic_queues"})
@@ -48,8 +49,12 @@ class Policies:
         )
         self._policies[row["operator"]].append(policy)
 
-    def replace(self, policies: Sequence[Policy], *, operator: bool) -> list[Change]:
-        """Have these policies, or operator policies, and no others. Returns their rows."""
+    def have(self, policies: Sequence[Policy], *, operator: bool) -> None:
+        """Have these policies, or operator policies, and no others; see `changes`."""
+        self._policies[operator] = list(policies)
+
+    def changes(self, policies: Sequence[Policy], *, operator: bool) -> list[Change]:
+        """What is to be committed before `have`."""
         kept = {policy.name for policy in policies}
         changes = [
             Change("policies", self._key(policy.name, operator=operator), None)
@@ -59,7 +64,6 @@ class Policies:
         for policy in policies:
             row = {"vhost": self._vhost, "operator": operator, **asdict(policy)}
             changes.append(Change("policies", self._key(policy.name, operator=operator), row))
-        self._policies[operator] = list(policies)
         return changes
 
     def queue_settings(self, name: str, arguments: Mapping[str, Any]) -> Settings:
@@ -76,7 +80,10 @@ class Policies:
         return "" if POLICY_KEYS[ALTERNATE_EXCHANGE](alternate) else str(alternate)
 
     def _key(self, name: str, *, operator: bool) -> str:
-        return f"{self._vhost}\0{'operator' if operator else 'user'}\0{name}"
+        key = f"{self._vhost}\0{'operator' if operator else 'user'}\0{name}"
+        if len(key.encode()) > MAX_KEY_BYTES:
+            return hashlib.blake2b(key.encode()).hexdigest()
+        return key
 
 
 def _chosen(policies: Iterable[Policy], name: str, kinds: frozenset[str]) -> Mapping[str, Any]:

@@ -497,7 +497,8 @@ class VirtualHost:
 
     def define_policies(self, policies: Sequence[Policy], *, operator: bool) -> None:
         """Have these policies, or operator policies, and no others. Durable on return."""
-        self._define(self.policies.replace(policies, operator=operator))
+        self._define(self.policies.changes(policies, operator=operator))
+        self.policies.have(policies, operator=operator)
         self.apply_policies()
 
     def apply_policies(self) -> None:

@@ -5,6 +5,8 @@ import hashlib
 import json
 import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -254,3 +256,64 @@ def test_a_sighup_takes_permissions_from_open_connections(served: Served) -> Non
             pytest.raises(pika.exceptions.ChannelClosedByBroker, match="403"),
         ):
             connection.channel().basic_get("orders")
+
+
+def test_no_file_ends_a_running_broker(served: Served) -> None:
+    """As many more are in the unit tests of importing."""
+    served.write(definitions())
+    with served.broker as broker:
+        broker.start()
+        with served.connect("anna", "secret") as connection:
+            for number, content in enumerate(
+                (
+                    {"users": [{"name": "u" * 600, "password_hash": ""}]},
+                    {"vhosts": [{"name": "v" * 600}]},
+                    {"policies": [{**definitions()["policies"][0], "name": "p" * 600}]},
+                    {"policies": [{**definitions()["policies"][0], "priority": 1 << 70}]},
+                    "a file",
+                ),
+                1,
+            ):
+                served.write(content)
+                os.kill(broker.pid, signal.SIGHUP)
+                channel = connection.channel()
+                wait_until(
+                    channel,
+                    lambda: broker.stderr.count("definitions not read") >= number,  # noqa: B023
+                )
+                assert ready(channel) == 0
+        assert "Traceback" not in broker.stderr
+
+
+def test_a_sighup_of_a_broker_without_definitions(tmp_path: Path) -> None:
+    with BrokerProcess(str(tmp_path / "data"), str(tmp_path / "log")) as broker:
+        broker.start()
+        os.kill(broker.pid, signal.SIGHUP)
+        with pika.BlockingConnection(pika.URLParameters(broker.url)) as connection:
+            wait_until(connection.channel(), lambda: "nothing to read again" in broker.stderr)
+
+
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGTERM])
+def test_a_signal_while_it_starts(served: Served, number: signal.Signals) -> None:
+    """Where a test can stop it in between: in `App`, which is made with the port open."""
+    program = f"""
+import os, signal, sys
+from server import app
+from tools.__main__ import main
+made = app.App.__init__
+def make(self, *arguments):
+    os.kill(os.getpid(), signal.{number.name})
+    made(self, *arguments)
+app.App.__init__ = make
+sys.argv[1:] = ["serve", "--data", {str(served.file.parent / "own")!r}, "--listen", "127.0.0.1:0"]
+sys.exit(main())
+"""
+    with subprocess.Popen(
+        [sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    ) as process:
+        assert process.stdout is not None
+        assert b" ready: " in process.stdout.readline()
+        if number is signal.SIGHUP:
+            assert process.poll() is None
+            process.terminate()
+        assert process.wait(20) == 0

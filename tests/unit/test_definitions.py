@@ -7,6 +7,7 @@ of a broker with something of each kind in it, indented.
 import hashlib
 import json
 import logging
+import os
 from pathlib import Path
 from typing import Any
 
@@ -214,6 +215,9 @@ def test_the_entries_that_are_changed_below_are_right_unchanged(tmp_path: Path, 
 
 ALGORITHMS = "rabbit_password_hashing_sha256, rabbit_password_hashing_sha512"
 OPERATOR_POLICY = {"pattern": ".*", "definition": {}}
+NESTED: dict[str, Any] = {}
+for _ in range(40):
+    NESTED = {"deeper": NESTED}
 
 
 @pytest.mark.parametrize(
@@ -230,6 +234,14 @@ OPERATOR_POLICY = {"pattern": ".*", "definition": {}}
         (user(password_hash="", hashing_algorithm="md5"), "$.users[1]", ALGORITHMS),
         (user(password="x", tags=7), "$.users[1].tags", "Expected `str | array`"),
         ({"vhosts": [{"name": ""}]}, "$.vhosts[0]", "`name` that is not empty"),
+        ({"vhosts": [{"name": "v" * 256}]}, "$.vhosts[0]", "at most 255 bytes"),
+        ({"vhosts": [{"name": "a\0b"}]}, "$.vhosts[0]", "`name` has a NUL"),
+        (user(name="u" * 256, password="x"), "$.users[1]", "at most 255 bytes"),
+        (entry("permissions", user="u" * 256), "$.permissions[0]", "at most 255 bytes"),
+        (entry("policies", name="p" * 256), "$.policies[0]", "at most 255 bytes"),
+        (entry("policies", priority=1 << 64), "$.policies[0]", "at most 64 bits"),
+        (entry("queues", arguments=NESTED), "$.queues[0]", "nested more than 32 deep"),
+        (entry("policies", definition=NESTED), "$.policies[0]", "nested more than 32 deep"),
         (entry("permissions", write="("), "$.permissions[0]", "`write` is '('; expected a regular"),
         (entry("permissions", read="[[:alpha:]]"), "$.permissions[0]", "expected a regular"),
         (entry("permissions", read=7), "$.permissions[0].read", "Expected `str`"),
@@ -274,7 +286,25 @@ def test_what_is_wrong_is_refused_with_the_file_the_place_and_what_is_expected(
     assert message.endswith(f" - at `{place}`") or not place
 
 
-@pytest.mark.parametrize("text", ["", "{", "users: []", '{"users": []} more', "[" * 100_000])
+def test_a_file_is_neither_endless_nor_larger_than_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with pytest.raises(DefinitionsError, match="it is not a regular file"):
+        load(str(pipe))
+    monkeypatch.setattr("server.definitions._MAX_FILE_BYTES", 1 << 20)
+    assert load(written(tmp_path, "{}" + " " * ((1 << 20) - 2))) is not None
+    with pytest.raises(DefinitionsError, match="it has more than 1 MiB"):
+        load(written(tmp_path, "{}" + " " * (1 << 20)))
+
+
+SURROGATE = r'{"vhosts": [{"name": "\ud800"}]}'
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", SURROGATE, "users: []", '{"users": []} more', "[" * 100_000]
+)
 def test_what_is_no_json_is_refused_by_name(tmp_path: Path, text: str) -> None:
     with pytest.raises(DefinitionsError, match=r"definitions\.json is not JSON"):
         load(written(tmp_path, text))

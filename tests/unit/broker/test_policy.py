@@ -9,7 +9,7 @@ from tests.unit.broker.simulated import Client, SimulatedBroker
 
 def policies(*some: Policy, operator: bool = False) -> Policies:
     found = Policies("/")
-    found.replace(some, operator=operator)
+    found.have(some, operator=operator)
     return found
 
 
@@ -83,7 +83,7 @@ def test_of_one_priority_it_is_always_the_same_one() -> None:
 
 def test_an_operator_policy_is_chosen_on_its_own_and_goes_on_top() -> None:
     found = policies(limit("p", 10, priority=9))
-    found.replace([limit("o", 5), limit("weak", 1, priority=-1)], operator=True)
+    found.have([limit("o", 5), limit("weak", 1, priority=-1)], operator=True)
     assert found.queue_settings("q", {}).max_length == 5
     assert found.queue_settings("q", {"x-max-length": 3}).max_length == 3
 
@@ -106,7 +106,7 @@ def test_an_alternate_exchange_that_is_no_name_is_none() -> None:
 
 def test_what_is_replaced_is_gone_from_the_catalog() -> None:
     found = policies(limit("a", 1), limit("b", 2))
-    rows = {change.key: change.value for change in found.replace([limit("b", 3)], operator=False)}
+    rows = {change.key: change.value for change in found.changes([limit("b", 3)], operator=False)}
     assert rows["/\0user\0a"] is None
     assert rows["/\0user\0b"]["definition"] == {"max-length": 3}
     again = Policies("/")

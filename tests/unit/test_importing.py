@@ -1,0 +1,164 @@
+"""Importing definitions: all of it or nothing, whatever is in the file."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import argon2
+import pytest
+
+from server.definitions import DefinitionsError, load
+from server.importing import apply_definitions
+from server.users import Users
+from tests.unit.broker.simulated import SimulatedBroker
+
+TABLES = ("vhosts", "users", "permissions", "policies")
+
+NESTED: Any = None
+for _ in range(400):
+    NESTED = {"deeper": [NESTED]}
+
+ODD: tuple[Any, ...] = (
+    *("", "n" * 255, "n" * 256, "n" * 600, "a\0b", "\ud800", "a\r\n\x1b[2J\u2028b", "{username}"),
+    *("(", "^(?!x)", "a{1001}", "(" * 5000, None, 7, -1, 1 << 63, 1 << 70, 1e308, True),
+    *([], {}, [None], [[]], [{}], NESTED),
+)
+
+ALL: dict[str, list[dict[str, Any]]] = {
+    "users": [{"name": "anna", "password_hash": "", "tags": []}],
+    "vhosts": [{"name": "shop"}],
+    "permissions": [
+        {"user": "anna", "vhost": "shop", "configure": ".*", "write": ".*", "read": ".*"}
+    ],
+    "topic_permissions": [
+        {"user": "anna", "vhost": "shop", "exchange": "e", "write": "{username}", "read": ""}
+    ],
+    "policies": [
+        {
+            "vhost": "shop",
+            "name": "short",
+            "pattern": "^q$",
+            "apply-to": "queues",
+            "priority": 1,
+            "definition": {"max-length": 2},
+        }
+    ],
+    "parameters": [
+        {
+            "component": "operator_policy",
+            "vhost": "shop",
+            "name": "limit",
+            "value": {"pattern": ".*", "definition": {"max-length": 3}},
+        }
+    ],
+    "queues": [
+        {
+            "vhost": "shop",
+            "name": "q",
+            "durable": True,
+            "auto_delete": False,
+            "arguments": {"x-max-length": 5},
+        }
+    ],
+    "exchanges": [
+        {
+            "vhost": "shop",
+            "name": "e",
+            "type": "topic",
+            "durable": True,
+            "auto_delete": False,
+            "internal": False,
+            "arguments": {},
+        }
+    ],
+    "bindings": [
+        {
+            "vhost": "shop",
+            "source": "e",
+            "destination": "q",
+            "destination_type": "queue",
+            "routing_key": "order.*",
+            "arguments": {},
+        }
+    ],
+}
+
+
+def odd_files(key: str) -> Iterator[bytes]:
+    """Files in which one thing is not as it should be."""
+    for odd in ODD:
+        yield json.dumps({**ALL, key: odd}).encode()
+        yield json.dumps({**ALL, key: [odd]}).encode()
+        for field in ALL[key][0]:
+            # Twice: what is named twice must not count as two.
+            entry = {**ALL[key][0], field: odd}
+            yield json.dumps({**ALL, key: [entry, entry]}).encode()
+    for number in (b"1e999", b"-1e999", b"9" * 5000, b"NaN", b"Infinity", b"-0"):
+        yield json.dumps(ALL).encode().replace(b'"max-length": 2', b'"max-length": ' + number)
+
+
+@pytest.mark.parametrize("key", ALL)
+def test_any_file_is_taken_or_changes_nothing(tmp_path: Path, key: str) -> None:
+    simulated = SimulatedBroker()
+    users = Users(simulated.store)
+    file = tmp_path / "definitions.json"
+    for content in odd_files(key):
+        file.write_bytes(content)
+        before = {table: simulated.store.definitions(table) for table in TABLES}
+        try:
+            definitions = load(str(file))
+            rows = {one.name: users.imported(b"", "") for one in definitions.users}
+            apply_definitions(definitions, simulated.broker, users, rows)
+        except DefinitionsError:
+            assert before == {table: simulated.store.definitions(table) for table in TABLES}
+    # What was taken is restored.
+    counts = {table: len(simulated.store.definitions(table)) for table in TABLES}
+    simulated.restart()
+    assert counts == {table: len(simulated.store.definitions(table)) for table in TABLES}
+
+
+def test_all_is_one_commit(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    simulated = SimulatedBroker()
+    users = Users(simulated.store)
+    file = tmp_path / "definitions.json"
+    file.write_text(json.dumps({key: ALL[key] for key in (*TABLES, "parameters")}))
+    commits: list[Any] = []
+    commit = simulated.store._commit
+
+    def count(changes: Any) -> None:
+        if changes:
+            commits.append(changes)
+        commit(changes)
+
+    monkeypatch.setattr(simulated.store, "_commit", count)
+    rows = {"anna": users.imported(b"", "")}
+    apply_definitions(load(str(file)), simulated.broker, users, rows)
+    (changes,) = commits
+    assert sorted(change.table for change in changes) == [
+        *("permissions", "policies", "policies", "users", "vhosts")
+    ]
+
+
+class ChangedMeanwhile(argon2.PasswordHasher):
+    """A hasher during whose work the password is changed."""
+
+    users: Users
+    row: dict[str, Any]
+
+    def verify(self, hash: str | bytes, password: str | bytes) -> Any:  # noqa: A002
+        self.users.define("anna", self.row)
+        return super().verify(hash, password)
+
+
+def test_a_password_that_is_changed_while_it_is_checked_is_changed() -> None:
+    users = Users(SimulatedBroker().store)
+    users.define("anna", users.hashed(b"old"))
+    users._hasher = slow = ChangedMeanwhile()
+    slow.users, slow.row = users, users.hashed(b"new")
+    users.check("anna", b"old")
+    assert not users.is_known("anna", b"old")
+    users._hasher = argon2.PasswordHasher()
+    assert not users.check("anna", b"old")
+    assert users.check("anna", b"new")
+    assert users.is_known("anna", b"new")
