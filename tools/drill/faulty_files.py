@@ -13,11 +13,14 @@ from amqpstore.files import File, Files, Lock
 
 
 class FaultKind(enum.Enum):
-    """How a call fails. Of a SHORT_WRITE the first half is written before the disk is full; of a
-    DONE_ANYWAY all that was asked for is done before the error comes."""
+    """How a call fails. With MEMORY it is a MemoryError. Of a SHORT_WRITE the first half is written
+    before the disk is full; of a DONE_ANYWAY all that was asked for is done before the error."""
 
     EIO = errno.EIO
     ENOSPC = errno.ENOSPC
+    EMFILE = errno.EMFILE
+    ENOMEM = errno.ENOMEM
+    MEMORY = "no memory"
     SHORT_WRITE = "short write"
     DONE_ANYWAY = "done anyway"
 
@@ -47,13 +50,16 @@ class Faults:
         self.calls.append(call)
         return len(self.calls) - 1 == self.nth
 
-    def error(self, path: str) -> OSError:
+    def error(self, path: str) -> OSError | MemoryError:
         """What the call raises."""
-        number = errno.EIO if self.kind in (FaultKind.EIO, FaultKind.DONE_ANYWAY) else errno.ENOSPC
+        if self.kind is FaultKind.MEMORY:
+            return MemoryError(path)
+        named = {FaultKind.SHORT_WRITE: errno.ENOSPC, FaultKind.DONE_ANYWAY: errno.EIO}
+        number = named.get(self.kind, self.kind.value)
         return OSError(number, os.strerror(number), path)
 
     def check(self, call: str, path: str) -> None:
-        """Raises: OSError, when it is this call that fails."""
+        """Raises: OSError, MemoryError, when it is this call that fails."""
         if self.counts(f"{call} {path}"):
             raise self.error(path)
 
@@ -170,6 +176,33 @@ class FaultyCatalog:
         self._catalog.close()
 
 
+class UnreadableFile:
+    """A file of which some bytes cannot be read: see `UnreadableFiles`."""
+
+    def __init__(self, file: File, place: UnreadableFiles) -> None:
+        self.path = file.path
+        self._file = file
+        self._place = place
+
+    def append(self, buffers: Sequence[bytes]) -> None:
+        self._file.append(buffers)
+
+    def datasync(self) -> None:
+        self._file.datasync()
+
+    def read(self, offset: int, size: int) -> bytes:
+        place = self._place
+        if place.is_unreadable and offset < place.end and place.start < offset + size:
+            raise OSError(errno.EIO, os.strerror(errno.EIO), self.path)
+        return self._file.read(offset, size)
+
+    def size(self) -> int:
+        return self._file.size()
+
+    def close(self) -> None:
+        self._file.close()
+
+
 class RottenFile:
     """A file of which one bit comes back flipped: see `RottenFiles`."""
 
@@ -199,22 +232,19 @@ class RottenFile:
         self._file.close()
 
 
-class RottenFiles:
-    """Files where, in the one at `path`, bit `bit` (0 to 7) of the byte at `offset` is flipped.
+class _OtherFiles:
+    """Files of which one is seen as something else when it is opened."""
 
-    It is so while `is_rotten`.
-    """
-
-    def __init__(self, files: Files, path: str, offset: int, bit: int) -> None:
+    def __init__(self, files: Files, path: str) -> None:
         self._files = files
         self._path = path
-        self.offset = offset
-        self.bit = bit
-        self.is_rotten = True
 
     def open(self, path: str) -> File:
         file = self._files.open(path)
-        return RottenFile(file, self) if path == self._path else file
+        return self._seen(file) if path == self._path else file
+
+    def _seen(self, file: File) -> File:
+        raise NotImplementedError
 
     def make_directory(self, path: str) -> None:
         self._files.make_directory(path)
@@ -245,3 +275,35 @@ class RottenFiles:
 
     def lock(self, path: str, holder: str) -> Lock:
         return self._files.lock(path, holder)
+
+
+class RottenFiles(_OtherFiles):
+    """Files where, in the one at `path`, bit `bit` (0 to 7) of the byte at `offset` is flipped.
+
+    It is so while `is_rotten`.
+    """
+
+    def __init__(self, files: Files, path: str, offset: int, bit: int) -> None:
+        super().__init__(files, path)
+        self.offset = offset
+        self.bit = bit
+        self.is_rotten = True
+
+    def _seen(self, file: File) -> File:
+        return RottenFile(file, self)
+
+
+class UnreadableFiles(_OtherFiles):
+    """Files where, in the one at `path`, bytes `start` to before `end` cannot be read (EIO).
+
+    It is so while `is_unreadable`.
+    """
+
+    def __init__(self, files: Files, path: str, start: int, end: int) -> None:
+        super().__init__(files, path)
+        self.start = start
+        self.end = end
+        self.is_unreadable = True
+
+    def _seen(self, file: File) -> File:
+        return UnreadableFile(file, self)

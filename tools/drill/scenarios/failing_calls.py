@@ -123,7 +123,7 @@ def _restart_faults(
         store = open_faulty_store(disk, faults)
     except (OSError, StoreError) as error:
         run.account.did["starts refused while calls failed"] += 1
-        reason = os.strerror(faults.error("").errno or 0)
+        reason = os.strerror(getattr(faults.error(""), "errno", 0))
         if reason not in str(error):
             return [("I9", f"a start is refused, and not for {reason}: {error!r}")]
         return []

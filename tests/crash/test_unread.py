@@ -1,0 +1,162 @@
+"""A place of the disk that one start cannot read, and the next one can.
+
+The store is opened on it, used if it can be, and killed; then the disk is sound again. Whatever was
+promised before, and in between, is there, and nothing is called damage.
+"""
+
+from collections.abc import Callable
+
+import pytest
+
+import amqpstore.recovery
+import amqpstore.segments
+from amqpstore import Store, UnreadableLogError
+from amqpstore.filenames import INDEX, SEGMENTS
+from tests.crash.histories import (
+    DIRECTORY,
+    _fan_out,
+    _rolled_segments,
+    outside_of,
+)
+from tests.crash.histories import open_store as open_sound
+from tools.drill.faulty_files import UnreadableFiles
+from tools.drill.invariants import Fault, broken_promises, reported_damage
+from tools.drill.ledger import Ledger
+from tools.drill.memory_files import MemoryFiles
+from tools.drill.outside import Outside
+from tools.drill.trace import Asked, Opened, Promised, Trace
+
+PAGE = 128
+
+
+@pytest.fixture(autouse=True)
+def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What cannot be read is little: a segment of these histories has several pages and marks."""
+    for module in (amqpstore.recovery, amqpstore.segments):
+        monkeypatch.setattr(module, "PAGE_BYTES", PAGE)
+    monkeypatch.setattr(amqpstore.segments, "MARK_BYTES", 300)
+    monkeypatch.setattr(amqpstore.segments, "_READ_AHEAD_BYTES", 500)
+
+
+def begun(outside: Outside) -> None:
+    outside.open()
+    outside.create_queue("orders")
+    outside.create_queue("audit")
+    outside.create_queue("passing", durable=False)
+    _fan_out(outside)
+
+
+def killed(outside: Outside) -> None:
+    """The end of its last segment is not noted."""
+    begun(outside)
+    _rolled_segments(outside)
+    outside.sync()
+    outside.kill()
+
+
+def killed_early(outside: Outside) -> None:
+    begun(outside)
+    outside.sync()
+    outside.kill()
+
+
+def noted(outside: Outside) -> None:
+    """It is noted, and there is no checkpoint at it."""
+    killed(outside)
+    outside.open()
+    outside.kill()
+
+
+def closed(outside: Outside) -> None:
+    begun(outside)
+    _rolled_segments(outside)
+    outside.close()
+
+
+def ledger_of(trace: Trace) -> Ledger:
+    """What was promised. What could not be read at an opening is not gone."""
+    ledger = Ledger()
+    for event in trace.events:
+        if isinstance(event, Opened) and (
+            event.observation.faults or event.observation.report.damage
+        ):
+            continue
+        if isinstance(event, Asked | Promised | Opened):
+            ledger.note(event)
+    return ledger
+
+
+def use(outside: Outside) -> None:
+    for body in (b"meanwhile", b"and again"):
+        outside.publish(["orders", "audit"], [body, bytes(300)])
+        outside.sync()
+    outside.take("orders", 1)
+    outside.take("audit", 2, acked=True)
+    outside.sync()
+    outside.ack("orders")
+    outside.sync()
+    outside.checkpoint()
+    outside.housekeep(4)
+
+
+def faults_of(
+    told: Callable[[Outside], None], path: str, start: int, ending: Callable[[Outside], None]
+) -> tuple[list[Fault], bool]:
+    """What is wrong in the end, and whether the store could be opened meanwhile."""
+    outside = outside_of(open_sound)
+    told(outside)
+    bad = UnreadableFiles(outside.files, path, start, start + PAGE)
+
+    def open_store(files: MemoryFiles) -> Store:
+        return open_sound(files, bad)
+
+    outside._open_store = open_store
+    is_open = True
+    try:
+        outside.open()
+    except UnreadableLogError:
+        is_open = False
+    else:
+        use(outside)
+        ending(outside)
+    bad.is_unreadable = False
+    ledger = ledger_of(outside.trace)
+    outside.open()
+    (*_, opened) = (event for event in outside.trace.events if isinstance(event, Opened))
+    found = opened.observation
+    faults = [*found.faults, *reported_damage(found.report), *broken_promises(ledger, found)]
+    outside.kill()
+    return faults, is_open
+
+
+def places(told: Callable[[Outside], None]) -> list[tuple[str, int]]:
+    outside = outside_of(open_sound)
+    told(outside)
+    files = outside.files
+    paths = [
+        f"{DIRECTORY}/{directory}/{name}"
+        for directory in (SEGMENTS, INDEX)
+        for name in files.list_directory(f"{DIRECTORY}/{directory}")
+        if name.endswith((".segment", ".index"))
+    ]
+    return [
+        (path, start)
+        for path in paths
+        for start in range(0, max(len(files.content(path)), 1), PAGE)
+    ]
+
+
+@pytest.mark.parametrize("ending", [Outside.kill, Outside.close], ids=["killed", "closed"])
+@pytest.mark.parametrize("told", [killed, killed_early, noted, closed])
+def test_nothing_is_lost_to_a_place_that_one_start_cannot_read(
+    told: Callable[[Outside], None], ending: Callable[[Outside], None]
+) -> None:
+    opened = refused = 0
+    for path, start in places(told):
+        faults, is_open = faults_of(told, path, start, ending)
+        assert faults == [], f"{path} from {start} on could not be read: {faults}"
+        opened += is_open
+        refused += not is_open
+    assert opened
+    # Only where nobody knows whether it is a torn tail.
+    assert bool(refused) == (told in (killed, killed_early))
