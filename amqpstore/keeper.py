@@ -38,6 +38,9 @@ _log = logging.getLogger(__name__)
 _ROWS_A_MS = 10
 """Of a copy of the definitions: one of many rows is written the less often."""
 
+_AVOIDED_MS = 600_000
+"""Segments whose compaction failed are left alone for that time: a read error may pass."""
+
 _UNREAD_FACTOR = 16
 """How much more log than between two checkpoints there may be while part of it is unread."""
 
@@ -128,8 +131,8 @@ class Keeper:
         # A checkpoint would be the last word on what the disk could not read: the next start is
         # to try that again. But the log must not grow for ever.
         self._is_unread = recovered.is_unread
-        # Not to be compacted, as that has failed, by the numbers of the segments.
-        self._avoided: set[int] = set()
+        # Not to be compacted before a time, as that has failed, by the numbers of the segments.
+        self._avoided: dict[int, int] = {}
         # On the monotonic clock: when the last checkpoint was begun, and when the others may be.
         # The first checkpoint is due some time after the start, not at once.
         self._checkpoint_ms = clock.monotonic_ms()
@@ -257,7 +260,8 @@ class Keeper:
             self._copy_ms = self._clock.monotonic_ms() + self._options.checkpoint_ms
             self._is_compaction_checked = True
             if not (isinstance(error, OSError) and error.errno == errno.ENOSPC):
-                self._avoided |= self._compacting
+                until_ms = self._clock.monotonic_ms() + _AVOIDED_MS
+                self._avoided |= dict.fromkeys(self._compacting, until_ms)
         else:
             take_over(result)
 
@@ -339,11 +343,12 @@ class Keeper:
                 self._memory.let_go(queue, queue.page_out(states, 0 if queue.lazy else _MOST_RUNS))
 
     def _to_compact(self, *, to_the_end: bool = False) -> list[Account]:
+        now_ms = self._clock.monotonic_ms()
         return choose(
             self._ledger.accounts,
             # The ledger knows it as far as the last checkpoint went, and that is perhaps a part.
             log_segment=self._known_segment,
-            avoided=self._avoided,
+            avoided=[number for number, until_ms in self._avoided.items() if now_ms < until_ms],
             segment_bytes=self._options.segment_bytes,
             to_the_end=to_the_end,
         )

@@ -23,7 +23,6 @@ what precedes that end can only be damaged. Recovering twice gives the same as o
 
 from __future__ import annotations
 
-import errno
 from array import array
 from bisect import bisect_right
 from collections.abc import Iterator
@@ -45,7 +44,6 @@ from amqpstore.filenames import (
     segment_number,
     segment_path,
 )
-from amqpstore.files import File
 from amqpstore.index import IndexReader, IndexState, live_runs
 from amqpstore.ledger import Ledger, QueueLedger, enqueued
 from amqpstore.log import READ_VERSIONS, START, Position, Settled
@@ -62,7 +60,7 @@ from amqpstore.records import (
     record_at,
     scan,
 )
-from amqpstore.segments import PAGE_BYTES, Segment
+from amqpstore.segments import Segment, read_around
 
 _MAX_SEGMENT_BYTES = 1 << 32
 """More than a segment has whose size is not noted anywhere."""
@@ -365,7 +363,8 @@ class _Recovery:
         segment = self._sealed(number)
         if not segment.mark_ids:
             segment.first_id = segment.end_id = self._next_message_id
-        content, unreadable = self._content(segment)
+        file = segment.file()
+        content, unreadable = read_around(file, file.size())
         end = self._ends.get(number)
         least = max(start, end or 0)
         if len(content) < least:
@@ -404,19 +403,6 @@ class _Recovery:
     def _size_of_unknown(self, number: int) -> int:
         """Bytes that a segment of the log may have which is not there, or not ours."""
         return int(self._ends.get(number, _MAX_SEGMENT_BYTES))
-
-    def _content(self, segment: Segment) -> tuple[bytes, list[Gap]]:
-        """A segment's file, and the pages that the disk cannot read: they are zeros."""
-        file = segment.file()
-        size = file.size()
-        try:
-            return file.read(0, size), []
-        except OSError as error:
-            if error.errno != errno.EIO:
-                raise
-        unreadable: list[Gap] = []
-        pages = [_page(file, offset, unreadable) for offset in range(0, size, PAGE_BYTES)]
-        return b"".join(pages)[:size], unreadable
 
     def _foreign(self, content: bytes, number: int) -> str | None:
         """Why nothing in this segment is ours; None when nothing says so."""
@@ -555,16 +541,6 @@ class _Recovery:
 
     def _damage(self, path: str, gap: Gap) -> None:
         self._report.damage.append((path, gap.offset, gap.end - gap.offset, gap.reason))
-
-
-def _page(file: File, offset: int, unreadable: list[Gap]) -> bytes:
-    try:
-        return file.read(offset, PAGE_BYTES)
-    except OSError as error:
-        if error.errno != errno.EIO:
-            raise
-        unreadable.append(Gap(offset, offset + PAGE_BYTES, str(error)))
-        return bytes(PAGE_BYTES)
 
 
 def _batches(scanned: Iterator[Record | Gap], content: bytes, start: int) -> Iterator[_Batch]:

@@ -5,16 +5,17 @@ from __future__ import annotations
 import contextlib
 import errno
 from array import array
-from bisect import bisect_right
+from bisect import bisect_right, insort
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
+from operator import itemgetter
 from typing import Any
 
 from amqpstore.descriptors import Descriptors, is_shortage
 from amqpstore.errors import MessageDamagedError, ReadLaterError
 from amqpstore.files import File
 from amqpstore.message import Message
-from amqpstore.records import HEADER, Gap, Kind, MessageDecoder, Record, read_messages, scan
+from amqpstore.records import HEADER, Gap, Kind, MessageDecoder, read_messages, scan
 
 PAGE_BYTES = 4096
 """What a disk that has bad places reads, or does not."""
@@ -23,6 +24,9 @@ MARK_BYTES = 64 << 10
 """At least so many bytes lie between two marks of a segment's table."""
 
 _READ_AHEAD_BYTES = 1 << 20
+
+_MAX_SURVEYED = 4096
+"""Damaged places of one segment that are kept in mind."""
 
 
 Unread = MessageDamagedError | ReadLaterError
@@ -44,6 +48,7 @@ class Segment:
         "_cursor_offset",
         "_descriptors",
         "_seed",
+        "_survey",
         "_writer",
         "end_id",
         "first_id",
@@ -68,6 +73,7 @@ class Segment:
         # Where the last read ended: the next one mostly goes on there.
         self._cursor_id = 0
         self._cursor_offset = 0
+        self._survey: _Survey | None = None
 
     def restore(self, row: Mapping[str, Any]) -> None:
         """Take the table from the catalog: see `checkpoint.Marks`."""
@@ -117,7 +123,19 @@ class Segment:
             return self._damaged(first_id, str(error))
 
     def _read(self, first_id: int, count: int, decoder: MessageDecoder) -> list[Message] | Unread:
+        if self._survey and (missing := self._survey.missing(first_id)):
+            return self._damaged(first_id, missing)
         offset = self._offset_before(first_id)
+        try:
+            return self._read_on(offset, first_id, count, decoder)
+        except OSError as error:
+            if error.errno != errno.EIO:
+                raise
+            return self._read_around_damage(first_id, str(error), decoder)
+
+    def _read_on(
+        self, offset: int, first_id: int, count: int, decoder: MessageDecoder
+    ) -> list[Message] | Unread:
         content = self._read_ahead(offset)
         messages, read, reason = read_messages(
             content, self.number, self._seed, first_id, count, decoder
@@ -157,6 +175,8 @@ class Segment:
         """Where a record starts at or before that of a message."""
         mark = bisect_right(self.mark_ids, message_id) - 1
         offset = self.mark_offsets[mark] if mark >= 0 else 0
+        if self._survey:
+            offset = max(offset, self._survey.offset_before(message_id))
         if self._cursor_id <= message_id and self._cursor_offset > offset:
             return self._cursor_offset
         return offset
@@ -172,21 +192,24 @@ class Segment:
     def _read_around_damage(
         self, message_id: int, reason: str, decoder: MessageDecoder
     ) -> list[Message] | MessageDamagedError:
-        """One message of a segment in which the way to it is damaged."""
-        content = self.file().read(0, self.size)
-        for found in scan(content, self.number, self._seed):
-            if isinstance(found, Record) and found.kind == Kind.MESSAGE:
-                if found.number == message_id:
-                    rest = content[found.offset : found.end]
-                    messages, _, why = read_messages(
-                        rest, self.number, self._seed, message_id, 1, decoder
-                    )
-                    return messages or self._damaged(message_id, why or reason)
-                if found.number > message_id:
-                    break
-            elif isinstance(found, Gap):
-                reason = found.reason
-        return self._damaged(message_id, reason)
+        """One message of a segment in which the way to it is damaged.
+
+        All of the segment is read for it, and what was found is kept: the next message behind that
+        place, and the next one in it, do not need that again.
+        """
+        content, unreadable = read_around(self.file(), self.size)
+        why = unreadable[0].reason if unreadable else ""
+        survey = self._survey = _Survey(content, self.number, self._seed, self.end_id, why)
+        if (missing := survey.missing(message_id)) is None:
+            rest = content[self._offset_before(message_id) :]
+            messages, _, found = read_messages(
+                rest, self.number, self._seed, message_id, 1, decoder
+            )
+            if messages:
+                return messages
+            missing = found or reason
+            survey.note_missing(message_id, message_id + 1, missing)
+        return self._damaged(message_id, missing)
 
     def _damaged(self, message_id: int, reason: str) -> MessageDamagedError:
         return MessageDamagedError(message_id, f"segment {self.number} ({self.path}): {reason}")
@@ -221,3 +244,75 @@ class Segment:
         self.seal()
         if file := self.detach():
             file.close()
+
+
+class _Survey:
+    """What is sound in a damaged segment, and what is not: the result of one scan of it.
+
+    What is kept is bounded: what lies behind more damaged places costs a scan again.
+    Args: why, the reason of gaps that the disk could not read; empty where it read all.
+    """
+
+    def __init__(self, content: bytes, number: int, seed: int, end_id: int, why: str) -> None:
+        # The first sound message behind each damaged place, and where its record starts.
+        self._ids = array("Q")
+        self._offsets = array("Q")
+        # Messages whose records may have been in such a place: ids from here, to before there.
+        self._missing: list[tuple[int, int, str]] = []
+        next_id, reason = 0, ""
+        for found in scan(content, number, seed):
+            if isinstance(found, Gap):
+                reason = why or reason or found.reason
+            elif found.kind == Kind.MESSAGE:
+                if reason:
+                    self.note_missing(next_id, found.number, reason)
+                    self._ids.append(found.number)
+                    self._offsets.append(found.offset)
+                    reason = ""
+                next_id = found.number + 1
+            if len(self._ids) >= _MAX_SURVEYED:
+                return
+        if reason:
+            self.note_missing(next_id, end_id, reason)
+
+    def note_missing(self, first_id: int, end_id: int, reason: str) -> None:
+        """Messages that have no sound record."""
+        if first_id < end_id:
+            insort(self._missing, (first_id, end_id, reason))
+
+    def missing(self, message_id: int) -> str | None:
+        """Why a message has no sound record; None where nothing is known of that."""
+        place = bisect_right(self._missing, message_id, key=itemgetter(0)) - 1
+        if place >= 0 and message_id < self._missing[place][1]:
+            return self._missing[place][2]
+        return None
+
+    def offset_before(self, message_id: int) -> int:
+        """Where a record starts at or before that of a message; 0 where nothing is known."""
+        place = bisect_right(self._ids, message_id) - 1
+        return self._offsets[place] if place >= 0 else 0
+
+
+def read_around(file: File, size: int) -> tuple[bytes, list[Gap]]:
+    """The first bytes of a file, and the pages that the disk cannot read (EIO): they are zeros.
+
+    Raises: OSError, any other.
+    """
+    try:
+        return file.read(0, size), []
+    except OSError as error:
+        if error.errno != errno.EIO:
+            raise
+    unreadable: list[Gap] = []
+    pages = [_page(file, offset, unreadable) for offset in range(0, size, PAGE_BYTES)]
+    return b"".join(pages)[:size], unreadable
+
+
+def _page(file: File, offset: int, unreadable: list[Gap]) -> bytes:
+    try:
+        return file.read(offset, PAGE_BYTES)
+    except OSError as error:
+        if error.errno != errno.EIO:
+            raise
+        unreadable.append(Gap(offset, offset + PAGE_BYTES, str(error)))
+        return bytes(PAGE_BYTES)

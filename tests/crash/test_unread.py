@@ -8,7 +8,6 @@ from collections.abc import Callable
 
 import pytest
 
-import amqpstore.recovery
 import amqpstore.segments
 from amqpstore import Store, UnreadableLogError
 from amqpstore.filenames import INDEX, SEGMENTS
@@ -32,8 +31,7 @@ PAGE = 128
 @pytest.fixture(autouse=True)
 def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     """What cannot be read is little: a segment of these histories has several pages and marks."""
-    for module in (amqpstore.recovery, amqpstore.segments):
-        monkeypatch.setattr(module, "PAGE_BYTES", PAGE)
+    monkeypatch.setattr(amqpstore.segments, "PAGE_BYTES", PAGE)
     monkeypatch.setattr(amqpstore.segments, "MARK_BYTES", 300)
     monkeypatch.setattr(amqpstore.segments, "_READ_AHEAD_BYTES", 500)
 

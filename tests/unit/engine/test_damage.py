@@ -1,7 +1,9 @@
 """Damage: what was durable and is not what was written. Found, named, and it costs nothing else."""
 
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -400,3 +402,50 @@ def three_segments(tmp_path: Path) -> Disk:
     store.abandon()
     disk.note_end()
     return disk
+
+
+@pytest.mark.parametrize("part", ["header", "payload"])
+def test_a_damaged_segment_is_scanned_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: str
+) -> None:
+    """Not for each message behind the damaged place, nor for each that is in it."""
+    disk = Disk(str(tmp_path / "store"))
+    store = disk.open()
+    written = [b"%d" % number for number in range(100)]
+    publish_batches(store, store.create_queue("q"), [written])
+    store.close()
+    bad = records(disk, Kind.MESSAGE)[10:60:10]
+    for record in bad:
+        disk.flip(1, record.offset + 10 if part == "header" else record.end - 1)
+    scans: list[int] = []
+
+    def noted(content: bytes, *arguments: Any) -> Iterator[Record | Gap]:
+        scans.append(len(content))
+        return scan(content, *arguments)
+
+    monkeypatch.setattr("amqpstore.segments.scan", noted)
+    store = disk.open()
+    queue = queue_named(store, "q")
+    found, lost = [], []
+    while queue.ready_count:
+        run = store.take(queue, 1)
+        if isinstance(run, Run):
+            found += [message.body for message in run.messages or ()]
+        else:
+            assert isinstance(run, MessageDamagedError)
+            lost.append(run.message_id)
+    assert lost == [record.number for record in bad]
+    assert found == [body for body in written if int(body) + 1 not in lost]
+    assert len(scans) == 1
+    store.abandon()
+
+
+def test_damage_that_comes_later_is_found_as_well(disk: Disk) -> None:
+    first, _, third, *_ = records(disk, Kind.MESSAGE)
+    store = disk.open()
+    queue = queue_named(store, "q")
+    disk.flip(1, first.end - 1)
+    assert isinstance(store.take(queue, 1), MessageDamagedError)
+    disk.flip(1, third.offset + 3)
+    assert drain(store, queue) == [b"two", b"four", b"five"]
+    store.abandon()
