@@ -31,6 +31,7 @@ from server.connection import SocketConnection
 from server.definitions import Definitions, DefinitionsError, User, load
 from server.doors import Doors, Visitor
 from server.importing import apply_definitions
+from server.login_checks import LoginChecks
 from server.recovery_reports import keep_report
 from server.turn import Turn
 from server.users import DEFAULT_PASSWORD, DEFAULT_USER, Users
@@ -163,6 +164,7 @@ class App:
         self.committer.housekeep()
         self.connections: set[SocketConnection] = set()
         self._connections_bytes = config.connections_bytes
+        self._login_checks = LoginChecks()
         self._doors = Doors(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
         self._product = Product(config.product, config.version or version("amqpstore"))
 
@@ -250,6 +252,7 @@ class App:
                 self._turn,
                 self.committer,
                 self._product,
+                self._login_checks,
             )
         except OSError:
             client.close()  # it was gone before it was served

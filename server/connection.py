@@ -10,10 +10,12 @@ import socket
 import trio
 
 from server.amqp.connection import Connection, Limits
+from server.amqp.login import Login
 from server.amqp.product import Product
 from server.broker.broker import Broker
 from server.committer import Committer
 from server.doors import Visitor
+from server.login_checks import LoginChecks
 from server.turn import Turn
 from server.users import DEFAULT_USER, Users
 
@@ -40,11 +42,13 @@ class SocketConnection:
         turn: Turn,
         committer: Committer,
         product: Product,
+        login_checks: LoginChecks,
     ) -> None:
         self._socket = sock
         self._users = users
         self._turn = turn
         self._committer = committer
+        self._login_checks = login_checks
         self._send_timeout_s = limits.send_timeout_s
         address = sock.getpeername()
         self.host: str = address[0]
@@ -153,13 +157,33 @@ class SocketConnection:
         if login.user == DEFAULT_USER and not self._is_loopback:
             granted = False
         else:
-            granted = self._users.is_known(login.user, login.password)
-            if not granted:
-                await trio.to_thread.run_sync(self._users.check, login.user, login.password)
-                granted = self._users.is_known(login.user, login.password)
+            granted = await self._is_right(login)
         if granted:
             visitor.logged_in()
         self.amqp.logged_in(granted=granted, now=trio.current_time())
+
+    async def _is_right(self, login: Login) -> bool:
+        if not self._users.is_known(login.user, login.password):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._end_when_left)
+                async with self._login_checks.turn(self.host, login.user):
+                    # Another client of the user may have had it checked meanwhile.
+                    if not self._users.is_known(login.user, login.password):
+                        await trio.to_thread.run_sync(self._users.check, login.user, login.password)
+                nursery.cancel_scope.cancel()
+        return self._users.is_known(login.user, login.password)
+
+    async def _end_when_left(self) -> None:
+        """End the connection when its client goes, which nobody reads from while it waits."""
+        await trio.lowlevel.wait_readable(self._socket)
+        try:
+            has_left = not self._socket.recv(1, socket.MSG_PEEK)
+        except BlockingIOError:
+            has_left = False
+        except OSError:
+            has_left = True
+        if has_left:
+            self.end()
 
     def _has_output(self) -> None:
         self._turn.has_output(self)

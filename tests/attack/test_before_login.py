@@ -104,3 +104,26 @@ def test_random_bytes_before_login_cost_nothing(broker: BrokerProcess) -> None:
     with WireClient.connected(broker.url, channels=1) as good:
         good.expect_alive()
     assert peak_bytes(broker) - before < 16 * MIB
+
+
+def test_wrong_passwords_take_the_memory_of_two_checks(broker: BrokerProcess) -> None:
+    """And a login that was right before does not wait for them, nor one of another user."""
+    with WireClient.connected(broker.url):
+        pass
+    before = forget_peak(broker)
+    wrong = [WireClient.greeted(broker.url) for _ in range(60)]
+    try:
+        for client in wrong:
+            client.send(start_ok(response=b"\x00guest\x00wrong"))
+        with WireClient.connected(broker.url, channels=1) as known:
+            known.expect_alive()
+        with WireClient.greeted(broker.url) as other:
+            other.send(start_ok(response=b"\x00somebody\x00else"))
+            other.expect_closed()
+            assert sum(client.has_frame(0) for client in wrong) < 50, "it waited for all others"
+    finally:
+        for client in wrong:
+            client.abort()
+    wait_until(lambda: broker.stderr.count("connection closed") >= 63, "all are gone")
+    assert broker.stderr.count("login refused") < 60, "logins of clients that left were checked"
+    assert peak_bytes(broker) - before < 192 * MIB

@@ -1,0 +1,101 @@
+"""The line in front of the password checks."""
+
+import trio
+import trio.testing
+
+from server.login_checks import MAX_CHECKS, LoginChecks
+
+
+class Checks:
+    """Checks that go on until `end`; who had a turn is in `begun`."""
+
+    def __init__(self) -> None:
+        self.begun: list[str] = []
+        self.at_once = 0
+        self.most_at_once = 0
+        self._line = LoginChecks()
+        self._ends = trio.Semaphore(0)
+
+    async def check(self, host: str, user: str) -> None:
+        async with self._line.turn(host, user):
+            self.begun.append(user)
+            self.at_once += 1
+            self.most_at_once = max(self.most_at_once, self.at_once)
+            await self._ends.acquire()
+            self.at_once -= 1
+
+    async def end(self, count: int) -> None:
+        for _ in range(count):
+            self._ends.release()
+            await trio.testing.wait_all_tasks_blocked()
+
+
+def test_no_more_than_some_are_checked_at_a_time() -> None:
+    async def main() -> None:
+        checks = Checks()
+        async with trio.open_nursery() as nursery:
+            for number in range(10):
+                nursery.start_soon(checks.check, "a", f"user {number}")
+            await trio.testing.wait_all_tasks_blocked()
+            await checks.end(10)
+        assert checks.most_at_once == MAX_CHECKS
+        assert len(checks.begun) == 10
+
+    trio.run(main)
+
+
+def test_many_logins_of_one_user_do_not_hold_up_another() -> None:
+    async def main() -> None:
+        checks = Checks()
+        async with trio.open_nursery() as nursery:
+            for _ in range(50):
+                nursery.start_soon(checks.check, "a", "attacked")
+            await trio.testing.wait_all_tasks_blocked()
+            nursery.start_soon(checks.check, "a", "other")
+            await trio.testing.wait_all_tasks_blocked()
+            await checks.end(2)
+            assert "other" in checks.begun
+            await checks.end(49)
+
+    trio.run(main)
+
+
+def test_who_leaves_the_line_is_not_checked_and_the_others_are() -> None:
+    async def main() -> None:
+        checks = Checks()
+        async with trio.open_nursery() as nursery:
+            async with trio.open_nursery() as leaving:
+                for _ in range(MAX_CHECKS):
+                    nursery.start_soon(checks.check, "a", "first")
+                await trio.testing.wait_all_tasks_blocked()
+                for _ in range(5):
+                    leaving.start_soon(checks.check, "a", "left")
+                await trio.testing.wait_all_tasks_blocked()
+                leaving.cancel_scope.cancel()
+            nursery.start_soon(checks.check, "a", "stays")
+            await trio.testing.wait_all_tasks_blocked()
+            await checks.end(MAX_CHECKS + 1)
+        assert checks.begun == ["first"] * MAX_CHECKS + ["stays"]
+
+    trio.run(main)
+
+
+def test_a_turn_that_comes_as_one_leaves_goes_to_the_next() -> None:
+    async def main() -> None:
+        checks = Checks()
+        async with trio.open_nursery() as nursery:
+            async with trio.open_nursery() as leaving:
+                for _ in range(MAX_CHECKS):
+                    nursery.start_soon(checks.check, "a", "first")
+                await trio.testing.wait_all_tasks_blocked()
+                leaving.start_soon(checks.check, "a", "left")
+                await trio.testing.wait_all_tasks_blocked()
+                nursery.start_soon(checks.check, "a", "next")
+                await trio.testing.wait_all_tasks_blocked()
+                checks._ends.release()
+                leaving.cancel_scope.cancel()
+            await trio.testing.wait_all_tasks_blocked()
+            await checks.end(MAX_CHECKS)
+        assert checks.begun[-1] == "next"
+
+    trio.run(main)
