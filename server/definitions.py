@@ -10,14 +10,13 @@ from __future__ import annotations
 
 import logging
 import os
-import re
 import stat
-import warnings
 from collections.abc import Iterator
 from typing import Any
 
 import msgspec
 
+from server.broker.patterns import Pattern, PatternError
 from server.protocol.field_table import MAX_DEPTH
 
 _log = logging.getLogger(__name__)
@@ -105,7 +104,8 @@ class Permission(msgspec.Struct, kw_only=True):
         _check_key_part("user", self.user)
         _check_key_part("vhost", self.vhost)
         for name in ("configure", "write", "read"):
-            _check_expression(name, getattr(self, name))
+            owner = f"user '{self.user}' in vhost '{self.vhost}'"
+            _check_expression(name, getattr(self, name), owner)
 
 
 class TopicPermission(msgspec.Struct, kw_only=True):
@@ -122,7 +122,8 @@ class TopicPermission(msgspec.Struct, kw_only=True):
 
     def __post_init__(self) -> None:
         for name in ("write", "read"):
-            _check_expression(name, getattr(self, name))
+            owner = f"user '{self.user}' in vhost '{self.vhost}'"
+            _check_expression(name, getattr(self, name), owner)
 
 
 class _PolicyValue(msgspec.Struct, kw_only=True):
@@ -134,7 +135,7 @@ class _PolicyValue(msgspec.Struct, kw_only=True):
     settings: dict[str, Any] | list[tuple[str, Any]] = msgspec.field(name="definition")
 
     def __post_init__(self) -> None:
-        _check_expression("pattern", self.pattern)
+        _check_expression("pattern", self.pattern, f"policy '{getattr(self, 'name', '')}'")
         _check_one_of("apply-to", self.apply_to, _APPLY_TO)
         _check_numbers("priority", self.priority)
         _check_numbers("definition", self.definition)
@@ -326,17 +327,11 @@ def _check_shortstr(field: str, value: str) -> None:
         raise ValueError(f"`{field}` is too long; expected at most {_SHORTSTR_BYTES} bytes")
 
 
-def _check_expression(field: str, expression: str) -> None:
-    """A regular expression must be one here too, and mean what it means to RabbitMQ."""
+def _check_expression(field: str, expression: str, owner: str) -> None:
     try:
-        with warnings.catch_warnings():
-            # Python warns of what other engines read differently, such as `[[:alpha:]]`.
-            warnings.simplefilter("error", FutureWarning)
-            re.compile(expression)
-    except (re.error, FutureWarning, RecursionError, OverflowError) as error:
-        raise ValueError(
-            f"`{field}` is '{expression}'; expected a regular expression that Python takes: {error}"
-        ) from None
+        Pattern(expression)
+    except PatternError as error:
+        raise ValueError(f"`{field}` of {owner}: {error}") from None
 
 
 def _check_numbers(field: str, value: Any, depth: int = 0) -> None:

@@ -7,11 +7,11 @@ the empty one matches the empty name alone.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from server.broker.errors import AccessRefusedError
+from server.broker.patterns import literal, pattern_of
 
 DEFAULT_EXCHANGE_RESOURCE = "amq.default"
 """What the default exchange is called in patterns."""
@@ -45,9 +45,10 @@ class Access:
 
     def _have(self, row: Mapping[str, Any]) -> None:
         self._granted.clear()
-        self._patterns = {kind: _compiled(row[kind]) for kind in ALL}
-        self._topics: dict[tuple[str, str], re.Pattern[str]] = {
-            (exchange, kind): _compiled(self._expanded(pattern))
+        owner = f"user '{self.user}' in vhost '{self._vhost}'"
+        self._patterns = {kind: _Granting(row[kind], owner) for kind in ALL}
+        self._topics: dict[tuple[str, str], _Granting] = {
+            (exchange, kind): _Granting(self._expanded(pattern), owner)
             for exchange, patterns in row.get("topic", {}).items()
             for kind, pattern in patterns.items()
         }
@@ -60,7 +61,7 @@ class Access:
         resource = _resource(kind, name)
         if (permission, resource) in self._granted:
             return
-        if not self._patterns[permission].search(resource):
+        if not self._patterns[permission].grants(resource):
             raise AccessRefusedError(
                 f"{permission} access to {kind} '{name}' in vhost '{self._vhost}' refused for "
                 f"user '{self.user}'"
@@ -71,7 +72,7 @@ class Access:
 
     def may(self, permission: str, name: str) -> bool:
         """As `check` of a queue, but for the error."""
-        return bool(self._patterns[permission].search(name))
+        return self._patterns[permission].grants(name)
 
     def check_any(self, kind: str, name: str) -> None:
         """Make sure that some permission is there: to know that something exists takes one.
@@ -79,7 +80,7 @@ class Access:
         Raises: AccessRefusedError.
         """
         resource = _resource(kind, name)
-        if not any(pattern.search(resource) for pattern in self._patterns.values()):
+        if not any(pattern.grants(resource) for pattern in self._patterns.values()):
             raise AccessRefusedError(
                 f"access to {kind} '{name}' in vhost '{self._vhost}' refused for user '{self.user}'"
             )
@@ -87,7 +88,7 @@ class Access:
     def check_topic(self, permission: str, exchange: str, routing_key: str) -> None:
         """Args: permission, "write" or "read". Raises: AccessRefusedError."""
         pattern = self._topics.get((exchange, permission))
-        if pattern is not None and not pattern.search(routing_key):
+        if pattern is not None and not pattern.grants(routing_key):
             raise AccessRefusedError(
                 f"{permission} access to topic '{routing_key}' in exchange '{exchange}' in vhost "
                 f"'{self._vhost}' refused for user '{self.user}'"
@@ -97,7 +98,7 @@ class Access:
         """A pattern of routing keys, with what stands for the user and the virtual host."""
         names = {"{username}": self.user, "{vhost}": self._vhost}
         for variable, name in names.items():
-            pattern = pattern.replace(variable, re.escape(name))
+            pattern = pattern.replace(variable, literal(name))
         return pattern
 
     @property
@@ -110,5 +111,13 @@ def _resource(kind: str, name: str) -> str:
     return DEFAULT_EXCHANGE_RESOURCE if kind == "exchange" and not name else name
 
 
-def _compiled(pattern: str) -> re.Pattern[str]:
-    return re.compile(pattern or "^$")
+class _Granting:
+    """A pattern of somebody's. One that cannot be read grants nothing."""
+
+    __slots__ = ("_pattern",)
+
+    def __init__(self, expression: str, owner: str) -> None:
+        self._pattern = pattern_of(expression or "^$", owner)
+
+    def grants(self, name: str) -> bool:
+        return self._pattern is not None and self._pattern.matches(name)

@@ -7,12 +7,13 @@ chosen in the same way, and goes on top of it.
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from typing import Any
 
 from amqpstore.catalog import MAX_KEY_BYTES, Change
+from server.broker.patterns import Pattern, pattern_of
 from server.broker.settings import ALTERNATE_EXCHANGE, POLICY_KEYS, Settings, is_quorum, settings_of
 
 _QUEUES = frozenset({"all", "queues", "classic_queues"})
@@ -32,7 +33,12 @@ class Policy:
 
     def applies(self, name: str, kinds: frozenset[str]) -> bool:
         """Whether it is for something of this name, and of one of these kinds."""
-        return self.apply_to in kinds and re.search(self.pattern, name) is not None
+        its_pattern = self._pattern
+        return self.apply_to in kinds and its_pattern is not None and its_pattern.matches(name)
+
+    @cached_property
+    def _pattern(self) -> Pattern | None:
+        return pattern_of(self.pattern, f"policy '{self.name}'")
 
 
 class Policies:

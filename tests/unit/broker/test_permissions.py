@@ -242,7 +242,7 @@ def test_a_passive_declare_needs_any_permission(method: Method, permission: str)
     ids=["queue", "exchange"],
 )
 def test_a_name_is_checked_as_it_is_without_line_ends(method: Method) -> None:
-    assert is_refused(method, {**ALL, "configure": "^(?!secret)"})
+    assert is_refused(method, {**ALL, "configure": "^(s[^e]|[^s])"})
 
 
 @pytest.mark.parametrize("kind", ["topic", "x-delayed-message"])
