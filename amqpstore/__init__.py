@@ -39,6 +39,7 @@ The rooms, from the disk upwards:
 - `ledger`, what the log says: of queues, with `index` and `index_writer`, and of segments, with
   `accounts`; `checkpoint` and `compaction`, which keep it on disk; `keeper`, when they are due, and
   `worker`, who does them; `space`, the reserve for a full disk;
+- `arguments`, what may be published;
 - `marker`, `opening` and `recovery`; `store`, the face of all this;
 - `shared`, another face, for programs with threads and without a broker: see `SharedStore`.
 

@@ -12,6 +12,7 @@ can put a model that keeps exactly the committed transactions.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import threading
 from collections.abc import Iterable, Sequence
@@ -47,6 +48,7 @@ TABLES = (
 
 MAX_KEY_BYTES = 511
 _FIRST_MAP_BYTES = 64 << 20
+_FULL_BYTES = 64 << 10
 
 
 class Change(NamedTuple):
@@ -70,6 +72,7 @@ class Catalog(Protocol):
         """Make all changes durable, atomically.
 
         Raises: DurabilityError; none of the changes then holds, as far as this process can tell.
+        OSError, the disk is full: none of them holds, and it may be tried again.
         """
 
     def close(self) -> None: ...
@@ -153,8 +156,22 @@ class LmdbCatalog:
                 while not self._fits(encoded):
                     self._environment.set_mapsize(2 * self._environment.info()["map_size"])
             except (lmdb.Error, MemoryError) as error:
+                if self._found_no_room(error):
+                    # All pages of it are written anew, whatever became of them: that is safe.
+                    raise OSError(errno.ENOSPC, str(error), self._file_path) from error
                 # Also the growth may fail: no address space is left, or no memory.
                 raise DurabilityError(self._file_path, error) from error
+
+    def _found_no_room(self, error: Exception) -> bool:
+        """Whether a commit failed as the disk is full. A write that stops half-way there is an
+        input/output error to LMDB."""
+        if isinstance(error, lmdb.DiskError):
+            return True
+        with contextlib.suppress(OSError):
+            found = os.statvfs(self._file_path)
+            is_full = found.f_bavail * found.f_frsize < _FULL_BYTES
+            return is_full and os.strerror(errno.EIO) in str(error)
+        return False
 
     def _fits(self, encoded: Iterable[tuple[Any, bytes, bytes | None]]) -> bool:
         """Commit, where the map has room for it."""

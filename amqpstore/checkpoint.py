@@ -74,6 +74,15 @@ class Written(NamedTuple):
     not_deleted: list[int]
 
 
+class _Commitment(NamedTuple):
+    """What is to be committed; and behind that, paths to be removed, and segments that are gone."""
+
+    changes: list[Change]
+    gone: list[str]
+    dropped: list[int]
+    touched: list[QueueLedger]
+
+
 class Checkpoint:
     """One checkpoint, to be run once."""
 
@@ -108,9 +117,28 @@ class Checkpoint:
         self._marks = marks
         self._damaged = damaged
         self._position = position
+        # Once all is written, what is committed: it cannot be found a second time.
+        self._commitment: _Commitment | None = None
 
     def run(self) -> Written:
         """Make it. Raises: OSError (it may be run again), DurabilityError."""
+        ledger = self._ledger
+        if self._commitment is None:
+            self._commitment = self._write()
+        changes, gone, dropped, touched = self._commitment
+        self._catalog.commit(changes)
+        ledger.touched.clear()
+        ledger.sizes.clear()
+        ledger.accounts.changed.clear()
+        for path in gone:
+            attempt(self._files.remove, path)
+        for number in dropped:
+            if number in self._damaged:
+                attempt(quarantine, self._files, self._directory, number)
+        states = {queue.id: [file.state for file in queue.files] for queue in touched}
+        return Written(states, dropped, self._merged, self._not_deleted)
+
+    def _write(self) -> _Commitment:
         ledger = self._ledger
         while self._created:
             ledger.create(self._created.pop())
@@ -131,17 +159,7 @@ class Checkpoint:
         changes += [Change("index", key, None) for key in keys]
         dropped = self._account_changes(changes, gone)
         changes.append(Change("store", POSITION, self._position._asdict()))
-        self._catalog.commit(changes)
-        ledger.touched.clear()
-        ledger.sizes.clear()
-        ledger.accounts.changed.clear()
-        for path in gone:
-            attempt(self._files.remove, path)
-        for number in dropped:
-            if number in self._damaged:
-                attempt(quarantine, self._files, self._directory, number)
-        states = {queue.id: [file.state for file in queue.files] for queue in touched}
-        return Written(states, dropped, self._merged, self._not_deleted)
+        return _Commitment(changes, gone, dropped, touched)
 
     def _delete(self, queue_id: int) -> None:
         """Let go of what a deleted queue holds. What is left is for the next checkpoint."""

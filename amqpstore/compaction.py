@@ -146,12 +146,24 @@ class Compaction:
         try:
             self._write()
             self._check()
+            self._catalog.commit(self._changes())
         except (OSError, DamageError):
+            # Nothing refers to it: on a full disk its room is needed, also by who tries again.
+            self._segment.close()
             with contextlib.suppress(OSError):
                 self._files.remove(self._segment.path)
             raise
         finally:
             self._segment.seal()
+        accounts = self._ledger.accounts
+        accounts.replace(self._accounts, self._account)
+        accounts.changed.discard(self._account)
+        numbers = [account.number for account in self._accounts]
+        moved_bytes = self._read_bytes + self._segment.size
+        return Compacted(numbers, self._segment, moved_bytes, self._damage, self._dictionary)
+
+    def _changes(self) -> list[Change]:
+        """The new segment in the place of the old ones, in the catalog."""
         changes = [
             change
             for account in self._accounts
@@ -173,13 +185,7 @@ class Compaction:
         if self._dictionary:
             number, dictionary = self._dictionary
             changes.append(Change("dictionaries", f"{number:010}", dictionary))
-        self._catalog.commit(changes)
-        accounts = self._ledger.accounts
-        accounts.replace(self._accounts, self._account)
-        accounts.changed.discard(self._account)
-        numbers = [account.number for account in self._accounts]
-        moved_bytes = self._read_bytes + self._segment.size
-        return Compacted(numbers, self._segment, moved_bytes, self._damage, self._dictionary)
+        return changes
 
     def _write(self) -> None:
         segment = self._segment

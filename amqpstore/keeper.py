@@ -6,7 +6,6 @@ and takes over what is done, in the caller's thread, where queues and log live.
 
 from __future__ import annotations
 
-import errno
 import logging
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -30,7 +29,7 @@ from amqpstore.queue import Queue
 from amqpstore.recovery import Recovered
 from amqpstore.removal import attempt
 from amqpstore.segments import Segment
-from amqpstore.space import Space
+from amqpstore.space import Space, is_no_space
 from amqpstore.worker import Outcome, Worker
 
 _log = logging.getLogger(__name__)
@@ -259,7 +258,7 @@ class Keeper:
             self.is_copy_behind = True
             self._copy_ms = self._clock.monotonic_ms() + self._options.checkpoint_ms
             self._is_compaction_checked = True
-            if not (isinstance(error, OSError) and error.errno == errno.ENOSPC):
+            if not (isinstance(error, OSError) and is_no_space(error)):
                 until_ms = self._clock.monotonic_ms() + _AVOIDED_MS
                 self._avoided |= dict.fromkeys(self._compacting, until_ms)
         else:

@@ -45,6 +45,7 @@ from amqpstore.records import (
     encode_transaction,
 )
 from amqpstore.segments import Segment, Unread
+from amqpstore.space import Space, is_no_space
 
 FORMAT_VERSION = 2
 """Of what is written."""
@@ -133,8 +134,8 @@ class Log:
 
     Args: segment_bytes, the size from which on a segment gets no further batch; segments, those
     that recovery found, ascending in id; next_segment, the first number never used; position,
-    where what recovery found ends; make_room, called with what is
-    about to be written; compressor, of bodies; dictionaries, of zstd, by id.
+    where what recovery found ends; space, whose reserve is there for what is written; compressor,
+    of bodies; dictionaries, of zstd, by id.
     """
 
     def __init__(
@@ -147,7 +148,7 @@ class Log:
         segments: list[Segment],
         next_segment: int = 1,
         position: Position = START,
-        make_room: Callable[[int], None] | None = None,
+        space: Space | None = None,
         compressor: Compressor | None = None,
         dictionaries: dict[int, bytes] | None = None,
     ) -> None:
@@ -157,7 +158,7 @@ class Log:
         self._seed = checksum_seed(store_id)
         self._segment_bytes = segment_bytes
         self._segments = segments
-        self._make_room = make_room
+        self._space = space
         self._current: Segment | None = None
         self._next_segment = next_segment
         self._next_lsn = position.lsn
@@ -311,18 +312,42 @@ class Log:
         if self._failure:
             raise self._failure
         with self._failing(segment.path):
-            if self._make_room:
-                self._make_room(batch.byte_count)
-            if batch.starts_segment:
-                if self._last_written:
-                    self._last_written.seal()
-                insist(segment.create)
-                self._last_written = segment
-            file = segment.writer
-            file.append(batch.buffers)
-            file.datasync()
+            self._append(segment, batch)
+            segment.writer.datasync()
             if batch.starts_segment:
                 insist(self._descriptors.files.sync_directory, f"{self._directory}/{SEGMENTS}")
+
+    def _append(self, segment: Segment, batch: Batch) -> None:
+        start = 0 if batch.starts_segment else batch.first_offset
+        if self._space:
+            self._space.make_room(segment.size - start)
+        if batch.starts_segment:
+            if self._last_written:
+                self._last_written.seal()
+            try:
+                insist(segment.create)
+            except OSError as error:
+                self._give_up_reserve(error)
+                segment.create()
+            self._last_written = segment
+        file = segment.writer
+        try:
+            file.append(batch.buffers)
+        except OSError as error:
+            self._give_up_reserve(error)
+            # What is there of the batch is its beginning, and the rest follows it: no sync has
+            # failed, so nothing of it was lost.
+            written = file.size() - start
+            file.append([b"".join(batch.buffers)[written:]])
+
+    def _give_up_reserve(self, error: OSError) -> None:
+        """Have room for a write that failed as others took it. Raises: `error`, if that is not so.
+
+        A write that fails once more has failed for good.
+        """
+        if not (self._space and is_no_space(error)):
+            raise error
+        self._space.give_up()
 
     def settle(self, batch: Batch) -> None:
         """Step 3: note where the batch's messages are and call those who waited for it.

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import struct
 
-from amqpstore.errors import StoreError
-
 HEAD = struct.Struct(">BBI")
 """Bytes of the exchange, of the routing key, of the content properties (FORMAT.md, MESSAGE)."""
+
+MAX_NAME_BYTES = 255
+MAX_PROPERTIES_BYTES = 1 << 30
 
 
 class Envelope:
@@ -17,8 +18,9 @@ class Envelope:
     derived from it once (here its encoded form) is not derived again.
 
     Args: exchange and routing key, at most 255 bytes of UTF-8 each; properties, raw bytes that
-    the store keeps as they came and never looks into; persistent, whether the message must be
-    in the log when its queue is durable.
+    the store keeps as they came and never looks into, at most 1 GiB; persistent, whether the
+    message must be in the log when its queue is durable.
+    Raises: ValueError, where one of them is longer.
     """
 
     __slots__ = ("exchange", "head", "persistent", "properties", "routing_key")
@@ -47,7 +49,11 @@ def encode_head(exchange: str, routing_key: str, properties: bytes) -> bytes:
     """The part of a MESSAGE record's payload that precedes the body."""
     exchange_bytes = exchange.encode()
     routing_key_bytes = routing_key.encode()
-    if len(exchange_bytes) > 255 or len(routing_key_bytes) > 255:
-        raise StoreError("an exchange's name and a routing key have at most 255 bytes each")
+    if len(exchange_bytes) > MAX_NAME_BYTES or len(routing_key_bytes) > MAX_NAME_BYTES:
+        raise ValueError(
+            f"an exchange's name and a routing key have at most {MAX_NAME_BYTES} bytes each"
+        )
+    if len(properties) > MAX_PROPERTIES_BYTES:
+        raise ValueError(f"properties have at most {MAX_PROPERTIES_BYTES} bytes")
     sizes = HEAD.pack(len(exchange_bytes), len(routing_key_bytes), len(properties))
     return sizes + exchange_bytes + routing_key_bytes + properties

@@ -15,7 +15,7 @@ from amqpstore.files import Files
 from amqpstore.log import FORMAT_VERSION
 from amqpstore.queue import Queue
 from amqpstore.recovery import Recovered, recover
-from amqpstore.removal import quarantine
+from amqpstore.removal import attempt, quarantine
 
 _STORE_ID = "store_id"
 
@@ -57,9 +57,9 @@ def open_directory(directory: str, files: Files, open_catalog: OpenCatalog) -> O
         if recovered.changes:
             catalog.commit(recovered.changes)
         for path in recovered.leftovers:
-            files.remove(path)
+            attempt(files.remove, path)
         for number in recovered.quarantined:
-            quarantine(files, directory, number)
+            attempt(quarantine, files, directory, number)
     except BaseException:
         catalog.close()
         raise

@@ -21,11 +21,12 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from amqpstore.arguments import publish_bytes
 from amqpstore.catalog import Change, Value
 from amqpstore.errors import ReadLaterError, TransactionEndedError, UndecidableError
 from amqpstore.message import Envelope, Message
 from amqpstore.queue import Placement, Queue
-from amqpstore.runs import Run
+from amqpstore.runs import Run, body_bytes
 
 if TYPE_CHECKING:
     from amqpstore.store import Store
@@ -117,13 +118,13 @@ class Prepared:
         """
         self.check()
         store = self._store
-        store.check_writable(publishing=bool(publishes))
+        needed_bytes = sum(
+            publish_bytes(placements, messages, priority, body_bytes(messages))
+            for placements, messages, priority in publishes
+        )
+        store.check_writable(publishing=bool(publishes), needed_bytes=needed_bytes)
         del store.prepared[self._hidden.id]
-        withheld: list[tuple[Queue, Run]] = []
-        for publish in publishes:
-            store.place(
-                publish.placements, publish.messages, priority=publish.priority, withheld=withheld
-            )
+        withheld = put_all(store, publishes)
         for queue, run in self.locked:
             store.ack(queue, run)
         store.purge(self._hidden)
@@ -166,6 +167,15 @@ class Prepared:
             raise TransactionEndedError
 
 
+def put_all(store: Store, publishes: Iterable[Publish]) -> list[tuple[Queue, Run]]:
+    """Put messages in queues, where they are not ready yet: see `Store.put`. Returns the runs."""
+    withheld: list[tuple[Queue, Run]] = []
+    for placements, messages, priority in publishes:
+        size = body_bytes(messages)
+        store.put(placements, messages, size, priority=priority, withheld=withheld)
+    return withheld
+
+
 def prepare(
     store: Store, label: Value, publishes: Sequence[Publish], acks: list[tuple[Queue, Run]]
 ) -> Prepared:
@@ -191,10 +201,10 @@ def prepare(
     }
     hidden = store.create_queue({}, changes=[Change(TABLE, _key(store.next_queue_id), row)])
     place = [Placement(hidden)]
-    store.place(place, [_MARKER])
+    store.put(place, [_MARKER], len(_MARKER.body))
     for messages, keeps_transient in kept:
         store.set_keeps_transient(hidden, keeps=keeps_transient)
-        store.place(place, messages)
+        store.put(place, messages, body_bytes(messages))
     for _, run in acks:
         # As it is after a restart: they were delivered, and nobody has them.
         run.delivery_count += 1

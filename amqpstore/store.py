@@ -19,14 +19,16 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from operator import attrgetter
 
 from amqpstore import marker
+from amqpstore.arguments import check_messages, publish_bytes
 from amqpstore.backing import Backing
-from amqpstore.catalog import Change, LmdbCatalog, OpenCatalog, Value
+from amqpstore.catalog import Catalog, Change, LmdbCatalog, OpenCatalog, Value
 from amqpstore.checkpoint import NEXT_QUEUE_ID
 from amqpstore.clock import SYSTEM_CLOCK, Clock
 from amqpstore.compaction import Compacted
 from amqpstore.descriptors import is_shortage
 from amqpstore.errors import (
     DamageError,
+    DiskFullError,
     DurabilityError,
     MessageDamagedError,
     ReadLaterError,
@@ -47,7 +49,7 @@ from amqpstore.records import MAX_COUNT, Operation, OperationKind
 from amqpstore.recovery import Recovered
 from amqpstore.runs import Run, body_bytes
 from amqpstore.segments import Unread
-from amqpstore.space import Space
+from amqpstore.space import ReservingCatalog, Space, is_no_space
 from amqpstore.transaction import Transaction
 from amqpstore.transient import FIRST_TRANSIENT, TransientLog
 from amqpstore.worker import ThreadWorker, Worker
@@ -98,7 +100,7 @@ class Store:
             segments=recovered.segments,
             next_segment=recovered.next_segment,
             position=recovered.position,
-            make_room=space.make_room,
+            space=space,
             compressor=compressor_of(options),
             dictionaries={int(key): row for key, row in self._catalog.rows("dictionaries").items()},
         )
@@ -164,8 +166,11 @@ class Store:
             least_free_bytes=options.least_free_bytes,
             reserve_bytes=options.reserve_bytes,
         )
-        space.make_room()
-        backing, queues, recovered = open_directory(directory, files, open_catalog)
+
+        def open_with_reserve(path: str, create: bool, *, plain: bool = False) -> Catalog:
+            return ReservingCatalog(open_catalog(path, create, plain=plain), space)
+
+        backing, queues, recovered = open_directory(directory, files, open_with_reserve)
         return cls(lock, backing, queues, recovered, space, options, worker, clock)
 
     # Definitions: durable on return.
@@ -175,13 +180,16 @@ class Store:
         return self._catalog.rows(table)
 
     def define(self, changes: Sequence[Change]) -> None:
-        """Change definitions, all at once. Raises: DurabilityError."""
+        """Change definitions, all at once. Raises: DiskFullError (none is), DurabilityError."""
         self._commit(changes)
 
     def create_queue(
         self, definition: Value, *, durable: bool = True, changes: Sequence[Change] = ()
     ) -> Queue:
-        """A new, empty queue; `changes` of definitions go with it. Raises: DurabilityError."""
+        """A new, empty queue; `changes` of definitions go with it.
+
+        Raises: DiskFullError (nothing is done then), DurabilityError.
+        """
         queue = Queue(self.next_queue_id, definition, durable=durable)
         self.next_queue_id += 1
         if durable:
@@ -198,7 +206,7 @@ class Store:
     def delete_queue(self, queue: Queue, *others: Queue, changes: Sequence[Change] = ()) -> None:
         """Delete queues with their messages, all at once; `changes` go with them.
 
-        Raises: DurabilityError.
+        Raises: DurabilityError; DiskFullError, where not even the reserve is left.
         """
         queues = (queue, *others)
         rows = [Change("queues", _queue_key(one), None) for one in queues if one.durable]
@@ -235,6 +243,7 @@ class Store:
 
         See `place`, which this is for the case that all queues are treated alike.
         """
+        check_messages(messages)
         placements = [Placement(queue, expires_ms) for queue in queues]
         return self.place(placements, messages, priority=priority)
 
@@ -244,7 +253,6 @@ class Store:
         messages: list[Message],
         *,
         priority: int = 0,
-        withheld: list[tuple[Queue, Run]] | None = None,
     ) -> bool:
         """Put messages, all of them persistent or none, in queues.
 
@@ -252,15 +260,32 @@ class Store:
         that keep it all the same (see `set_keeps_transient`). One publish is in all of these or,
         when a crash comes first, in none.
         Returns whether they entered the log: whether a promise about them has to wait for it.
-        Args: priority, which the store keeps and does not act on; withheld, where they are added
-        to instead of being ready, until `make_ready`.
-        Raises: StoreClosedError, DiskFullError; nothing is done then.
+        Args: priority, 0 to 255, which the store keeps and does not act on.
+        Raises: StoreClosedError, DiskFullError, ValueError (what the log cannot hold); nothing is
+        done then.
         """
-        self.check_writable(publishing=True)
+        whole_bytes = body_bytes(messages)
+        needed_bytes = publish_bytes(placements, messages, priority, whole_bytes)
+        self.check_writable(publishing=True, needed_bytes=needed_bytes)
+        return self.put(placements, messages, whole_bytes, priority=priority)
+
+    def put(
+        self,
+        placements: Sequence[Placement],
+        messages: list[Message],
+        whole_bytes: int,
+        *,
+        priority: int = 0,
+        withheld: list[tuple[Queue, Run]] | None = None,
+    ) -> bool:
+        """As `place`, of what was checked before: a transaction must not stop half-way.
+
+        Args: whole_bytes, of all bodies; withheld, where the runs are added to instead of being
+        ready, until `make_ready`.
+        """
         first_id = 0
         persistent = messages[0].envelope.persistent
         whole = len(messages)
-        whole_bytes = body_bytes(messages)
         for queue, expires_ms, most in placements:
             count, placed, held_bytes = whole, messages, whole_bytes
             if most is not None and most < whole:
@@ -327,13 +352,13 @@ class Store:
         if acked:
             self._log_run(_ACK, queue, run)
         else:
-            self._log_run(_DELIVERED, queue, run, run.delivery_count + 1)
+            self._log_delivered(queue, run)
         return run
 
     def redeliver(self, queue: Queue, run: Run) -> None:
         """A run that was taken is delivered once more, to whoever has it."""
         run.delivery_count += 1
-        self._log_run(_DELIVERED, queue, run, run.delivery_count + 1)
+        self._log_delivered(queue, run)
 
     def peek(self, queue: Queue, first_sequence: int = 0) -> Message | None:
         """The message at the head of a queue, which stays there: the one that `take` is to give.
@@ -550,6 +575,8 @@ class Store:
 
     def _remove(self, queue: Queue, limit: int, first_sequence: int) -> Run | Unread | None:
         """Remove up to `limit` messages from what is ready, from a sequence on; with bodies."""
+        if limit < 1:
+            return None
         ready = queue.ready
         if first_sequence:
             while file := queue.paged_before(first_sequence):
@@ -707,7 +734,9 @@ class Store:
                     _log.warning("closed without a checkpoint: %s", error)
                 if (segment := self._log.current) is not None:
                     row = {"end": segment.size}
-                    self._commit([Change("ends", f"{segment.number:010}", row)])
+                    with contextlib.suppress(DiskFullError):
+                        # The next start finds the end of the log by itself.
+                        self._commit([Change("ends", f"{segment.number:010}", row)])
         finally:
             self.abandon()
 
@@ -756,11 +785,14 @@ class Store:
         """Whether publishers should wait: soon they will be refused, with DiskFullError."""
         return self._space.is_low
 
-    def check_writable(self, *, publishing: bool) -> None:
-        """Raises: StoreClosedError; DiskFullError, when `publishing`."""
+    def check_writable(self, *, publishing: bool, needed_bytes: int = 0) -> None:
+        """Raises: StoreClosedError; when `publishing`, DiskFullError.
+
+        Args: needed_bytes, of the log, beyond what is not written yet.
+        """
         self._check_open()
-        if publishing and self._space.is_full:
-            raise self._space.error()
+        if publishing:
+            self._space.check(needed_bytes + self._log.pending_bytes)
 
     def _check_open(self) -> None:
         if self._is_closed:
@@ -793,7 +825,16 @@ class Store:
         except DurabilityError as error:
             self._failure = error
             raise
+        except OSError as error:
+            if is_no_space(error):
+                raise self._space.error() from error
+            self._failure = DurabilityError(self.directory, error)
+            raise self._failure from error
         self._keeper.is_copy_behind = True
+
+    def _log_delivered(self, queue: Queue, run: Run) -> None:
+        # An index file has four bytes for it, and nobody counts further.
+        self._log_run(_DELIVERED, queue, run, min(run.delivery_count + 1, MAX_COUNT))
 
     def _log_run(self, kind: OperationKind, queue: Queue, run: Run, detail: int = 0) -> None:
         """Log what happened to those messages of the run that are in the log."""

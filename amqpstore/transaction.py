@@ -7,12 +7,13 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING
 
+from amqpstore.arguments import check_messages, publish_bytes
 from amqpstore.catalog import Value
 from amqpstore.errors import TransactionEndedError
 from amqpstore.message import Message
-from amqpstore.prepared import Prepared, Publish, prepare
+from amqpstore.prepared import Prepared, Publish, prepare, put_all
 from amqpstore.queue import Placement, Queue
-from amqpstore.runs import Run
+from amqpstore.runs import Run, body_bytes
 
 if TYPE_CHECKING:
     from amqpstore.store import Store
@@ -30,6 +31,7 @@ class Transaction:
         self._store = store
         self._publishes: list[Publish] = []
         self._acks: list[tuple[Queue, Run]] = []
+        self._needed_bytes = 0
         self._has_ended = False
 
     def publish(
@@ -40,15 +42,17 @@ class Transaction:
         priority: int = 0,
         expires_ms: int = 0,
     ) -> None:
-        """As `Store.publish`. Raises: TransactionEndedError."""
+        """As `Store.publish`. Raises: TransactionEndedError, ValueError."""
+        check_messages(messages)
         placements = [Placement(queue, expires_ms) for queue in queues]
         self.place(placements, messages, priority=priority)
 
     def place(
         self, placements: Sequence[Placement], messages: list[Message], *, priority: int = 0
     ) -> None:
-        """As `Store.place`. Raises: TransactionEndedError."""
+        """As `Store.place`. Raises: TransactionEndedError, ValueError."""
         self._check()
+        self._needed_bytes += publish_bytes(placements, messages, priority, body_bytes(messages))
         self._publishes.append(Publish(placements, messages, priority))
 
     def ack(self, queue: Queue, run: Run) -> None:
@@ -65,13 +69,11 @@ class Transaction:
         Raises: TransactionEndedError, StoreClosedError, DiskFullError (nothing is done then).
         """
         self._check()
-        self._store.check_writable(publishing=bool(self._publishes))
+        self._store.check_writable(
+            publishing=bool(self._publishes), needed_bytes=self._needed_bytes
+        )
         self._has_ended = True
-        withheld: list[tuple[Queue, Run]] = []
-        for publish in self._publishes:
-            self._store.place(
-                publish.placements, publish.messages, priority=publish.priority, withheld=withheld
-            )
+        withheld = put_all(self._store, self._publishes)
         for queue, run in self._acks:
             self._store.ack(queue, run)
         # Only now: what is not in the log itself waits for the rest, which is.
@@ -89,9 +91,10 @@ class Transaction:
         DurabilityError.
         """
         self._check()
-        self._store.check_writable(publishing=True)
+        self._store.check_writable(publishing=True, needed_bytes=self._needed_bytes)
+        prepared = prepare(self._store, label, self._publishes, self._acks)
         self._has_ended = True
-        return prepare(self._store, label, self._publishes, self._acks)
+        return prepared
 
     def rollback(self) -> list[tuple[Queue, Run]]:
         """Forget it. Returns what was to be acked: it stays with who took it.

@@ -12,11 +12,12 @@ import struct
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from amqpstore.arguments import publish_bytes
 from amqpstore.errors import DiskFullError, MessageDamagedError, ReadLaterError
 from amqpstore.message import Envelope, Message
 from amqpstore.prepared import Publish
 from amqpstore.queue import Placement, Queue
-from amqpstore.runs import Run
+from amqpstore.runs import Run, body_bytes
 from amqpstore.shared.core import Core
 from amqpstore.store import Store
 
@@ -64,11 +65,6 @@ class History:
 
         None on a full disk: what is received has to make room then, and leaves no copy.
         """
-        try:
-            store.check_writable(publishing=True)
-        except DiskFullError as error:
-            _log.warning("no history is kept: %s", error)
-            return []
         labels: dict[int, Envelope] = {}
         messages = []
         for run in runs:
@@ -78,8 +74,16 @@ class History:
                     label = labels[id(message.envelope)] = _label(message.envelope, now_ms)
                 messages.append(Message(label, message.body))
         ttl_ms = self._limits.history_ttl_ms
-        place = Placement(self.held, 0 if ttl_ms is None else now_ms + ttl_ms)
-        return [Publish([place], messages, 0)] if messages else []
+        placements = [Placement(self.held, 0 if ttl_ms is None else now_ms + ttl_ms)]
+        if not messages:
+            return []
+        needed_bytes = publish_bytes(placements, messages, 0, body_bytes(messages))
+        try:
+            store.check_writable(publishing=True, needed_bytes=needed_bytes)
+        except DiskFullError as error:
+            _log.warning("no history is kept: %s", error)
+            return []
+        return [Publish(placements, messages, 0)]
 
     def trim(self, store: Store, now_ms: int) -> None:
         """Remove what is too old, and what is too much."""

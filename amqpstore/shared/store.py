@@ -9,6 +9,7 @@ from amqpstore.catalog import LmdbCatalog, OpenCatalog
 from amqpstore.clock import SYSTEM_CLOCK, Clock
 from amqpstore.files import Files
 from amqpstore.keeper import DEFAULTS, Options
+from amqpstore.message import MAX_NAME_BYTES
 from amqpstore.recovery import RecoveryReport
 from amqpstore.shared.core import Core
 from amqpstore.shared.history import Consumed, HistoryLimits
@@ -100,6 +101,8 @@ class SharedStore:
         for limit in (history_length, history_ttl_ms):
             if limit is not None and limit < 1:
                 raise ValueError(f"a limit of a history is 1 at least, not {limit}")
+        if len(name.encode()) > MAX_NAME_BYTES:
+            raise ValueError(f"a queue's name has at most {MAX_NAME_BYTES} bytes")
         with self._core.working():
             self._queues.declare(name, HistoryLimits(history_length, history_ttl_ms))
 

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from amqpstore import DiskFullError
 from server.amqp.channel import AmqpChannel
 from server.amqp.heartbeat import Heartbeat
 from server.amqp.login import MECHANISMS, Login, login_of
@@ -324,7 +325,7 @@ class Connection:
                 self._connection_method(event.method, now)
             else:
                 self._channel_event(event, published)
-        except (AmqpError, BrokerError) as raised:
+        except (AmqpError, BrokerError, DiskFullError) as raised:
             self._refused(event, raised, now)
         except FATAL:
             raise
@@ -333,11 +334,13 @@ class Connection:
             _log.exception("connection failed", extra={"peer": self.peer})
             self._failed(Failed(event.channel, InternalError("see the broker's log")), now)
 
-    def _refused(self, event: Event, raised: AmqpError | BrokerError, now: float) -> None:
+    def _refused(
+        self, event: Event, raised: AmqpError | BrokerError | DiskFullError, now: float
+    ) -> None:
         """An event cannot be done."""
         # No name may stay in the frame that caught the error: its traceback has that frame, and
         # with it the connection, which then would stay for the garbage collector.
-        error = refusal(raised) if isinstance(raised, BrokerError) else raised
+        error = raised if isinstance(raised, AmqpError) else refusal(raised)
         if isinstance(event, (Publishes, Received)):
             method = event.publish if isinstance(event, Publishes) else event.method
             error.class_id, error.method_id = method.class_id, method.method_id

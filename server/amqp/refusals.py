@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from amqpstore import DiskFullError
 from server.broker import errors as broker
 from server.protocol import errors as amqp
 
-_REPLIES: dict[type[broker.BrokerError], type[amqp.AmqpError]] = {
+_REPLIES: dict[type[Exception], type[amqp.AmqpError]] = {
+    DiskFullError: amqp.ResourceError,
     broker.NotFoundError: amqp.NotFound,
     broker.SetAsideError: amqp.NotFound,
     broker.AccessRefusedError: amqp.AccessRefused,
@@ -17,6 +19,6 @@ _REPLIES: dict[type[broker.BrokerError], type[amqp.AmqpError]] = {
 }
 
 
-def refusal(error: broker.BrokerError) -> amqp.AmqpError:
-    """The AMQP exception that says what the broker's says."""
+def refusal(error: broker.BrokerError | DiskFullError) -> amqp.AmqpError:
+    """The AMQP exception that says what the broker's says, or the store's."""
     return _REPLIES[type(error)](str(error))

@@ -8,7 +8,7 @@ The history is a queue of the broker's own, beside the queue that it belongs to 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
 from operator import attrgetter
 from typing import TYPE_CHECKING
@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 HISTORY_PREFIX = "amq.consumed."
+_COPY_BYTES = 200
+"""More than a copy has beside what it is of."""
+
 CONSUMED_AT = "x-consumed-at"
 """The header that says when a message was consumed, ms since 1970."""
 
@@ -82,7 +85,7 @@ class History:
 
         Not while the disk is full: acks have to go through then.
         """
-        if self.held.is_set_aside or not self._look_for_room():
+        if self.held.is_set_aside or not self._look_for_room(taken.run.messages or ()):
             return
         now_ms = self._core.clock.wall_ms()
         for envelope, group in groupby(taken.run.messages or (), attrgetter("envelope")):
@@ -101,10 +104,12 @@ class History:
         self._last = envelope, now_ms, label
         return label
 
-    def _look_for_room(self) -> bool:
+    def _look_for_room(self, messages: Sequence[Message]) -> bool:
         had_room, self._has_room = self._has_room, True
+        needed_bytes = sum([len(one.body) + len(one.envelope.head) for one in messages])
+        needed_bytes += _COPY_BYTES * len(messages)
         try:
-            self._core.store.check_writable(publishing=True)
+            self._core.store.check_writable(publishing=True, needed_bytes=needed_bytes)
         except DiskFullError as error:
             self._has_room = False
             if had_room:

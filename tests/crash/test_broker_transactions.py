@@ -368,29 +368,31 @@ def test_a_transaction_that_is_none_is_caught(bug: Bug, monkeypatch: pytest.Monk
 
 
 def a_batch_for_each_queue(patch: pytest.MonkeyPatch) -> None:
-    place = Store.place
+    put = Store.put
 
     def placed(
         self: Store,
         placements: Sequence[Placement],
         messages: list[Message],
+        whole_bytes: int,
         *,
-        priority: int,
+        priority: int = 0,
         withheld: list[tuple[Queue, Run]] | None = None,
     ) -> bool:
         logged = False
         for placement in placements:
-            logged |= place(
+            logged |= put(
                 self,
                 [placement],
                 messages,
+                whole_bytes,
                 priority=priority,
                 withheld=withheld,
             )
             sync_at_once(self)
         return logged
 
-    patch.setattr(Store, "place", placed)
+    patch.setattr(Store, "put", placed)
 
 
 def confirmed_at_once(patch: pytest.MonkeyPatch) -> None:

@@ -25,6 +25,10 @@ class FaultKind(enum.Enum):
     DONE_ANYWAY = "done anyway"
 
 
+NO_SPACE = (FaultKind.ENOSPC, FaultKind.SHORT_WRITE)
+"""Faults of a disk that is full."""
+
+
 class Faults:
     """The n-th call fails, counted from 0 over all files and catalogs that share this.
 
@@ -170,7 +174,8 @@ class FaultyCatalog:
             return
         if self._faults.kind is FaultKind.DONE_ANYWAY:
             self._catalog.commit(changes)
-        raise DurabilityError(self._path, self._faults.error(self._path))
+        error = self._faults.error(self._path)
+        raise error if self._faults.kind in NO_SPACE else DurabilityError(self._path, error)
 
     def close(self) -> None:
         self._catalog.close()

@@ -7,6 +7,7 @@ them, and a catalog whose directory entry was never synced is lost like any othe
 
 from __future__ import annotations
 
+import errno
 import functools
 from collections.abc import Sequence
 
@@ -68,7 +69,12 @@ class MemoryCatalog:
                 changed[table].pop(encoded, None)
             else:
                 changed[table][encoded] = encode_row(table, encoded, value)
-        self._files.replace(self._path, msgpack.packb(changed))
+        content = msgpack.packb(changed)
+        if self._files.capacity_bytes is not None:
+            growth = len(content) - len(self._files.content(self._path))
+            if growth > self._files.free_bytes("/"):
+                raise OSError(errno.ENOSPC, "no space left for the catalog", self._path)
+        self._files.replace(self._path, content)
         self._tables = changed
 
     def close(self) -> None:

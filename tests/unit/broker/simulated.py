@@ -115,7 +115,7 @@ class SimulatedBroker:
     def fill_disk(self) -> None:
         """From now on the disk is full for whoever publishes."""
 
-        def refuse(*, publishing: bool) -> None:
+        def refuse(*, publishing: bool, needed_bytes: int = 0) -> None:
             if publishing:
                 raise DiskFullError(DIRECTORY, 0, 0)
 

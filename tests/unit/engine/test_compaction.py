@@ -1,5 +1,7 @@
 """Compaction: neighbours that are mostly garbage become one segment, and nothing live is lost."""
 
+import contextlib
+import errno
 import os
 from array import array
 from pathlib import Path
@@ -10,8 +12,18 @@ from amqpstore import MessageDamagedError, Queue, Store
 from amqpstore.accounts import Account, Accounts
 from amqpstore.compaction import choose
 from amqpstore.filenames import FIRST_COMPACTED
+from amqpstore.files import OsFiles
 from amqpstore.records import Kind, Record, scan
-from tests.unit.engine.stores import Disk, drain, messages, publish_batches, queue_named, take
+from tests.unit.engine.stores import (
+    Disk,
+    FailingFiles,
+    RowsCatalog,
+    drain,
+    messages,
+    publish_batches,
+    queue_named,
+    take,
+)
 
 EAGER = 1 << 60
 """Bytes a second: no compaction waits for the one before it."""
@@ -140,10 +152,10 @@ def test_a_merged_segment_holds_exactly_the_live_messages(disk: Disk) -> None:
         store.abandon()
 
 
-def merging(disk: Disk) -> tuple[Store, Queue]:
+def merging(disk: Disk, files: OsFiles | None = None) -> tuple[Store, Queue]:
     """Segments of which each has one live message of two, checkpointed and ready to be merged."""
     disk.segment_bytes = 1000
-    store = disk.open()
+    store = disk.open(files)
     queue = store.create_queue("q")
     publish_batches(store, queue, [[b"x" * 900, b"%x" % number] for number in range(1, 5)])
     ack_all_but(store, queue, 2, 4, 6, 8)
@@ -401,4 +413,45 @@ def test_compaction_of_compacted_segments(disk: Disk) -> None:
     store.abandon()
     store = disk.open()
     assert drain(store, queue_named(store, "q")) == [b"2", b"6", b"8"]
+    store.abandon()
+
+
+def removed_files_that_are_open(disk: Disk) -> list[str]:
+    found = []
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):
+            path = os.readlink(f"/proc/self/fd/{name}")
+            if path.startswith(disk.directory) and path.endswith("(deleted)"):
+                found.append(path)
+    return found
+
+
+@pytest.mark.parametrize("call", ["append", "commit"])
+def test_a_compaction_that_finds_no_room_leaves_none_taken(
+    disk: Disk, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    files = FailingFiles()
+    files.error = OSError(errno.ENOSPC, "No space left on device")
+    store, _ = merging(disk, files)
+    before = segment_files(disk)
+    with monkeypatch.context() as patch:
+        files.fails = {call}
+        if call == "commit":
+
+            def refuse(*_: object) -> None:
+                raise OSError(errno.ENOSPC, "No space left on device")
+
+            patch.setattr(RowsCatalog, "commit", refuse)
+        for _ in range(5):
+            store._keeper._is_compaction_checked = False
+            compact(store)
+    assert segment_files(disk) == before
+    assert removed_files_that_are_open(disk) == []
+    files.fails = set()
+    store._keeper._is_compaction_checked = False
+    compact(store)
+    assert segment_files(disk) != before
+    store.abandon()
+    store = disk.open()
+    assert queue_named(store, "q").ready_count == 4
     store.abandon()

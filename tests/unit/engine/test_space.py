@@ -1,10 +1,13 @@
 """A full disk: publishers are refused, and everything that makes room goes on."""
 
 import functools
+from collections.abc import Sequence
 
 import pytest
 
 from amqpstore import DiskFullError, Envelope, Message, Options, Queue, Run, Store
+from amqpstore.catalog import Change
+from amqpstore.space import Space
 from amqpstore.worker import InlineWorker
 from tools.drill.memory_catalog import MemoryCatalog
 from tools.drill.memory_files import MemoryFiles
@@ -65,7 +68,7 @@ def test_publishers_are_refused_before_the_disk_is_full(files: MemoryFiles) -> N
     assert batches > 50
     assert files.free_bytes("/store") > 5 * MIB
     with pytest.raises(DiskFullError, match="consume or purge") as caught:
-        store.publish([queue], [Message(ENVELOPE, b"")])
+        publish(store, queue)
     assert caught.value.free_bytes == files.free_bytes("/store")
     assert queue.ready_count == 10 * batches
     store.close()
@@ -78,7 +81,7 @@ def test_a_transaction_that_publishes_is_refused_whole(files: MemoryFiles) -> No
     run = store.take(queue, 1)
     assert isinstance(run, Run)
     transaction = store.transaction()
-    transaction.publish([queue], [Message(ENVELOPE, b"")])
+    transaction.publish([queue], [Message(ENVELOPE, bytes(MIB))])
     transaction.ack(queue, run)
     with pytest.raises(DiskFullError):
         transaction.commit()
@@ -160,4 +163,196 @@ def test_the_reserve_comes_back_with_the_room(files: MemoryFiles) -> None:
     store.housekeep()
     assert len(files.content("/store/reserve")) == OPTIONS.reserve_bytes
     assert not store.is_disk_low
+    store.close()
+
+
+def fill_disk(files: MemoryFiles, left_bytes: int = 0) -> None:
+    """Somebody else writes until no more than that is left."""
+    path = f"/other-{len(files.contents())}"
+    other = files.create(path)
+    other.append([bytes(max(files.free_bytes("/") - left_bytes, 0))])
+    other.close()
+
+
+@pytest.mark.parametrize("how", ["publish", "transaction", "prepare", "prepared"])
+def test_what_is_larger_than_the_room_is_refused_whole(files: MemoryFiles, how: str) -> None:
+    store = open_store(files)
+    queue = store.create_queue("q")
+    bodies = [Message(ENVELOPE, bytes(MIB)) for _ in range(40)]
+    with pytest.raises(DiskFullError, match="bytes free"):
+        if how == "publish":
+            store.publish([queue], bodies)
+        else:
+            transaction = store.transaction()
+            for message in bodies:
+                transaction.publish([queue], [message])
+            if how == "transaction":
+                transaction.commit()
+            elif how == "prepare":
+                transaction.prepare("label")
+            else:
+                files.capacity_bytes = 100 * MIB
+                prepared = transaction.prepare("label")
+                store.sync()
+                files.capacity_bytes = 70 * MIB
+                store.housekeep()
+                prepared.commit(prepared.publishes())
+    store.sync()
+    assert store.failure is None
+    assert queue.ready_count == 0
+    publish(store, queue)
+    store.close()
+    store = open_store(files)
+    assert next(iter(store.queues.values())).ready_count == 10
+    store.close()
+
+
+def test_properties_count_as_well(files: MemoryFiles) -> None:
+    store = open_store(files)
+    queue = store.create_queue("q")
+    envelope = Envelope("", "q", bytes(MIB))
+    with pytest.raises(DiskFullError):
+        store.publish([queue], [Message(envelope, b"") for _ in range(40)])
+    store.close()
+
+
+def test_what_waits_for_its_sync_counts_as_well(files: MemoryFiles) -> None:
+    store = open_store(files)
+    queue = store.create_queue("q")
+    with pytest.raises(DiskFullError):
+        for _ in range(40):
+            store.publish([queue], [Message(ENVELOPE, bytes(MIB))])
+    assert queue.ready_count > 10
+    store.sync()
+    assert files.free_bytes("/store") > 5 * MIB
+    store.close()
+
+
+@pytest.mark.parametrize("left_bytes", [0, 1, 1000])
+def test_a_batch_that_finds_no_room_has_that_of_the_reserve(
+    files: MemoryFiles, monkeypatch: pytest.MonkeyPatch, left_bytes: int
+) -> None:
+    """Others fill the disk between the look at it and the write: it goes on where it ended."""
+    store = open_store(files)
+    store.housekeep()
+    queue = store.create_queue("q")
+    for number in range(6):
+        store.publish([queue], [Message(ENVELOPE, b"%d" % number * 50_000)])
+        if number % 2:
+            with monkeypatch.context() as patch:
+                patch.setattr(Space, "make_room", lambda *_: fill_disk(files, left_bytes))
+                store.sync()
+            assert not files.exists("/store/reserve")
+            for path in [name for name in files.list_directory("/") if name.startswith("other")]:
+                files.remove(f"/{path}")
+            store.housekeep()
+            assert files.exists("/store/reserve")
+    store.abandon()
+    store = open_store(files.power_cut({}, {}))
+    (queue,) = store.queues.values()
+    run = store.take(queue, 10)
+    assert isinstance(run, Run)
+    assert run.count == 6
+    assert store.recovery_report.is_clean
+    store.close()
+
+
+def test_deletes_have_the_reserve_and_declares_have_not(files: MemoryFiles) -> None:
+    store = open_store(files)
+    queues = [store.create_queue({"name": f"q{number}"}) for number in range(50)]
+    publish(store, queues[0])
+    fill_disk(files)
+    with pytest.raises(DiskFullError):
+        store.create_queue({"name": "x" * 1000})
+    assert files.exists("/store/reserve")
+    assert store.failure is None
+    for queue in queues:
+        store.delete_queue(queue)
+    store.sync()
+    store.checkpoint()
+    store.close()
+    store = open_store(files)
+    assert store.queues == {}
+    store.close()
+
+
+def test_restarts_leave_the_reserve_alone(files: MemoryFiles) -> None:
+    store = open_store(files)
+    queue = store.create_queue("q")
+    for _ in range(5):
+        publish(store, queue)
+    store.housekeep()
+    fill_disk(files, left_bytes=1000)
+    store.abandon()
+    for _ in range(3):
+        store = open_store(files)
+        assert files.exists("/store/reserve")
+        store.abandon()
+    store = open_store(files)
+    (queue,) = store.queues.values()
+    while queue.ready_count:
+        run = store.take(queue, 10)
+        assert isinstance(run, Run)
+        store.ack(queue, run)
+        store.sync()
+    store.close()
+
+
+def test_a_checkpoint_that_finds_no_room_for_its_commit_is_made_later(
+    files: MemoryFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = open_store(files)
+    queue = store.create_queue("q")
+    for _ in range(20):
+        publish(store, queue)
+    run = store.take(queue, 25)
+    assert isinstance(run, Run)
+    store.ack(queue, run)
+    store.sync()
+    refused = []
+
+    def refuse(self: MemoryCatalog, changes: Sequence[Change]) -> None:
+        refused.append(changes)
+        raise OSError(28, "No space left on device")
+
+    for _ in range(2):
+        with monkeypatch.context() as patch:
+            patch.setattr(MemoryCatalog, "commit", refuse)
+            with pytest.raises(OSError, match="No space left"):
+                store.checkpoint()
+    assert len(refused) == 4
+    publish(store, queue)
+    store.checkpoint()
+    left = queue.ready_count
+    store.abandon()
+    store = open_store(files)
+    assert store.recovery_report.scanned_bytes < 1000
+    assert [one.ready_count for one in store.queues.values()] == [left]
+    store.close()
+
+
+def test_a_disk_that_cannot_be_asked_takes_no_messages_and_stops_nothing(
+    files: MemoryFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = open_store(files)
+    queue = store.create_queue("q")
+    publish(store, queue)
+
+    free_bytes = MemoryFiles.free_bytes
+
+    def fail(self: MemoryFiles, path: str) -> int:
+        if path == "/store":
+            raise OSError(5, "Input/output error")
+        return free_bytes(self, path)  # the disk's own
+
+    with monkeypatch.context() as patch:
+        patch.setattr(MemoryFiles, "free_bytes", fail)
+        store.housekeep()
+        with pytest.raises(DiskFullError):
+            publish(store, queue)
+        run = store.take(queue, 10, acked=True)
+        assert isinstance(run, Run)
+        store.sync()
+    store.housekeep()
+    publish(store, queue)
     store.close()

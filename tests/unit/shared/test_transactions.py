@@ -173,7 +173,7 @@ def test_a_full_disk_refuses_to_send_and_lets_receive(directory: str) -> None:
         send(shared, "q", b"one", b"two")
     with SharedStore.open(directory, options=OPTIONS._replace(least_free_bytes=1 << 60)) as shared:
         with shared.transaction() as transaction:
-            transaction.receive("q")  # the first sync looks at the disk
+            transaction.receive("q")
         with pytest.raises(DiskFullError), shared.transaction() as transaction:
             transaction.receive("q")
             transaction.send("q", [b"three"])
@@ -181,7 +181,7 @@ def test_a_full_disk_refuses_to_send_and_lets_receive(directory: str) -> None:
             transaction.receive("q")
             transaction.prepare("t")
         assert receive(shared, "q", 9) == [b"two"]
-        assert [one.message.body for one in shared.history("q")] == [b"one"]
+        assert list(shared.history("q")) == []
 
 
 def test_a_message_that_is_not_persistent_is_refused(shared: SharedStore) -> None:
@@ -217,7 +217,7 @@ def test_an_exception_in_the_midst_of_the_engine_stops_the_store(
     def interrupted(*arguments: object, **more: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Store, "place", interrupted)
+    monkeypatch.setattr(Store, "put", interrupted)
     with pytest.raises(KeyboardInterrupt):
         send(shared, "q", b"two")
     with pytest.raises(StoreClosedError, match="interrupted"):

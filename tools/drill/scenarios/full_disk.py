@@ -1,7 +1,8 @@
 """The disk is full: from one write on, once or for good, in the midst of it or at its start.
 
-Or somebody else fills it. Then publishers are refused, and a restart, deliveries and acks go on, as
-the store has kept a reserve for them; and once there is room again, all is there.
+Or somebody else fills it, at any moment, and takes what the store gives up as well. Then publishers
+are refused, and restarts, deliveries, acks, purges and deletes go on, as the store has kept a
+reserve for them; and once there is room again, all is there.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from amqpstore import DiskFullError
 from tools.drill.faulty_files import FaultKind
 from tools.drill.invariants import Fault, faults_at_openings, touched_files
 from tools.drill.ledger import Ledger
+from tools.drill.memory_files import MemoryFiles
 from tools.drill.outside import Outside
 from tools.drill.random_history import play
 from tools.drill.run import Run
@@ -54,13 +56,19 @@ def _fill_by_others(run: Run, rng: random.Random, base: Base) -> None:
     outside.open()
     # Its owner has it look at the disk now and then: here it makes its reserve, if it has none.
     outside.housekeep()
-    other = files.create(_OTHER)
-    other.append([bytes(files.free_bytes("/"))])
-    other.close()
     faults: list[Fault] = []
     did = "others filled the disk"
-    outside.housekeep()
     try:
+        if rng.random() < 0.5:
+            # Behind the last look at it: the store is in the midst of what it does.
+            outside.publish([rng.choice(outside.queue_names)], [rng.randbytes(2000)])
+            outside.begin_sync()
+            _fill(files)
+            outside.finish_sync()
+            did = f"{did} while a batch was written"
+        else:
+            _fill(files)
+        outside.housekeep()
         names = outside.queue_names
         for _ in range(_STEPS):
             outside.publish([rng.choice(names)], [rng.randbytes(rng.randint(0, 2000))])
@@ -68,11 +76,17 @@ def _fill_by_others(run: Run, rng: random.Random, base: Base) -> None:
         faults.append(("I9", "the disk is full, and publishers are not refused"))
     except DiskFullError:
         did = f"{did}, publishers were refused"
+    except Exception as error:  # noqa: BLE001 (whatever it is, it is the finding)
+        faults.append(("I9", f"on a full disk, with a reserve: {error!r}"))
     outside.kill()
     try:
+        for _ in range(rng.randint(1, 3)):
+            outside.open()
+            _serve(outside)
+            outside.kill()
         outside.open()
-        _serve(outside)
-        did = f"{did}, restarted, messages were taken and acked"
+        _empty(outside, rng)
+        did = f"{did}, restarted, messages were taken and acked, queues purged and deleted"
     except Exception as error:  # noqa: BLE001 (whatever it is, it is the finding)
         faults.append(("I9", f"on a full disk, with a reserve: {error!r}"))
     outside.kill()
@@ -92,6 +106,25 @@ def _fill_by_others(run: Run, rng: random.Random, base: Base) -> None:
         run.found(invariant, text, did)
     promised = ledger.promised_count
     run.step(Step(run.round, 1, did, promised, promised, promised, 0, bool(faults)))
+
+
+def _fill(files: MemoryFiles) -> None:
+    """Somebody else writes until there is no room left."""
+    other = files.create(_OTHER)
+    other.append([bytes(files.free_bytes("/"))])
+    other.close()
+
+
+def _empty(outside: Outside, rng: random.Random) -> None:
+    """Purge or delete each queue."""
+    for name in outside.queue_names:
+        if rng.random() < 0.5:
+            outside.purge(name)
+            outside.sync()
+        else:
+            outside.delete_queue(name)
+    outside.checkpoint()
+    outside.housekeep(2)
 
 
 def _serve(outside: Outside) -> None:

@@ -1,0 +1,62 @@
+"""What may be published: checked at the call, as the log would find out only behind it.
+
+There the batch of everybody is encoded, and what cannot be encoded ends the store.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from operator import index
+
+from amqpstore.message import MAX_PROPERTIES_BYTES, Message
+from amqpstore.queue import Placement
+from amqpstore.records import HEADER, OPERATION
+
+MAX_PRIORITY = 255
+MAX_MESSAGE_BYTES = (1 << 32) - 1
+"""The most that a MESSAGE's payload has: exchange, routing key, properties and body."""
+
+_MAX_TIME_MS = (1 << 64) - 1
+
+
+def check_messages(messages: Sequence[Message]) -> None:
+    """Raises: ValueError, where a body is not bytes."""
+    kinds = {message.body.__class__ for message in messages}
+    if kinds != {bytes}:
+        names = ", ".join(sorted(kind.__name__ for kind in kinds)) or "nothing"
+        raise ValueError(f"what is published is messages with bodies of bytes, not {names}")
+
+
+def publish_bytes(
+    placements: Sequence[Placement], messages: Sequence[Message], priority: int, body_bytes: int
+) -> int:
+    """About what a publish takes of the log. Args: body_bytes, of all the messages.
+
+    Raises: ValueError, where the log cannot hold it; TypeError, for a number that is not whole.
+    """
+    if not 0 <= index(priority) <= MAX_PRIORITY:
+        raise ValueError(f"a priority is a whole number from 0 to {MAX_PRIORITY}, not {priority!r}")
+    for _, expires_ms, most in placements:
+        if not 0 <= index(expires_ms) <= _MAX_TIME_MS:
+            raise ValueError(f"a message expires at some ms since 1970, not at {expires_ms!r}")
+        if most is not None and most < 0:
+            raise ValueError(f"a queue takes 0 messages or more, not {most}")
+    if not messages:
+        raise ValueError("what is published is one message at least")
+    # Those that come together are alike, mostly.
+    head_bytes = len(messages[0].envelope.head)
+    count = len(messages)
+    needed = body_bytes + count * (HEADER.size + head_bytes) + len(placements) * OPERATION.size
+    if body_bytes > MAX_MESSAGE_BYTES - MAX_PROPERTIES_BYTES - (1 << 10):
+        _check_sizes(messages)
+    return needed if messages[0].envelope.persistent else 0
+
+
+def _check_sizes(messages: Sequence[Message]) -> None:
+    for message in messages:
+        size = len(message.envelope.head) + len(message.body)
+        if size > MAX_MESSAGE_BYTES:
+            raise ValueError(
+                f"a message has {MAX_MESSAGE_BYTES} bytes at most, with all that belongs to it, "
+                f"and this one {size}"
+            )

@@ -1,0 +1,197 @@
+"""What the log cannot hold is refused at the call, and costs nobody else anything."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from amqpstore import DurabilityError, Envelope, Message, Placement, Queue, SharedStore, Store
+from amqpstore.log import Log
+from amqpstore.message import MAX_PROPERTIES_BYTES
+from amqpstore.records import MAX_COUNT
+from amqpstore.runs import Run
+from amqpstore.worker import InlineWorker
+from tests.unit.engine.stores import ENVELOPE, Disk, drain, messages, queue_named, take
+
+TOO_HIGH = 1 << 64
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Disk:
+    return Disk(str(tmp_path / "store"))
+
+
+class Long(bytes):
+    """As many bytes as it says, in no room."""
+
+    def __len__(self) -> int:
+        return 1 << 32
+
+
+BAD: dict[str, dict[str, Any]] = {
+    "priority above": {"priority": 256},
+    "priority below": {"priority": -1},
+    "priority of no whole number": {"priority": 1.5},
+    "priority of no number": {"priority": "1"},
+    "expiry above": {"expires_ms": TOO_HIGH},
+    "expiry below": {"expires_ms": -1},
+    "expiry of no whole number": {"expires_ms": 1.5},
+}
+
+
+@pytest.mark.parametrize("bad", BAD.values(), ids=BAD)
+@pytest.mark.parametrize("in_transaction", [False, True])
+def test_a_bad_number_is_refused(disk: Disk, bad: dict[str, Any], *, in_transaction: bool) -> None:
+    def publish(store: Store, queue: Queue) -> None:
+        where = store.transaction() if in_transaction else store
+        where.publish([queue], messages(b"bad"), **bad)
+
+    check_refused(disk, publish)
+
+
+BAD_MESSAGES: dict[str, list[Any]] = {
+    "none": [],
+    "text": [Message(ENVELOPE, "text")],  # type: ignore[arg-type]
+    "a view": [Message(ENVELOPE, memoryview(b"abc"))],  # type: ignore[arg-type]
+    "changeable": [Message(ENVELOPE, bytearray(b"abc"))],  # type: ignore[arg-type]
+    "nothing": [Message(ENVELOPE, None)],  # type: ignore[arg-type]
+}
+
+
+@pytest.mark.parametrize("bad", BAD_MESSAGES.values(), ids=BAD_MESSAGES)
+@pytest.mark.parametrize("in_transaction", [False, True])
+def test_a_bad_body_is_refused(disk: Disk, bad: list[Message], *, in_transaction: bool) -> None:
+    def publish(store: Store, queue: Queue) -> None:
+        where = store.transaction() if in_transaction else store
+        where.publish([queue], bad)
+
+    check_refused(disk, publish)
+
+
+def test_a_body_that_no_record_holds_is_refused(disk: Disk) -> None:
+    def place(store: Store, queue: Queue) -> None:
+        store.place([Placement(queue)], [Message(ENVELOPE, Long(b""))])
+
+    check_refused(disk, place)
+
+
+def test_a_negative_number_of_messages_is_refused(disk: Disk) -> None:
+    def place(store: Store, queue: Queue) -> None:
+        store.place([Placement(queue, 0, -1)], messages(b"bad"))
+
+    check_refused(disk, place)
+
+
+def check_refused(disk: Disk, publish: Callable[[Store, Queue], None]) -> None:
+    store = disk.open()
+    queue, other = store.create_queue("q"), store.create_queue("other")
+    told: list[str] = []
+    store.publish([other], messages(b"somebody else's"))
+    store.when_durable(lambda: told.append("somebody else's"))
+    with pytest.raises((ValueError, TypeError)):
+        publish(store, queue)
+    assert queue.ready_count == 0
+    store.sync()
+    store.publish([other], messages(b"later"))
+    store.sync()
+    assert told == ["somebody else's"]
+    store.abandon()
+    store = disk.open()
+    assert drain(store, queue_named(store, "other")) == [b"somebody else's", b"later"]
+    assert queue_named(store, "q").ready_count == 0
+    store.abandon()
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [("x" * 256, "", b""), ("", "é" * 128, b""), ("", "", bytes(MAX_PROPERTIES_BYTES + 1))],
+    ids=["exchange", "routing key", "properties"],
+)
+def test_an_envelope_that_no_record_holds_is_refused(parts: tuple[str, str, bytes]) -> None:
+    with pytest.raises(ValueError, match="at most"):
+        Envelope(*parts)
+
+
+def test_a_name_that_nothing_could_be_sent_to_is_refused(tmp_path: Path) -> None:
+    with SharedStore.open(str(tmp_path / "shared")) as shared:
+        with pytest.raises(ValueError, match="255 bytes"):
+            shared.declare("é" * 128)
+        assert shared.queues() == []
+
+
+def test_a_label_that_cannot_be_kept_leaves_a_transaction_as_it_was(tmp_path: Path) -> None:
+    store = Store.open(str(tmp_path / "store"), worker=InlineWorker())
+    queue = store.create_queue("q")
+    store.publish([queue], messages(b"a"))
+    store.sync()
+    run = take(store, queue)
+    transaction = store.transaction()
+    transaction.ack(queue, run)
+    transaction.publish([queue], messages(b"b"))
+    with pytest.raises(TypeError):
+        transaction.prepare({"label": object()})
+    assert transaction.rollback() == [(queue, run)]
+    store.sync()
+    assert store.prepared == {}
+    store.abandon()
+
+
+def test_who_takes_nothing_gets_nothing(disk: Disk) -> None:
+    store = disk.open()
+    queue = store.create_queue("q")
+    store.publish([queue], messages(b"a"))
+    for limit in (0, -1):
+        assert store.take(queue, limit) is None
+        assert store.withdraw(queue, limit) is None
+    store.sync()
+    assert queue.ready_count == 1
+    store.abandon()
+
+
+def test_deliveries_are_counted_as_far_as_four_bytes_go(disk: Disk) -> None:
+    disk.options = disk.options._replace(checkpoint_messages=1)
+    store = disk.open()
+    queue = store.create_queue("q")
+    store.publish([queue], messages(b"a"))
+    store.sync()
+    for before in (MAX_COUNT - 2, MAX_COUNT + 5, 1 << 64):
+        run = take(store, queue)
+        run.delivery_count = before
+        store.requeue(queue, run)
+        run = take(store, queue)
+        store.redeliver(queue, run)
+        store.requeue(queue, run)
+        store.sync()
+        store.checkpoint()
+    store.abandon()
+    store = disk.open()
+    run = take(store, queue_named(store, "q"))
+    assert isinstance(run, Run)
+    assert run.delivery_count == MAX_COUNT
+    store.abandon()
+
+
+def test_a_batch_that_cannot_be_encoded_ends_the_store(
+    disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is not left out: what others were promised is in it."""
+    store = disk.open()
+    queue = store.create_queue("q")
+    told: list[str] = []
+    store.publish([queue], messages(b"a"))
+    store.when_durable(lambda: told.append("a"))
+
+    def fail(*_: object) -> None:
+        raise MemoryError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Log, "_encode", fail)
+        with pytest.raises(DurabilityError, match="MemoryError"):
+            store.sync()
+    assert store.failure is not None
+    store.close()
+    assert told == []
+    store = disk.open()
+    assert drain(store, queue_named(store, "q")) == []
+    store.abandon()

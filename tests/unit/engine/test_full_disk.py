@@ -1,0 +1,187 @@
+"""A real disk that others fill, a tmpfs: whatever makes room goes on, and a restart as well."""
+
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from amqpstore import DiskFullError, Options, Queue, Run, Store
+from amqpstore.worker import InlineWorker
+from tests.unit.engine.stores import messages
+
+MIB = 1 << 20
+OPTIONS = Options(
+    segment_bytes=MIB // 2,
+    checkpoint_bytes=MIB,
+    compaction_bytes_s=1 << 40,
+    least_free_bytes=4 * MIB,
+    reserve_bytes=2 * MIB,
+)
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[str]:
+    """A small disk of its own. Who may not mount one has the same on a disk in memory."""
+    path = str(tmp_path / "disk")
+    os.mkdir(path)
+    options = ["-t", "tmpfs", "-o", "size=24m", "tmpfs"]
+    mounted = subprocess.run(["mount", *options, path], capture_output=True, check=False)
+    if mounted.returncode:
+        pytest.skip(f"nothing can be mounted here: {mounted.stderr.decode().strip()}")
+    yield path
+    subprocess.run(["umount", "-l", path], check=True)
+
+
+class Others:
+    """Who fills the disk."""
+
+    def __init__(self, disk: str) -> None:
+        self._path = os.path.join(disk, "other")
+
+    def fill(self, left_bytes: int = 0) -> None:
+        """Take all that is left, but so much."""
+        with open(self._path, "ab", buffering=0) as file:
+            for size in (MIB, 4096, 1):
+                try:
+                    while file.write(bytes(size)) == size:
+                        pass
+                except OSError:
+                    continue
+            file.truncate(file.tell() - left_bytes)
+
+    def leave(self) -> None:
+        os.remove(self._path)
+
+
+def open_store(disk: str) -> Store:
+    return Store.open(os.path.join(disk, "store"), options=OPTIONS, worker=InlineWorker())
+
+
+def has_reserve(store: Store) -> bool:
+    return os.path.exists(os.path.join(store.directory, "reserve"))
+
+
+def consume(store: Store, queue: Queue, count: int) -> None:
+    """Take and ack messages, ten at a time, each time durably."""
+    for _ in range(count // 10):
+        run = store.take(queue, 10)
+        assert isinstance(run, Run), run
+        store.ack(queue, run)
+        store.sync()
+
+
+def queues_of(store: Store) -> list[Queue]:
+    return list(store.queues.values())
+
+
+def filled(disk: str, queues: int = 1) -> tuple[Store, list[Queue]]:
+    """A store with 400 messages in its first queue, and its reserve."""
+    store = open_store(disk)
+    made = [store.create_queue({"name": f"q{n}", "note": "x" * 300}) for n in range(queues)]
+    for _ in range(40):
+        store.publish(made[:1], messages(*[bytes(1000)] * 10))
+        store.sync()
+    store.checkpoint()
+    store.housekeep()
+    assert has_reserve(store)
+    return store, made
+
+
+def test_a_transaction_that_is_larger_than_the_room_is_refused(disk: str) -> None:
+    store, (queue,) = filled(disk)
+    transaction = store.transaction()
+    for _ in range(30):
+        transaction.publish([queue], messages(bytes(MIB)))
+    with pytest.raises(DiskFullError):
+        transaction.commit()
+    store.sync()
+    store.abandon()
+    store = open_store(disk)
+    assert [one.ready_count for one in queues_of(store)] == [400]
+    store.close()
+
+
+@pytest.mark.parametrize("left_bytes", [0, 4096, 3 * 4096, 7 * 4096])
+def test_queues_are_deleted_on_a_full_disk(disk: str, left_bytes: int) -> None:
+    store, queues = filled(disk, 300)
+    Others(disk).fill(left_bytes)
+    for queue in queues[1:]:
+        store.delete_queue(queue)
+    store.purge(queues[0])
+    store.sync()
+    store.checkpoint()
+    for _ in range(4):
+        store.housekeep()
+    store.close()
+    store = open_store(disk)
+    assert [one.ready_count for one in queues_of(store)] == [0]
+    store.close()
+
+
+def test_declares_are_refused_on_a_full_disk_and_stop_nothing(disk: str) -> None:
+    store, queues = filled(disk)
+    Others(disk).fill()
+    with pytest.raises(DiskFullError):
+        for _ in range(3000):
+            store.create_queue({"note": "x" * 300})
+    assert has_reserve(store)
+    assert store.failure is None
+    consume(store, queues[0], 400)
+    store.close()
+
+
+@pytest.mark.parametrize("restarts", [1, 5])
+def test_restarts_on_a_full_disk_serve_and_ack(disk: str, restarts: int) -> None:
+    store, _ = filled(disk)
+    others = Others(disk)
+    others.fill()
+    store.abandon()
+    for number in range(restarts):
+        store = open_store(disk)
+        # Whatever the last one gave up, others have it by now.
+        if number + 1 < restarts:
+            others.fill()
+            store.abandon()
+    (queue,) = queues_of(store)
+    assert queue.ready_count == 400
+    consume(store, queue, 400)
+    others.leave()
+    store.housekeep()
+    assert has_reserve(store)
+    store.publish([queue], messages(b"after"))
+    store.sync()
+    store.close()
+    store = open_store(disk)
+    assert [one.ready_count for one in queues_of(store)] == [1]
+    store.close()
+
+
+@pytest.mark.parametrize("moment", range(12))
+def test_others_may_fill_the_disk_at_any_moment(disk: str, moment: int) -> None:
+    """Publishers are refused or not; all that was promised is there, and nothing else ends."""
+    store, (queue,) = filled(disk)
+    others = Others(disk)
+    expected = 400
+    for step in range(12):
+        if step == moment:
+            others.fill()
+        try:
+            store.publish([queue], messages(*[bytes(1000)] * 10))
+            store.sync()
+            expected += 10
+        except DiskFullError:
+            assert step >= moment
+        consume(store, queue, 20)
+        expected -= 20
+        if step % 3 == 0:
+            store.checkpoint()
+            store.housekeep()
+        if step % 4 == 3:
+            store.abandon()
+            store = open_store(disk)
+            (queue,) = queues_of(store)
+        assert queue.ready_count == expected
+        assert store.failure is None
+    store.close()
