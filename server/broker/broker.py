@@ -16,6 +16,9 @@ from server.broker.vhost import VirtualHost
 
 DEFAULT_VHOST = "/"
 
+_MAX_MOVES = 100
+"""Transactions of one turn that move messages between queues."""
+
 
 class Defined(NamedTuple):
     """Definitions: virtual hosts, by user and virtual host what a user may do there, and by
@@ -95,9 +98,16 @@ class Broker:
 
     def pump(self) -> None:
         """Have every queue that something happened to hand out what it can."""
-        touched = list(self.core.touched)
-        self.core.touched.clear()
-        for queue in touched:
+        core = self.core
+        touched = list(core.touched)
+        core.touched.clear()
+        core.moves = 0
+        for place, queue in enumerate(touched):
+            if core.moves >= _MAX_MOVES:
+                # A chain of queues must not be worked through while everybody else waits. Those
+                # that are left come first in the next turn.
+                core.touched = {**dict.fromkeys(touched[place:]), **core.touched}
+                return
             queue.pump()
 
     # What an operator defines; durable on return.

@@ -40,6 +40,8 @@ class Core:
     dates: Timers = field(default_factory=Timers)
     touched: dict[Queue, None] = field(default_factory=dict)
     moved: Counter[int] = field(default_factory=Counter)
+    moves: int = 0
+    """Transactions that moved messages from a queue to others in this turn."""
     flush: Callable[[], None] = field(init=False)
 
     def __post_init__(self) -> None:

@@ -161,6 +161,7 @@ def move(
 
     Returns False where the disk is full. `taken` is in its queue again then, and where `add` fails.
     """
+    core.moves += 1
     transaction = Transaction(core)
     try:
         add(transaction)

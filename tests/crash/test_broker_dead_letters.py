@@ -7,6 +7,7 @@ routed when its delay is over however often the power goes in between (P4).
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 
 import pytest
@@ -462,10 +463,14 @@ def slices_end_at_once(patch: pytest.MonkeyPatch) -> None:
 def deleted_at_once(patch: pytest.MonkeyPatch) -> None:
     """Before what left it is durable elsewhere."""
 
-    def delete(self: VirtualHost, queue: Queue, changes: Sequence[Change]) -> None:
-        self.core.store.delete_queue(*queue.levels, changes=changes)
+    remove = VirtualHost._remove
 
-    patch.setattr(VirtualHost, "_delete_levels", delete)
+    def at_once(self: VirtualHost, queues: Sequence[Queue], changes: Sequence[Change]) -> None:
+        moved, self.core.moved = self.core.moved, Counter()
+        remove(self, queues, changes)
+        self.core.moved = moved
+
+    patch.setattr(VirtualHost, "_remove", at_once)
 
 
 def history_is_sent_and_gone(patch: pytest.MonkeyPatch) -> None:
