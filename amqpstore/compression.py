@@ -15,6 +15,12 @@ _LEAST_WITH_DICTIONARY = 32
 _SMALL_BODY_BYTES = 4 << 10
 """Above, a body has enough to itself, and a dictionary hardly helps."""
 
+MAX_BODY_BYTES = 1 << 30
+"""Of a body that is compressed: a few bytes of zstd can say that they are any number of zeros."""
+
+_MEASURED_AT_ONCE_BYTES = 16 << 20
+_MEASURED_PIECE_BYTES = 1 << 20
+
 
 class Compressor:
     """Compresses for one thread.
@@ -37,7 +43,7 @@ class Compressor:
 
     def compress(self, body: bytes) -> bytes | None:
         """The compressed body; None where it is not worth it."""
-        if len(body) < self._least_bytes:
+        if not self._least_bytes <= len(body) <= MAX_BODY_BYTES:
             return None
         compressed = self._zstd.compress(body)
         return compressed if len(compressed) < _WORTH_IT * len(body) else None
@@ -54,14 +60,34 @@ class Decompressor:
         self._zstd: dict[int, zstandard.ZstdDecompressor] = {}
 
     def decompress(self, compressed: bytes) -> bytes:
-        """The body. Raises: ValueError, when it is none, or its dictionary is not there."""
+        """The body. Raises: ValueError, when it is none, is too large, or its dictionary is not
+        there."""
+        size = body_size(compressed)
         try:
-            number = zstandard.get_frame_parameters(compressed).dict_id
-            return self._of(number).decompress(compressed, allow_extra_data=False)
+            return self._of(compressed).decompress(compressed, allow_extra_data=False)
         except zstandard.ZstdError as error:
             raise ValueError(f"the body cannot be decompressed: {error}") from None
+        except MemoryError:
+            raise ValueError(f"the body's {size} bytes do not fit in memory") from None
 
-    def _of(self, number: int) -> zstandard.ZstdDecompressor:
+    def measure(self, compressed: bytes) -> int:
+        """How large the body is, whose bytes are all looked at. Raises: as `decompress`."""
+        size = body_size(compressed)
+        if size <= _MEASURED_AT_ONCE_BYTES:
+            return len(self.decompress(compressed))
+        found = 0
+        try:
+            with self._of(compressed).stream_reader(compressed) as reader:
+                while piece := reader.read(_MEASURED_PIECE_BYTES):
+                    found += len(piece)
+        except zstandard.ZstdError as error:
+            raise ValueError(f"the body cannot be decompressed: {error}") from None
+        if found != size:
+            raise ValueError(f"the body has {found} bytes, and is said to have {size}")
+        return found
+
+    def _of(self, compressed: bytes) -> zstandard.ZstdDecompressor:
+        number = zstandard.get_frame_parameters(compressed).dict_id
         if number not in self._zstd:
             if number and number not in self._dictionaries:
                 raise ValueError(f"the body was compressed with dictionary {number}, which is lost")
@@ -71,11 +97,14 @@ class Decompressor:
 
 
 def body_size(compressed: bytes) -> int:
-    """How large the body is that was compressed. Raises: ValueError."""
+    """How large the body is said to be that was compressed. Raises: ValueError."""
     try:
-        return zstandard.frame_content_size(compressed)
+        size = zstandard.frame_content_size(compressed)
     except zstandard.ZstdError as error:
         raise ValueError(f"no compressed body: {error}") from None
+    if not 0 <= size <= MAX_BODY_BYTES:
+        raise ValueError(f"the body is said to have {size} bytes: {MAX_BODY_BYTES} are the most")
+    return size
 
 
 def train(bodies: Sequence[bytes]) -> tuple[int, bytes] | None:
@@ -100,9 +129,11 @@ def compress_columns(columns: bytes) -> bytes:
     return zstandard.ZstdCompressor(level=1, write_checksum=False).compress(columns)
 
 
-def decompress_columns(frame: bytes) -> bytes:
-    """The columns. Raises: ValueError, when it is no such frame."""
+def decompress_columns(frame: bytes, size: int) -> bytes:
+    """The columns, which have `size` bytes. Raises: ValueError, when it is no such frame."""
     try:
+        if (found := zstandard.frame_content_size(frame)) != size:
+            raise ValueError(f"its columns have {found} bytes, and {size} were written")
         return zstandard.ZstdDecompressor().decompress(frame, allow_extra_data=False)
     except zstandard.ZstdError as error:
         raise ValueError(f"no compressed columns: {error}") from None

@@ -21,6 +21,7 @@ from typing import Protocol
 
 # Linux takes at most 1024 buffers (IOV_MAX) in one call.
 _BUFFERS_A_CALL = 1024
+_LARGE_READ_BYTES = 1 << 20
 
 
 _SPARE_DESCRIPTORS = 8
@@ -169,6 +170,16 @@ class OsFile:
         os.fdatasync(self._descriptor)
 
     def read(self, offset: int, size: int) -> bytes:
+        if size > _LARGE_READ_BYTES:
+            # Room for what is asked is taken at once, and a size may be what a damaged row says.
+            size = min(size, max(self.size() - offset, 0))
+        try:
+            return self._read(offset, size)
+        except MemoryError:
+            text = f"{size} bytes of it do not fit in memory"
+            raise OSError(errno.ENOMEM, text, self.path) from None
+
+    def _read(self, offset: int, size: int) -> bytes:
         first = os.pread(self._descriptor, size, offset)
         if len(first) == size or not first:
             return first

@@ -16,7 +16,7 @@ from array import array
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
-from operator import sub
+from operator import ge, sub
 from typing import Any, NamedTuple
 
 from amqpstore.compression import compress_columns, decompress_columns
@@ -39,6 +39,9 @@ COLUMNS = "QQIQIBB"
 """sequence, message id, size, expiry, delivery count, priority, flags: a column each, in order.
 
 Of sequences and ids the differences are kept: mostly they are all one, and then take no room."""
+
+
+_ENTRY_BYTES = sum(array(code).itemsize for code in COLUMNS)
 
 
 class Entries(NamedTuple):
@@ -136,18 +139,23 @@ def encode_block(queue_id: int, number: int, entries: Entries, seed: int) -> byt
 
 def decode_block(payload: bytes) -> tuple[int, Entries]:
     """Queue id and entries. Raises: ValueError, when the lengths in it do not fit it."""
+    if len(payload) < BLOCK.size:
+        raise ValueError(f"{len(payload)} bytes are not a block of entries")
     queue_id, count = BLOCK.unpack_from(payload)
-    content = decompress_columns(payload[BLOCK.size :])
+    if not 0 < count <= ENTRIES_A_FILE:
+        raise ValueError(f"{count} entries are none, or more than a file has")
+    content = decompress_columns(payload[BLOCK.size :], count * _ENTRY_BYTES)
     offset = 0
     columns = []
     for code in COLUMNS:
         size = count * array(code).itemsize
         columns.append(_from_bytes(code, content[offset : offset + size], count))
         offset += size
-    if offset != len(content):
-        raise ValueError(f"{len(content)} bytes hold no columns of {count} entries")
     sequences, ids, *others = columns
-    return queue_id, Entries(_sums(sequences), _sums(ids), *others)
+    try:
+        return queue_id, Entries(_sums(sequences), _sums(ids), *others)
+    except OverflowError:
+        raise ValueError("its sequences or ids are larger than any number") from None
 
 
 class IndexReader:
@@ -177,8 +185,11 @@ class IndexReader:
                 raise DamageError(path, found.offset, found.reason)
             try:
                 of_queue, block = decode_block(content[found.payload_offset : found.end])
-            except (ValueError, struct.error) as error:
+            except ValueError as error:
                 raise DamageError(path, found.offset, str(error)) from None
+            if len(entries.ids) + len(block.ids) > state.entries:
+                reason = f"it has more entries than the {state.entries} that were written"
+                raise DamageError(path, found.offset, reason)
             if found.kind != Kind.INDEX or of_queue != queue_id:
                 raise DamageError(path, found.offset, f"it is no index of queue {queue_id}")
             entries.extend(block)
@@ -188,6 +199,8 @@ class IndexReader:
         if (entries.sequences[0], entries.sequences[-1] + 1) != (state.first, state.end):
             reason = f"its entries are not from {state.first} to before {state.end}"
             raise DamageError(path, 0, reason)
+        if not (ascends(entries.sequences) and ascends(entries.ids)):
+            raise DamageError(path, 0, "its entries do not ascend")
         return entries
 
 
@@ -269,6 +282,16 @@ def _is_one_run(entries: Entries, start: int, stop: int) -> bool:
 def contiguous(numbers: Sequence[int], start: int, stop: int) -> bool:
     """Whether ascending numbers have no gap from place `start` to before `stop`."""
     return numbers[stop - 1] - numbers[start] == stop - 1 - start
+
+
+def ascends(column: array[int]) -> bool:
+    """Whether each number is higher than the one before; mostly by one."""
+    if not column:
+        return True
+    first, last = column[0], column[-1]
+    if last - first == len(column) - 1 and column == array("Q", range(first, last + 1)):
+        return True
+    return not any(map(ge, column, column[1:]))
 
 
 def _differences(column: array[int]) -> array[int]:

@@ -17,6 +17,7 @@ is nobody's until it is decided.
 from __future__ import annotations
 
 import logging
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -97,10 +98,10 @@ class Prepared:
         if lost := self._hidden.quarantined.count + self._hidden.unreadable_count:
             raise UndecidableError(self.label, f"{lost} of its messages cannot be read")
         publishes = []
+        sequences = sorted(found)
         for first, length, priority, placements in self._groups:
-            messages = [
-                found[sequence] for sequence in range(first, first + length) if sequence in found
-            ]
+            start, stop = (bisect_left(sequences, one) for one in (first, first + length))
+            messages = [found[sequence] for sequence in sequences[start:stop]]
             placed = [
                 Placement(queue, expires_ms, most)
                 for queue_id, expires_ms, most in placements

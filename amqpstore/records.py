@@ -43,6 +43,15 @@ MAX_COUNT = (1 << 32) - 1
 COMPRESSED = 1
 """The flag of a MESSAGE whose body is a zstd frame."""
 
+LEAST_MESSAGE_BYTES = 38
+"""Of a MESSAGE record: its header, and the lengths of what is empty."""
+
+_MAX_NUMBER = (1 << 63) - 1
+_MAX_DELIVERIES = (1 << 32) - 1
+_MOST_VAIN_PASSES = 8
+_MOST_DECOMPRESSED_BYTES = 1 << 20
+"""Of bodies that are read at a time; one may have more."""
+
 
 class Kind(enum.IntEnum):
     """What a record is."""
@@ -234,16 +243,53 @@ def logical_bytes(content: bytes, record: Record) -> int:
     return size
 
 
-def decode_transaction(payload: bytes) -> tuple[int, list[Operation]]:
-    """Time in ms and operations, from a sound payload. Raises: ValueError on a wrong length."""
+def decode_transaction(payload: bytes, end: int) -> tuple[int, list[Operation]]:
+    """Time in ms and operations, from a sound payload.
+
+    Args: end, of its record in the segment. Raises: ValueError, on a wrong length, or when it
+    enqueues more messages than there is room for in front of it.
+    """
     if len(payload) < COMMIT_TIME.size or (len(payload) - COMMIT_TIME.size) % OPERATION.size:
         raise ValueError(f"{len(payload)} bytes hold no whole number of operations")
     (time_ms,) = COMMIT_TIME.unpack_from(payload)
-    operations = OPERATION.iter_unpack(memoryview(payload)[COMMIT_TIME.size :])
-    return time_ms, [
+    unpacked = OPERATION.iter_unpack(memoryview(payload)[COMMIT_TIME.size :])
+    operations = [
         Operation(kind, count, queue_id, first_sequence, first_id, detail, priority)
-        for kind, priority, count, queue_id, first_sequence, first_id, detail in operations
+        for kind, priority, count, queue_id, first_sequence, first_id, detail in unpacked
     ]
+    first_id, stop = enqueued_ids(operations)
+    if stop - first_id > end // LEAST_MESSAGE_BYTES:
+        raise ValueError(f"it enqueues {stop - first_id} messages, which cannot be before {end}")
+    return time_ms, operations
+
+
+def enqueued_ids(operations: Iterable[Operation]) -> tuple[int, int]:
+    """The range of the ids that a batch puts in queues; 0 and 0 where there are none."""
+    first_id = stop = 0
+    for one in operations:
+        if one.kind == OperationKind.ENQUEUE:
+            first_id = min(first_id or one.first_id, one.first_id)
+            stop = max(stop, one.first_id + one.message_count)
+    return first_id, stop
+
+
+def malformed(operation: Operation) -> str:
+    """Why an operation is none that a store writes; empty where it is one."""
+    kind, count, queue_id, first, first_id, detail, priority = operation
+    if kind not in _OPERATION_KINDS:
+        return f"there is no operation of kind {kind}"
+    if not (count and queue_id and first):
+        return f"an operation of {count} messages, queue {queue_id}, sequence {first}"
+    is_enqueue = kind == OperationKind.ENQUEUE
+    if is_enqueue != bool(first_id) or (priority and not is_enqueue):
+        return f"an operation of kind {kind} has first id {first_id} and priority {priority}"
+    if detail and kind in (OperationKind.ACK, OperationKind.PURGE):
+        return f"an operation of kind {kind} has detail {detail}"
+    if detail > _MAX_DELIVERIES and kind == OperationKind.DELIVERED:
+        return f"an operation of kind {kind} has detail {detail}"
+    if max(queue_id, first + count, first_id + count) > _MAX_NUMBER:
+        return f"an operation of queue {queue_id}, sequence {first}, first id {first_id}"
+    return ""
 
 
 def read_messages(
@@ -261,6 +307,7 @@ def read_messages(
     """
     messages: list[Message] = []
     offset = 0
+    decompressed_bytes = 0
     size = len(content)
     unpack = HEADER.unpack_from
     head = b""
@@ -298,7 +345,12 @@ def read_messages(
                 messages.append(message)
                 envelope = message.envelope
                 head = envelope.head
+                if flags:
+                    decompressed_bytes += len(message.body)
             wanted += 1
+            if decompressed_bytes > _MOST_DECOMPRESSED_BYTES:
+                # A few bytes of zstd may be many of a body: the others are read when they are due.
+                return messages, end, None
         offset = end
     return messages, offset, None
 
@@ -319,6 +371,7 @@ def scan(
     """
     offset = start
     size = len(content)
+    search = Search()
     last = dict.fromkeys(_KINDS, 0) | dict(last_numbers or {})
     while offset < size:
         found = record_at(content, offset, segment, seed)
@@ -331,7 +384,7 @@ def scan(
             found = Gap(offset, found.end, f"number {found.number} does not ascend")
         end = found.end
         if end == offset:
-            end = _next_record(content, offset + 1, segment, seed)
+            end = search.next_record(content, offset + 1, segment, seed)
         yield Gap(offset, end, found.reason)
         offset = end
 
@@ -364,10 +417,30 @@ def record_at(content: bytes, offset: int, segment: int, seed: int) -> Record | 
 _KINDS = frozenset(int(kind) for kind in Kind)
 
 
-def _next_record(content: bytes, offset: int, segment: int, seed: int) -> int:
-    """Offset of the next sound record, or the end of the content."""
-    while (offset := content.find(MAGIC, offset)) != -1:
-        if isinstance(record_at(content, offset, segment, seed), Record):
-            return offset
-        offset += 1
-    return len(content)
+_OPERATION_KINDS = frozenset(int(kind) for kind in OperationKind)
+
+
+class Search:
+    """Looks for sound records byte by byte, throughout one file.
+
+    A header that is sound can say that all that follows is its payload, and only the payload's
+    checksum tells that it is not. Whoever can write sound headers could nest them, and the search
+    would take the square of the file's size. So behind many bytes that were looked at in vain, such
+    a header is taken at its word: what it says is its payload is one gap.
+    """
+
+    def __init__(self) -> None:
+        self._vain_bytes = 0
+
+    def next_record(self, content: bytes, offset: int, segment: int, seed: int) -> int:
+        """Offset of the next sound record, or the end of the content."""
+        while (offset := content.find(MAGIC, offset)) != -1:
+            found = record_at(content, offset, segment, seed)
+            if isinstance(found, Record):
+                return offset
+            if found.end > offset:
+                self._vain_bytes += found.end - offset
+                if self._vain_bytes > _MOST_VAIN_PASSES * len(content):
+                    return offset
+            offset += 1
+        return len(content)

@@ -24,8 +24,8 @@ what precedes that end can only be damaged. Recovering twice gives the same as o
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_right
-from collections.abc import Iterator
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
 
@@ -49,6 +49,7 @@ from amqpstore.ledger import Ledger, QueueLedger, enqueued
 from amqpstore.log import READ_VERSIONS, START, Position, Settled
 from amqpstore.queue import PagedFile, Queue
 from amqpstore.records import (
+    LEAST_MESSAGE_BYTES,
     SEGMENT_PAYLOAD,
     Gap,
     Kind,
@@ -56,11 +57,17 @@ from amqpstore.records import (
     OperationKind,
     Record,
     decode_transaction,
+    enqueued_ids,
     logical_bytes,
+    malformed,
     record_at,
     scan,
 )
 from amqpstore.segments import Segment, read_around
+
+_FEW_MESSAGES = 65_536
+_MOST_NAMED = 1000
+"""Missing segments of the log that are named one by one."""
 
 _MAX_SEGMENT_BYTES = 1 << 32
 """More than a segment has whose size is not noted anywhere."""
@@ -141,12 +148,11 @@ class _Batch:
         """Whether the TRANSACTION is there, and each message that it enqueues."""
         if not self.lsn:
             return False
-        present = {record.number for record in self.messages}
+        present = [record.number for record in self.messages]
         return all(
-            operation.first_id + place in present
+            _has_run(present, operation.first_id, operation.message_count)
             for operation in self.operations
             if operation.kind == OperationKind.ENQUEUE
-            for place in range(operation.message_count)
         )
 
 
@@ -265,7 +271,26 @@ class _Recovery:
                 queue.next_sequence = head["next_sequence"]
                 queue.restore_index(of_queue)
         accounts = [Account.of_row(row) for row in self._rows.values()]
-        return Ledger(Accounts(accounts), queues, self._reader)
+        return Ledger(Accounts(list(filter(self._has_room, accounts))), queues, self._reader)
+
+    def _has_room(self, account: Account) -> bool:
+        """Whether a segment can have the messages that its row says it has.
+
+        One that cannot is not counted, as a number is kept for each of them.
+        """
+        count = account.end_id - account.first_id
+        if account.ids is not None or account.references is not None or count <= _FEW_MESSAGES:
+            return True
+        path = segment_path(self._directory, account.number)
+        size = 0
+        if self._files.exists(path):
+            file = self._files.open(path)
+            size = file.size()
+            file.close()
+        if count <= size:
+            return True
+        self._damage(path, Gap(0, 0, f"{count} messages are said to be in its {size} bytes"))
+        return False
 
     def _list_files(self) -> None:
         """Segments of the log to be read, those that are only kept, and what is left over."""
@@ -283,18 +308,12 @@ class _Recovery:
             if number not in rows and not max(start, 1) <= number < FIRST_COMPACTED
         ]
         self._numbers = {*numbers, *self._moved_numbers()}
-        last = max([start, *self._log_numbers, *self._ends])
-        expected = {*range(max(start, 1), last + 1), *rows} if last else rows
-        missing = sorted(expected - set(numbers))
-        for number in missing:
-            self._damage(segment_path(self._directory, number), Gap(0, 0, "the file is missing"))
-            if start <= number < FIRST_COMPACTED:
-                self._unknown_bytes += self._size_of_unknown(number)
+        is_missing = self._name_missing(rows, set(numbers))
         for number in sorted(rows - set(self._log_numbers)):
             self._out.segments.append(self._sealed(number))
         self._out.deleted = sorted(self._out.ledger.queues.keys() - self._queues.keys())
         left_index, misses_index = self._list_index_files()
-        if missing or misses_index:
+        if is_missing or misses_index:
             # The catalog may be an old one, and then these have what it knows under other names.
             return
         self._out.quarantined = [number for number in left if number in self._quarantine]
@@ -329,6 +348,39 @@ class _Recovery:
             else:
                 left.append(f"{index}/{name}")
         return left, bool(states)
+
+    def _name_missing(self, rows: set[int], there: set[int]) -> bool:
+        """Say which segments should be there and are not: of the log, or with a row.
+
+        Returns whether any is.
+        """
+        start = max(self._start.segment, 1)
+        noted = [number for number in self._ends if number < FIRST_COMPACTED]
+        last = max([self._start.segment, *self._log_numbers, *noted])
+        following = start
+        gaps = []
+        for number in [*self._log_numbers, last + 1]:
+            gaps.append(range(following, number))
+            following = number + 1
+        for gap in gaps:
+            self._name_gap(gap)
+        of_log = range(start, last + 1)
+        others = sorted(number for number in rows - there if number not in of_log)
+        for number in others:
+            self._damage(segment_path(self._directory, number), Gap(0, 0, "the file is missing"))
+        return bool(others) or any(gaps)
+
+    def _name_gap(self, missing: range) -> None:
+        """These segments of the log are missing. A number in a row may be any, and so they many."""
+        named = missing[:_MOST_NAMED]
+        for number in named:
+            self._damage(segment_path(self._directory, number), Gap(0, 0, "the file is missing"))
+            self._unknown_bytes += self._size_of_unknown(number)
+        if others := len(missing) - len(named):
+            reason = f"the file is missing, and so are {others - 1} behind it"
+            path = segment_path(self._directory, missing[_MOST_NAMED])
+            self._damage(path, Gap(0, 0, reason))
+            self._unknown_bytes += others * _MAX_SEGMENT_BYTES
 
     def _read_postponed(self) -> None:
         """Read index files of which something was acked while they could not be read: until they
@@ -456,15 +508,8 @@ class _Recovery:
 
     def _ids_of(self, batch: _Batch) -> tuple[int, int]:
         """The first id of a batch's messages, and how many there are."""
-        spans = [
-            (operation.first_id, operation.first_id + operation.message_count)
-            for operation in batch.operations
-            if operation.kind == OperationKind.ENQUEUE
-        ]
-        if not spans:
-            return self._next_message_id, 0
-        first_id = min(first for first, _ in spans)
-        return first_id, max(end for _, end in spans) - first_id
+        first_id, stop = enqueued_ids(batch.operations)
+        return (first_id, stop - first_id) if stop else (self._next_message_id, 0)
 
     def _apply_to(self, queue: Queue, operation: Operation) -> None:
         """Do to a queue what the log says was done. What is in an index file needs to be in memory
@@ -513,17 +558,24 @@ class _Recovery:
         for queue in self._queues.values():
             for run in queue.ready:
                 # What the checkpoint knew is looked at when its turn comes.
-                for place in range(max(self._start.message_id - run.first_id, 0), run.count):
-                    if not self._is_present(run.first_id + place):
-                        lost.append((queue.id, run.first_sequence + place, run.first_id + place))
+                first = max(self._start.message_id, run.first_id)
+                sequence = run.first_sequence - run.first_id
+                for message_id in self._absent(first, run.first_id + run.count):
+                    lost.append((queue.id, sequence + message_id, message_id))
         for queue_id, sequence, _ in lost:
             queue = self._queues[queue_id]
             for run in queue.ready.remove(sequence, 1):
                 queue.quarantined.insert(run)
 
-    def _is_present(self, message_id: int) -> bool:
-        place = bisect_right(self._present, message_id, key=itemgetter(0)) - 1
-        return place >= 0 and message_id < self._present[place][1]
+    def _absent(self, first: int, end: int) -> Iterator[int]:
+        """The ids from `first` to before `end` whose record was not found."""
+        place = max(bisect_right(self._present, first, key=itemgetter(0)) - 1, 0)
+        while first < end:
+            # Mostly all are in the first one.
+            known = self._present[place] if place < len(self._present) else (end, end)
+            yield from range(first, min(known[0], end))
+            first = max(first, known[1])
+            place += 1
 
     def _to_quarantine(self) -> list[Change]:
         """Rows of the log's segments in which something is damaged: they are not to be removed."""
@@ -547,6 +599,7 @@ def _batches(scanned: Iterator[Record | Gap], content: bytes, start: int) -> Ite
     """What was scanned from `start` on, cut behind each TRANSACTION and where the records' batch
     changes."""
     batch = _Batch(start)
+    claimed = 0
     for found in scanned:
         if isinstance(found, Gap):
             batch.gaps.append(found)
@@ -562,10 +615,12 @@ def _batches(scanned: Iterator[Record | Gap], content: bytes, start: int) -> Ite
             batch.messages.append(found)
         elif found.kind == Kind.TRANSACTION:
             try:
-                _, batch.operations = decode_transaction(content[found.payload_offset : found.end])
+                batch.operations = _operations(content, found, claimed)
             except ValueError as error:
                 batch.gaps.append(Gap(found.offset, found.end, str(error)))
                 continue
+            first_id, stop = enqueued_ids(batch.operations)
+            claimed += stop - first_id
             batch.lsn = found.number
             batch.end = found.end
             yield batch
@@ -573,6 +628,29 @@ def _batches(scanned: Iterator[Record | Gap], content: bytes, start: int) -> Ite
     if batch.start < len(content):
         batch.end = len(content)
         yield batch
+
+
+def _operations(content: bytes, found: Record, claimed: int) -> list[Operation]:
+    """Those of a TRANSACTION. Args: claimed, how many messages those before it enqueue.
+
+    Raises: ValueError, when one is none that a store writes. What is counted for each message is
+    so in proportion to the file, whatever is claimed in it.
+    """
+    _, operations = decode_transaction(content[found.payload_offset : found.end], found.end)
+    for operation in operations:
+        if reason := malformed(operation):
+            raise ValueError(reason)
+    first_id, stop = enqueued_ids(operations)
+    if claimed + stop - first_id > found.end // LEAST_MESSAGE_BYTES:
+        raise ValueError(f"with it {claimed + stop - first_id} messages are enqueued")
+    return operations
+
+
+def _has_run(numbers: Sequence[int], first: int, count: int) -> bool:
+    """Whether ascending numbers have `count` contiguous ones, from `first` on."""
+    place = bisect_left(numbers, first)
+    last = place + count - 1
+    return last < len(numbers) and numbers[place] == first and numbers[last] == first + count - 1
 
 
 def whole_end(content: bytes, number: int, seed: int, start: int = 0) -> int:

@@ -196,7 +196,7 @@ def check_layouts(text: str) -> None:
     frame = payload[BLOCK.size :]
     sizes = {"n": len(payload)}
     check_layout(text, "INDEX payload", BLOCK, payload, INDEX_FIELDS | {"columns": frame}, sizes)
-    content = decompress_columns(frame)
+    content = decompress_columns(frame, 2 * 34)
     check_layout(text, "INDEX columns", struct.Struct(">"), content, COLUMN_FIELDS, {"c": 2})
     columns = [one.cells["size"] for one in document.table(text, "INDEX columns")]
     widths = [array(code).itemsize for code in COLUMNS]

@@ -506,8 +506,7 @@ def measure_of(rows: Rows | None) -> Callable[[bytes], int]:
     if rows is None:
         return body_size
     dictionaries = {int(key): row for key, row in rows["dictionaries"].items()}
-    decompressor = Decompressor(dictionaries)
-    return lambda compressed: len(decompressor.decompress(compressed))
+    return Decompressor(dictionaries).measure
 
 
 def queue_name(definition: object) -> str:

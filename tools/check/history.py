@@ -13,14 +13,12 @@ from operator import itemgetter
 from typing import NamedTuple
 
 from amqpstore.log import START, Position
-from amqpstore.records import Operation, OperationKind
+from amqpstore.records import Operation, OperationKind, malformed
 from amqpstore.shapes import Rows
 from tools.check.catalog import FILE
 from tools.check.findings import Findings
 from tools.check.scanning import Batch
 from tools.check.segments import Segment
-
-_KINDS = frozenset(int(kind) for kind in OperationKind)
 
 
 @dataclass
@@ -248,20 +246,6 @@ def check_position(rows: Rows, segments: dict[int, Segment], findings: Findings)
     if offset not in boundaries and not segment.in_gap(offset):
         text = f"the position, offset {offset} of segment {segment.number}, is in a batch's middle"
         findings.add("position-wrong", FILE, text)
-
-
-def malformed(operation: Operation) -> str:
-    kind, count, queue_id, first, first_id, detail, priority = operation
-    if kind not in _KINDS:
-        return f"there is no operation of kind {kind}"
-    if not (count and queue_id and first):
-        return f"an operation of {count} messages, queue {queue_id}, sequence {first}"
-    is_enqueue = kind == OperationKind.ENQUEUE
-    if is_enqueue != bool(first_id) or (priority and not is_enqueue):
-        return f"an operation of kind {kind} has first id {first_id} and priority {priority}"
-    if detail and kind in (OperationKind.ACK, OperationKind.PURGE):
-        return f"an operation of kind {kind} has detail {detail}"
-    return ""
 
 
 def _side(is_behind: bool) -> str:

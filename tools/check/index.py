@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-import struct
 from array import array
 from collections.abc import Iterator, Sequence
-from operator import ge
 from typing import Any, NamedTuple
 
 from amqpstore.filenames import INDEX, index_key
 from amqpstore.files import Files
-from amqpstore.index import Bits, Entries, IndexState, decode_block, no_entries
+from amqpstore.index import (
+    ENTRIES_A_FILE,
+    MAX_FILE_BYTES,
+    Bits,
+    Entries,
+    IndexState,
+    ascends,
+    decode_block,
+    no_entries,
+)
 from amqpstore.records import Gap, Kind, Record, scan
 from amqpstore.shapes import Rows
 from tools.check.findings import Findings
@@ -94,7 +101,8 @@ class IndexChecker:
             findings.add("index-missing", name, text, queue_id=queue_id, messages=live)
             return None
         try:
-            size = file.size if state.end_bytes < 0 else min(file.size, state.end_bytes)
+            committed = MAX_FILE_BYTES if state.end_bytes < 0 else state.end_bytes
+            size = min(file.size, committed)
             content = file.read(0, size)
         finally:
             file.close()
@@ -127,7 +135,7 @@ class IndexChecker:
                 )
                 is_whole = False
         for column in (entries.sequences, entries.ids):
-            if not _ascends(column):
+            if not ascends(column):
                 text = "its entries do not ascend"
                 self._findings.add("index-order", name, text, 0, queue_id=queue_id)
                 return None
@@ -141,12 +149,14 @@ class IndexChecker:
             return f"a record of kind {found.kind} is in an index file"
         try:
             of_queue, block = decode_block(content[found.payload_offset : found.end])
-        except (ValueError, struct.error, OverflowError) as error:
+        except ValueError as error:
             return str(error)
         if of_queue != queue_id:
             return f"it is of queue {of_queue}"
         if not block.sequences or block.sequences[0] != found.number:
             return f"its first sequence is not {found.number}"
+        if len(entries.ids) + len(block.ids) > ENTRIES_A_FILE:
+            return f"it has more than {ENTRIES_A_FILE} entries"
         if block.flags.count(0) != len(block.flags):
             return "entries have unknown flags"
         entries.extend(block)
@@ -184,15 +194,6 @@ class IndexChecker:
 def in_order(rows: Rows) -> list[tuple[str, Any]]:
     """Keys and rows of index files, by queue and sequence."""
     return sorted(rows["index"].items(), key=lambda item: (item[0][:20], item[1]["first"]))
-
-
-def _ascends(column: array[int]) -> bool:
-    if not column:
-        return True
-    first, last = column[0], column[-1]
-    if last - first == len(column) - 1 and column == array("Q", range(first, last + 1)):
-        return True
-    return not any(map(ge, column, column[1:]))
 
 
 def _live(queue_id: int, state: IndexState, entries: Entries) -> Iterator[Live]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 
 from amqpstore.files import Files
@@ -23,12 +24,15 @@ class StoreFile:
         self.size = self._file.size()
 
     def read(self, offset: int, size: int) -> bytes:
-        """`size` bytes from `offset`, fewer only at the end of the file."""
+        """`size` bytes from `offset`, fewer only at the end of the file.
+
+        Raises: OSError, where they do not fit in memory.
+        """
         try:
             return self._file.read(offset, size)
-        except OSError:
-            # Some of it may be readable.
-            pass
+        except OSError as error:
+            if error.errno == errno.ENOMEM:
+                raise  # So much would not fit in memory page by page either.
         end = min(offset + size, self.size)
         pages = (
             self._page(start, min(_PAGE_BYTES, end - start))

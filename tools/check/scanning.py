@@ -233,7 +233,7 @@ class Scanner(RecordScanner):
         batch = self._batch
         batch.lsn, batch.transaction = record.number, record.offset
         try:
-            _, batch.operations = decode_transaction(payload)
+            _, batch.operations = decode_transaction(payload, record.end)
         except ValueError as error:
             batch.malformed = str(error)
 

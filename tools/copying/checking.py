@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import struct
 from collections.abc import Iterator
 from typing import Any
 
@@ -52,7 +51,7 @@ class Checker:
             size = found.end - found.offset
             try:
                 queue_id, block = decode_block(content[found.payload_offset : found.end])
-            except (ValueError, struct.error) as error:
+            except ValueError as error:
                 gaps.append(Damaged(part.path, found.offset, size, str(error)))
                 continue
             if found.kind != Kind.INDEX or queue_id != part.queue_id:

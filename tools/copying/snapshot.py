@@ -37,6 +37,7 @@ from amqpstore.filenames import (
     QUARANTINE,
     SEGMENTS,
     index_path,
+    repair_number,
     segment_number,
     segment_path,
 )
@@ -168,6 +169,8 @@ class Source:
                 Part(path, number, is_sealed=False, size=end, end=end, queue_id=queue_id)
             )
         for file_name in ReadOnlyFiles().list_directory(f"{self.directory}/{QUARANTINE}"):
+            if repair_number(file_name):
+                continue  # What a repair replaced is no part of the store.
             snapshot.parts.append(Part(f"{QUARANTINE}/{file_name}", is_optional=True))
         return snapshot
 

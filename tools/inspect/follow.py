@@ -169,7 +169,7 @@ class _Log:
     ) -> TransactionImage | Facts:
         payload = file.read(record.payload_offset, record.end - record.payload_offset)
         try:
-            time_ms, operations = decode_transaction(payload)
+            time_ms, operations = decode_transaction(payload, record.end)
         except ValueError as error:
             return self._gap(Gap(record.offset, record.end, str(error)))
         return TransactionImage(segment, record, batch_offset, count, time_ms, operations)

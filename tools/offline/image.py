@@ -322,7 +322,7 @@ class StoreImage:
                 count += 1
             elif found.kind == Kind.TRANSACTION:
                 try:
-                    time_ms, operations = decode_transaction(payload)
+                    time_ms, operations = decode_transaction(payload, found.end)
                 except ValueError:
                     continue
                 yield TransactionImage(segment, found, batch_offset, count, time_ms, operations)

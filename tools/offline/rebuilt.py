@@ -21,7 +21,7 @@ from amqpstore.checkpoint import POSITION
 from amqpstore.descriptors import Descriptors
 from amqpstore.index import Bits, Entries, IndexState, contiguous, no_entries
 from amqpstore.log import Position
-from amqpstore.records import Gap, Kind, OperationKind, Record, decode_transaction
+from amqpstore.records import Gap, Kind, OperationKind, Record, decode_transaction, malformed
 from amqpstore.segments import Segment
 from tools.offline.segments import IndexImage, SegmentImage
 
@@ -93,11 +93,11 @@ def _read_enqueues(segment: SegmentImage, enqueued: dict[int, Spans]) -> None:
         if not isinstance(found, Record) or found.kind != Kind.TRANSACTION:
             continue
         try:
-            _, operations = decode_transaction(payload)
+            _, operations = decode_transaction(payload, found.end)
         except ValueError:
             continue
         for operation in operations:
-            if operation.kind == OperationKind.ENQUEUE:
+            if operation.kind == OperationKind.ENQUEUE and not malformed(operation):
                 end = operation.first_sequence + operation.message_count
                 enqueued.setdefault(operation.queue_id, Spans()).add(operation.first_sequence, end)
 

@@ -11,7 +11,7 @@ import struct
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 
-from amqpstore.records import HEADER, MAGIC, Gap, Kind, Record, record_at
+from amqpstore.records import HEADER, MAGIC, Gap, Kind, Record, Search, record_at
 
 LEADS = struct.Struct(">QQIIII")
 """As `records.HEADER`, with all before the number as one integer."""
@@ -44,6 +44,7 @@ class RecordScanner(ABC):
         # What its records say of the batch that they are of: -1 where none did yet.
         self._tag = -1
         self._last = dict.fromkeys(map(int, Kind), 0)
+        self._search = Search()
         # What is in memory of the file: `_content` from `_base` on.
         self._content = b""
         self._base = start
@@ -148,7 +149,10 @@ class RecordScanner(ABC):
             if self._base + len(self._content) < self._end:
                 self._content = self._read(offset, self._end - offset)
                 self._base = offset
-            end = self._base + self._next_record(offset - self._base + 1)
+            place = offset - self._base + 1
+            end = self._base + self._search.next_record(
+                self._content, place, self._segment, self._seed
+            )
         else:
             end = self._base + gap.end
         gaps = self.gaps
@@ -157,12 +161,3 @@ class RecordScanner(ABC):
         else:
             gaps.append(Gap(offset, end, gap.reason))
         return end
-
-    def _next_record(self, offset: int) -> int:
-        """Where in what is in memory the next sound record starts, or its end."""
-        content = self._content
-        while (offset := content.find(MAGIC, offset)) != -1:
-            if isinstance(record_at(content, offset, self._segment, self._seed), Record):
-                return offset
-            offset += 1
-        return len(content)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import enum
-import struct
 import uuid
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
@@ -13,7 +12,7 @@ from typing import NamedTuple
 from amqpstore.accounts import Account
 from amqpstore.filenames import FIRST_COMPACTED
 from amqpstore.files import Files
-from amqpstore.index import Entries, IndexState, decode_block
+from amqpstore.index import ENTRIES_A_FILE, Entries, IndexState, decode_block
 from amqpstore.records import SEGMENT_PAYLOAD, Gap, Kind, Record
 from tools.offline.reading import read_around, scan_file
 
@@ -165,6 +164,7 @@ class IndexImage:
         if self.size is None:
             return
         size = self.size if size is None else min(size, self.size)
+        count = 0
         file = self.files.open(self.path)
         try:
             for found in scan_file(file, size, self.number, self.seed):
@@ -177,9 +177,13 @@ class IndexImage:
                     continue
                 try:
                     queue_id, entries = decode_block(payload)
-                except (ValueError, struct.error, IndexError, OverflowError) as error:
+                except ValueError as error:
                     yield Gap(found.offset, found.end, str(error))
                     continue
+                count += len(entries.ids)
+                if count > ENTRIES_A_FILE:
+                    yield Gap(found.offset, size, f"it has more than {ENTRIES_A_FILE} entries")
+                    return
                 yield found, queue_id, entries
         finally:
             file.close()

@@ -14,11 +14,10 @@ from amqpstore.definitions import COPIED, DefinitionsCopy, read_copy
 from amqpstore.errors import DamageError, FormatVersionError
 from amqpstore.filenames import FIRST_COMPACTED, INDEX, SEGMENTS, index_key, segment_number
 from amqpstore.log import FORMAT_VERSION, READ_VERSIONS
-from amqpstore.records import SEGMENT_PAYLOAD, Gap, OperationKind, checksum_seed
+from amqpstore.records import SEGMENT_PAYLOAD, Gap, OperationKind, checksum_seed, malformed
 from amqpstore.shapes import Rows
 from tools.check.check import Checked, Tell
 from tools.check.findings import Findings
-from tools.check.history import malformed
 from tools.check.reading import StoreFile
 from tools.check.scanning import Batch, Ids, Scanned, Scanner
 from tools.check.segments import segment_name
@@ -139,11 +138,7 @@ def gather(directory: str, checked: Checked, tell: Tell) -> Facts:
         copy = None
     facts = Facts(directory, checked, store_id, {}, _index_images(directory, store_id), copy)
     dictionaries = {int(key): row for key, row in facts.table("dictionaries").items()}
-    decompressor = Decompressor(dictionaries)
-
-    def measure(compressed: bytes) -> int:
-        return len(decompressor.decompress(compressed))
-
+    measure = Decompressor(dictionaries).measure
     names = ReadOnlyFiles().list_directory(os.path.join(directory, SEGMENTS))
     numbers = sorted(number for name in names if (number := segment_number(name)))
     ends = facts.rows["ends"] if facts.rows is not None else {}

@@ -24,10 +24,9 @@ from typing import Any, NamedTuple
 from amqpstore.index import Bits, Entries, IndexState, live_runs, no_entries
 from amqpstore.ledger import enqueued
 from amqpstore.log import START, Position
-from amqpstore.records import Gap, Operation, OperationKind
+from amqpstore.records import Gap, Operation, OperationKind, malformed
 from amqpstore.runs import ReadyList, Run
 from tools.check.check import queue_name
-from tools.check.history import malformed
 from tools.offline.segments import IndexImage
 from tools.repair.evidence import Accounted
 from tools.repair.facts import Facts, LogBatch

@@ -169,7 +169,7 @@ class Scanner(RecordScanner):
         batch.lsn = record.number
         batch.offset, batch.end = record.offset, record.end
         try:
-            batch.time_ms, batch.operations = decode_transaction(payload)
+            batch.time_ms, batch.operations = decode_transaction(payload, record.end)
         except ValueError as error:
             self.gaps.append(Gap(record.offset, record.end, str(error)))
             batch.lsn = 0

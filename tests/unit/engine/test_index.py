@@ -79,7 +79,7 @@ def test_a_block_of_another_length_than_its_count_says_is_refused(change: int) -
 def test_a_block_of_fewer_columns_than_its_count_says_is_refused() -> None:
     payload = payload_of(encode_block(QUEUE, NUMBER, entries(1, 4), SEED))
     other = BLOCK.pack(QUEUE, 5) + payload[BLOCK.size :]
-    with pytest.raises(ValueError, match="entries"):
+    with pytest.raises(ValueError, match="columns"):
         decode_block(other)
 
 

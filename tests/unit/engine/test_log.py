@@ -72,7 +72,7 @@ def operations(directory: Path, number: int = 1) -> list[list[Operation]]:
     """The operations of each TRANSACTION of a segment."""
     content = Path(segment_path(str(directory), number)).read_bytes()
     return [
-        decode_transaction(content[record.payload_offset : record.end])[1]
+        decode_transaction(content[record.payload_offset : record.end], 1 << 30)[1]
         for record in records(directory, number)
         if record.kind == Kind.TRANSACTION
     ]

@@ -87,7 +87,10 @@ def test_a_transaction_is_read_back_as_it_was_written(
     found = record_at(content, 0, SEGMENT, SEED)
     assert isinstance(found, Record)
     assert (found.kind, found.number) == (Kind.TRANSACTION, 3)
-    assert decode_transaction(content[found.payload_offset : found.end]) == (time_ms, written)
+    assert decode_transaction(content[found.payload_offset : found.end], 1 << 80) == (
+        time_ms,
+        written,
+    )
 
 
 def test_messages_that_say_the_same_share_an_envelope() -> None:
@@ -198,7 +201,7 @@ def test_a_routing_key_that_is_not_utf_8_is_refused() -> None:
 @pytest.mark.parametrize("size", [0, 7, 9, 39, 41])
 def test_a_transaction_of_no_whole_number_of_operations_is_refused(size: int) -> None:
     with pytest.raises(ValueError):
-        decode_transaction(bytes(size))
+        decode_transaction(bytes(size), 1 << 30)
 
 
 @pytest.mark.parametrize("text", ["x" * 256, "ü" * 128])

@@ -276,7 +276,7 @@ def acked_in(directory: str, seed: int) -> dict[int, Ranges]:
         for one in scan(content, number, seed):
             if isinstance(one, Gap) or one.kind != Kind.TRANSACTION:
                 continue
-            for operation in decode_transaction(content[one.payload_offset : one.end])[1]:
+            for operation in decode_transaction(content[one.payload_offset : one.end], one.end)[1]:
                 if operation.kind in (OperationKind.ACK, OperationKind.PURGE):
                     first = operation.first_sequence
                     end = first + operation.message_count
