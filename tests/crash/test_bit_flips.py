@@ -1,27 +1,30 @@
-"""One bit of a segment or an index file comes back flipped: it is named, it costs no more than its
-record (its index file, while that cannot be read), and nothing wrong is ever served."""
+"""One bit comes back flipped. In a segment or an index file it is named, it costs no more than its
+record (its index file, while that cannot be read), and nothing wrong is ever served. In a row of
+the catalog it is named, and the store does not open."""
 
 import functools
 import random
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import pytest
 
 from amqpstore import MessageDamagedError, Options, Queue, Run, Store, marker
-from amqpstore.filenames import FIRST_COMPACTED, INDEX, index_key, segment_number
+from amqpstore.errors import CatalogDamageError
+from amqpstore.filenames import CATALOG, FIRST_COMPACTED, INDEX, index_key, segment_number
 from amqpstore.files import Files
 from amqpstore.records import Gap, Kind, Record, scan
 from amqpstore.worker import InlineWorker
 from tests.crash.histories import DIRECTORY, OPTIONS, open_store, outside_of
 from tools.drill.faulty_files import RottenFiles
-from tools.drill.memory_catalog import MemoryCatalog
+from tools.drill.memory_catalog import MemoryCatalog, put_rows, stored_rows
 from tools.drill.memory_files import MemoryFiles
 from tools.drill.observation import Observation, ObservedQueue, Seen, observe
 from tools.drill.outside import Outside
 
 SEGMENTS = f"{DIRECTORY}/segments"
+CATALOG_PATH = f"{DIRECTORY}/{CATALOG}"
 
 
 NO_CHECKPOINTS = OPTIONS._replace(checkpoint_bytes=1 << 60, checkpoint_messages=1 << 60)
@@ -303,3 +306,42 @@ def test_rot_that_comes_after_opening_is_named_when_it_is_read() -> None:
             assert len(bodies) == len(before) - len(damaged)
             assert not Counter(bodies) - Counter(before)
         store.abandon()
+
+
+# Whatever the catalog says wrongly would be wrong of all that is found by it.
+
+
+def rotten_rows(files: MemoryFiles) -> Iterator[tuple[str, bytes, bytes]]:
+    """Every row of a catalog, as it is stored, with one bit of key or value flipped: table, the
+    key as it was, and both parts in one."""
+    rng = random.Random("rows")
+    for table, rows in stored_rows(files, CATALOG_PATH).items():
+        for key, stored in rows.items():
+            for part in (range(len(key)), range(len(key), len(key) + len(stored))):
+                content = bytearray(key + stored)
+                for place in {part[0], part[-1], *rng.sample(part, min(2, len(part)))}:
+                    content[place] ^= 1 << rng.randrange(8)
+                    yield table, key, bytes(content)
+                    content[:] = key + stored
+
+
+@pytest.mark.parametrize("kept", [logged_store, checkpointed_store])
+def test_a_bit_of_every_row_of_the_catalog(kept: Callable[[], Kept]) -> None:
+    whole = kept().files
+    tables = set()
+    for table, key, content in rotten_rows(whole):
+        files = whole.fork()
+        rows = stored_rows(files, CATALOG_PATH)
+        others = {name: row for name, row in rows[table].items() if name != key}
+        rotten = {**others, content[: len(key)]: content[len(key) :]}
+        put_rows(files, CATALOG_PATH, {**rows, table: rotten})
+        before = files.fork()
+        with pytest.raises(CatalogDamageError, match=r"its checksum|it has no checksum") as raised:
+            open_on(files, files)
+        assert raised.value.table == table
+        assert raised.value.key == content[: len(key)].decode("utf-8", "backslashreplace")
+        assert stored_rows(files, CATALOG_PATH) == stored_rows(before, CATALOG_PATH)
+        tables.add(table)
+    assert {"store", "queues", "ends"} <= tables
+    if kept is checkpointed_store:
+        assert {"heads", "index", "segments", "marks"} <= tables

@@ -278,3 +278,9 @@ def _flip(path: str, offset: int) -> None:
         byte = file.read(1)[0]
         file.seek(offset)
         file.write(bytes([byte ^ 1]))
+
+
+def test_what_a_repair_keeps_is_not_copied(path: Paths, store: str) -> None:
+    os.makedirs(store + "/quarantine/repair-0000000001/old")
+    copy_store(store, path("copy"), Options())
+    assert not os.path.exists(path("copy") + "/quarantine")

@@ -111,6 +111,13 @@ def test_a_payload_that_is_served_unchecked_is_seen(
     assert "I2" in {one.invariant for one in drill("bit-flips", tmp_path).findings}
 
 
+def test_bits_of_the_catalog_are_flipped_too(tmp_path: Path) -> None:
+    account = drill("bit-flips", tmp_path)
+    of_catalog = [step for step in account.timeline if "catalog/data.mdb" in step.did]
+    assert len(of_catalog) > 3
+    assert account.did["refusals to open"] > 0
+
+
 def changed(directory: str) -> Examined:
     """What a store that serves anything would give: of a damaged copy another digest."""
     found = examine_here(directory)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from amqpstore.accounts import Account, Accounts, references_of
 from amqpstore.records import Operation, OperationKind
+from amqpstore.shapes import misshapen
 
 SEGMENT = 5
 
@@ -175,3 +176,17 @@ def test_one_account_in_the_place_of_neighbours() -> None:
     assert accounts.changed == {found[0], merged, found[3]}
     accounts.replace([found[0]], None)
     assert [account.number for account in accounts] == [2**31, 4]
+
+
+def test_ids_with_gaps_of_one_queue_each_are_counted_by_their_places() -> None:
+    """As a repair leaves a segment that it wrote anew: no table of references yet."""
+    account = Account(1 << 31, 3)
+    account.ids = array("Q", [3, 7, 20])
+    account.end_id = 21
+    account.count = account.live_count = 3
+    account.total_bytes = account.live_bytes = 300
+    account.end_bytes = 400
+    account.release([7], [100])
+    assert list(account.live()) == [(3, 1), (20, 1)]
+    assert (account.live_count, account.live_bytes) == (2, 200)
+    assert misshapen("segments", f"{1 << 31:010}", account.row()) == ""

@@ -1,15 +1,22 @@
-"""One bit of a segment or an index file is flipped: it is named, and costs only its record."""
+"""One bit is flipped: of a segment or an index file it is named, and costs only its record; of the
+catalog it is named, and the store does not open, or nothing is other than it was."""
 
 from __future__ import annotations
 
 import os
 
+from amqpstore.filenames import CATALOG
 from tools.drill.copying import own_bytes
 from tools.drill.damaged import Damaged, Hit
 from tools.drill.examiner import Examiner
 from tools.drill.run import Run
+from tools.offline.instant import FILE_NAME
 
-ABOUT = "flip one bit of a segment or an index file, anywhere, and take all messages"
+ABOUT = "flip one bit of a segment, an index file or the catalog, and take all messages"
+
+_CATALOG = f"{CATALOG}/{FILE_NAME}"
+_OF_CATALOG = 0.25
+"""Of all rounds."""
 
 
 def run(run: Run) -> None:
@@ -23,6 +30,13 @@ def run(run: Run) -> None:
         sizes = [os.path.getsize(damaged.path(name)) for name in names]
         for rng in run.rounds():
             damaged.fresh()
+            if rng.random() < _OF_CATALOG:
+                path = damaged.path(_CATALOG)
+                offset, bit = rng.randrange(os.path.getsize(path)), rng.randrange(8)
+                flip(path, offset, bit)
+                did = f"bit {bit} of byte {offset} of {_CATALOG} flipped"
+                damaged.settle(Hit(did, _CATALOG, may_refuse=True))
+                continue
             # Half of the flips by size, half of them in any file, so that small ones get theirs.
             weights = sizes if rng.random() < 0.5 else [min(size, 1) for size in sizes]
             name = rng.choices(names, weights)[0]
