@@ -255,14 +255,14 @@ def forgotten_without_acks(patch: pytest.MonkeyPatch) -> None:
 def deleted_apart(patch: pytest.MonkeyPatch) -> None:
     """The history is deleted once its queue is."""
 
-    def delete_levels(
-        self: VirtualHost, queue: Queue, changes: Sequence[Change], *others: amqpstore.Queue
-    ) -> None:
-        self.core.store.delete_queue(*queue.levels, changes=changes)
-        for other in others:
-            self.core.store.delete_queue(other)
+    removed = VirtualHost._remove
 
-    patch.setattr(VirtualHost, "_delete_levels", delete_levels)
+    def remove(self: VirtualHost, queues: Sequence[Queue], changes: Sequence[Change]) -> None:
+        removed(self, queues[:1], changes)
+        for other in queues[1:]:
+            removed(self, [other], [])
+
+    patch.setattr(VirtualHost, "_remove", remove)
 
 
 HISTORY_BUGS: dict[Bug, str] = {

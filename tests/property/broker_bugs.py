@@ -200,7 +200,7 @@ def exclusive_queues_outlive_their_connection(patch: Patch) -> None:
 
 
 def a_freed_window_wakes_nobody(patch: Patch) -> None:
-    patch.setattr(Channel, "resume", lambda self: None)
+    patch.setattr(Channel, "_touch_queues", lambda self: None)
 
 
 def a_moved_message_comes_when_it_wants(patch: Patch) -> None:
