@@ -92,6 +92,7 @@ class StoreAgainstPlainLists(RuleBasedStateMachine):
         self.bodies = 0
         self.promised: list[str] = []
         self.clock = SimulatedClock(1_700_000_000_000)
+        self.opened = 0
         self.store = self._open()
 
     def teardown(self) -> None:
@@ -99,7 +100,8 @@ class StoreAgainstPlainLists(RuleBasedStateMachine):
         shutil.rmtree(self.directory)
 
     def _open(self) -> Store:
-        worker = LateWorker("property")
+        self.opened += 1
+        worker = LateWorker(f"property {self.opened}")
         return Store.open(self.directory, options=OPTIONS, worker=worker, clock=self.clock)
 
     def _model(self, place: int) -> Model:
@@ -275,6 +277,11 @@ class StoreAgainstPlainLists(RuleBasedStateMachine):
     @rule(place=places)
     def leave_few(self, place: int) -> None:
         """Fill some segments and index files, and ack most of what is in them: both are merged."""
+        self.fill_and_leave_few(place)
+        self.checkpoint(times=3)
+
+    def fill_and_leave_few(self, place: int) -> None:
+        """What is to be merged is left to the next checkpoint."""
         model = self._model(place)
         at = list(self.models.values()).index(model)
         for _ in range(8):
@@ -295,7 +302,6 @@ class StoreAgainstPlainLists(RuleBasedStateMachine):
             self.store.requeue(model.queue, run)
             model.ready.append(stored)
         self.sync()
-        self.checkpoint(times=3)
 
     @precondition(lambda self: self.models)
     @rule(place=places, lazy=st.booleans())
@@ -306,6 +312,13 @@ class StoreAgainstPlainLists(RuleBasedStateMachine):
     @rule(place=places)
     def read_index(self, place: int) -> None:
         self.store.read_index(self._model(place).queue)
+
+    @precondition(lambda self: self.models)
+    @rule(place=places)
+    def look_at_all(self, place: int) -> None:
+        model = self._model(place)
+        bodies = [one.body for part in self.store.browse(model.queue) for one in part]
+        assert bodies == [stored.body for stored in model.ready]
 
     # Damage, which costs the message that it is in and no other.
 
