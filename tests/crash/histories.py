@@ -141,10 +141,11 @@ def _last_of_all(outside: Outside) -> None:
 def _little_is_left(outside: Outside) -> None:
     """Of several segments and index files, so that they are merged and removed."""
     outside.create_queue("slow")
+    outside.create_queue("archive")
     outside.set_lazy("audit", True)
     for size in (1100, 1300, 1200):
         outside.publish(["audit"], [bytes(size), b"fast"] * 2)
-        outside.publish(["slow"], [b"waits for long"])
+        outside.publish(["slow", "archive"], [b"waits for long, in two queues"])
         outside.sync()
     outside.checkpoint()
     outside.delete_queue("orders")

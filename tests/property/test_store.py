@@ -323,13 +323,31 @@ class StoreAgainstPlainLists(RuleBasedStateMachine):
     # Damage, which costs the message that it is in and no other.
 
     def _on_disk(self) -> list[Model]:
-        """Queues whose next message is in its segment only."""
+        """Queues whose next message is in its segment only, and in no other queue: that one would
+        be told that it is damaged for as long as the store is open."""
         found = []
         for model in self.models.values():
             self.store.read_index(model.queue)
             if model.ready and model.queue.ready.first.messages is None:
                 found.append(model)
-        return [one for one in found if one.queue.ready.first.first_id < FIRST_TRANSIENT]
+        ids = [model.queue.ready.first.first_id for model in found]
+        return [
+            model
+            for model, message_id in zip(found, ids, strict=True)
+            if message_id < FIRST_TRANSIENT and self._count_of(message_id) == 1
+        ]
+
+    def _count_of(self, message_id: int) -> int:
+        """How many queues have a message."""
+        runs = [
+            run
+            for model in self.models.values()
+            for run in [
+                *model.queue.ready,
+                *(run for run, _ in [*model.taken, *model.withdrawn]),
+            ]
+        ]
+        return sum(run.first_id <= message_id < run.first_id + run.count for run in runs)
 
     @rule(place=places, bit=st.integers(0, 7))
     def read_while_damaged(self, place: int, bit: int) -> None:
