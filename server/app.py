@@ -235,8 +235,6 @@ class App:
                     _log.error("cannot accept", extra={"reason": str(error)})
                     await trio.sleep(_ACCEPT_AGAIN_S)
                     continue
-                client.setblocking(False)
-                client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 self._admit(client, clients)
                 # However many come at once: the others have their turn.
                 await trio.lowlevel.checkpoint()
@@ -244,6 +242,8 @@ class App:
     def _admit(self, client: socket.socket, clients: trio.Nursery) -> None:
         """Have a client served, or refuse it."""
         try:
+            client.setblocking(False)
+            client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             connection = SocketConnection(
                 client,
                 self.broker,
@@ -256,6 +256,10 @@ class App:
             )
         except OSError:
             client.close()  # it was gone before it was served
+            return
+        except Exception:  # noqa: BLE001
+            _log.exception("client not served")
+            client.close()
             return
         visitor = self._doors.enter(connection.host, connection.turn_away, trio.current_time())
         if visitor is None:

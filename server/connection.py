@@ -6,6 +6,8 @@ import contextlib
 import ipaddress
 import logging
 import socket
+from collections.abc import Callable
+from functools import partial
 
 import trio
 
@@ -13,6 +15,7 @@ from server.amqp.connection import Connection, Limits
 from server.amqp.login import Login
 from server.amqp.product import Product
 from server.broker.broker import Broker
+from server.broker.faults import FATAL, called
 from server.committer import Committer
 from server.doors import Visitor
 from server.login_checks import LoginChecks
@@ -84,7 +87,7 @@ class SocketConnection:
             if not self.amqp.is_lost:
                 await self._last_words(drained_bytes)
         finally:
-            self.amqp.lost()
+            called(self.amqp.lost)
             # It is freed now, with all that it had, and not when a collection finds it.
             self.amqp.outbox.close()
             self._turn.wake()
@@ -94,6 +97,21 @@ class SocketConnection:
 
     def tick(self, now: float) -> None:
         """Call it about once a second."""
+        self._contained(partial(self._look_at_time, now))
+
+    def _contained(self, work: Callable[[], None]) -> None:
+        """Do what tasks do for all connections in turn: where it fails, only this one ends."""
+        try:
+            work()
+        except FATAL:
+            raise
+        except Exception:  # noqa: BLE001
+            _log.exception("connection failed", extra={"peer": self.amqp.peer})
+            self._is_broken = True
+            called(self.amqp.abandon)
+            self.end()
+
+    def _look_at_time(self, now: float) -> None:
         self.amqp.tick(now)
         if self._unsent and now - self._taken_at > self._send_timeout_s:
             _log.warning("client reads nothing", extra={"peer": self.amqp.peer})
@@ -190,8 +208,10 @@ class SocketConnection:
 
     def send_now(self) -> None:
         """Send what the socket takes; the rest is `_write_rest`'s."""
-        if self._unsent or self._is_broken:
-            return
+        if not (self._unsent or self._is_broken):
+            self._contained(self._send_outbox)
+
+    def _send_outbox(self) -> None:
         outbox = self.amqp.outbox
         was_writable = outbox.is_writable
         while outbox.byte_count:

@@ -1,0 +1,70 @@
+"""A fault of ours with one client, in a task that serves all of them, costs that client alone."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pika
+import pytest
+from pika.exceptions import AMQPError
+
+from server.amqp.connection import Connection
+from server.amqp.outbox import Outbox
+from server.connection import SocketConnection
+from tools.testing.broker import BrokerFailedError, MemoryBroker
+
+Patch = pytest.MonkeyPatch
+
+
+def _first_only(works: Callable[..., Any]) -> Callable[..., Any]:
+    """What works, but for the first object that is asked."""
+    first: list[object] = []
+
+    def asked(self: object, *arguments: Any) -> Any:
+        if not first:
+            first.append(self)
+        if first[0] is self:
+            raise RuntimeError("broken on purpose")
+        return works(self, *arguments)
+
+    return asked
+
+
+def ticks_fail(patch: Patch) -> None:
+    patch.setattr(Connection, "tick", _first_only(Connection.tick))
+
+
+def writes_fail(patch: Patch) -> None:
+    patch.setattr(Outbox, "next_bytes", _first_only(Outbox.next_bytes))
+
+
+def ends_fail(patch: Patch) -> None:
+    """Giving back what the connection had fails as well."""
+    ticks_fail(patch)
+    patch.setattr(Connection, "_release", _first_only(Connection._release))
+
+
+def clients_are_not_made(patch: Patch) -> None:
+    patch.setattr(SocketConnection, "__init__", _first_only(SocketConnection.__init__))
+
+
+@pytest.mark.parametrize("fault", [ticks_fail, writes_fail, ends_fail, clients_are_not_made])
+def test_a_fault_with_one_client_is_not_the_others_affair(
+    fault: Callable[[Patch], None], monkeypatch: Patch
+) -> None:
+    fault(monkeypatch)
+    broker = MemoryBroker()
+    parameters = pika.URLParameters(broker.url)
+    with pytest.raises(AMQPError):
+        first = pika.BlockingConnection(parameters)
+        broker.advance(2)
+        first.channel()
+    with pika.BlockingConnection(parameters) as other:
+        broker.advance(2)
+        channel = other.channel()
+        channel.queue_declare("q")
+        channel.confirm_delivery()
+        channel.basic_publish("", "q", b"served")
+        assert broker.bodies("q") == [b"served"]
+    assert broker.is_running
+    with pytest.raises(BrokerFailedError, match="broken on purpose"):
+        broker.close()
