@@ -39,7 +39,14 @@ from amqpstore.queue import Queue
 from amqpstore.records import Operation, OperationKind
 from amqpstore.recovery import Recovered
 from amqpstore.runs import ReadyList, Run
-from tests.crash.histories import DIRECTORY, merging_history, open_store, outside_of, record
+from tests.crash.histories import (
+    DIRECTORY,
+    merging_history,
+    open_store,
+    outside_of,
+    record,
+    short_history,
+)
 from tools.drill.explorer import Explorer
 from tools.drill.memory_catalog import MemoryCatalog
 from tools.drill.memory_files import MemoryFile, MemoryFiles
@@ -545,6 +552,19 @@ def test_a_bug_of_housekeeping_is_caught(bug: Callable[[Patch], None], monkeypat
     bug(monkeypatch)
     invariant = HOUSEKEEPING_BUGS[bug]
     assert violated({invariant}, housekept_history, images=6, stop_after=12) == {invariant}
+
+
+def test_references_that_a_compaction_loses_are_missed(monkeypatch: Patch) -> None:
+    """A message that waits in two queues is gone with the first ack."""
+    restrict = Account.restrict
+
+    def restrict_to_one_each(
+        self: Account, ids: array[int], references: array[int], live_bytes: int
+    ) -> None:
+        restrict(self, ids, array("I", [1]) * len(ids), live_bytes)
+
+    monkeypatch.setattr(Account, "restrict", restrict_to_one_each)
+    assert violated({"I8"}, short_history, images=1, stop_after=1) == {"I8"}
 
 
 # What the merging of index files may get wrong.

@@ -274,15 +274,21 @@ def test_acks_hold_that_had_to_wait_for_an_index_file_to_be_read() -> None:
     outside = outside_of(open_on_a_rotten_disk)
     outside.open()
     outside.create_queue("orders")
-    outside.publish(["orders"], [b"acked", b"acked as well", b"kept", b"kept as well"])
+    outside.publish(
+        ["orders"], [b"acked", b"acked as well", b"kept", b"acked too", b"kept as well"]
+    )
+    outside.take("orders", 2)
+    outside.take("orders", 1)
+    outside.take("orders", 1)
     outside.sync()
     outside.checkpoint()
-    outside.take("orders", 2, acked=True)
+    outside.ack("orders")
+    outside.ack("orders", 1)
     outside.begin_sync()
     outside.finish_sync()
     rotten[-1].is_rotten = True
     outside.checkpoint()
-    assert outside.store.definitions("index").popitem()[1]["postponed"] == [[1, 3]]
+    assert outside.store.definitions("index").popitem()[1]["postponed"] == [[1, 3], [4, 5]]
     outside.kill()
     outside.open()
     outside.publish(["orders"], [b"more"])
