@@ -106,7 +106,26 @@ def written_aside(model: Model) -> None:
     look(model)
 
 
+def looked_at_before_it_is_durable(model: Model) -> None:
+    model.set_lazy(0, True)
+    for _ in range(2):
+        model.publish([0], [80], persistent=True)
+        model.work_is_due()
+        model.look_at_all(0)
+        look(model)
+        model.sync()
+
+
 # Bugs.
+
+
+def a_body_is_dropped_before_it_is_durable(patch: Patch) -> None:
+    settle = Memory.settle
+
+    def settle_one_more(self: Memory, next_message_id: int) -> None:
+        settle(self, next_message_id + 1)
+
+    patch.setattr(Memory, "settle", settle_one_more)
 
 
 def a_delivery_is_forgotten_when_its_run_leaves_memory(patch: Patch) -> None:
@@ -193,6 +212,7 @@ def what_is_read_back_stays_aside(patch: Patch) -> None:
 
 
 BUGS: Mapping[Callable[[Patch], None], Callable[[Model], None]] = {
+    a_body_is_dropped_before_it_is_durable: looked_at_before_it_is_durable,
     a_delivery_is_forgotten_when_its_run_leaves_memory: given_back_while_a_checkpoint_is_made,
     merged_index_files_are_removed_at_once: merged_while_others_go_on,
     compacted_segments_are_removed_at_once: compacted_while_others_go_on,
