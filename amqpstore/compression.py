@@ -129,11 +129,11 @@ def compress_columns(columns: bytes) -> bytes:
     return zstandard.ZstdCompressor(level=1, write_checksum=False).compress(columns)
 
 
-def decompress_columns(frame: bytes, size: int) -> bytes:
-    """The columns, which have `size` bytes. Raises: ValueError, when it is no such frame."""
+def decompress_columns(frame: bytes, *sizes: int) -> bytes:
+    """The columns, of one of `sizes` bytes. Raises: ValueError, when it is no such frame."""
     try:
-        if (found := zstandard.frame_content_size(frame)) != size:
-            raise ValueError(f"its columns have {found} bytes, and {size} were written")
+        if (found := zstandard.frame_content_size(frame)) not in sizes:
+            raise ValueError(f"its columns have {found} bytes, and {sizes[0]} were written")
         return zstandard.ZstdDecompressor().decompress(frame, allow_extra_data=False)
     except zstandard.ZstdError as error:
         raise ValueError(f"no compressed columns: {error}") from None

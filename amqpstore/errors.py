@@ -94,12 +94,16 @@ class CatalogDamageError(DamageError):
 
 
 class MessageDamagedError(StoreError):
-    """A message that its queue still holds cannot be read back from its segment."""
+    """A message that its queue still holds cannot be read back from its segment.
 
-    def __init__(self, message_id: int, reason: str) -> None:
+    `body_bytes` are those in the bodies of what was ready and cannot be read, as far as known.
+    """
+
+    def __init__(self, message_id: int, reason: str, body_bytes: int = 0) -> None:
         super().__init__(f"message {message_id} cannot be read: {reason}")
         self.message_id = message_id
         self.reason = reason
+        self.body_bytes = body_bytes
 
 
 class ReadLaterError(StoreError):

@@ -35,19 +35,27 @@ MAX_FILE_BYTES = 128 * ENTRIES_A_FILE
 BLOCK = struct.Struct(">QI4x")
 """queue id, count of entries; at the start of an INDEX record's payload."""
 
-COLUMNS = "QQIQIBB"
-"""sequence, message id, size, expiry, delivery count, priority, flags: a column each, in order.
+COLUMNS = "QQIQIBBI"
+"""sequence, message id, size, expiry, delivery count, priority, flags, size of the body: a column
+each, in order. What format version 1 wrote does not have the last.
 
 Of sequences and ids the differences are kept: mostly they are all one, and then take no room."""
 
+UNKNOWN_SIZE = (1 << 32) - 1
+"""Of a body whose size nobody knew who wrote the entry: no body is as large."""
+
 
 _ENTRY_BYTES = sum(array(code).itemsize for code in COLUMNS)
+
+_VERSION_1_BYTES = sum(array(code).itemsize for code in COLUMNS[:-1])
+"""Of an entry as version 1 wrote it."""
 
 
 class Entries(NamedTuple):
     """Entries of one queue, as columns of one length, ascending in sequence and in id.
 
-    `sizes` are in bytes, of the MESSAGE records without compression; `expires_ms` since 1970.
+    `sizes` are in bytes, of the MESSAGE records without compression, and `body_sizes` of the bodies
+    in them; `expires_ms` since 1970.
     """
 
     sequences: array[int]
@@ -57,6 +65,7 @@ class Entries(NamedTuple):
     delivery_counts: array[int]
     priorities: array[int]
     flags: array[int]
+    body_sizes: array[int]
 
     def part(self, start: int, stop: int) -> Entries:
         """Those from place `start` to before `stop`."""
@@ -75,7 +84,8 @@ class IndexState(NamedTuple):
     before `end`. Bit n of `acked` is set when entry n is (empty: none is), `acked_count` are.
     `delivered` has the delivery counts of live entries that were delivered, by place. `postponed`
     are ranges, from a sequence to before another, that were acked while the file could not be read.
-    No live entry expires before `expires_ms`, or ever where that is 0.
+    No live entry expires before `expires_ms`, or ever where that is 0. The bodies of live entries
+    have `body_bytes`; None where that is not known.
     """
 
     number: int
@@ -88,6 +98,7 @@ class IndexState(NamedTuple):
     delivered: Mapping[int, int] = {}
     postponed: Sequence[tuple[int, int]] = ()
     expires_ms: int = 0
+    body_bytes: int | None = None
 
     @property
     def live(self) -> int:
@@ -115,9 +126,11 @@ def no_entries() -> Entries:
     return Entries(*(array(code) for code in COLUMNS))
 
 
-def entries_of(run: Run, sizes: array[int]) -> Entries:
+def entries_of(run: Run, sizes: array[int], body_sizes: array[int] | None = None) -> Entries:
     """The entries of a run that is in the log."""
     count = run.count
+    if body_sizes is None:
+        body_sizes = unknown_sizes(count)
     return Entries(
         array("Q", range(run.first_sequence, run.end)),
         array("Q", range(run.first_id, run.first_id + count)),
@@ -126,7 +139,18 @@ def entries_of(run: Run, sizes: array[int]) -> Entries:
         array("I", [run.delivery_count]) * count,
         array("B", [run.priority]) * count,
         array("B", [0]) * count,
+        body_sizes,
     )
+
+
+def unknown_sizes(count: int) -> array[int]:
+    """A column `body_sizes` that does not say any."""
+    return array("I", [UNKNOWN_SIZE]) * count
+
+
+def total_of(body_sizes: array[int]) -> int | None:
+    """Bytes in bodies of these sizes; None where one is not known."""
+    return None if UNKNOWN_SIZE in body_sizes else sum(body_sizes)
 
 
 def encode_block(queue_id: int, number: int, entries: Entries, seed: int) -> bytes:
@@ -144,13 +168,18 @@ def decode_block(payload: bytes) -> tuple[int, Entries]:
     queue_id, count = BLOCK.unpack_from(payload)
     if not 0 < count <= ENTRIES_A_FILE:
         raise ValueError(f"{count} entries are none, or more than a file has")
-    content = decompress_columns(payload[BLOCK.size :], count * _ENTRY_BYTES)
+    content = decompress_columns(
+        payload[BLOCK.size :], count * _ENTRY_BYTES, count * _VERSION_1_BYTES
+    )
     offset = 0
     columns = []
-    for code in COLUMNS:
+    codes = COLUMNS if len(content) == count * _ENTRY_BYTES else COLUMNS[:-1]
+    for code in codes:
         size = count * array(code).itemsize
         columns.append(_from_bytes(code, content[offset : offset + size], count))
         offset += size
+    if codes is not COLUMNS:
+        columns.append(unknown_sizes(count))
     sequences, ids, *others = columns
     try:
         return queue_id, Entries(_sums(sequences), _sums(ids), *others)

@@ -45,7 +45,7 @@ class _Appended:
         entries = no_entries()
         for run in self.queue.fresh:
             part = copy(run).split(room) if run.count > room else run
-            entries.extend(entries_of(part, sizes.of(part)))
+            entries.extend(entries_of(part, *sizes.of(part)))
             room -= part.count
             if not room:
                 break

@@ -27,6 +27,7 @@ from amqpstore.index import (
     IndexState,
     entries_of,
     no_entries,
+    total_of,
 )
 from amqpstore.log import Settled
 from amqpstore.records import Operation, OperationKind
@@ -40,8 +41,8 @@ _MOST_RELEASED = 256
 
 class Block(NamedTuple):
     """What is to be known of entries that were written: how many, their first sequence and the one
-    after the last, delivery counts above 0 by place, where the block ends in its file, and when
-    the first of them expires."""
+    after the last, delivery counts above 0 by place, where the block ends in its file, when the
+    first of them expires, and how many bytes their bodies have (None: not known)."""
 
     entries: int
     first: int
@@ -49,6 +50,7 @@ class Block(NamedTuple):
     delivered: dict[int, int]
     end_bytes: int
     expires_ms: int
+    body_bytes: int | None
 
     @classmethod
     def of(cls, entries: Entries, end_bytes: int) -> Block:
@@ -57,9 +59,14 @@ class Block(NamedTuple):
         if counts.count(0) != len(counts):
             delivered = {place: times for place, times in enumerate(counts) if times}
         sequences = entries.sequences
-        expires_ms = earliest(entries.expires_ms)
         return cls(
-            len(sequences), sequences[0], sequences[-1] + 1, delivered, end_bytes, expires_ms
+            len(sequences),
+            sequences[0],
+            sequences[-1] + 1,
+            delivered,
+            end_bytes,
+            earliest(entries.expires_ms),
+            total_of(entries.body_sizes),
         )
 
 
@@ -123,6 +130,9 @@ class IndexLedger:
                 if not acked[place]:
                     acked[place] = 1
                     found.extend(entries.part(place, place + 1))
+        if self.state.body_bytes is not None:
+            body_bytes = self.state.body_bytes - sum(found.body_sizes)
+            self.state = self.state._replace(body_bytes=body_bytes)
         if self._delivered:
             few = range(start, stop) if stop - start < len(self._delivered) else [*self._delivered]
             for place in few:
@@ -145,12 +155,17 @@ class IndexLedger:
         acked = self._opened()
         assert self._delivered is not None  # it is opened
         place = self.state.entries
+        body_bytes = block.body_bytes
+        if place and body_bytes is not None:
+            before = self.state.body_bytes
+            body_bytes = None if before is None else before + body_bytes
         self.state = self.state._replace(
             end_bytes=block.end_bytes,
             entries=place + block.entries,
             first=self.state.first if place else block.first,
             end=block.end,
             expires_ms=earliest((self.state.expires_ms, block.expires_ms)),
+            body_bytes=body_bytes,
         )
         acked.extend(bytes(block.entries))
         for offset, times in block.delivered.items():
@@ -241,7 +256,7 @@ class QueueLedger:
                 run.delivery_count = max(run.delivery_count, operation.detail)
                 self.fresh.insert(run)
             else:
-                release(entries_of(run, sizes.of(run)))
+                release(entries_of(run, *sizes.of(run)))
         if sum(run.count for run in removed) == operation.message_count:
             return False
         files = list(self._files_with(first, end))
@@ -289,7 +304,7 @@ class QueueLedger:
         Yields each file that nothing is live in any more. Raises: OSError.
         """
         for run in self.fresh.clear():
-            release(entries_of(run, sizes.of(run)))
+            release(entries_of(run, *sizes.of(run)))
         for file in self.files[:most_files]:
             if entries := self._entries(file):
                 for acked in file.catch_up(entries):
@@ -322,34 +337,40 @@ class QueueLedger:
 
 
 class Sizes:
-    """Sizes of messages that are not in an index file, by id."""
+    """Sizes of messages that are not in an index file, and of their bodies, by id."""
 
     def __init__(self) -> None:
         self._first_ids: list[int] = []
         self._sizes: list[array[int]] = []
+        self._body_sizes: list[array[int]] = []
 
-    def add(self, first_id: int, sizes: array[int]) -> None:
+    def add(self, first_id: int, sizes: array[int], body_sizes: array[int]) -> None:
         """Sizes of contiguous ids, higher than all before."""
         if sizes:
             self._first_ids.append(first_id)
             self._sizes.append(sizes)
+            self._body_sizes.append(body_sizes)
 
-    def of(self, run: Run) -> array[int]:
-        """The sizes of a run."""
+    def of(self, run: Run) -> tuple[array[int], array[int]]:
+        """The sizes of a run, and of the bodies in it."""
         found = array("I")
+        of_bodies = array("I")
         wanted = run.first_id
         end = run.first_id + run.count
         place = bisect_right(self._first_ids, wanted) - 1
         while wanted < end:
             start = wanted - self._first_ids[place]
-            found.extend(self._sizes[place][start : start + end - wanted])
+            stop = start + end - wanted
+            found.extend(self._sizes[place][start:stop])
+            of_bodies.extend(self._body_sizes[place][start:stop])
             wanted = run.first_id + len(found)
             place += 1
-        return found
+        return found, of_bodies
 
     def clear(self) -> None:
         self._first_ids.clear()
         self._sizes.clear()
+        self._body_sizes.clear()
 
 
 class Ledger:
@@ -383,7 +404,7 @@ class Ledger:
             enqueues = [one for one in known if one.kind == OperationKind.ENQUEUE]
             references = references_of(enqueues, batch.first_id, count)
             account.add(batch.first_id, batch.sizes, references)
-            self.sizes.add(batch.first_id, batch.sizes)
+            self.sizes.add(batch.first_id, batch.sizes, batch.body_sizes)
         for operation in known:
             queue = self.queues[operation.queue_id]
             if queue.apply(operation, self._release, self.sizes):

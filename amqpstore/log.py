@@ -119,12 +119,14 @@ class Settled(NamedTuple):
     """A durable batch, as far as a checkpoint needs it.
 
     Its messages have contiguous ids from `first_id` on; `sizes` are those of their records in
-    bytes, without compression. It ends at `end_bytes` of segment `segment`.
+    bytes, and `body_sizes` of the bodies in them, without compression. It ends at `end_bytes` of
+    segment `segment`.
     """
 
     operations: list[Operation]
     first_id: int
     sizes: array[int]
+    body_sizes: array[int]
     segment: int
     end_bytes: int
 
@@ -288,7 +290,14 @@ class Log:
         transaction = encode_transaction(operations, lsn, segment.number, now_ms, seed=self._seed)
         buffers.append(transaction)
         segment.size += sum(batch.lengths) + len(transaction)
-        batch.settled = Settled(operations, batch.first_id, sizes, segment.number, segment.size)
+        batch.settled = Settled(
+            operations,
+            batch.first_id,
+            sizes,
+            array("I", [len(message.body) for message in batch.messages]),
+            segment.number,
+            segment.size,
+        )
 
     def write(self, batch: Batch) -> None:
         """Step 2: make the batch durable. The one call that may run in another thread.

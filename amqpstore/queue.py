@@ -23,13 +23,15 @@ from amqpstore.transient import FIRST_TRANSIENT
 
 class PagedFile(NamedTuple):
     """Runs that are in index file `number` only: `live` messages, all that are live in it from
-    sequence `first` to before `end`. None of them expires before `expires_ms`, or ever where 0."""
+    sequence `first` to before `end`. None of them expires before `expires_ms`, or ever where 0.
+    Their bodies have `body_bytes`; None where that is not known."""
 
     number: int
     first: int
     end: int
     live: int
     expires_ms: int
+    body_bytes: int | None = None
 
 
 class Placement(NamedTuple):
@@ -112,7 +114,11 @@ class Queue:
         """Start with nothing but what is in index files."""
         self.index = {state.number: state for state in states}
         self.paged = [
-            PagedFile(state.number, state.first, state.end, state.live, state.expires_ms)
+            PagedFile(
+                *(state.number, state.first, state.end, state.live),
+                state.expires_ms,
+                state.body_bytes,
+            )
             for state in sorted(states, key=lambda state: state.first)
             if state.live
         ]
@@ -209,13 +215,24 @@ class Queue:
             freed += sum(run.held_bytes for run in runs)
             self.ready.remove(first, state.end - first)
             expires_ms = earliest(run.expires_ms for run in runs)
-            file = PagedFile(state.number, first, state.end, live, expires_ms)
+            file = PagedFile(
+                *(state.number, first, state.end, live),
+                expires_ms,
+                _less(state.body_bytes, [file.body_bytes for file in parts]),
+            )
             self.paged.append(file)
             self.paged_count += live
             paged_out.append(file)
         self.paged.sort(key=attrgetter("first"))
         self.watch(paged_out)
         return freed
+
+
+def _less(total: int | None, parts: Iterable[int | None]) -> int | None:
+    """What is left of a total without its parts; None where one of these is not known."""
+    for part in parts:
+        total = None if total is None or part is None else total - part
+    return total
 
 
 def _is_more_than_its_entry(run: Run) -> bool:

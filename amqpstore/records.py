@@ -243,6 +243,16 @@ def logical_bytes(content: bytes, record: Record) -> int:
     return size
 
 
+def size_of_body(content: bytes, record: Record) -> int:
+    """The size of the body of a sound MESSAGE record of `content`, as it is without compression.
+
+    Raises: ValueError, where the record does not say it.
+    """
+    payload = content[record.payload_offset : record.end]
+    size = head_size(payload)
+    return body_size(payload[size:]) if record.flags else len(payload) - size
+
+
 def decode_transaction(payload: bytes, end: int) -> tuple[int, list[Operation]]:
     """Time in ms and operations, from a sound payload.
 

@@ -44,7 +44,7 @@ from amqpstore.filenames import (
     segment_number,
     segment_path,
 )
-from amqpstore.index import IndexReader, IndexState, live_runs
+from amqpstore.index import UNKNOWN_SIZE, IndexReader, IndexState, live_runs
 from amqpstore.ledger import Ledger, QueueLedger, enqueued
 from amqpstore.log import READ_VERSIONS, START, Position, Settled
 from amqpstore.queue import PagedFile, Queue
@@ -62,6 +62,7 @@ from amqpstore.records import (
     malformed,
     record_at,
     scan,
+    size_of_body,
 )
 from amqpstore.segments import Segment, read_around
 
@@ -501,9 +502,12 @@ class _Recovery:
             # A queue that the catalog no longer has was deleted, and its messages with it.
             if queue := self._queues.get(operation.queue_id):
                 self._apply_to(queue, operation)
-        of_messages = array("I", [sizes.get(first_id + place, 0) for place in range(count)])
+        # Of a record that is damaged nothing is known, and it may be whole again at the next start.
+        pairs = [sizes.get(first_id + place, (0, UNKNOWN_SIZE)) for place in range(count)]
+        of_records = array("I", [size for size, _ in pairs])
+        of_bodies = array("I", [size for _, size in pairs])
         self._out.batches.append(
-            Settled(batch.operations, first_id, of_messages, segment.number, batch.end)
+            Settled(*(batch.operations, first_id, of_records, of_bodies), segment.number, batch.end)
         )
 
     def _ids_of(self, batch: _Batch) -> tuple[int, int]:
@@ -537,13 +541,20 @@ class _Recovery:
         else:
             queue.paged_in(file, live_runs(entries, state, file.first, file.end))
 
-    def _placed(self, segment: Segment, batch: _Batch, content: bytes) -> dict[int, int]:
-        """Note where the batch's messages are. Returns the sizes of their records by id."""
-        placed: dict[int, int] = {}
+    def _placed(
+        self, segment: Segment, batch: _Batch, content: bytes
+    ) -> dict[int, tuple[int, int]]:
+        """Note where the batch's messages are. Returns the sizes of their records and of the bodies
+        in them, by id."""
+        placed: dict[int, tuple[int, int]] = {}
         for record in batch.messages:
             segment.place(record.number, record.offset)
             self._next_message_id = record.number + 1
-            placed[record.number] = logical_bytes(content, record)
+            try:
+                body = size_of_body(content, record)
+            except ValueError:
+                body = UNKNOWN_SIZE
+            placed[record.number] = logical_bytes(content, record), body
             if self._present and self._present[-1][1] == record.number:
                 self._present[-1] = self._present[-1][0], record.number + 1
             else:

@@ -110,6 +110,8 @@ def _index(key: str, row: Any) -> str:
         return f"{entries} entries are none, or more than a file has"
     if row["end_bytes"] > MAX_FILE_BYTES:
         return f"no index file has {row['end_bytes']} bytes"
+    if row.get("body_bytes") is not None and not _is_number(row["body_bytes"]):
+        return f"body_bytes is {_shown(row['body_bytes'])}"
     acked = row.get("acked")
     if not isinstance(acked, bytes) or len(acked) not in (0, (entries + 7) // 8):
         return f"acked is no bitmap of {entries} entries"

@@ -21,6 +21,7 @@ from operator import attrgetter
 from amqpstore import marker
 from amqpstore.arguments import check_messages, publish_bytes
 from amqpstore.backing import Backing
+from amqpstore.body_sizes import BodySizes
 from amqpstore.catalog import Catalog, Change, LmdbCatalog, OpenCatalog, Value
 from amqpstore.checkpoint import NEXT_QUEUE_ID
 from amqpstore.clock import SYSTEM_CLOCK, Clock
@@ -108,6 +109,7 @@ class Store:
             backing, self._log, queues, self._memory, space, recovered, options, worker, clock
         )
         self._index = IndexReader(backing.files, backing.directory, backing.seed)
+        self._body_sizes = BodySizes(self._index)
         self.next_queue_id = int(self._catalog.rows("store").get(NEXT_QUEUE_ID, 1))
         self.prepared: dict[int, Prepared] = {}
         self._failure: DurabilityError | None = None
@@ -495,12 +497,19 @@ class Store:
                 place += len(found)
 
     def ready_bytes(self, queue: Queue) -> int:
-        """Bytes in the bodies of what is ready, as far as it can be read.
+        """Bytes in the bodies of what is ready.
 
-        What is on disk only is read for it, about 1 MiB at a time, and not kept.
+        Of what is in index files, these and the catalog say it. Of what came since the last
+        checkpoint, or is in an index file that does not say it, bodies are read, about 1 MiB at a
+        time, as far as they can be, and not kept.
         """
-        total = sum(self.run_bytes(run) for run in queue.ready)
+        on_disk = [run for run in queue.ready if run.messages is None]
+        total, unknown = self._body_sizes.total(queue, on_disk)
+        total += sum(run.held_bytes for run in queue.ready) + sum(map(self.run_bytes, unknown))
         for file in queue.paged:
+            if file.body_bytes is not None:
+                total += file.body_bytes
+                continue
             try:
                 runs = self._runs_of(queue, file)
             except (DamageError, OSError) as error:
@@ -614,6 +623,7 @@ class Store:
         if isinstance(found, MessageDamagedError):
             run = self._cut(queue, run, skipped, 1)
             self._release_transient(run)
+            found.body_bytes, _ = self._body_sizes.total(queue, [run])
             queue.quarantined.insert(run)
             return found
         run = self._cut(queue, run, skipped, len(found))
@@ -661,7 +671,8 @@ class Store:
             # Nothing is known of them but their number. The next start tries it again.
             queue.paged_in(file, [])
             queue.unreadable_count += file.live
-            return MessageDamagedError(0, f"{file.live} messages of its queue: {error}")
+            reason = f"{file.live} messages of its queue: {error}"
+            return MessageDamagedError(0, reason, file.body_bytes or 0)
         queue.paged_in(file, runs)
         return None
 

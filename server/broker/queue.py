@@ -331,6 +331,7 @@ class Queue:
                 return None
             if isinstance(run, MessageDamagedError):
                 _log.error("message lost", extra={"queue": self.name, "reason": str(run)})
+                self._ready_bytes -= run.body_bytes
                 continue
             self._left(run)
             taken = Taken(level, run)
@@ -487,6 +488,8 @@ class Queue:
             if isinstance(run, ReadLaterError):
                 self._read_later(run)
                 return
+            if isinstance(run, MessageDamagedError):
+                self._ready_bytes -= run.body_bytes
             if isinstance(run, Run):
                 dropped += run.count
                 self._left(run)
@@ -532,6 +535,8 @@ class Queue:
                 self._expiry.set(0)
                 self._read_later(run)
                 return False
+            if isinstance(run, MessageDamagedError):
+                self._ready_bytes -= run.body_bytes
             if isinstance(run, Run):
                 self._left(run)
                 if not self._send_away(Taken(level, run), Reason.EXPIRED):

@@ -468,6 +468,18 @@ def acks_are_not_in_the_catalog(patch: Patch) -> None:
     patch.setattr(IndexState, "row", row_without_acks)
 
 
+def acked_bodies_are_still_counted(patch: Patch) -> None:
+    ack = IndexLedger.ack
+
+    def ack_entries(self: IndexLedger, first: int, end: int, entries: Any) -> Any:
+        before = self.state.body_bytes
+        acked = ack(self, first, end, entries)
+        self.state = self.state._replace(body_bytes=before)
+        return acked
+
+    patch.setattr(IndexLedger, "ack", ack_entries)
+
+
 def deliveries_are_not_in_the_catalog(patch: Patch) -> None:
     row = IndexState.row
     patch.setattr(IndexState, "row", lambda self: row(self._replace(delivered={})))
@@ -543,6 +555,7 @@ HOUSEKEEPING_BUGS: dict[Callable[[Patch], None], str] = {
     leftovers_are_left: "I8",
     each_message_counts_as_in_one_queue: "I8",
     garbage_is_not_counted: "I12",
+    acked_bodies_are_still_counted: "I12",
     what_is_paged_is_not_purged: "I5",
 }
 

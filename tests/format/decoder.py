@@ -72,6 +72,7 @@ class StoredEntry(NamedTuple):
     delivery_count: int
     priority: int
     flags: int
+    body_size: int = 0xFFFFFFFF
 
 
 class StoredBlock(NamedTuple):
@@ -205,11 +206,12 @@ def _operation(content: bytes) -> StoredOperation:
 def _block(number: int, payload: bytes) -> StoredBlock:
     count = _integer(payload[8:12])
     content = zstandard.ZstdDecompressor().decompress(payload[16:])
-    if len(content) != 34 * count or payload[12:16] != bytes(4):
+    if len(content) not in (34 * count, 38 * count) or payload[12:16] != bytes(4):
         raise ValueError("size of an INDEX payload")
     columns = []
     start = 0
-    for size in (8, 8, 4, 8, 4, 1, 1):
+    sizes = (8, 8, 4, 8, 4, 1, 1, 4) if len(content) == 38 * count else (8, 8, 4, 8, 4, 1, 1)
+    for size in sizes:
         end = start + size * count
         columns.append([_integer(content[at : at + size]) for at in range(start, end, size)])
         start = end

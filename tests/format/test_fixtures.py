@@ -207,6 +207,8 @@ def indexed(store: str, tables: dict[str, dict[str, Any]]) -> dict[int, Queue]:
         assert (entries[0].sequence, entries[-1].sequence + 1) == (row["first"], row["end"])
         acked = int.from_bytes(row["acked"], "little")
         assert acked.bit_count() == row["acked_count"]
+        sizes = [one.body_size for place, one in enumerate(entries) if not acked >> place & 1]
+        assert row.get("body_bytes") == (None if 0xFFFFFFFF in sizes else sum(sizes))
         for place, entry in enumerate(entries):
             if not acked >> place & 1:
                 delivered = row["delivered"].get(place, 0)

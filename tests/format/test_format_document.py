@@ -107,6 +107,7 @@ COLUMN_FIELDS = {
     "delivery_counts": bytes(8),
     "priorities": b"\4\4",
     "flags": bytes(2),
+    "body_sizes": bytes.fromhex("00000003 00000004"),
 }
 
 
@@ -119,7 +120,8 @@ def encoded_examples() -> list[bytes]:
     enqueue = Operation(OperationKind.ENQUEUE, 2, 7, 5, 11, EXPIRES_MS, 4)
     buffers.append(encode_transaction([enqueue], 9, 3, SEALED_MS, seed=seed))
     run = Run(5, 2, first_id=11, expires_ms=EXPIRES_MS, priority=4)
-    block = encode_block(7, 1, entries_of(run, array("I", [50, 51])), seed)
+    entries = entries_of(run, array("I", [50, 51]), array("I", [3, 4]))
+    block = encode_block(7, 1, entries, seed)
     content = b"".join(buffers)
     return [content, block, rows.encode_row("ends", b"0000000003", {"end": len(content)})]
 
@@ -196,7 +198,7 @@ def check_layouts(text: str) -> None:
     frame = payload[BLOCK.size :]
     sizes = {"n": len(payload)}
     check_layout(text, "INDEX payload", BLOCK, payload, INDEX_FIELDS | {"columns": frame}, sizes)
-    content = decompress_columns(frame, 2 * 34)
+    content = decompress_columns(frame, 2 * 38)
     check_layout(text, "INDEX columns", struct.Struct(">"), content, COLUMN_FIELDS, {"c": 2})
     columns = [one.cells["size"] for one in document.table(text, "INDEX columns")]
     widths = [array(code).itemsize for code in COLUMNS]
@@ -313,8 +315,8 @@ def check_example(text: str) -> None:
         decoder.StoredTransaction(9, SEALED_MS, [enqueue]),
     ]
     entries = [
-        decoder.StoredEntry(5, 11, 50, EXPIRES_MS, 0, 4, 0),
-        decoder.StoredEntry(6, 12, 51, EXPIRES_MS, 0, 4, 0),
+        decoder.StoredEntry(5, 11, 50, EXPIRES_MS, 0, 4, 0, 3),
+        decoder.StoredEntry(6, 12, 51, EXPIRES_MS, 0, 4, 0, 4),
     ]
     assert decoder.decode_index(index, 1, STORE_ID.bytes) == [decoder.StoredBlock(7, entries)]
 
@@ -522,7 +524,7 @@ def test_the_independent_decoder_reads_what_a_store_wrote(tmp_path: Path) -> Non
     with open(path, "rb") as file:
         ((queue_id, entries),) = decoder.decode_index(file.read(), 1, header.store_id)
     assert queue_id == 1
-    assert entries == [decoder.StoredEntry(2, 2, 50, 0, 1, 0, 0)]
+    assert entries == [decoder.StoredEntry(2, 2, 50, 0, 1, 0, 0, 3)]
 
 
 def test_the_independent_decoder_reads_what_compaction_wrote(tmp_path: Path) -> None:

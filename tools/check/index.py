@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterator, Sequence
+from itertools import compress
+from operator import not_
 from typing import Any, NamedTuple
 
 from amqpstore.filenames import INDEX, index_key
@@ -17,6 +19,7 @@ from amqpstore.index import (
     ascends,
     decode_block,
     no_entries,
+    total_of,
 )
 from amqpstore.records import Gap, Kind, Record, scan
 from amqpstore.shapes import Rows
@@ -65,7 +68,7 @@ class IndexChecker:
         for key, row in files:
             queue_id = int(key[:20])
             name = f"{INDEX}/{key}.index"
-            fields = {field: row[field] for field in IndexState._fields}
+            fields = {field: row[field] for field in IndexState._fields if field in row}
             state = IndexState(**fields)
             entries = self._entries(name, queue_id, state)
             if state.first < last.get(queue_id, 0):
@@ -178,6 +181,10 @@ class IndexChecker:
                 self._findings.add("index-row-differs", name, text, queue_id=queue_id)
         if found["entries"] != state.entries:
             return
+        live = array("I", compress(entries.body_sizes, map(not_, acked)))
+        if state.body_bytes not in (None, total_of(live)):
+            text = f"the bodies have {total_of(live)} bytes, and its row says {state.body_bytes}"
+            self._findings.add("index-row-differs", name, text, queue_id=queue_id)
         if any(acked[place] for place in state.delivered):
             text = "its row has a delivery count of an entry that is not live"
             self._findings.add("index-row-differs", name, text, queue_id=queue_id)

@@ -49,6 +49,11 @@ def _queue_faults(store: Store, files: Files) -> Iterator[Fault]:
         if len(live) != state.live:
             yield "I12", f"index file {key} has {len(live)} live entries, and says {state.live}"
         indexed.setdefault(queue_id, []).extend(live)
+        if state.body_bytes is not None:
+            found = sum(map(store.run_bytes, live_runs(entries, state, 0, 1 << 64)))
+            if found != state.body_bytes:
+                text = f"has {found} bytes in bodies, and says {state.body_bytes}"
+                yield "I12", f"index file {key} {text}"
     for queue_id, live in indexed.items():
         queue = store.queues.get(queue_id)
         if queue is None:

@@ -171,7 +171,7 @@ class QueueImage:
                 expires_ms=run.expires_ms,
                 priority=run.priority,
             )
-            yield entries_of(part, self._sizes.of(part))
+            yield entries_of(part, *self._sizes.of(part))
 
 
 def name_of(definition: Any) -> str | None:

@@ -238,7 +238,7 @@ class _Finder:
         rows = self._rows["index"] if self._rows is not None else {}
         for key, row in sorted(rows.items()):
             queue_id = int(key[:20])
-            state = IndexState(**{name: row[name] for name in IndexState._fields})
+            state = IndexState(**{name: row[name] for name in IndexState._fields if name in row})
             self._read_file(queue_id, state, images.pop((queue_id, state.number), None))
         if not self._is_index_whole:
             for image in images.values():

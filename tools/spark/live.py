@@ -49,7 +49,7 @@ class LiveRun(NamedTuple):
 
 def runs_of(queue_id: int, entries: Entries) -> Iterator[LiveRun]:
     """Live entries of a queue as runs."""
-    sequences, ids, _, expires_ms, counts, levels, _ = entries
+    sequences, ids, _, expires_ms, counts, levels, *_ = entries
     size = len(sequences)
     alike = (expires_ms, counts, levels)
     if (

@@ -266,6 +266,7 @@ def test_a_row_that_is_not_so(kept: Forged, code: str, table: str, key: str, row
         ("references-differ", {"ids": [1, 5]}),
         ("message-lost", {"ids": [2, 77]}),
         ("index-row-differs", {"expires_ms": [5, 5]}),
+        ("index-row-differs", {"body_sizes": [77, 77]}),
         ("index-damaged", {"flags": [0, 1]}),
     ],
 )

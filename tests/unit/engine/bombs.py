@@ -137,7 +137,7 @@ def sparse(directory: str, path: str) -> None:
 
 
 ENQUEUE, ACK, DELIVERED = OperationKind.ENQUEUE, OperationKind.ACK, OperationKind.DELIVERED
-_COLUMNS_BYTES = 34 * 16_384
+_COLUMNS_BYTES = 38 * 16_384
 
 BOMBS: Mapping[str, Callable[[str], None]] = {
     "a body of 4 GiB": lambda to: body(to, frame_of_zeros(4 << 30)),
@@ -149,7 +149,7 @@ BOMBS: Mapping[str, Callable[[str], None]] = {
         to, BLOCK.pack(1, 2) + frame_that_claims(1 << 50)
     ),
     "an index block of 2^32 entries": lambda to: index(
-        to, BLOCK.pack(1, (1 << 32) - 1) + frame_that_claims(34 * ((1 << 32) - 1))
+        to, BLOCK.pack(1, (1 << 32) - 1) + frame_that_claims(38 * ((1 << 32) - 1))
     ),
     "many whole index blocks": lambda to: index(
         to,

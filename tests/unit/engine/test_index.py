@@ -9,10 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from amqpstore import DamageError
+from amqpstore.compression import compress_columns, decompress_columns
 from amqpstore.filenames import index_path
 from amqpstore.files import OsFiles
 from amqpstore.index import (
     BLOCK,
+    COLUMNS,
     Bits,
     Entries,
     IndexReader,
@@ -22,6 +24,8 @@ from amqpstore.index import (
     entries_of,
     live_runs,
     no_entries,
+    total_of,
+    unknown_sizes,
 )
 from amqpstore.records import HEADER, Kind, Record, encode_record, record_at
 from amqpstore.runs import Run
@@ -34,7 +38,7 @@ NUMBER = 3
 def entries(first: int, count: int, *, first_id: int = 100, expires_ms: int = 0) -> Entries:
     """Of messages of contiguous sequences and ids, of sizes 1, 2, 3, ..."""
     run = Run(first, count, first_id=first_id, expires_ms=expires_ms)
-    return entries_of(run, array("I", range(1, count + 1)))
+    return entries_of(run, array("I", range(1, count + 1)), array("I", range(count)))
 
 
 def payload_of(block: bytes) -> bytes:
@@ -53,6 +57,7 @@ columns = st.lists(
         st.integers(0, 2**32 - 1),
         st.integers(0, 255),
         st.integers(0, 255),
+        st.integers(0, 2**32 - 1),
     ),
     min_size=1,
     max_size=20,
@@ -63,9 +68,17 @@ columns = st.lists(
 def test_a_block_is_read_back_as_it_was_written(rows: list[tuple[int, ...]], queue_id: int) -> None:
     sequences, ids, *others = zip(*rows, strict=True)
     ascending = sorted(sequences), sorted(ids)
-    written = Entries(*map(array, "QQIQIBB", [*ascending, *others]))
+    written = Entries(*map(array, COLUMNS, [*ascending, *others]))
     block = encode_block(queue_id, NUMBER, written, SEED)
     assert decode_block(payload_of(block)) == (queue_id, written)
+
+
+def test_a_block_of_version_1_does_not_say_how_large_bodies_are() -> None:
+    payload = payload_of(encode_block(QUEUE, NUMBER, entries(1, 4), SEED))
+    columns = decompress_columns(payload[BLOCK.size :], 38 * 4)[: 34 * 4]
+    found = decode_block(payload[: BLOCK.size] + compress_columns(columns))
+    assert found == (QUEUE, entries(1, 4)._replace(body_sizes=unknown_sizes(4)))
+    assert total_of(found[1].body_sizes) is None
 
 
 @pytest.mark.parametrize("change", [-1, 1, 8])

@@ -106,7 +106,10 @@ class Subject:
         operations = sorted(operations, key=lambda one: (one.kind, one.queue_id))
         for operation in operations:
             self.plain.apply(operation)
-        self.batches.append(Settled(operations, self.next_id, array("I", sizes), segment, end))
+        bodies = array("I", [size - 32 for size in sizes])
+        self.batches.append(
+            Settled(operations, self.next_id, array("I", sizes), bodies, segment, end)
+        )
         self.next_id += len(sizes)
         self.position = Position(segment, end, self.written + 1, self.next_id)
 
@@ -153,6 +156,10 @@ class Subject:
             assert queue.next_sequence == self.plain.heads[queue_id]
             assert not len(queue.fresh)
             assert self.live_of(queue) == expected
+            body_bytes = [file.state.body_bytes for file in queue.files]
+            counted = sum(self.plain.sizes[one.id] - 32 for one in expected.values())
+            assert sum(size for size in body_bytes if size is not None) == counted
+            assert None not in body_bytes
         references = self.plain.references()
         position = self.position.segment
         segments = {self.plain.segments[one] for one in references}
@@ -252,9 +259,10 @@ def test_with_checkpoints_anywhere_what_is_live_is_what_a_plain_dict_says(
 
 def test_sizes_of_a_run_that_several_batches_hold() -> None:
     sizes = Sizes()
-    sizes.add(5, array("I", [50, 60]))
-    sizes.add(7, array("I"))
-    sizes.add(7, array("I", [70, 80, 90]))
-    assert sizes.of(Run(1, 4, first_id=5)).tolist() == [50, 60, 70, 80]
-    assert sizes.of(Run(1, 3, first_id=6)).tolist() == [60, 70, 80]
-    assert sizes.of(Run(1, 1, first_id=9)).tolist() == [90]
+    sizes.add(5, array("I", [50, 60]), array("I", [5, 6]))
+    sizes.add(7, array("I"), array("I"))
+    sizes.add(7, array("I", [70, 80, 90]), array("I", [7, 8, 9]))
+    for first_id, bodies in (5, [5, 6, 7, 8]), (6, [6, 7, 8]), (9, [9]):
+        run = Run(1, len(bodies), first_id=first_id)
+        found = [column.tolist() for column in sizes.of(run)]
+        assert found == [[10 * size for size in bodies], bodies]

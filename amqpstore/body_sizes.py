@@ -1,0 +1,58 @@
+"""How large bodies are that are on disk only, from the entries of index files: none is read."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable
+from copy import copy
+
+from amqpstore.errors import DamageError
+from amqpstore.index import Entries, IndexReader, IndexState, total_of
+from amqpstore.queue import Queue
+from amqpstore.runs import Run, RunList
+
+
+class BodySizes:
+    """Of messages that are in index files. What the last one of these said is kept."""
+
+    def __init__(self, reader: IndexReader) -> None:
+        self._reader = reader
+        self._last: tuple[tuple[int, IndexState], Entries] | None = None
+
+    def total(self, queue: Queue, runs: Iterable[Run]) -> tuple[int, list[Run]]:
+        """Bytes in the bodies of a queue's runs, which ascend, and parts of runs that they are not
+        known of: no index file has them, or it does not say, or cannot be read."""
+        wanted: RunList[Run] = RunList()
+        for run in runs:
+            wanted.append(copy(run))
+        total = 0
+        unknown = []
+        for state in queue.index.values():
+            if not wanted.count:
+                break
+            parts = wanted.remove(state.first, state.end - state.first)
+            entries = self._entries(queue, state) if parts else None
+            for part in parts:
+                size = _size(entries, part) if entries else None
+                if size is None:
+                    unknown.append(part)
+                else:
+                    total += size
+        return total, [*unknown, *wanted]
+
+    def _entries(self, queue: Queue, state: IndexState) -> Entries | None:
+        key = queue.id, state
+        if self._last is None or self._last[0] != key:
+            try:
+                self._last = key, self._reader.entries(queue.id, state)
+            except (DamageError, OSError, MemoryError):
+                return None
+        return self._last[1]
+
+
+def _size(entries: Entries, run: Run) -> int | None:
+    """Bytes in the bodies of a run; None where the entries do not say."""
+    start = bisect_left(entries.sequences, run.first_sequence)
+    stop = bisect_left(entries.sequences, run.end)
+    # Messages that are not in the log may lie between those that are.
+    return total_of(entries.body_sizes[start:stop]) if stop - start == run.count else None
