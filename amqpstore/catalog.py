@@ -21,6 +21,7 @@ from typing import Any, NamedTuple, Protocol
 import lmdb
 
 from amqpstore.errors import CatalogDamageError, DamageError, DurabilityError
+from amqpstore.filenames import CATALOG_FILE
 from amqpstore.lmdb_pages import check_pages
 from amqpstore.rows import check_row, decode_row, encode_row
 
@@ -97,12 +98,12 @@ class LmdbCatalog:
     """
 
     def __init__(self, path: str, create: bool, *, plain: bool = False) -> None:
-        self._file_path = os.path.join(path, "data.mdb")
+        self._file_path = os.path.join(path, CATALOG_FILE)
         self._plain = plain
         # LMDB's map grows only while no transaction of this process is open.
         self._lock = threading.Lock()
         if create:
-            for name in ("data.mdb", "lock.mdb"):
+            for name in (CATALOG_FILE, "lock.mdb"):
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(os.path.join(path, name))
         else:

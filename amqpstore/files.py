@@ -82,6 +82,14 @@ class File(Protocol):
     def datasync(self) -> None:
         """Make every byte appended so far, and the file's size, durable."""
 
+    def drop_cache(self) -> None:
+        """Have what is durable read from the disk from now on, not from memory.
+
+        After a failed write Linux may keep in memory what the disk never got, as if it had it: no
+        later `datasync` writes it, nor fails. What is not written yet stays in memory: call
+        `datasync` first.
+        """
+
     def read(self, offset: int, size: int) -> bytes:
         """`size` bytes from `offset`; fewer only at the end of the file."""
 
@@ -168,6 +176,9 @@ class OsFile:
 
     def datasync(self) -> None:
         os.fdatasync(self._descriptor)
+
+    def drop_cache(self) -> None:
+        os.posix_fadvise(self._descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
 
     def read(self, offset: int, size: int) -> bytes:
         if size > _LARGE_READ_BYTES:

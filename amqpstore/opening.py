@@ -10,7 +10,7 @@ from amqpstore import marker
 from amqpstore.backing import Backing
 from amqpstore.catalog import TABLES, Catalog, Change, OpenCatalog
 from amqpstore.errors import DamageError
-from amqpstore.filenames import CATALOG, INDEX, SEGMENTS
+from amqpstore.filenames import CATALOG, CATALOG_FILE, INDEX, SEGMENTS
 from amqpstore.files import Files
 from amqpstore.log import FORMAT_VERSION
 from amqpstore.queue import Queue
@@ -45,6 +45,7 @@ def open_directory(directory: str, files: Files, open_catalog: OpenCatalog) -> O
         for name in (SEGMENTS, INDEX):
             if not files.exists(os.path.join(directory, name)):
                 files.make_directory(os.path.join(directory, name))
+    _drop_lost_pages(files, os.path.join(directory, CATALOG, CATALOG_FILE))
     catalog = open_catalog(os.path.join(directory, CATALOG), False, plain=found.is_plain)
     backing = Backing.of(files, directory, found.store_id.bytes, catalog)
     try:
@@ -64,6 +65,22 @@ def open_directory(directory: str, files: Files, open_catalog: OpenCatalog) -> O
         catalog.close()
         raise
     return Opened(backing, queues, recovered)
+
+
+def _drop_lost_pages(files: Files, path: str) -> None:
+    """Read the catalog as the disk has it, not as a commit that failed left it in memory.
+
+    Files are removed because such a commit says so, and the next power cut would bring back the
+    catalog that needs them. LMDB puts the old state over a failed one: that is synced first.
+    """
+    if not files.exists(path):
+        return  # The catalog says what that means.
+    file = files.open(path)
+    try:
+        file.datasync()
+        file.drop_cache()
+    finally:
+        file.close()
 
 
 def _make(files: Files, directory: str, open_catalog: OpenCatalog) -> uuid.UUID:

@@ -161,7 +161,9 @@ def recover(backing: Backing, queues: dict[int, Queue]) -> Recovered:
     """Put the messages that the store holds into `queues` (by id, still empty).
 
     Nothing is changed on disk but the last segment's `datasync`: what a crashed process had
-    written may be in the page cache only, and must not be served before it is durable.
+    written may be in the page cache only, and must not be served before it is durable. What the
+    disk failed to write may be there too and is never durable, so the cache is dropped before that
+    segment is read.
     Raises: DamageError (the catalog, or an index file that the log speaks of), UnreadableLogError,
     OSError.
     """
@@ -213,7 +215,6 @@ class _Recovery:
             last = out.segments[-1]
             position = position._replace(segment=last.number, offset=last.size)
             if last.number not in self._ends:
-                last.file().datasync()
                 self._files.sync_directory(f"{self._directory}/{SEGMENTS}")
                 out.changes.append(Change("ends", f"{last.number:010}", {"end": last.size}))
         out.changes += self._to_quarantine()
@@ -417,6 +418,11 @@ class _Recovery:
         if not segment.mark_ids:
             segment.first_id = segment.end_id = self._next_message_id
         file = segment.file()
+        if is_last and number not in self._ends:
+            # Who wrote it may have been killed before its fdatasync, or have died of one that
+            # failed. What is adopted here must not be in memory only.
+            file.datasync()
+            file.drop_cache()
         content, unreadable = read_around(file, file.size())
         end = self._ends.get(number)
         least = max(start, end or 0)

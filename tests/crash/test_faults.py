@@ -26,6 +26,7 @@ from tools.drill.crash_images import crash_images
 from tools.drill.faulty_files import NO_SPACE, FaultKind, Faults
 from tools.drill.invariants import Fault, broken_promises, touched_files
 from tools.drill.ledger import Ledger
+from tools.drill.memory_files import MemoryFile
 from tools.drill.operations import Append
 from tools.drill.outside import Outside
 from tools.drill.prover import Prover
@@ -42,6 +43,7 @@ AFFECTED = {
     FaultKind.MEMORY: ("open", "read"),
     FaultKind.SHORT_WRITE: ("append",),
     FaultKind.DONE_ANYWAY: ("append", "datasync", "commit"),
+    FaultKind.LOST: ("datasync", "commit"),
 }
 """What may fail in which way: how the call begins."""
 
@@ -53,7 +55,8 @@ def calls_of_the_short_history() -> list[str]:
 
 
 def faults_left_behind(outside: Outside, prover: Prover, rng: random.Random) -> list[Fault]:
-    """What is wrong after a process ended, and after the machine lost power as well."""
+    """What is wrong after a process ended, and after the machine lost power as well: at once, or
+    when the next process had used what it found."""
     ledger = Ledger()
     for event in outside.trace.events:
         # What could not be read at an opening is not gone: it is to be there the next time.
@@ -64,6 +67,7 @@ def faults_left_behind(outside: Outside, prover: Prover, rng: random.Random) -> 
     files = outside.files
     recovered = [
         prover.recover(files.fork()),
+        prover.used(files.fork(), rng),
         *(prover.recover(image.files.fork()) for image in crash_images(files, rng, 5)),
     ]
     found = [fault for some in recovered for fault in some.faults]
@@ -160,9 +164,9 @@ def test_every_call_that_fails(kind: FaultKind, caplog: pytest.LogCaptureFixture
         assert found == [], f"{kind} at call {nth}, {call}: {found}"
 
 
-def failing(call: str) -> tuple[Outside, Faults]:
+def failing(call: str, kind: FaultKind = FaultKind.EIO) -> tuple[Outside, Faults]:
     """A store with one queue and a message, and the next such call fails."""
-    faults = Faults(-1, of=call)
+    faults = Faults(-1, kind, of=call)
     outside = outside_of(functools.partial(open_faulty_store, faults=faults))
     outside.open()
     outside.create_queue("orders")
@@ -205,6 +209,50 @@ def test_a_store_that_failed_gives_its_lock_back_when_it_is_closed() -> None:
         outside.sync()
     outside.store.close()
     open_store(outside.files).abandon()
+
+
+def lost(call: str) -> Outside:
+    """A store that ended with a failed sync: what the disk never got is still in memory."""
+    outside, faults = failing(call, FaultKind.LOST)
+    faults.nth = -1
+    outside.close()
+    # Without anything new in the log the next start commits nothing of its own.
+    outside.open()
+    faults.nth = len(faults.calls)
+    with pytest.raises(DurabilityError):
+        if call == "commit":
+            outside.create_queue("audit")
+        else:
+            outside.publish(["orders"], [b"lost", bytes(700)])
+            outside.sync()
+    outside.kill()
+    return outside
+
+
+@pytest.mark.parametrize("call", ["datasync", "commit"])
+def test_what_is_in_memory_only_is_not_adopted(call: str) -> None:
+    """Nor is it after a crash of the recovery, and its numbers may be given again."""
+    outside = lost(call)
+    assert ready_count(open_store(outside.files.fork())) == 1
+    rng = random.Random(call)
+    prover = Prover(open_store, 6)
+    recovered = prover.used(outside.files.fork(), rng)
+    assert recovered.faults == ()
+    crashes = list(prover.recovery_crashes(outside.files, recovered.operations, rng))
+    assert len(crashes) > 2
+    for description, image, _ in crashes:
+        again = prover.proven(image.files, rng)
+        assert again.faults == ()
+        assert again.observation == recovered.observation, (description, image.description)
+
+
+@pytest.mark.parametrize("call", ["datasync", "commit"])
+def test_a_store_that_adopts_it_is_caught(call: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    outside = lost(call)
+    monkeypatch.setattr(MemoryFile, "drop_cache", lambda self: None)
+    found = faults_left_behind(outside, Prover(open_store, 2), random.Random(call))
+    # What is served then is lost; a catalog that is older than the log is not even opened.
+    assert {name for name, _ in found} & {"I1", "I9"}
 
 
 @pytest.mark.parametrize("call", ["open", "read"])

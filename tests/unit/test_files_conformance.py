@@ -137,6 +137,23 @@ def test_what_is_written_is_seen_at_once_by_who_has_the_file_open(
     reader.close()
 
 
+def test_nothing_is_lost_with_the_cache(files: Files, directory: str) -> None:
+    writer = files.create(f"{directory}/file")
+    writer.append([b"synced, "])
+    writer.datasync()
+    writer.append([b"not yet"])
+    reader = files.open(f"{directory}/file")
+    reader.drop_cache()
+    assert reader.read(0, 100) == b"synced, not yet"
+    reader.datasync()
+    reader.drop_cache()
+    assert reader.read(0, 100) == b"synced, not yet"
+    reader.close()
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        reader.drop_cache()
+    writer.close()
+
+
 @pytest.mark.parametrize(
     ("offset", "size", "expected"),
     [(0, 4, b"0123"), (3, 2, b"34"), (8, 10, b"89"), (10, 1, b""), (20, 5, b""), (5, 0, b"")],

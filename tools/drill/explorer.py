@@ -23,10 +23,13 @@ from tools.drill.crash_images import Image, crash_images
 from tools.drill.invariants import Fault, broken_promises, reported_damage, touched_files
 from tools.drill.ledger import Ledger
 from tools.drill.memory_files import MemoryFiles
-from tools.drill.operations import Commit, DataSync, LockFile, Operation, SyncDirectory
+from tools.drill.operations import Commit, DataSync, DropCache, LockFile, Operation, SyncDirectory
 from tools.drill.outside import OpenStore
 from tools.drill.prover import REMEMBERED, Prover, Recovered
 from tools.drill.trace import Asked, Opened, Promised, Trace
+
+_LEFT_NOTHING = (Commit, DataSync, DropCache, LockFile, SyncDirectory)
+"""Operations after which a killed process leaves nothing more to be synced than before."""
 
 
 @dataclass(frozen=True)
@@ -147,7 +150,7 @@ class Explorer:
             images = list(self._images(files, number, operation))
             # And what was asked for only after it may be in none of them.
             self._check(ledger, images, number, operation)
-            if not isinstance(operation, DataSync | SyncDirectory | LockFile | Commit):
+            if not isinstance(operation, _LEFT_NOTHING):
                 self._kill(ledger, files, number, operation)
             prover = self._prover
             result.distinct, result.distinct_used = prover.distinct, prover.distinct_used

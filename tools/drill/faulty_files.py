@@ -10,11 +10,15 @@ from collections.abc import Sequence
 from amqpstore.catalog import Catalog, Change, Value
 from amqpstore.errors import DurabilityError
 from amqpstore.files import File, Files, Lock
+from tools.drill.memory_catalog import MemoryCatalog
+from tools.drill.memory_files import MemoryFile
 
 
 class FaultKind(enum.Enum):
     """How a call fails. With MEMORY it is a MemoryError. Of a SHORT_WRITE the first half is written
-    before the disk is full; of a DONE_ANYWAY all that was asked for is done before the error."""
+    before the disk is full; of a DONE_ANYWAY all that was asked for is done before the error;
+    of a LOST the disk gets nothing, now or later, and until the power is cut it reads as if it had
+    all: only on a simulated disk."""
 
     EIO = errno.EIO
     ENOSPC = errno.ENOSPC
@@ -23,6 +27,7 @@ class FaultKind(enum.Enum):
     MEMORY = "no memory"
     SHORT_WRITE = "short write"
     DONE_ANYWAY = "done anyway"
+    LOST = "lost"
 
 
 NO_SPACE = (FaultKind.ENOSPC, FaultKind.SHORT_WRITE)
@@ -58,8 +63,9 @@ class Faults:
         """What the call raises."""
         if self.kind is FaultKind.MEMORY:
             return MemoryError(path)
-        named = {FaultKind.SHORT_WRITE: errno.ENOSPC, FaultKind.DONE_ANYWAY: errno.EIO}
-        number = named.get(self.kind, self.kind.value)
+        named = {FaultKind.SHORT_WRITE: errno.ENOSPC}
+        is_named = isinstance(self.kind.value, int)
+        number = self.kind.value if is_named else named.get(self.kind, errno.EIO)
         return OSError(number, os.strerror(number), path)
 
     def check(self, call: str, path: str) -> None:
@@ -93,7 +99,12 @@ class FaultyFile:
             return
         if self._faults.kind is FaultKind.DONE_ANYWAY:
             self._file.datasync()
+        elif self._faults.kind is FaultKind.LOST and isinstance(self._file, MemoryFile):
+            self._file.fail_sync()
         raise self._faults.error(self.path)
+
+    def drop_cache(self) -> None:
+        self._file.drop_cache()
 
     def read(self, offset: int, size: int) -> bytes:
         self._faults.check("read", self.path)
@@ -174,6 +185,8 @@ class FaultyCatalog:
             return
         if self._faults.kind is FaultKind.DONE_ANYWAY:
             self._catalog.commit(changes)
+        elif self._faults.kind is FaultKind.LOST and isinstance(self._catalog, MemoryCatalog):
+            self._catalog.fail_commit(changes)
         error = self._faults.error(self._path)
         raise error if self._faults.kind in NO_SPACE else DurabilityError(self._path, error)
 
@@ -194,6 +207,9 @@ class UnreadableFile:
 
     def datasync(self) -> None:
         self._file.datasync()
+
+    def drop_cache(self) -> None:
+        self._file.drop_cache()
 
     def read(self, offset: int, size: int) -> bytes:
         place = self._place
@@ -221,6 +237,9 @@ class RottenFile:
 
     def datasync(self) -> None:
         self._file.datasync()
+
+    def drop_cache(self) -> None:
+        self._file.drop_cache()
 
     def read(self, offset: int, size: int) -> bytes:
         content = self._file.read(offset, size)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 
-from amqpstore.filenames import CATALOG
-from tools.drill.memory_catalog import FILE_NAME, put_rows
+from amqpstore.filenames import CATALOG, CATALOG_FILE
+from tools.drill.memory_catalog import put_rows
 from tools.drill.memory_files import MemoryFiles
 from tools.drill.run import LeftOutError
 from tools.offline.instant import read_tables
@@ -47,7 +47,7 @@ def load_store(directory: str, files: MemoryFiles, target: str) -> None:
         file.close()
         files.sync_directory(os.path.dirname(name))
     path = f"{target}/{CATALOG}"
-    files.create(f"{path}/{FILE_NAME}").close()
+    files.create(f"{path}/{CATALOG_FILE}").close()
     tables = read_tables(os.path.join(directory, CATALOG))
     put_rows(files, path, {table.decode(): dict(rows) for table, rows in tables.items()})
     files.sync_directory(path)

@@ -15,10 +15,9 @@ import msgpack
 
 from amqpstore.catalog import TABLES, Change, Value, encode_key
 from amqpstore.errors import CatalogDamageError, DamageError
+from amqpstore.filenames import CATALOG_FILE
 from amqpstore.rows import check_row, decode_row, encode_row
 from tools.drill.memory_files import MemoryFiles
-
-FILE_NAME = "data.mdb"
 
 _Tables = dict[str, dict[bytes, bytes]]
 
@@ -29,7 +28,7 @@ class MemoryCatalog:
     def __init__(self, files: MemoryFiles, path: str, create: bool, *, plain: bool = False) -> None:
         self._files = files
         self._plain = plain
-        self._path = f"{path}/{FILE_NAME}"
+        self._path = f"{path}/{CATALOG_FILE}"
         # As LMDB does it: it syncs its file, but not the entry that leads there.
         if create:
             if files.exists(self._path):
@@ -60,6 +59,22 @@ class MemoryCatalog:
         return CatalogDamageError(self._path, 0, table, shown, str(error))
 
     def commit(self, changes: Sequence[Change]) -> None:
+        changed = self._changed(changes)
+        content = msgpack.packb(changed)
+        if self._files.capacity_bytes is not None:
+            growth = len(content) - len(self._files.content(self._path))
+            if growth > self._files.free_bytes("/"):
+                raise OSError(errno.ENOSPC, "no space left for the catalog", self._path)
+        self._files.replace(self._path, content)
+        self._tables = changed
+
+    def fail_commit(self, changes: Sequence[Change]) -> None:
+        """What a commit does that fails: who opens the catalog next reads what the disk never
+        got."""
+        self._files.replace_in_cache(self._path, msgpack.packb(self._changed(changes)))
+
+    def _changed(self, changes: Sequence[Change]) -> _Tables:
+        """The tables with these changes."""
         changed = dict(self._tables)
         for table in {change.table for change in changes}:
             changed[table] = dict(changed[table])
@@ -69,13 +84,7 @@ class MemoryCatalog:
                 changed[table].pop(encoded, None)
             else:
                 changed[table][encoded] = encode_row(table, encoded, value)
-        content = msgpack.packb(changed)
-        if self._files.capacity_bytes is not None:
-            growth = len(content) - len(self._files.content(self._path))
-            if growth > self._files.free_bytes("/"):
-                raise OSError(errno.ENOSPC, "no space left for the catalog", self._path)
-        self._files.replace(self._path, content)
-        self._tables = changed
+        return changed
 
     def close(self) -> None:
         """Nothing is held open."""
@@ -83,13 +92,13 @@ class MemoryCatalog:
 
 def stored_rows(files: MemoryFiles, path: str) -> _Tables:
     """The rows of the catalog in the directory `path`, by table, as they are stored."""
-    return _tables_of(files.content(f"{path}/{FILE_NAME}"))
+    return _tables_of(files.content(f"{path}/{CATALOG_FILE}"))
 
 
 def put_rows(files: MemoryFiles, path: str, tables: _Tables) -> None:
     """Put other rows in the place of a catalog's, as they are stored: an earlier version's, or
     damaged ones."""
-    files.replace(f"{path}/{FILE_NAME}", msgpack.packb(tables))
+    files.replace(f"{path}/{CATALOG_FILE}", msgpack.packb(tables))
 
 
 @functools.lru_cache(maxsize=200)

@@ -29,7 +29,10 @@ from tools.drill.operations import (
     Commit,
     Create,
     DataSync,
+    DropCache,
+    FailedSync,
     LockFile,
+    LostCommit,
     MakeDirectory,
     Operation,
     Remove,
@@ -72,6 +75,15 @@ class MemoryFile:
     def datasync(self) -> None:
         self._check()
         self._files.sync_file(self.path, self._number)
+
+    def fail_sync(self) -> None:
+        """What a `datasync` does that fails: see `FileNode.lost`."""
+        self._check()
+        self._files.fail_sync(self.path, self._number)
+
+    def drop_cache(self) -> None:
+        self._check()
+        self._files.drop_cache(self.path, self._number)
 
     def read(self, offset: int, size: int) -> bytes:
         self._check()
@@ -183,6 +195,13 @@ class MemoryFiles:
         """Make `content` all that is in a file, atomically. Durable, but for the file's entry."""
         self._replace(path, self._file(path), content)
 
+    def replace_in_cache(self, path: str, content: bytes) -> None:
+        """Make `content` what a process reads in a file, until the cache is dropped or the power
+        is cut; the disk never gets it."""
+        number = self._file(path)
+        self._nodes[number] = self.numbered(number).hidden(content)
+        self._record(LostCommit(path, number, content))
+
     def content(self, path: str) -> bytes:
         """All that is in a file."""
         return self.numbered(self._file(path)).content
@@ -215,6 +234,18 @@ class MemoryFiles:
         self._nodes[number] = self.numbered(number).made_durable()
         self._record(DataSync(path, number))
 
+    def fail_sync(self, path: str, number: int) -> None:
+        """Fail to make the bytes of a file durable that was opened as `path`."""
+        self._nodes[number] = self.numbered(number).lost()
+        self._record(FailedSync(path, number))
+
+    def drop_cache(self, path: str, number: int) -> None:
+        """Have a file that was opened as `path` read from the disk."""
+        node = self.numbered(number)
+        if node.cached is not None:
+            self._nodes[number] = node.without_cache()
+            self._record(DropCache(path, number))
+
     def redo(self, operation: Operation) -> None:
         """Do an operation that was recorded on a disk in the same state as this."""
         match operation:
@@ -222,10 +253,6 @@ class MemoryFiles:
                 self.make_unsynced_directory(path)
             case Create(path):
                 self.create(path)
-            case Append(path, number, content):
-                self.write(path, number, content)
-            case DataSync(path, number):
-                self.sync_file(path, number)
             case Rename(old, new):
                 self.rename(old, new)
             case Remove(path):
@@ -234,8 +261,24 @@ class MemoryFiles:
                 self.sync_directory(path)
             case LockFile(path, holder):
                 self.lock(path, holder).release()
+            case _:
+                self._redo_in_file(operation)
+
+    def _redo_in_file(self, operation: Operation) -> None:
+        """Do what was done to the content of one file."""
+        match operation:
+            case Append(path, number, content):
+                self.write(path, number, content)
+            case DataSync(path, number):
+                self.sync_file(path, number)
+            case FailedSync(path, number):
+                self.fail_sync(path, number)
+            case DropCache(path, number):
+                self.drop_cache(path, number)
             case Commit(path, number, content):
                 self._replace(path, number, content)
+            case LostCommit(path, _, content):
+                self.replace_in_cache(path, content)
 
     # Crashes.
 

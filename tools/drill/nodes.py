@@ -16,18 +16,25 @@ DIGEST_BYTES = 16
 class FileNode:
     """What a file's name stands for: bytes that are durable, and the writes since.
 
-    `is_scratch`: its content means nothing after a crash.
+    `is_scratch`: its content means nothing after a crash. `cached`: what a process reads, where
+    a failed sync left something in memory that the disk never gets.
     """
 
-    __slots__ = ("_content", "_digest", "is_scratch", "synced", "unsynced")
+    __slots__ = ("_content", "_digest", "cached", "is_scratch", "synced", "unsynced")
 
     def __init__(
-        self, synced: bytes = b"", unsynced: tuple[bytes, ...] = (), *, is_scratch: bool = False
+        self,
+        synced: bytes = b"",
+        unsynced: tuple[bytes, ...] = (),
+        *,
+        is_scratch: bool = False,
+        cached: bytes | None = None,
     ) -> None:
         self.synced = synced
         self.unsynced = unsynced
         self.is_scratch = is_scratch
-        self._content = None if unsynced else synced
+        self.cached = cached
+        self._content = cached if unsynced or cached is not None else synced
         self._digest = b""
 
     @property
@@ -48,20 +55,48 @@ class FileNode:
                 sizes = [len(self.synced), *map(len, self.unsynced)]
                 state.update(repr(sizes).encode())
                 state.update(self.content)
+                if self.cached is not None:
+                    state.update(b"".join([self.synced, *self.unsynced]))
             self._digest = state.digest()
         return self._digest
 
     def written(self, content: bytes) -> FileNode:
         """The same after one more write."""
-        return FileNode(self.synced, (*self.unsynced, content), is_scratch=self.is_scratch)
+        cached = None if self.cached is None else self.cached + content
+        unsynced = (*self.unsynced, content)
+        return FileNode(self.synced, unsynced, is_scratch=self.is_scratch, cached=cached)
 
     def made_durable(self) -> FileNode:
-        """The same once all of it is durable."""
-        return FileNode(self.content, is_scratch=self.is_scratch) if self.unsynced else self
+        """The same once all of it is durable, but for what is in the cache alone."""
+        if not self.unsynced:
+            return self
+        synced = b"".join([self.synced, *self.unsynced])
+        return FileNode(synced, is_scratch=self.is_scratch, cached=self.cached)
+
+    def lost(self) -> FileNode:
+        """The same after a sync that failed.
+
+        What was not durable can be read, and never will be durable: Linux takes pages that it
+        could not write for written. Of the file's size nobody knows what the disk has.
+        """
+        if not self.unsynced:
+            return self
+        zeros = bytes(sum(map(len, self.unsynced)))
+        return FileNode(self.synced, (zeros,), is_scratch=self.is_scratch, cached=self.content)
+
+    def hidden(self, content: bytes) -> FileNode:
+        """The same as long as a process reads `content` in its place."""
+        return FileNode(self.synced, self.unsynced, is_scratch=self.is_scratch, cached=content)
+
+    def without_cache(self) -> FileNode:
+        """The same as it is on the disk, or on its way there."""
+        return FileNode(self.synced, self.unsynced, is_scratch=self.is_scratch)
 
     def after_power_cut(self) -> FileNode:
         """The same without what was not durable."""
-        return FileNode(self.synced, is_scratch=self.is_scratch) if self.unsynced else self
+        if not self.unsynced and self.cached is None:
+            return self
+        return FileNode(self.synced, is_scratch=self.is_scratch)
 
 
 class EntryChange(NamedTuple):

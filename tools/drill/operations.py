@@ -44,6 +44,22 @@ class DataSync:
 
 
 @dataclass(frozen=True, slots=True)
+class FailedSync:
+    """A file's bytes that were not durable never will be, though they can still be read."""
+
+    path: str
+    node: int
+
+
+@dataclass(frozen=True, slots=True)
+class DropCache:
+    """A file is read from the disk from now on: what it never got is not there any more."""
+
+    path: str
+    node: int
+
+
+@dataclass(frozen=True, slots=True)
 class Rename:
     """Another name; the directories' entries are not durable yet."""
 
@@ -86,6 +102,29 @@ class Commit:
         return f"Commit({self.path!r})"
 
 
+@dataclass(frozen=True, slots=True)
+class LostCommit:
+    """A catalog transaction that can be read, and that the disk never got."""
+
+    path: str
+    node: int
+    content: bytes
+
+    def __repr__(self) -> str:
+        return f"LostCommit({self.path!r})"
+
+
 Operation = (
-    MakeDirectory | Create | Append | DataSync | Rename | Remove | SyncDirectory | LockFile | Commit
+    MakeDirectory
+    | Create
+    | Append
+    | DataSync
+    | FailedSync
+    | DropCache
+    | Rename
+    | Remove
+    | SyncDirectory
+    | LockFile
+    | Commit
+    | LostCommit
 )

@@ -6,7 +6,7 @@ it, and what is read here stays what it was. Descriptors were chosen over hard l
 have to be made in a directory on the same file system, and be cleared away after a crash. It takes
 one descriptor a file.
 
-The end of the log may be on its way to the disk. The last segment is `fdatasync`ed after it was
+The end of the log may be on its way to the disk. The last segment is `fdatasync`ed before it is
 read, as recovery does it, so that what is shown is durable; a batch that is there in part is left
 out.
 """
@@ -38,7 +38,7 @@ class _HeldFile(ReadOnlyFile):
         return self._size
 
     def datasync(self) -> None:
-        """What was read of it is durable. Changes nothing, and takes no error from the broker."""
+        """Make what is read of it durable. Changes nothing, and takes no error from the broker."""
         OsFile.datasync(self)
 
     def close(self) -> None:

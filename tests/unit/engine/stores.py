@@ -169,6 +169,9 @@ class UnreadableFile:
     def datasync(self) -> None:
         self._file.datasync()
 
+    def drop_cache(self) -> None:
+        self._file.drop_cache()
+
     def read(self, offset: int, size: int) -> bytes:
         for path, start, end in self._files.bad:
             if path == self.path and offset < end and start < offset + size:
@@ -202,6 +205,9 @@ class FailingFile:
     def datasync(self) -> None:
         self._files._call("datasync")
         self._file.datasync()
+
+    def drop_cache(self) -> None:
+        self._file.drop_cache()
 
     def read(self, offset: int, size: int) -> bytes:
         return self._file.read(offset, size)

@@ -45,7 +45,7 @@ class CountingFile:
         self.path = file.path
         self._files = files
         self._file = file
-        self.append, self.datasync = file.append, file.datasync
+        self.append, self.datasync, self.drop_cache = file.append, file.datasync, file.drop_cache
         self.size, self.close = file.size, file.close
 
     def read(self, offset: int, size: int) -> bytes:

@@ -109,6 +109,7 @@ class ZeroFile:
         self._is_blanked = is_blanked
         self._file = OsFiles().open(path)
         self.append, self.datasync = self._file.append, self._file.datasync
+        self.drop_cache = self._file.drop_cache
         self.size, self.close = self._file.size, self._file.close
 
     def read(self, offset: int, size: int) -> bytes:

@@ -28,6 +28,9 @@ class BytesFile:
     def datasync(self) -> None:
         raise NotImplementedError
 
+    def drop_cache(self) -> None:
+        raise NotImplementedError
+
     def read(self, offset: int, size: int) -> bytes:
         first, end = self._bad
         if offset < end and first < offset + size:

@@ -149,20 +149,21 @@ def _ledger(trace: Trace) -> Ledger:
 def _left_behind(
     run: Run, rng: random.Random, trace: Trace, left: MemoryFiles, did: str, is_violated: bool
 ) -> list[Fault]:
-    """What is wrong after the process ended, and after the machine lost power as well."""
+    """What is wrong after the process ended, and after the machine lost power as well: at once, or
+    when the next process had used what it found."""
     ledger = _ledger(trace)
     prover = Prover(open_store, 2)
-    disks: list[MemoryFiles] = [left.fork()]
-    disks += [image.files for image in crash_images(left, rng, _IMAGES)]
+    disks = [image.files for image in crash_images(left, rng, _IMAGES)]
     found: list[Fault] = []
     held: list[int] = []
-    for disk in disks:
-        recovered = prover.recover(disk)
+    all_recovered = [prover.recover(left.fork()), prover.used(left.fork(), rng)]
+    all_recovered += [prover.recover(disk) for disk in disks]
+    for recovered in all_recovered:
         found += [*recovered.faults, *touched_files(ledger, recovered.after)]
         if recovered.observation is not None:
             found += broken_promises(ledger, recovered.observation)
             held.append(sum(len(queue.ready) for queue in recovered.observation.queues.values()))
-    run.saw(_CHECKED, len(disks))
+    run.saw(_CHECKED, len(all_recovered))
     least, most = min(held, default=0), max(held, default=0)
     promised = ledger.promised_count
     run.step(Step(run.round, 1, did, promised, least, most, 0, is_violated or bool(found)))

@@ -1,4 +1,7 @@
-"""An fdatasync, a directory's fsync or a commit of the catalog fails, done or not done.
+"""An fdatasync, a directory's fsync or a commit of the catalog fails, done or not, or lost.
+
+Lost is what Linux makes of pages that it could not write: it takes them for written, so the next
+process reads them, no later sync writes them, and a power cut takes them.
 
 It is fatal: nothing more is promised, and nothing is retried on that file.
 """
@@ -19,7 +22,6 @@ def run(run: Run) -> None:
     """Fail one a round."""
     base = base_of(run)
     for rng in run.rounds():
-        if rng.random() < 0.5:
-            fail_one_call(run, rng, base, FaultKind.EIO, _SYNCS)
-        else:
-            fail_one_call(run, rng, base, FaultKind.DONE_ANYWAY, ("datasync", "commit"))
+        kind = rng.choice((FaultKind.EIO, FaultKind.DONE_ANYWAY, FaultKind.LOST))
+        verbs = _SYNCS if kind is FaultKind.EIO else ("datasync", "commit")
+        fail_one_call(run, rng, base, kind, verbs)
