@@ -1,0 +1,49 @@
+"""In a queue with a limit in bytes damaged messages count until they are found, not for good."""
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.unit.broker.simulated import Client, SimulatedBroker
+from tools.drill.memory_files import MemoryFile
+
+
+def taken(simulated: SimulatedBroker) -> None:
+    """A client takes all."""
+    client = Client(simulated)
+    assert [client.get("q") for _ in range(3)] == ["good one", "good two", None]
+
+
+def dropped(simulated: SimulatedBroker) -> None:
+    """A message comes for which all others have to go."""
+    Client(simulated).publish("", "q", "x" * 100)
+    simulated.settle()
+    assert simulated.ready("q") == ["x" * 100]
+
+
+def expired(simulated: SimulatedBroker) -> None:
+    """Their time is over."""
+    simulated.pass_time(1000)
+    assert simulated.ready("q") == []
+
+
+@pytest.mark.parametrize("leave", [taken, dropped, expired])
+def test_what_cannot_be_read_is_not_counted_for_good(
+    leave: Callable[[SimulatedBroker], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    simulated = SimulatedBroker()
+    simulated.queue("q", max_length_bytes=100, message_ttl=1000)
+    Client(simulated).publish("", "q", "good one", "rotten", "good two")
+    simulated.settle()
+    simulated.restart()
+    read = MemoryFile.read
+
+    def read_rotten(file: MemoryFile, offset: int, size: int) -> bytes:
+        return read(file, offset, size).replace(b"rotten", b"rotted")
+
+    monkeypatch.setattr(MemoryFile, "read", read_rotten)
+    queue = simulated.vhost.queue("q")
+    assert queue._ready_bytes == 22
+    leave(simulated)
+    simulated.settle()
+    assert queue._ready_bytes == sum(map(len, simulated.ready("q")))
