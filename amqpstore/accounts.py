@@ -62,6 +62,9 @@ class Account:
         """How much of the file nobody needs, without the framing around it."""
         if not self.count:
             return self.end_bytes
+        if self.live_count == self.count:
+            # Also where no live message could be read: compacting it again would free nothing.
+            return 0
         return self.end_bytes - self.end_bytes * self.live_bytes // max(self.total_bytes, 1)
 
     def add(self, first_id: int, sizes: array[int], references: array[int] | None) -> None:

@@ -27,13 +27,14 @@ from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from operator import itemgetter
+from itertools import pairwise
+from operator import attrgetter, itemgetter
 
 from amqpstore.accounts import Account, Accounts
 from amqpstore.backing import Backing
 from amqpstore.catalog import Catalog, Change
 from amqpstore.checkpoint import NEXT_COMPACTED, NEXT_QUEUE_ID, POSITION
-from amqpstore.errors import DamageError, UnreadableLogError
+from amqpstore.errors import CatalogDamageError, DamageError, UnreadableLogError
 from amqpstore.filenames import (
     CATALOG,
     FIRST_COMPACTED,
@@ -268,12 +269,22 @@ class _Recovery:
         for queue_id in {*self._queues, *states, *map(int, heads)}:
             head = heads.get(f"{queue_id:020}", {"next_sequence": 1})
             of_queue = states.get(queue_id, [])
+            self._check_apart(queue_id, of_queue)
             queues.append(QueueLedger(queue_id, head["next_sequence"], of_queue, self._reader))
             if queue := self._queues.get(queue_id):
                 queue.next_sequence = head["next_sequence"]
                 queue.restore_index(of_queue)
         accounts = [Account.of_row(row) for row in self._rows.values()]
         return Ledger(Accounts(list(filter(self._has_room, accounts))), queues, self._reader)
+
+    def _check_apart(self, queue_id: int, states: list[IndexState]) -> None:
+        """Make sure that no two index files of a queue have one sequence. Raises: DamageError."""
+        in_order = sorted(states, key=attrgetter("first"))
+        for before, after in pairwise(in_order):
+            if after.first < before.end:
+                key = f"{queue_id:020}-{after.number:010}"
+                reason = f"it begins with sequence {after.first}, which file {before.number} has"
+                raise CatalogDamageError(self._catalog_path, 0, "index", key, reason)
 
     def _has_room(self, account: Account) -> bool:
         """Whether a segment can have the messages that its row says it has.

@@ -108,6 +108,8 @@ def _index(key: str, row: Any) -> str:
         return f"it is of index file {row['number']}"
     if not 0 < entries <= ENTRIES_A_FILE:
         return f"{entries} entries are none, or more than a file has"
+    if row["end"] <= row["first"]:
+        return f"its entries are from {row['first']} to before {row['end']}"
     if row["end_bytes"] > MAX_FILE_BYTES:
         return f"no index file has {row['end_bytes']} bytes"
     if row.get("body_bytes") is not None and not _is_number(row["body_bytes"]):

@@ -29,6 +29,19 @@ class BadPlanError(RepairError):
         self.reason = reason
 
 
+class BadJournalError(RepairError):
+    """The journal of an earlier repair does not read as one."""
+
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(
+            f"{path} is not the journal of a repair: {reason}. Nothing was changed. What that "
+            "repair had replaced is in the directory old/ beside it; move the whole directory "
+            "elsewhere to go on without it."
+        )
+        self.path = path
+        self.reason = reason
+
+
 class StateDiffersError(RepairError):
     """The store is not as it was when the plan was made. `names` are some of what differs."""
 

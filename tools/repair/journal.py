@@ -22,10 +22,12 @@ import os
 import shutil
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
-from typing import Any
+
+import msgspec
 
 from amqpstore.filenames import CATALOG, MARKER, QUARANTINE, repair_number, repair_path
 from amqpstore.files import OsFiles
+from tools.repair.errors import BadJournalError
 from tools.repair.listing import Listing
 
 JOURNAL = "journal.json"
@@ -183,7 +185,10 @@ class Repair:
 
 
 def repairs(directory: str) -> list[Repair]:
-    """All repairs of a store that are there, the first one first. Raises: OSError, ValueError."""
+    """All repairs of a store that are there, the first one first.
+
+    Raises: BadJournalError, OSError.
+    """
     path = os.path.join(directory, QUARANTINE)
     try:
         names = os.listdir(path)
@@ -192,15 +197,25 @@ def repairs(directory: str) -> list[Repair]:
     found = []
     for number in sorted(number for name in names if (number := repair_number(name))):
         repair = Repair(directory, number)
-        try:
-            with open(os.path.join(repair.path, JOURNAL), encoding="utf-8") as file:
-                row: dict[str, Any] = json.load(file)
-        except FileNotFoundError:
-            pass
-        else:
-            repair.journal = Journal(**{**row, "state": State(row["state"])})
+        with contextlib.suppress(FileNotFoundError):
+            repair.journal = _read(os.path.join(repair.path, JOURNAL))
         found.append(repair)
     return found
+
+
+def _read(path: str) -> Journal:
+    """Raises: BadJournalError, OSError."""
+    with open(path, "rb") as file:
+        content = file.read()
+    try:
+        journal = msgspec.json.decode(content, type=Journal)
+    except (ValueError, RecursionError) as error:
+        raise BadJournalError(path, str(error)) from None
+    # Files are moved by these names: none of them may lead out of the store.
+    for name in (*journal.moves, *journal.puts, *journal.directories):
+        if "\0" in name or not {"", ".", ".."}.isdisjoint(name.split("/")):
+            raise BadJournalError(path, f"{name!r} is not the name of a file in a store")
+    return journal
 
 
 def unfinished(directory: str) -> Repair | None:

@@ -9,6 +9,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+import msgspec
+
 from amqpstore.errors import NotAStoreError
 from amqpstore.filenames import CATALOG, DEFINITIONS, INDEX, MARKER, SEGMENTS
 from tools.check.check import Checked, Tell, check, queue_name
@@ -120,7 +122,7 @@ def read_plan(path: str) -> Plan:
     with open(path, encoding="utf-8") as file:
         try:
             found = json.load(file)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise BadPlanError(path, str(error)) from None
     if not isinstance(found, dict) or "amqpstore_repair_plan" not in found:
         raise BadPlanError(path, "it does not say that it is one")
@@ -128,8 +130,8 @@ def read_plan(path: str) -> Plan:
         raise BadPlanError(path, "another version made it")
     state = found.pop("state", None)
     try:
-        plan = Plan(**found)
-    except TypeError as error:
+        plan = msgspec.convert(found, Plan)
+    except msgspec.ValidationError as error:
         raise BadPlanError(path, str(error)) from None
     if digest_of(plan.files) != state:
         raise BadPlanError(path, "it was changed by hand")

@@ -2,7 +2,10 @@
 
 import os
 import random
+import re
 import shutil
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +17,7 @@ from amqpstore.catalog import TABLES, Change, LmdbCatalog, Value
 from amqpstore.errors import CatalogDamageError
 from amqpstore.rows import corrected_row, decode_row, encode_row
 from amqpstore.worker import InlineWorker
+from tools.check.check import check
 
 ENVELOPE = Envelope("", "orders", b"\x10\0\2")
 _META_BYTES = 160
@@ -187,6 +191,66 @@ def test_a_row_with_a_right_checksum_that_no_store_writes_is_refused(
     with pytest.raises(CatalogDamageError) as raised:
         Store.open(directory)
     assert (raised.value.table, raised.value.key) == (table, key)
+
+
+def test_index_files_whose_sequences_overlap_are_refused(whole: str, tmp_path: Path) -> None:
+    directory = str(shutil.copytree(whole, tmp_path / "store"))
+    catalog = LmdbCatalog(os.path.join(directory, "catalog"), False)
+    key, row = next(iter(catalog.rows("index").items()))
+    other = f"{key[:20]}-{99:010}"
+    catalog.commit([Change("index", other, {**row, "number": 99})])
+    catalog.close()
+    with pytest.raises(CatalogDamageError, match="begins with sequence") as raised:
+        Store.open(directory)
+    assert raised.value.table == "index"
+    assert "index-order" in {one.code for one in check(directory).findings}
+    repair_store(directory, tmp_path)
+    with Store.open(directory) as store:
+        assert [queue.ready_count for queue in store.queues.values()] == [12, 10]
+
+
+def repair_store(directory: str, scratch: Path) -> None:
+    """Plan and apply a repair, behind which the store is clean."""
+    plan = str(scratch / "plan.json")
+    run = [sys.executable, "-m", "tools", "repair", directory]
+    subprocess.run([*run, "--plan", plan], check=True, capture_output=True)
+    subprocess.run([*run, "--apply", plan], check=True, capture_output=True)
+    assert not check(directory).is_damaged
+
+
+def contents(directory: str) -> dict[str, list[bytes]]:
+    """The bodies in each queue, which stay there."""
+    store = Store.open(directory, worker=InlineWorker())
+    found = {
+        str(queue.definition): [one.body for part in store.browse(queue) for one in part]
+        for queue in store.queues.values()
+    }
+    store.abandon()
+    return found
+
+
+@pytest.mark.parametrize("field", [b"next_sequence", b"acked_count", b"live_bytes"])
+def test_a_row_with_one_wrong_bit_is_named_and_mended(
+    whole: str, tmp_path: Path, field: bytes
+) -> None:
+    directory = str(shutil.copytree(whole, tmp_path / "store"))
+    expected = contents(str(shutil.copytree(whole, tmp_path / "whole")))
+    path = Path(directory, "catalog", "data.mdb")
+    content = bytearray(path.read_bytes())
+    # Pages that are not used any more have rows too: a bit there is not the catalog's.
+    places = [one.start() for one in re.finditer(field, bytes(content))]
+    for place in reversed(places):
+        content[place] ^= 1
+        path.write_bytes(content)
+        damaged = [one for one in check(directory).findings if one.code == "row-damaged"]
+        if damaged:
+            break
+        content[place] ^= 1
+    assert "one bit of it is wrong, and it is known which" in damaged[0].text
+    with pytest.raises(CatalogDamageError):
+        Store.open(directory)
+    repair_store(directory, tmp_path)
+    assert contents(directory) == expected
 
 
 def test_what_a_newer_version_adds_to_a_map_is_left_alone(whole: str, tmp_path: Path) -> None:

@@ -2,18 +2,20 @@
 
 import contextlib
 import errno
+import itertools
 import os
 from array import array
 from pathlib import Path
 
 import pytest
 
-from amqpstore import MessageDamagedError, Queue, Store
+from amqpstore import Envelope, Message, MessageDamagedError, Options, Queue, Store
 from amqpstore.accounts import Account, Accounts
 from amqpstore.compaction import choose
 from amqpstore.filenames import FIRST_COMPACTED
 from amqpstore.files import OsFiles
 from amqpstore.records import Kind, Record, scan
+from amqpstore.worker import InlineWorker
 from tests.unit.engine.stores import (
     Disk,
     FailingFiles,
@@ -454,4 +456,24 @@ def test_a_compaction_that_finds_no_room_leaves_none_taken(
     store.abandon()
     store = disk.open()
     assert queue_named(store, "q").ready_count == 4
+    store.abandon()
+
+
+def test_compaction_ends_where_no_live_message_can_be_read(tmp_path: Path) -> None:
+    directory = str(tmp_path / "store")
+    options = Options(reserve_bytes=0)
+    message = Message(Envelope("", "q", b"\x10\0\2"), b"y" * 1500)
+    with Store.open(directory, options=options, worker=InlineWorker()) as store:
+        queue = store.create_queue("q")
+        store.publish([queue], [message, message])
+        store.sync()
+        store.take(queue, 1, acked=True)
+    (path,) = (tmp_path / "store" / "segments").iterdir()
+    content = bytearray(path.read_bytes())
+    content[content.rindex(message.body) + 9] ^= 1
+    path.write_bytes(content)
+    store = Store.open(directory, options=options, worker=InlineWorker())
+    store.publish([queue_named(store, "q")], [message])
+    store.sync()
+    assert len(list(itertools.islice(store.compact(), 20))) == 1
     store.abandon()
