@@ -50,8 +50,8 @@ _MOST_RUNS = 4096
 class Options(NamedTuple):
     """How a store is kept. Sizes in bytes, times in ms.
 
-    `segment_bytes`: from there on a segment gets no further batch. `memory_bytes`: of bodies that
-    are on disk as well. A checkpoint is due after `checkpoint_bytes` of log, or when so much was
+    `segment_bytes`: from there on a segment gets no further batch. `memory_bytes`: of messages
+    that wait in memory. A checkpoint is due after `checkpoint_bytes` of log, or when so much was
     done to `checkpoint_messages`, those in several queues counted in each, or `checkpoint_ms`.
     Compaction reads and writes `compaction_bytes_s` at most.
 

@@ -1,6 +1,6 @@
-"""How many bodies stay in memory: a budget for the whole store, shared between its queues.
+"""How many messages stay in memory: a budget for the whole store, shared between its queues.
 
-Every message in the log can be read back, so its body need not wait in memory. The first that
+Every message in the log can be read back, so it need not wait in memory. The first that
 are taken from a queue are those at its head; so once a queue holds its share, what is published
 behind it is dropped from memory as soon as it is durable. The shares follow the rates at which
 the queues are emptied: where nobody takes anything, nothing is worth keeping.
@@ -22,8 +22,8 @@ _LEAST_SHARE_BYTES = 64 << 10
 
 
 class Memory:
-    """Args: budget_bytes, of bodies in memory; those on the way to the disk come on top.
-    transient, where messages go that are not in the log."""
+    """Args: budget_bytes, of messages in memory, with their envelopes; those on the way to the disk
+    come on top. transient, where messages go that are not in the log."""
 
     def __init__(self, budget_bytes: int, transient: TransientLog) -> None:
         self._budget_bytes = budget_bytes
@@ -34,7 +34,7 @@ class Memory:
 
     @property
     def held_bytes(self) -> int:
-        """Of bodies that wait in queues, those in several queues counted in each."""
+        """Of messages that wait in queues, those in several queues counted in each."""
         return self._held_bytes
 
     def hold(self, queue: Queue, run: Run) -> None:

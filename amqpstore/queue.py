@@ -92,7 +92,7 @@ class Queue:
         self.quarantined: RunList[Run] = RunList()
         self.unreadable_count = 0
         self.expiry = ExpiryHeap()
-        # Of bodies: those in memory, those that may be, and those that were taken lately.
+        # In memory: what is there, what may be, and what was taken from there lately.
         self.held_bytes = 0
         self.share_bytes = 0
         self.taken_bytes = 0
@@ -185,7 +185,7 @@ class Queue:
         """Leave runs to the index files that have them, where there are many.
 
         Args: states, of the queue's index files, ascending; most_runs, that may stay.
-        Returns: bytes of bodies that left memory with them.
+        Returns: bytes that left memory with them.
         """
         self.index = {state.number: state for state in states}
         freed = 0

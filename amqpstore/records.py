@@ -188,9 +188,15 @@ def encode_segment_header(segment: int, version: int, store_id: bytes, time_ms: 
     return encode_record(Kind.SEGMENT, segment, segment, payload, seed=0)
 
 
+_SHARED_ENVELOPES = 4096
+_SHARED_HEAD_BYTES = 2 << 10
+"""Envelopes that are larger are not remembered: that would be most of a gigabyte."""
+
+
 class MessageDecoder(NamedTuple):
-    """What decoding needs and keeps: envelopes by their encoded form, shared by all messages that
-    say the same; and how a body is decompressed, which raises ValueError where it cannot be."""
+    """What decoding needs and keeps: small envelopes by their encoded form, shared by all messages
+    that say the same; and how a body is decompressed, which raises ValueError where it cannot be.
+    """
 
     envelopes: dict[bytes, Envelope]
     decompress: Callable[[bytes], bytes]
@@ -219,13 +225,15 @@ def decode_message(payload: bytes, flags: int, decoder: MessageDecoder) -> Messa
     head = payload[:head_end]
     envelope = envelopes.get(head)
     if envelope is None:
-        if len(envelopes) >= 4096:
-            envelopes.clear()
-        envelope = envelopes[head] = Envelope(
+        envelope = Envelope(
             head[HEAD.size : exchange_end].decode(),
             head[exchange_end:routing_key_end].decode(),
             head[routing_key_end:],
         )
+        if head_end <= _SHARED_HEAD_BYTES:
+            if len(envelopes) >= _SHARED_ENVELOPES:
+                envelopes.clear()
+            envelopes[head] = envelope
     body = payload[head_end:]
     return Message(envelope, decoder.decompress(body) if flags else body)
 

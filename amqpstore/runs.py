@@ -9,12 +9,20 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
 from operator import attrgetter
 from typing import Any, Generic, Protocol, Self, TypeVar
 
-from amqpstore.message import Message
+from amqpstore.message import Envelope, Message
 
 _FIRST_SEQUENCE = attrgetter("first_sequence")
+_ENVELOPE = attrgetter("envelope")
+
+_MESSAGE_BYTES = 96
+"""What a message takes in memory besides its body and its envelope: two objects and a reference."""
+
+_ENVELOPE_BYTES = 256
+"""What an envelope takes besides the bytes in it."""
 
 
 class Span(Protocol):
@@ -45,11 +53,13 @@ class Run:
 
     All of one `priority`, and they expire together: `expires_ms` since 1970, or never where 0.
     Those that are in the log have contiguous ids from `first_id` on; 0 says that none is.
-    `messages` holds them when they are in memory, `held_bytes` of bodies; otherwise it is None.
+    `messages` holds them when they are in memory; otherwise it is None. Then `body_bytes` is what
+    their bodies have, and `held_bytes` what they take in memory, with all that belongs to them.
     `returned_by` is who gave the run back last: its owner's, and lost when the process ends.
     """
 
     __slots__ = (
+        "body_bytes",
         "count",
         "delivery_count",
         "expires_ms",
@@ -68,6 +78,7 @@ class Run:
         *,
         first_id: int = 0,
         messages: list[Message] | None = None,
+        body_bytes: int = 0,
         held_bytes: int = 0,
         delivery_count: int = 0,
         expires_ms: int = 0,
@@ -78,6 +89,7 @@ class Run:
         self.count = count
         self.first_id = first_id
         self.messages = messages
+        self.body_bytes = body_bytes
         self.held_bytes = held_bytes
         self.delivery_count = delivery_count
         self.expires_ms = expires_ms
@@ -107,10 +119,26 @@ class Run:
             self.first_id += count
         if messages is not None:
             head.messages = messages[:count]
-            head.held_bytes = body_bytes(head.messages)
+            head.body_bytes = body_bytes(head.messages)
+            head.held_bytes = head.body_bytes + overhead_bytes(head.messages)
+            if messages[count - 1].envelope is messages[count].envelope:
+                # The rest keeps it in memory, so it counts there.
+                head.held_bytes -= _envelope_bytes(messages[count].envelope)
             self.messages = messages[count:]
+            self.body_bytes -= head.body_bytes
             self.held_bytes -= head.held_bytes
         return head
+
+    def bring_back(self, messages: list[Message]) -> None:
+        """The messages are in memory again."""
+        self.messages = messages
+        self.body_bytes = body_bytes(messages)
+        self.held_bytes = self.body_bytes + overhead_bytes(messages)
+
+    def let_go(self) -> None:
+        """The messages, which are on disk, are not in memory any more."""
+        self.messages = None
+        self.body_bytes = self.held_bytes = 0
 
     def __repr__(self) -> str:
         where = "on disk" if self.messages is None else "in memory"
@@ -277,8 +305,7 @@ class ReadyList(RunList[Run]):
             return False
         runs = self._runs
         place = self._place_of(run)
-        run.messages = None
-        run.held_bytes = 0
+        run.let_go()
         if place > self._head and goes_on(runs[place - 1], run):
             runs[place - 1].count += run.count
             del runs[place]
@@ -301,6 +328,22 @@ class ReadyList(RunList[Run]):
 def body_bytes(messages: Iterable[Message]) -> int:
     """Bytes in the bodies of messages."""
     return sum([len(message.body) for message in messages])
+
+
+def overhead_bytes(messages: Sequence[Message]) -> int:
+    """About what messages take in memory besides their bodies.
+
+    An envelope that neighbours share counts once for them: most producers repeat themselves.
+    """
+    if len(messages) == 1:
+        return _MESSAGE_BYTES + _envelope_bytes(messages[0].envelope)
+    envelopes = [_envelope_bytes(envelope) for envelope, _ in groupby(messages, _ENVELOPE)]
+    return len(messages) * _MESSAGE_BYTES + sum(envelopes)
+
+
+def _envelope_bytes(envelope: Envelope) -> int:
+    # Its properties are there as they came, and in its encoded form.
+    return _ENVELOPE_BYTES + len(envelope.head) + len(envelope.properties)
 
 
 def goes_on(before: Run, after: Run) -> bool:

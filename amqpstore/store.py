@@ -48,7 +48,7 @@ from amqpstore.prepared import Prepared, restore
 from amqpstore.queue import PagedFile, Placement, Queue
 from amqpstore.records import MAX_COUNT, Operation, OperationKind
 from amqpstore.recovery import Recovered
-from amqpstore.runs import Run, body_bytes
+from amqpstore.runs import Run, body_bytes, overhead_bytes
 from amqpstore.segments import Unread
 from amqpstore.space import ReservingCatalog, Space, is_no_space
 from amqpstore.transaction import Transaction
@@ -288,11 +288,12 @@ class Store:
         first_id = 0
         persistent = messages[0].envelope.persistent
         whole = len(messages)
+        whole_overhead = overhead_bytes(messages)
         for queue, expires_ms, most in placements:
-            count, placed, held_bytes = whole, messages, whole_bytes
+            count, placed, placed_bytes, overhead = whole, messages, whole_bytes, whole_overhead
             if most is not None and most < whole:
                 count, placed = most, messages[:most]
-                held_bytes = body_bytes(placed)
+                placed_bytes, overhead = body_bytes(placed), overhead_bytes(placed)
             if not count:
                 continue
             logged_id = 0
@@ -319,7 +320,8 @@ class Store:
                 count,
                 first_id=logged_id,
                 messages=placed,
-                held_bytes=held_bytes,
+                body_bytes=placed_bytes,
+                held_bytes=placed_bytes + overhead,
                 expires_ms=expires_ms,
                 priority=priority,
             )
@@ -421,6 +423,8 @@ class Store:
             if error:
                 _log.error("%s", error)
         runs = queue.ready.remove(first_sequence, count)
+        if runs:
+            self._recount_before(queue, runs[0])
         for run in runs:
             self._memory.let_go(queue, run.held_bytes)
         if any(run.expires_ms for run in runs):
@@ -457,6 +461,9 @@ class Store:
 
     def put_back(self, queue: Queue, run: Run) -> None:
         """A run that was withdrawn is ready again, in its place."""
+        if run.messages is not None:
+            # What it shares with neighbours, that have left meanwhile, counts here from now on.
+            run.bring_back(run.messages)
         self.make_ready(queue, run)
 
     def browse(self, queue: Queue) -> Iterator[list[Message]]:
@@ -505,7 +512,7 @@ class Store:
         """
         on_disk = [run for run in queue.ready if run.messages is None]
         total, unknown = self._body_sizes.total(queue, on_disk)
-        total += sum(run.held_bytes for run in queue.ready) + sum(map(self.run_bytes, unknown))
+        total += sum(run.body_bytes for run in queue.ready) + sum(map(self.run_bytes, unknown))
         for file in queue.paged:
             if file.body_bytes is not None:
                 total += file.body_bytes
@@ -537,7 +544,7 @@ class Store:
     def run_bytes(self, run: Run) -> int:
         """Bytes in the bodies of a run, as far as it can be read."""
         if run.messages is not None:
-            return run.held_bytes
+            return run.body_bytes
         total = counted = 0
         while counted < run.count:
             found = self._read_back(run, counted, run.count - counted)
@@ -557,7 +564,7 @@ class Store:
     def requeue(self, queue: Queue, run: Run) -> None:
         """A run that was taken goes back to its place; it says that it was delivered."""
         run.delivery_count += 1
-        self.make_ready(queue, run)
+        self.put_back(queue, run)
 
     def purge(self, queue: Queue) -> int:
         """Remove all that is ready. Returns how many messages that were."""
@@ -612,7 +619,8 @@ class Store:
             if run.expires_ms:
                 queue.watch(())
         self._memory.let_go(queue, run.held_bytes)
-        queue.taken_bytes += run.held_bytes
+        # Where an envelope of others counted for it, they take over more than it has.
+        queue.taken_bytes += max(run.held_bytes, 0)
         return run
 
     def _remove_stored(self, queue: Queue, run: Run, skipped: int, limit: int) -> Run | Unread:
@@ -640,19 +648,28 @@ class Store:
     def _cut(self, queue: Queue, run: Run, skipped: int, count: int) -> Run:
         """Remove part of a run that is ready: `count` messages behind the first `skipped`."""
         (part,) = queue.ready.remove(run.first_sequence + skipped, count)
+        if skipped:
+            self._recount_before(queue, part)
         if part.expires_ms:
             before = queue.ready.at(part.first_sequence - 1) if skipped else None
             # Of what is left, only the end is watched already.
             queue.watch((before,) if before else ())
         return part
 
+    def _recount_before(self, queue: Queue, removed: Run) -> None:
+        """What a run shares with messages that were removed behind it counts for it now."""
+        before = queue.ready.at(removed.first_sequence - 1)
+        if before and before.messages is not None and removed.messages is not None:
+            held_bytes = before.held_bytes
+            before.bring_back(before.messages)
+            removed.held_bytes -= before.held_bytes - held_bytes
+
     def _bring_back(self, run: Run, messages: list[Message]) -> None:
         """The messages of a run were read: it has them in memory."""
         if run.first_id >= FIRST_TRANSIENT:
             self._release_transient(run)
             run.first_id = 0
-        run.messages = messages
-        run.held_bytes = body_bytes(messages)
+        run.bring_back(messages)
 
     def _runs_of(self, queue: Queue, file: PagedFile) -> list[Run]:
         """What is ready and in an index file only. Raises: DamageError, OSError."""

@@ -15,7 +15,7 @@ class ConfigError(Exception):
 class Config(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """All that can be configured. Sizes in bytes, times in seconds.
 
-    `memory_bytes` of bodies may wait in memory; publishers are blocked while less than twice
+    `memory_bytes` of messages may wait in memory; publishers are blocked while less than twice
     `least_free_bytes` of the disk is free; bodies of at least `compress_from_bytes` are
     compressed, 0 is none. `listen` are HOST:PORT pairs, an IPv6 address in brackets; port 0
     lets the system choose. `names` says what queues and exchanges may be called: "lenient" as in

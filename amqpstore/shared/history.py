@@ -141,8 +141,7 @@ class History:
                 continue
             messages = found.messages or []
             # They are on disk, as a copy is ready once it is durable.
-            found.messages = None
-            found.held_bytes = 0
+            found.let_go()
             store.put_back(held, found)
             return found, messages
         return None

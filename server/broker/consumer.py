@@ -41,12 +41,12 @@ class Window:
     def add(self, run: Run) -> None:
         """A run is unacked."""
         self.unacked += run.count
-        self.unacked_bytes += run.held_bytes
+        self.unacked_bytes += run.body_bytes
 
     def remove(self, run: Run) -> None:
         """It is not any more."""
         self.unacked -= run.count
-        self.unacked_bytes -= run.held_bytes
+        self.unacked_bytes -= run.body_bytes
 
 
 @dataclass(frozen=True, slots=True)

@@ -458,7 +458,7 @@ class Queue:
 
     def _left(self, run: Run) -> None:
         if self.settings.max_length_bytes is not None:
-            self._ready_bytes -= run.held_bytes
+            self._ready_bytes -= run.body_bytes
 
     def _is_over_limit(self, run: Run) -> bool:
         """Whether it was delivered too often: only what a crash interrupted is, at this place."""

@@ -29,7 +29,7 @@ from amqpstore.clock import SimulatedClock
 from amqpstore.filenames import segment_path
 from amqpstore.files import OsFiles
 from amqpstore.records import Gap, Kind, scan
-from amqpstore.runs import body_bytes
+from amqpstore.runs import body_bytes, overhead_bytes
 from amqpstore.transient import FIRST_TRANSIENT
 from tests.late_worker import LateWorker
 from tests.small_limits import set_small_limits
@@ -464,12 +464,14 @@ class StoreAgainstPlainLists(RuleBasedStateMachine):
 
     @invariant()
     def memory_is_what_it_says(self) -> None:
-        """Of bodies, and of what was written aside: nothing of it is there that nobody wants."""
+        """Of messages, and of what was written aside: nothing of it is there that nobody wants."""
         total = aside = 0
         for model in self.models.values():
             held = 0
             for run in model.queue.ready:
-                assert run.held_bytes == body_bytes(run.messages or ())
+                messages = run.messages or []
+                assert run.body_bytes == body_bytes(messages)
+                assert run.held_bytes == run.body_bytes + overhead_bytes(messages)
                 held += run.held_bytes
             assert model.queue.held_bytes == held
             total += held

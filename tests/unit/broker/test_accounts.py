@@ -150,7 +150,7 @@ class Dice:
             held += [one.delivery for one in channel.transaction._settled]
         of_consumers = [one for one in held if one.consumer is not None]
         assert channel.window.unacked == sum(one.count for one in of_consumers)
-        assert channel.window.unacked_bytes == sum(one.run.held_bytes for one in of_consumers)
+        assert channel.window.unacked_bytes == sum(one.run.body_bytes for one in of_consumers)
         for consumer in channel.consumers.values():
             own = [one for one in of_consumers if one.consumer is consumer]
             assert consumer.window.unacked == sum(one.count for one in own)
