@@ -113,6 +113,9 @@ class LineWriter:
     def _body(self, body: bytes) -> Any:
         if not self._is_json:
             return body
+        # JSON has six characters for a NUL: a body of many takes less room as base64.
+        if b"\0" in body:
+            return {"base64": body}
         try:
             return body.decode()
         except UnicodeDecodeError:
