@@ -21,6 +21,7 @@ from amqpstore.catalog import Catalog, Value
 from amqpstore.errors import DamageError, DurabilityError
 from amqpstore.filenames import CATALOG, DEFINITIONS
 from amqpstore.files import Files
+from amqpstore.shapes import misshapen
 
 COPIED = (
     *("queues", "prepared", "dictionaries"),
@@ -111,9 +112,25 @@ def read_copy(files: Files, directory: str) -> DefinitionsCopy | None:
         raise DamageError(path, 0, "its checksum does not match")
     try:
         found: dict[str, Any] = msgpack.unpackb(payload, strict_map_key=False)
+        _check_shape(found)
         return DefinitionsCopy(store_id, found["next_queue_id"], found["tables"])
     except (ValueError, LookupError, TypeError, msgpack.UnpackException) as error:
         raise DamageError(path, HEADER.size, f"it does not read as a copy: {error}") from error
+
+
+def _check_shape(found: Any) -> None:
+    """Make sure that a repair can use what a copy says. Raises: ValueError, LookupError, TypeError.
+
+    A right checksum says that nothing was changed by accident, and no more.
+    """
+    if reason := misshapen("store", "next_queue_id", found["next_queue_id"]):
+        raise ValueError(reason)
+    for table, rows in found["tables"].items() if isinstance(found["tables"], dict) else [("", 0)]:
+        if not isinstance(rows, dict) or not all(isinstance(key, str) and key for key in rows):
+            raise ValueError(f"table {table!r} is not a map of rows")
+        for key, row in rows.items():
+            if reason := misshapen(str(table), key, row):
+                raise ValueError(f"table {table}, row {key!r}: {reason}")
 
 
 def _durably(path: str, sync: Callable[[], None]) -> None:

@@ -1,6 +1,8 @@
 """The copy of the definitions: when it is written, and what it says."""
 
 import os
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -87,3 +89,23 @@ def test_a_copy_that_is_damaged_is_written_again(tmp_path: object) -> None:
         file.write(b"garbage")
     Store.open(directory).close()
     assert read_copy(OsFiles(), directory) == copy
+
+
+@pytest.mark.parametrize(
+    ("next_queue_id", "tables"),
+    [
+        ([1], {}),
+        (0, {}),
+        (1, 5),
+        (1, {"users": []}),
+        (1, {"users": {"": 1}}),
+        (1, {"queues": {"x": 1}}),
+    ],
+)
+def test_a_copy_with_a_right_checksum_that_no_store_writes(
+    tmp_path: Path, next_queue_id: Any, tables: Any
+) -> None:
+    (tmp_path / "catalog").mkdir()
+    write_copy(OsFiles(), str(tmp_path), DefinitionsCopy(bytes(16), next_queue_id, tables))
+    with pytest.raises(DamageError, match="does not read as a copy"):
+        read_copy(OsFiles(), str(tmp_path))
