@@ -53,7 +53,9 @@ def test_kills_of_the_real_process_lose_nothing(tmp_path: Path) -> None:
         (scenario,) = json.load(file)["scenarios"]
     assert scenario["did"]["kills"] == 2
     assert scenario["did"]["confirms"] > 0
-    assert scenario["verdicts"] == dict.fromkeys(scenario["verdicts"], "held")
+    # What is due by a clock is for `clock-jumps`.
+    held = dict.fromkeys(scenario["verdicts"], "held")
+    assert scenario["verdicts"] == {**held, "I13": "not exercised"}
     assert os.path.getsize(f"{report}.html") > 1000
 
 
@@ -105,8 +107,8 @@ def test_a_broken_engine_is_reported_with_the_command_that_shows_it_again(tmp_pa
         shutil.copytree(os.path.join(REPOSITORY, name), tmp_path / name)
     log = tmp_path / "amqpstore" / "log.py"
     text = log.read_text()
-    assert text.count("            file.datasync()\n") == 1
-    log.write_text(text.replace("            file.datasync()\n", ""))
+    assert text.count("            segment.writer.datasync()\n") == 1
+    log.write_text(text.replace("            segment.writer.datasync()\n", ""))
     finished = drill("power-cut", "--seed", "7", "--images", "300", directory=str(tmp_path))
     assert finished.returncode == 1
     assert "I1 violated" in finished.stdout
