@@ -43,6 +43,9 @@ class Memory:
         self._held_bytes += run.held_bytes
         if self._is_excess(queue):
             (self._excess if run.first_id else self._transient_excess).append((queue, run))
+            if self._held_bytes > 2 * self._budget_bytes:
+                # Where nothing is logged, `settle` may come only a second later.
+                self._write_all_aside()
 
     def reconsider(self, queue: Queue) -> None:
         """The queue has become lazy, or holds too much: look at all that is ready again."""
@@ -60,14 +63,17 @@ class Memory:
 
         What is transient is written aside; where that fails it stays.
         """
-        while self._transient_excess:
-            self._write_aside(*self._transient_excess.popleft())
+        self._write_all_aside()
         excess = self._excess
         while excess and excess[0][1].first_id + excess[0][1].count <= next_message_id:
             queue, run = excess.popleft()
             held_bytes = run.held_bytes
             if run.messages is not None and self._is_excess(queue) and queue.ready.let_go(run):
                 self.let_go(queue, held_bytes)
+
+    def _write_all_aside(self) -> None:
+        while self._transient_excess:
+            self._write_aside(*self._transient_excess.popleft())
 
     def _write_aside(self, queue: Queue, run: Run) -> None:
         if run.messages is None or not self._is_excess(queue) or not queue.ready.has(run):

@@ -330,9 +330,9 @@ class Store:
                 withheld.append((queue, run))
             else:
                 queue.ready.append(run)
-                self._memory.hold(queue, run)
                 if expires_ms:
                     queue.watch((run,))
+                self._memory.hold(queue, run)
         return first_id != 0
 
     def transaction(self) -> Transaction:
@@ -839,10 +839,10 @@ class Store:
                 self._release_transient(run)
             return
         queue.ready.insert(run)
-        if run.messages is not None:
-            self._memory.hold(queue, run)
         if run.expires_ms:
             queue.watch((run,))
+        if run.messages is not None:
+            self._memory.hold(queue, run)
 
     def _commit(self, changes: Sequence[Change]) -> None:
         self._check_open()

@@ -38,7 +38,7 @@ PERSISTENT = Envelope("", "key", b"\x10\x00\x02")
 TRANSIENT = Envelope("", "key", persistent=False)
 OPTIONS = Options(
     segment_bytes=700,
-    memory_bytes=500,
+    memory_bytes=6_000,
     checkpoint_bytes=1 << 60,
     checkpoint_messages=1 << 60,
     checkpoint_ms=1000,

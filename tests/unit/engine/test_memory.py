@@ -279,3 +279,13 @@ def test_an_envelope_counts_for_what_stays_on_both_sides(disk: Disk) -> None:
     store.withdraw(queue, 1, first_sequence=4)
     check(store)
     store.abandon()
+
+
+def test_transient_messages_do_not_wait_for_housekeeping_to_leave_memory(disk: Disk) -> None:
+    store = disk.open()
+    queue = store.create_queue("q", durable=False)
+    for number in range(200):
+        store.publish([queue], with_headers(number, persistent=False))
+        assert held(queue) <= 900_000
+        check(store)
+    store.abandon()
