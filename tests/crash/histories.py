@@ -20,7 +20,7 @@ from tools.drill.trace import Trace
 DIRECTORY = "/var/store"
 OPTIONS = Options(
     segment_bytes=1024,
-    memory_bytes=2000,
+    memory_bytes=8000,
     checkpoint_bytes=3000,
     checkpoint_ms=1 << 60,
     reserve_bytes=0,

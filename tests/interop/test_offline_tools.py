@@ -215,7 +215,7 @@ def test_a_store_that_a_broker_has_open(broker: BrokerProcess, run: Run, tmp_pat
     # There is nothing to do, and so nothing to refuse.
     assert run("upgrade", directory) == (
         0,
-        {"directory": directory, "found": 1, "version": 1},
+        {"directory": directory, "found": 2, "version": 2},
     )
 
 
