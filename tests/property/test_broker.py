@@ -21,7 +21,9 @@ def small_limits(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 TestBrokerAgainstModel = BrokerAgainstModel.TestCase
-TestBrokerAgainstModel.settings = settings(max_examples=500, stateful_step_count=30, deadline=None)
+TestBrokerAgainstModel.settings = settings(
+    max_examples=500, stateful_step_count=30, deadline=None, database=None, derandomize=True
+)
 
 
 UNTIL_IT_FAILS = settings(
