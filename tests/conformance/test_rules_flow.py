@@ -1,10 +1,8 @@
 """Flow control and alarms (rules L and B; channel.flow, connection.blocked)."""
 
 import os
-import shutil
 import struct
 import time
-import uuid
 from collections.abc import Generator
 from pathlib import Path
 
@@ -27,9 +25,9 @@ from tests.conformance.wire_client import (
 from tests.conftest import URL_VARIABLE
 from tests.fuzz.simulated import SimulatedClient, SimulatedServer
 from tests.interop.pika_client import connect, get, publish_confirmed
+from tests.small_disk import fill, small_disk
 
 MIB = 1 << 20
-MEMORY_DISK = "/dev/shm"
 
 
 def set_flow(client: WireClient, *, active: bool) -> None:
@@ -119,38 +117,28 @@ def test_heartbeats_are_not_missed_of_a_client_that_is_not_read() -> None:
 
 
 @pytest.fixture
-def small_disk(tmp_path: Path) -> Generator[tuple[BrokerProcess, Path]]:
-    """A broker on a disk in memory, and a path on it: 96 MiB there are one too many."""
+def small(tmp_path: Path) -> Generator[tuple[BrokerProcess, str]]:
+    """A broker on a small disk of its own, and a path there that `fill_disk` fills it by."""
     if os.environ.get(URL_VARIABLE):
         pytest.skip("needs a broker process of its own")
-    if not os.path.isdir(MEMORY_DISK) or shutil.disk_usage(MEMORY_DISK).free < 300 * MIB:
-        pytest.skip(f"needs 300 MiB of {MEMORY_DISK}")
-    directory = Path(MEMORY_DISK, f"amqpstore-test-{uuid.uuid4().hex}")
-    directory.mkdir()
-    try:
-        # 64 MiB go for the broker's reserve; with 64 MiB less than that publishers are blocked.
-        least = (shutil.disk_usage(MEMORY_DISK).free - 128 * MIB) // 2
+    with small_disk(str(tmp_path / "disk"), mebibytes=512) as disk:
         config = tmp_path / "config.toml"
-        config.write_text(f"least_free_bytes = {least}\n")
-        process = BrokerProcess(
-            str(directory / "store"), str(tmp_path / "log"), ["--config", str(config)]
-        )
-        with process:
+        config.write_text(f"least_free_bytes = {64 * MIB}\n")
+        arguments = ["--config", str(config)]
+        with BrokerProcess(f"{disk}/store", str(tmp_path / "log"), arguments) as process:
             process.start()
-            yield process, directory / "filler"
+            yield process, f"{disk}/filler"
             assert process.terminate() == 0, process.log_tail()
-    finally:
-        shutil.rmtree(directory)
 
 
-def fill(path: Path) -> None:
-    with path.open("wb") as file:
-        os.posix_fallocate(file.fileno(), 0, 96 * MIB)
+def fill_disk(filler: str) -> None:
+    """Publishers are blocked below 128 MiB."""
+    fill(filler, left_bytes=100 * MIB)
 
 
-def test_a_full_disk_blocks_publishers_and_says_so(small_disk: tuple[BrokerProcess, Path]) -> None:
+def test_a_full_disk_blocks_publishers_and_says_so(small: tuple[BrokerProcess, str]) -> None:
     """L02, L04, L05, B06: connection.blocked once, consumers go on, then connection.unblocked."""
-    broker, filler = small_disk
+    broker, filler = small
     consuming = connect(broker.url)
     channel = consuming.channel()
     channel.queue_declare("queue", durable=True)
@@ -161,7 +149,7 @@ def test_a_full_disk_blocks_publishers_and_says_so(small_disk: tuple[BrokerProce
     ) as client:
         client.send(publish(1, "queue", b"taken", message))
         assert client.ready("queue") == 3
-        fill(filler)
+        fill_disk(filler)
         deadline = time.monotonic() + 20
         while not client.has_frame(0.1):
             assert time.monotonic() < deadline, "never blocked"
@@ -173,22 +161,22 @@ def test_a_full_disk_blocks_publishers_and_says_so(small_disk: tuple[BrokerProce
         assert got is not None
         channel.basic_ack(got.delivery_tag)
         assert not client.has_frame(0.2)
-        filler.unlink()
+        os.remove(filler)
         client.expect(CONNECTION_UNBLOCKED)
         assert client.ready("queue") >= 3
     consuming.close()
 
 
 def test_a_client_without_the_capability_is_blocked_without_a_word(
-    small_disk: tuple[BrokerProcess, Path],
+    small: tuple[BrokerProcess, str],
 ) -> None:
     """L05: its publishes wait, and are done when there is room again."""
-    broker, filler = small_disk
+    broker, filler = small
     with WireClient.connected(broker.url, channels=1) as client:
         client.declare_queue("queue")
-        fill(filler)
+        fill_disk(filler)
         while "blocked" not in broker.stderr:
             client.send(publish(1, "queue", b"x"))
             assert not client.has_frame(0.1)
-        filler.unlink()
+        os.remove(filler)
         assert client.ready("queue") > 0

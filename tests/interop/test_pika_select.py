@@ -1,7 +1,7 @@
 """pika's SelectConnection: everything in callbacks, nothing waits for an answer."""
 
 import os
-from collections.abc import Generator
+from pathlib import Path
 
 import pytest
 from pika.channel import Channel
@@ -14,21 +14,12 @@ from pika.frame import Method
 from pika.spec import Basic, BasicProperties
 
 from tests.broker_process import BrokerProcess
+from tests.conftest import URL_VARIABLE
 from tests.interop.pika_client import PERSISTENT
 from tests.interop.pika_select import Client, Publisher
+from tests.small_disk import fill, small_disk
 
-BALLAST_BYTES = 512 << 20
-
-
-@pytest.fixture
-def ballast(tmp_path: object) -> Generator[str]:
-    """A file that takes up BALLAST_BYTES of the disk that the test's stores are on."""
-    path = os.path.join(str(tmp_path), "ballast")
-    with open(path, "wb") as file:
-        os.posix_fallocate(file.fileno(), 0, BALLAST_BYTES)
-    yield path
-    if os.path.exists(path):
-        os.remove(path)
+MIB = 1 << 20
 
 
 def test_a_connection_opens_and_closes(url: str) -> None:
@@ -202,18 +193,22 @@ def test_many_channels_work_at_once(url: str, name: str) -> None:
 
 
 def test_publishers_are_told_when_the_disk_is_nearly_full_and_when_not_any_more(
-    data_directory: str, stopped_broker: BrokerProcess, ballast: str, name: str
+    tmp_path: Path, name: str
 ) -> None:
     """connection.blocked comes to the connection that publishes; what it sent meanwhile waits."""
-    # Publishers are blocked below twice this. Half of the ballast is for what others write.
-    disk = os.statvfs(os.path.dirname(ballast))
-    least_free_bytes = (disk.f_bavail * disk.f_frsize + BALLAST_BYTES // 2) // 2
-    configuration = f"{data_directory}.toml"
-    with open(configuration, "w", encoding="utf-8") as file:
-        file.write(f"least_free_bytes = {least_free_bytes}\n")
-    arguments = ("--config", configuration)
-    with BrokerProcess(data_directory, f"{data_directory}.full.log", arguments) as broker:
+    if os.environ.get(URL_VARIABLE):
+        pytest.skip("needs a broker process of its own")
+    configuration = tmp_path / "config.toml"
+    configuration.write_text(f"least_free_bytes = {64 * MIB}\n")
+    with (
+        small_disk(str(tmp_path / "disk"), mebibytes=512) as disk,
+        BrokerProcess(
+            f"{disk}/store", str(tmp_path / "log"), ("--config", str(configuration))
+        ) as broker,
+    ):
         broker.start()
+        # Publishers are blocked below twice `least_free_bytes`.
+        fill(f"{disk}/filler", left_bytes=100 * MIB)
         with Client(broker.url) as client:
             publisher = Publisher(client)
             client.declare(publisher.channel, name, durable=True)
@@ -225,7 +220,7 @@ def test_publishers_are_told_when_the_disk_is_nearly_full_and_when_not_any_more(
             try:
                 client.wait_until(publish_until_blocked)
                 assert client.blocked[0] != ""
-                os.remove(ballast)
+                os.remove(f"{disk}/filler")
                 client.wait_until(lambda: client.unblocked == 1)
                 publisher.wait_confirmed()
                 assert publisher.nacked == set()

@@ -1,7 +1,6 @@
 """A real disk that others fill, a tmpfs: whatever makes room goes on, and a restart as well."""
 
 import os
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,6 +8,7 @@ import pytest
 
 from amqpstore import DiskFullError, Options, Queue, Run, Store
 from amqpstore.worker import InlineWorker
+from tests.small_disk import small_disk
 from tests.unit.engine.stores import messages
 
 MIB = 1 << 20
@@ -23,15 +23,8 @@ OPTIONS = Options(
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[str]:
-    """A small disk of its own. Who may not mount one has the same on a disk in memory."""
-    path = str(tmp_path / "disk")
-    os.mkdir(path)
-    options = ["-t", "tmpfs", "-o", "size=24m", "tmpfs"]
-    mounted = subprocess.run(["mount", *options, path], capture_output=True, check=False)
-    if mounted.returncode:
-        pytest.skip(f"nothing can be mounted here: {mounted.stderr.decode().strip()}")
-    yield path
-    subprocess.run(["umount", "-l", path], check=True)
+    with small_disk(str(tmp_path / "disk"), mebibytes=24) as path:
+        yield path
 
 
 class Others:
