@@ -83,7 +83,8 @@ class IndexState(NamedTuple):
     Its committed part is `end_bytes` long and has `entries` entries, from sequence `first` to
     before `end`. Bit n of `acked` is set when entry n is (empty: none is), `acked_count` are.
     `delivered` has the delivery counts of live entries that were delivered, by place. `postponed`
-    are ranges, from a sequence to before another, that were acked while the file could not be read.
+    are ranges, from a sequence to before another, that were acked while the file could not be read,
+    and `postponed_deliveries` ranges with a count: they had been delivered so often by then.
     No live entry expires before `expires_ms`, or ever where that is 0. The bodies of live entries
     have `body_bytes`; None where that is not known.
     """
@@ -99,6 +100,7 @@ class IndexState(NamedTuple):
     postponed: Sequence[tuple[int, int]] = ()
     expires_ms: int = 0
     body_bytes: int | None = None
+    postponed_deliveries: Sequence[tuple[int, int, int]] = ()
 
     @property
     def live(self) -> int:
@@ -118,6 +120,7 @@ class IndexState(NamedTuple):
         return self._asdict() | {
             "delivered": dict(self.delivered),
             "postponed": [list(one) for one in self.postponed],
+            "postponed_deliveries": [list(one) for one in self.postponed_deliveries],
         }
 
 
@@ -244,7 +247,9 @@ def live_runs(entries: Entries, state: IndexState, first: int, end: int) -> list
         from_place = bisect_left(sequences, postponed_first)
         to_place = bisect_left(sequences, postponed_end)
         acked[from_place:to_place] = b"\1" * (to_place - from_place)
-    delivered = state.delivered
+    delivered = dict(state.delivered)
+    for delivered_first, delivered_end, times in state.postponed_deliveries:
+        _note_deliveries(delivered, sequences, delivered_first, delivered_end, times)
     if start == stop:
         return runs
     if not delivered and not acked.count(1, start, stop) and _is_one_run(entries, start, stop):
@@ -272,6 +277,15 @@ def live_runs(entries: Entries, state: IndexState, first: int, end: int) -> list
         else:
             runs.append(run)
     return runs
+
+
+def _note_deliveries(
+    delivered: dict[int, int], sequences: array[int], first: int, end: int, times: int
+) -> None:
+    """Note in delivery counts by place that entries from sequence `first` to before `end` have been
+    delivered so often."""
+    for place in range(bisect_left(sequences, first), bisect_left(sequences, end)):
+        delivered[place] = max(delivered.get(place, 0), times)
 
 
 class Bits(bytearray):

@@ -14,6 +14,8 @@ import logging
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator
+from heapq import heappop, heappush
+from itertools import pairwise
 from operator import attrgetter, mul, not_
 from typing import NamedTuple
 
@@ -84,7 +86,9 @@ class IndexLedger:
         self._acked: Bits | None = None
         self._delivered: dict[int, int] | None = None
         self._postponed = [(first, end) for first, end in state.postponed]
-        self._postponed_deliveries: list[tuple[int, int, int]] = []
+        self._postponed_deliveries = [
+            (first, end, times) for first, end, times in state.postponed_deliveries
+        ]
 
     @property
     def is_behind(self) -> bool:
@@ -99,8 +103,8 @@ class IndexLedger:
         self._postponed.append((first, end))
 
     def postpone_delivery(self, first: int, end: int, times: int) -> None:
-        """Keep in mind that entries have been delivered so often. It is not kept any longer than
-        to the next `close`."""
+        """Keep in mind that entries have been delivered so often."""
+        self.is_changed = True
         self._postponed_deliveries.append((first, end, times))
 
     def catch_up(self, entries: Entries) -> Iterator[Entries]:
@@ -199,8 +203,12 @@ class IndexLedger:
         """The state, up to date; nothing has changed from now on."""
         self._pack()
         if self.is_changed:
-            self.state = self.state._replace(postponed=tuple(self._postponed))
-        self._postponed_deliveries.clear()
+            # One message may be delivered again and again as long as the file cannot be read.
+            self._postponed_deliveries = highest_counts(self._postponed_deliveries)
+            self.state = self.state._replace(
+                postponed=tuple(self._postponed),
+                postponed_deliveries=tuple(self._postponed_deliveries),
+            )
         self.is_changed = False
         return self.state
 
@@ -438,6 +446,31 @@ class Ledger:
     def _release(self, entries: Entries) -> None:
         if entries.ids:
             self.accounts.release(entries.ids, entries.sizes)
+
+
+def highest_counts(ranges: Iterable[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
+    """Ranges of sequences with delivery counts, as ranges that ascend and do not overlap: each
+    with the highest count of those that it was in."""
+    ascending = sorted(ranges)
+    bounds = sorted({bound for first, end, _ in ascending for bound in (first, end)})
+    found: list[tuple[int, int, int]] = []
+    # Those that may go on here, the highest count first: by its negative, and the range's end.
+    open_ranges: list[tuple[int, int]] = []
+    place = 0
+    for first, end in pairwise(bounds):
+        while place < len(ascending) and ascending[place][0] == first:
+            _, its_end, times = ascending[place]
+            heappush(open_ranges, (-times, its_end))
+            place += 1
+        while open_ranges and open_ranges[0][1] <= first:
+            heappop(open_ranges)
+        if not open_ranges:
+            continue
+        times = -open_ranges[0][0]
+        if found and found[-1][1:] == (first, times):
+            first = found.pop()[0]
+        found.append((first, end, times))
+    return found
 
 
 def enqueued(operation: Operation) -> Run:

@@ -396,11 +396,13 @@ class _Recovery:
             self._unknown_bytes += others * _MAX_SEGMENT_BYTES
 
     def _read_postponed(self) -> None:
-        """Read index files of which something was acked while they could not be read: until they
-        are, nobody knows how much is live in them."""
+        """Read index files of which something was acked or delivered while they could not be read:
+        until they are, nobody knows how much is live in them, or redelivered."""
         for queue in self._queues.values():
-            for file in [one for one in queue.paged if queue.index[one.number].postponed]:
-                self._page_in(queue, file)
+            for file in [*queue.paged]:
+                state = queue.index[file.number]
+                if state.postponed or state.postponed_deliveries:
+                    self._page_in(queue, file)
 
     def _left_rows(self) -> Iterator[Change]:
         """Rows to remove: of segments that the checkpoint does not know, and is behind of. A log

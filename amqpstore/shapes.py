@@ -125,16 +125,25 @@ def _index(key: str, row: Any) -> str:
         for place, times in delivered.items()
     ):
         return f"delivered is not a map of places among {entries} entries"
-    postponed = row.get("postponed")
-    if not isinstance(postponed, list) or not all(
-        isinstance(pair, list)
-        and len(pair) == 2
-        and all(map(_is_number, pair))
-        and pair[0] < pair[1]
-        for pair in postponed
-    ):
+    if not _are_ranges(row.get("postponed"), 2):
         return "postponed is not a list of ranges"
+    deliveries = row.get("postponed_deliveries", [])
+    if not _are_ranges(deliveries, 3) or not all(
+        0 < times <= _MAX_DELIVERIES for _, _, times in deliveries
+    ):
+        return "postponed_deliveries is not a list of ranges with a count"
+    # Each entry is then looked at once, however many ranges are in a row that was forged.
+    if any(after[0] < before[1] for before, after in pairwise(deliveries)):
+        return "ranges of postponed_deliveries overlap"
     return ""
+
+
+def _are_ranges(value: object, size: int) -> bool:
+    """Whether it is a list of lists of `size` numbers, the first two of which are a range."""
+    return isinstance(value, list) and all(
+        isinstance(one, list) and len(one) == size and all(map(_is_number, one)) and one[0] < one[1]
+        for one in value
+    )
 
 
 def _segments(key: str, row: Any) -> str:

@@ -19,7 +19,7 @@ from tests.crash.histories import (
     record,
     short_history,
 )
-from tests.crash.test_faults import faults_left_behind
+from tests.crash.test_faults import faults_left_behind, is_unread
 from tools.drill.accounting import misaccounted
 from tools.drill.crash_images import crash_images
 from tools.drill.explorer import Explorer
@@ -31,7 +31,7 @@ from tools.drill.observation import observe
 from tools.drill.operations import Append, Commit, Create, Operation, Remove
 from tools.drill.outside import Outside
 from tools.drill.prover import Prover
-from tools.drill.trace import Trace
+from tools.drill.trace import Opened, Trace
 
 INDEX = f"{DIRECTORY}/index"
 SEGMENTS = f"{DIRECTORY}/segments"
@@ -297,6 +297,76 @@ def test_acks_hold_that_had_to_wait_for_an_index_file_to_be_read() -> None:
     outside.kill()
     assert faults_at_openings(Ledger(), outside.trace) == []
     assert faults_left_behind(outside, Prover(open_store, 2), random.Random("postponed")) == []
+
+
+def test_deliveries_hold_that_had_to_wait_for_an_index_file_to_be_read() -> None:
+    """Two processes make checkpoints without it; the power may be cut at any write."""
+    rotten: list[RottenFiles] = []
+    is_rotten = False
+
+    def open_on_a_rotten_disk(files: MemoryFiles) -> Store:
+        rotten.append(RottenFiles(files, f"{INDEX}/{1:020}-{1:010}.index", 40, 1))
+        rotten[-1].is_rotten = is_rotten
+        return open_store(files, rotten[-1])
+
+    outside = outside_of(open_on_a_rotten_disk)
+    outside.open()
+    outside.create_queue("orders")
+    outside.publish(["orders"], [b"twice", b"once", b"acked", b"never"])
+    outside.sync()
+    outside.checkpoint()
+    outside.take("orders", 2)
+    outside.take("orders", 1)
+    outside.begin_sync()
+    outside.finish_sync()
+    rotten[-1].is_rotten = is_rotten = True
+    outside.checkpoint()
+    outside.requeue("orders")
+    outside.take("orders", 1)
+    outside.ack("orders")
+    outside.begin_sync()
+    outside.finish_sync()
+    outside.checkpoint()
+    (row,) = outside.store.definitions("index").values()
+    assert row["postponed_deliveries"] == [[1, 2, 2], [2, 4, 1]]
+    outside.kill()
+    outside.open()
+    outside.publish(["orders"], [b"more"])
+    outside.sync()
+    outside.checkpoint()
+    outside.kill()
+    is_rotten = False
+    outside.open()
+    outside.checkpoint()
+    rows = [*outside.store.definitions("index").values()]
+    assert {1: 1, 0: 2} in [row["delivered"] for row in rows]
+    assert not any(row["postponed_deliveries"] for row in rows)
+    outside.kill()
+    rng = random.Random("postponed deliveries")
+    assert faults_left_behind(outside, Prover(open_store, 2), rng) == []
+    assert faults_at_cuts(outside.trace, rng) == []
+
+
+def faults_at_cuts(trace: Trace, rng: random.Random) -> list[object]:
+    """What is wrong on disks that a power cut leaves, at each operation of a history."""
+    disk, ledger = trace.base.fork(), Ledger()
+    found: list[object] = []
+    for event in trace.events:
+        if not isinstance(event, Operation):
+            # What a start could not read it did not promise either.
+            if not (isinstance(event, Opened) and is_unread(event)):
+                ledger.note(event)
+            continue
+        disk.redo(event)
+        for image in crash_images(disk, rng, 4):
+            store = open_store(image.files)
+            observation = observe(store)
+            faults = [*observation.faults, *broken_promises(ledger, observation)]
+            store.checkpoint()
+            faults += misaccounted(store, image.files)
+            store.abandon()
+            found += [(str(event), image.description, fault) for fault in faults]
+    return found
 
 
 def test_a_crash_between_the_checkpoints_that_let_go_of_a_deep_queue(

@@ -211,7 +211,10 @@ def indexed(store: str, tables: dict[str, dict[str, Any]]) -> dict[int, Queue]:
         assert row.get("body_bytes") == (None if 0xFFFFFFFF in sizes else sum(sizes))
         for place, entry in enumerate(entries):
             if not acked >> place & 1:
-                delivered = row["delivered"].get(place, 0)
+                counts = [row["delivered"].get(place, 0)]
+                for first, end, times in row.get("postponed_deliveries", ()):
+                    counts += [times] if first <= entry.sequence < end else []
+                delivered = max(counts)
                 queues[int(key[:20])][entry.sequence] = entry._replace(delivery_count=delivered)
     return queues
 

@@ -289,6 +289,7 @@ class _Finder:
                         if place <= at < place + count
                     },
                     postponed=state.postponed,
+                    postponed_deliveries=state.postponed_deliveries,
                 )
                 for run in live_runs(block, part, 0, _MOST):
                     queue.put(run)
@@ -305,7 +306,8 @@ class _Finder:
         """Entries of these places are lost, and they are among these sequences."""
         if first >= end or (place >= 0 and place == stop):
             return
-        hole = _Hole(first, end, None, dict(state.delivered))
+        counts = [*state.delivered.values(), *(one[2] for one in state.postponed_deliveries)]
+        hole = _Hole(first, end, None, {first: max(counts)} if counts else {})
         if 0 <= place < stop and stop - place == end - first:
             acked = Bits.of(state.acked, state.entries)
             delivered = {
@@ -313,6 +315,9 @@ class _Finder:
                 for at, times in state.delivered.items()
                 if place <= at < stop
             }
+            for start, behind, times in state.postponed_deliveries:
+                for sequence in range(max(start, first), min(behind, end)):
+                    delivered[sequence] = max(delivered.get(sequence, 0), times)
             hole = _Hole(first, end, Bits(acked[place:stop]), delivered)
         self._holes.setdefault(queue.id, []).append(hole)
 

@@ -143,7 +143,7 @@ def is_harmless(table: str, key: str, old: Any, new: Any) -> bool:
         return 0 < new["expires_ms"] < old["expires_ms"] or not old["expires_ms"]
     if table == "index":
         # Deliveries, and a message that was acked while its file could not be read.
-        return differ <= {"delivered", "postponed"}
+        return differ <= {"delivered", "postponed", "postponed_deliveries"}
     return False
 
 

@@ -2,6 +2,7 @@
 
 import os
 from array import array
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -27,8 +28,10 @@ from amqpstore.index import (
     total_of,
     unknown_sizes,
 )
+from amqpstore.ledger import highest_counts
 from amqpstore.records import HEADER, Kind, Record, encode_record, record_at
 from amqpstore.runs import Run
+from amqpstore.shapes import misshapen
 
 SEED = 4711
 QUEUE = 9
@@ -143,8 +146,13 @@ def states(draw: st.DrawFn) -> tuple[Entries, IndexState]:
     acked = Bits(draw(st.lists(st.booleans(), min_size=count, max_size=count)))
     live = [place for place in range(count) if not acked[place]]
     delivered = draw(st.dictionaries(st.sampled_from(live), st.integers(1, 3))) if live else {}
+    bounds = sorted(draw(st.sets(st.integers(0, sequence + 1), max_size=6)))
     state = IndexState(
-        NUMBER, 1, count, written.sequences[0], sequence, acked.packed(), acked.count(1), delivered
+        *(NUMBER, 1, count, written.sequences[0], sequence),
+        *(acked.packed(), acked.count(1), delivered),
+        postponed_deliveries=[
+            (first, end, draw(st.integers(1, 3))) for first, end in pairwise(bounds)
+        ],
     )
     return written, state
 
@@ -155,8 +163,15 @@ def test_the_live_runs_are_what_is_live_entry_by_entry(
 ) -> None:
     written, state = indexed
     acked = Bits.of(state.acked, state.entries)
+
+    def times(place: int, sequence: int) -> int:
+        postponed = (
+            times for first, end, times in state.postponed_deliveries if first <= sequence < end
+        )
+        return max(state.delivered.get(place, 0), *postponed, 0)
+
     expected = [
-        (sequence, written.ids[place], written.expires_ms[place], state.delivered.get(place, 0))
+        (sequence, written.ids[place], written.expires_ms[place], times(place, sequence))
         for place, sequence in enumerate(written.sequences)
         if first <= sequence < first + length and not acked[place]
     ]
@@ -260,3 +275,40 @@ def test_a_record_of_another_kind_is_refused(file: IndexFile, kind: Kind) -> Non
     with pytest.raises(DamageError, match="it is no index of queue 9"):
         file.read(state=file.state._replace(end_bytes=len(record)))
     assert len(record) == HEADER.size + len(payload)
+
+
+POSTPONED = st.tuples(st.integers(0, 12), st.integers(1, 6), st.integers(1, 4)).map(
+    lambda drawn: (drawn[0], drawn[0] + drawn[1], drawn[2])
+)
+
+
+@given(st.lists(POSTPONED, max_size=8))
+def test_postponed_deliveries_are_one_count_each(ranges: list[tuple[int, int, int]]) -> None:
+    """However often a message is delivered: a row of them is as FORMAT.md says."""
+    found = highest_counts(ranges)
+    highest: dict[int, int] = {}
+    for first, end, times in ranges:
+        for sequence in range(first, end):
+            highest[sequence] = max(highest.get(sequence, 0), times)
+    assert {
+        sequence: times for first, end, times in found for sequence in range(first, end)
+    } == highest
+    state = IndexState(NUMBER, 1, 10, 1, 11, postponed_deliveries=found)
+    assert misshapen("index", f"{QUEUE:020}-{NUMBER:010}", state.row()) == ""
+    assert IndexState.of_row(state.row()).row() == state.row()
+    assert highest_counts(found) == found
+
+
+@pytest.mark.parametrize(
+    "ranges", [3, [[1, 2]], [[2, 2, 1]], [[1, 2, 0]], [[1, 2, 1 << 32]], [[1, 9, 1], [8, 9, 2]]]
+)
+def test_a_row_of_other_postponed_deliveries_is_refused(ranges: object) -> None:
+    row = IndexState(NUMBER, 1, 10, 1, 11).row() | {"postponed_deliveries": ranges}
+    assert "postponed_deliveries" in misshapen("index", f"{QUEUE:020}-{NUMBER:010}", row)
+
+
+def test_a_row_without_postponed_deliveries_has_none() -> None:
+    row = IndexState(NUMBER, 1, 10, 1, 11).row()
+    del row["postponed_deliveries"]
+    assert misshapen("index", f"{QUEUE:020}-{NUMBER:010}", row) == ""
+    assert IndexState.of_row(row).postponed_deliveries == ()
