@@ -398,6 +398,11 @@ class Log:
             return MessageDamagedError(first_id, "no segment has it")
         return self._segments[place].read(first_id, count, self._decoder)
 
+    def forget_damage(self) -> None:
+        """Look again at what could not be read."""
+        for segment in self._segments:
+            segment.forget_damage()
+
     def take_settled(self) -> list[Settled]:
         """The batches that were settled since the last call."""
         settled, self.settled = self.settled, []

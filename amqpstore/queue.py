@@ -17,7 +17,7 @@ from typing import NamedTuple
 from amqpstore.expiry import ExpiryHeap, earliest
 from amqpstore.index import IndexState
 from amqpstore.index_merge import Merged
-from amqpstore.runs import ReadyList, Run, RunList
+from amqpstore.runs import ReadyList, Run
 from amqpstore.transient import FIRST_TRANSIENT
 
 
@@ -54,7 +54,7 @@ class Queue:
     body in memory that is on disk. A durable one that `keeps_transient` has messages in the log
     that are not persistent, too. `quarantined` are messages that it still holds and that cannot
     be read, and `unreadable_count` is how many more there are whose index cannot be read: they are
-    neither ready nor gone.
+    neither ready nor gone. `unread` are those index files, as far as they may be tried again.
     """
 
     __slots__ = (
@@ -74,6 +74,7 @@ class Queue:
         "ready",
         "share_bytes",
         "taken_bytes",
+        "unread",
         "unreadable_count",
     )
 
@@ -89,8 +90,9 @@ class Queue:
         self.paged: list[PagedFile] = []
         self.paged_count = 0
         self.index: dict[int, IndexState] = {}
-        self.quarantined: RunList[Run] = RunList()
+        self.quarantined = ReadyList()
         self.unreadable_count = 0
+        self.unread: list[PagedFile] = []
         self.expiry = ExpiryHeap()
         # In memory: what is there, what may be, and what was taken from there lately.
         self.held_bytes = 0
@@ -130,6 +132,11 @@ class Queue:
         self.paged_count -= file.live
         self.ready.insert_all(runs)
         self.watch(runs)
+
+    def cannot_read(self, file: PagedFile) -> None:
+        """Nothing is known of what is in an index file but the number."""
+        self.paged_in(file, [])
+        self.unreadable_count += file.live
 
     def paged_between(self, first: int, end: int) -> list[PagedFile]:
         """The files that may have messages from sequence `first` to before `end`."""
@@ -176,10 +183,11 @@ class Queue:
     def merged(self, merged: Merged) -> None:
         """Runs of some index files are in another one from now on."""
         numbers = {state.number for state in merged.old}
-        self.paged = [
-            file._replace(number=merged.new) if file.number in numbers else file
-            for file in self.paged
-        ]
+        for files in (self.paged, self.unread):
+            files[:] = [
+                file._replace(number=merged.new) if file.number in numbers else file
+                for file in files
+            ]
 
     def page_out(self, states: Sequence[IndexState], most_runs: int) -> int:
         """Leave runs to the index files that have them, where there are many.

@@ -514,6 +514,8 @@ class _Recovery:
         first_id, count = self._ids_of(batch)
         # Also where a record is damaged: no other message may get its id.
         self._next_message_id = max(self._next_message_id, first_id + count)
+        # And it is looked for in this segment, should the disk read it again.
+        segment.end_id = max(segment.end_id, first_id + count)
         for operation in batch.operations:
             if self._next_queue_id is not None and operation.queue_id >= self._next_queue_id:
                 reason = f"the log has queue {operation.queue_id}, of which it does not know yet"
@@ -555,8 +557,9 @@ class _Recovery:
             entries = self._reader.entries(queue.id, state)
         except DamageError as error:
             self._report.damage.append((error.path, error.offset, 0, error.reason))
-            queue.paged_in(file, [])
-            queue.unreadable_count += file.live
+            # What the log says of these messages is not known to the queue: so it is left to the
+            # next start.
+            queue.cannot_read(file)
         else:
             queue.paged_in(file, live_runs(entries, state, file.first, file.end))
 

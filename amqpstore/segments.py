@@ -211,6 +211,10 @@ class Segment:
             survey.note_missing(message_id, message_id + 1, missing)
         return self._damaged(message_id, missing)
 
+    def forget_damage(self) -> None:
+        """The disk may read by now what it could not: look again."""
+        self._survey = None
+
     def _damaged(self, message_id: int, reason: str) -> MessageDamagedError:
         return MessageDamagedError(message_id, f"segment {self.number} ({self.path}): {reason}")
 

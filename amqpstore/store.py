@@ -48,6 +48,7 @@ from amqpstore.prepared import Prepared, restore
 from amqpstore.queue import PagedFile, Placement, Queue
 from amqpstore.records import MAX_COUNT, Operation, OperationKind
 from amqpstore.recovery import Recovered
+from amqpstore.rereading import Rereading
 from amqpstore.runs import Run, body_bytes, overhead_bytes
 from amqpstore.segments import Unread
 from amqpstore.space import ReservingCatalog, Space, is_no_space
@@ -114,8 +115,14 @@ class Store:
         self.prepared: dict[int, Prepared] = {}
         self._failure: DurabilityError | None = None
         self._is_closed = False
+        self._rereading = Rereading(self._log, clock)
         SPARE.fill()
         restore(self, is_unread=recovered.is_unread)
+        for queue in queues.values():
+            # What a prepared transaction locks may be in an index file that cannot be read.
+            queue.unread.clear()
+            if queue.quarantined.count:
+                self._rereading.add(queue)
 
     @classmethod
     def open(
@@ -347,8 +354,9 @@ class Store:
         With `first_sequence`, the first that have it or a later one. With `acked` they are done
         with at once. A run holds what came together, and of what is on disk about 1 MiB. A message
         that cannot be read is returned as the error that says why, once, and is in quarantine
-        from then on: the next start tries it again. But where it is because there is no descriptor
-        or memory left (ReadLaterError) it stays ready, and is to be taken some time later.
+        until `read_again` or the next start can read it. But where it is because there is no
+        descriptor or memory left (ReadLaterError) it stays ready, and is to be taken some time
+        later.
         """
         run = self._remove(queue, limit, first_sequence)
         if not isinstance(run, Run):
@@ -580,6 +588,30 @@ class Store:
             self._release_transient(run)
         return count
 
+    def read_again(self) -> dict[Queue, int]:
+        """Try what could not be read, some of it: what can be by now is ready again, in its place.
+
+        To be called about once a second. Returns how many messages of which queues that are.
+        """
+        found: dict[Queue, int] = {}
+        if not self._rereading.is_due():
+            return found
+        for queue, run in self._rereading.messages():
+            self.make_ready(queue, run)
+            found[queue] = found.get(queue, 0) + run.count
+        if tried := self._rereading.index_file():
+            queue, file = tried
+            with contextlib.suppress(DamageError, OSError, MemoryError):
+                runs = self._runs_of(queue, file)
+                queue.unread.remove(file)
+                queue.unreadable_count -= file.live
+                queue.ready.insert_all(runs)
+                queue.watch(runs)
+                found[queue] = found.get(queue, 0) + file.live
+        for queue, count in found.items():
+            _log.info("%d messages of queue %d can be read again", count, queue.id)
+        return found
+
     def read_index(self, queue: Queue) -> None:
         """Read all that is ready, but the bodies, into memory: to look at `queue.ready`.
 
@@ -633,6 +665,7 @@ class Store:
             self._release_transient(run)
             found.body_bytes, _ = self._body_sizes.total(queue, [run])
             queue.quarantined.insert(run)
+            self._rereading.add(queue)
             return found
         run = self._cut(queue, run, skipped, len(found))
         self._bring_back(run, found)
@@ -685,9 +718,9 @@ class Store:
             if is_shortage(error):
                 path = index_path(self.directory, queue.id, file.number)
                 return ReadLaterError(path, str(error) or "there is no memory")
-            # Nothing is known of them but their number. The next start tries it again.
-            queue.paged_in(file, [])
-            queue.unreadable_count += file.live
+            queue.cannot_read(file)
+            queue.unread.append(file)
+            self._rereading.add(queue)
             reason = f"{file.live} messages of its queue: {error}"
             return MessageDamagedError(0, reason, file.body_bytes or 0)
         queue.paged_in(file, runs)

@@ -283,6 +283,9 @@ class App:
         while True:
             await trio.sleep(_TICK_S)
             self.committer.housekeep()
+            self.broker.read_again()
+            if self.broker.has_work:
+                self._turn.wake()
             self._tick_connections()
 
     def _tick_connections(self) -> None:

@@ -11,6 +11,7 @@ from server.broker.core import Core
 from server.broker.errors import NotAllowedError, NotFoundError
 from server.broker.permissions import Access
 from server.broker.policy import Policies, Policy
+from server.broker.queue import Queue
 from server.broker.rows import name_key
 from server.broker.vhost import VirtualHost
 
@@ -110,6 +111,16 @@ class Broker:
                 return
             queue.pump()
 
+    def read_again(self) -> None:
+        """Have what could not be read tried again. To be called about once a second."""
+        counts = self.core.store.read_again()
+        if not counts:
+            return
+        queues = self._queues_by_level()
+        for level, count in counts.items():
+            if queue := queues.get(level.id):
+                queue.came_back(count)
+
     # What an operator defines; durable on return.
 
     def define_vhost(self, name: str) -> None:
@@ -163,14 +174,17 @@ class Broker:
         """Take in the transactions that the store has, and nobody has decided."""
         if not self.core.store.prepared:
             return
-        queues = {
+        queues = self._queues_by_level()
+        for prepared in self.core.store.prepared.values():
+            self.vhosts[prepared.label["vhost"]].branches.restore(prepared, queues)
+
+    def _queues_by_level(self) -> dict[int, Queue]:
+        return {
             level.id: queue
             for vhost in self.vhosts.values()
             for queue in vhost.queues.values()
             for level in queue.levels
         }
-        for prepared in self.core.store.prepared.values():
-            self.vhosts[prepared.label["vhost"]].branches.restore(prepared, queues)
 
 
 def _check_owner(store: Store) -> None:

@@ -76,7 +76,7 @@ class DelayQueue(Queue):
                 return
 
     def _end_slice(self, number: int, level: amqpstore.Queue) -> None:
-        # What cannot be read now may be read after the next start.
+        # What cannot be read now may be read later.
         held = level.ready_count or level.quarantined.count or level.unreadable_count
         if not level.deleted and not held:
             self.levels.remove(number)

@@ -330,7 +330,8 @@ class Queue:
                 self._read_later(run)
                 return None
             if isinstance(run, MessageDamagedError):
-                _log.error("message lost", extra={"queue": self.name, "reason": str(run)})
+                extra = {"queue": self.name, "reason": str(run)}
+                _log.error("messages cannot be read, others are served", extra=extra)
                 self._ready_bytes -= run.body_bytes
                 continue
             self._left(run)
@@ -451,6 +452,17 @@ class Queue:
             extra = {"queue": self.name, "reason": str(error)}
             _log.warning("messages wait: they cannot be read now", extra=extra)
             self._retry.set(self._core.clock.monotonic_ms() + _RETRY_MS)
+
+    def came_back(self, count: int) -> None:
+        """Messages that could not be read are ready again, in their places."""
+        _log.info("messages can be read again", extra={"queue": self.name, "count": count})
+        if self.is_deleted or self.is_set_aside:
+            return
+        with Contained(self):
+            if self.settings.max_length_bytes is not None:
+                # It was perhaps not known what they had when they left.
+                self._ready_bytes = sum(self._store.ready_bytes(level) for level in self.levels)
+        self.enforce()
 
     def _try_again(self) -> None:
         self._drop_excess()
