@@ -178,6 +178,10 @@ class AmqpChannel:
         if self._connection.client_hears_cancels:
             self._send(methods.BasicCancel(consumer_tag=consumer_tag, no_wait=True))
 
+    def failed(self) -> None:
+        if not self.is_silent:
+            self._connection.break_off()
+
     # Handlers.
 
     def _send(self, method: methods.Method) -> None:

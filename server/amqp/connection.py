@@ -22,7 +22,7 @@ from server.amqp.publishing import Labels
 from server.amqp.refusals import refusal
 from server.broker.broker import Broker
 from server.broker.errors import BrokerError
-from server.broker.faults import FATAL
+from server.broker.faults import FATAL, called
 from server.broker.local_transaction import Tally
 from server.broker.permissions import Access
 from server.broker.vhost import VirtualHost
@@ -118,6 +118,7 @@ class Connection:
         self._mechanism = ""
         self._client_properties: dict[str, Any] = {}
         self._waiting: list[Event] = []
+        self._now = now
         self._deadline: float | None = now + _HANDSHAKE_S
         self._heartbeat = Heartbeat(0, now)
 
@@ -164,6 +165,7 @@ class Connection:
 
     def receive(self, read: bytes, now: float) -> None:
         """Handle what one read brought, and settle it."""
+        self._now = now
         self._heartbeat.received(now)
         if self._state is None:
             self._header += read
@@ -243,6 +245,7 @@ class Connection:
 
     def tick(self, now: float) -> None:
         """Have heartbeats sent and missed ones noticed: call it about once a second."""
+        self._now = now
         if self._deadline is not None and now >= self._deadline and not self.is_finished:
             state = self._state.value if self._state else "no protocol header"
             _log.warning("connection timed out", extra={"peer": self.peer, "state": state})
@@ -277,6 +280,11 @@ class Connection:
             self._log_error("connection error", error, 0)
             self._close(error, now)
 
+    def break_off(self) -> None:
+        """Close the connection after an error of ours: the client would wait for ever for what it
+        kept back. It is of no channel, as the client may wait on one that is being closed."""
+        self._failed(Failed(0, InternalError("see the broker's log")), self._now)
+
     def shut_down(self, now: float) -> None:
         """The server stops: say so to the client."""
         if self._state is State.OPEN:
@@ -307,7 +315,7 @@ class Connection:
                 break
             self._event(event, published, now)
         for channel in published:
-            channel.settle()
+            called(channel.settle, channel.failed)
             self.has_published = True
         if self.unfinished_bytes > self._limits.unfinished_bytes:
             self.exhaust(f"the limit of a connection is {self._limits.unfinished_bytes}", now)
@@ -332,7 +340,7 @@ class Connection:
         except Exception:  # noqa: BLE001
             # An error of ours: it costs this client its connection, and nobody else anything.
             _log.exception("connection failed", extra={"peer": self.peer})
-            self._failed(Failed(event.channel, InternalError("see the broker's log")), now)
+            self.break_off()
 
     def _refused(
         self, event: Event, raised: AmqpError | BrokerError | DiskFullError, now: float

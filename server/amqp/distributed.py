@@ -60,13 +60,19 @@ class Distributed:
         def told(status: XaStatus) -> None:
             self._send(methods.DtxPrepareOk(status=status))
 
-        self._branches.prepare(self._access, _xid(method), told)
+        self._branches.prepare(self._access, _xid(method), told, self._channel.outlet.failed)
 
     def commit(self, method: methods.DtxCommit) -> None:
         def told(status: XaStatus) -> None:
             self._send(methods.DtxCommitOk(status=status))
 
-        self._branches.commit(self._access, _xid(method), told, one_phase=method.one_phase)
+        self._branches.commit(
+            self._access,
+            _xid(method),
+            told,
+            self._channel.outlet.failed,
+            one_phase=method.one_phase,
+        )
 
     def rollback(self, method: methods.DtxRollback) -> None:
         status = self._branches.rollback(self._access, _xid(method))

@@ -183,10 +183,13 @@ class Branches:
 
     # Decisions. None of them needs a channel that worked in the branch.
 
-    def prepare(self, access: Access, xid: Xid, told: Told) -> None:
+    def prepare(
+        self, access: Access, xid: Xid, told: Told, or_else: Callable[[], None] | None = None
+    ) -> None:
         """Make sure that a branch can be committed, whatever happens.
 
         `told` hears OK; RD_ONLY, where there is nothing to commit; or why it was rolled back.
+        Where it fails once the branch is durable, `or_else` is called.
         Raises: PreconditionFailedError, NotFoundError, AccessRefusedError, ResourceExhaustedError.
         """
         branch = self._branch(xid, access)
@@ -206,12 +209,21 @@ class Branches:
         branch.prepared = PreparedWork(self._core, prepared, transaction.queues)
         branch.stop_timer()
         self._finish(branch)
-        self._core.when_durable(partial(told, XaStatus.OK))
+        self._core.when_durable(partial(told, XaStatus.OK), or_else)
 
-    def commit(self, access: Access, xid: Xid, told: Told, *, one_phase: bool) -> None:
+    def commit(
+        self,
+        access: Access,
+        xid: Xid,
+        told: Told,
+        or_else: Callable[[], None] | None = None,
+        *,
+        one_phase: bool,
+    ) -> None:
         """Commit a branch that is prepared, or with `one_phase` one that is not.
 
-        `told` hears OK, or why it was rolled back.
+        `told` hears OK, or why it was rolled back. Where it fails once that is durable, `or_else`
+        is called.
         Raises: PreconditionFailedError, NotFoundError, AccessRefusedError; ResourceExhaustedError
         (it is as it was).
         """
@@ -220,7 +232,7 @@ class Branches:
         if branch.prepared is not None:
             if one_phase:
                 branch.check_unprepared()
-            branch.prepared.commit(done)
+            branch.prepared.commit(done, or_else)
             self._forget(branch)
             return
         if not one_phase:
@@ -229,7 +241,7 @@ class Branches:
                 raise PreconditionFailedError(f"XAER_PROTO: branch {xid} is not prepared")
         transaction = self._gathered(branch)
         if transaction is not None:
-            transaction.commit(done)
+            transaction.commit(done, or_else)
             self._finish(branch)
         self._forget(branch)
         if transaction is None:

@@ -140,7 +140,7 @@ class Channel:
 
     def when_durable(self, callback: Callable[[], None]) -> None:
         """Call back once all that was promised before is durable, and was confirmed."""
-        self.vhost.core.store.when_durable(callback)
+        self.vhost.core.when_durable(callback, self.outlet.failed)
 
     # Consuming.
 

@@ -61,9 +61,14 @@ class Core:
             waits_ms.append(max(next_ms - self.clock.wall_ms(), 0))
         return min(waits_ms, default=None)
 
-    def when_durable(self, callback: Callable[[], None]) -> None:
-        """As `Store.when_durable`; a callback that fails keeps no other from being called."""
-        self.store.when_durable(partial(called, callback))
+    def when_durable(
+        self, callback: Callable[[], None], or_else: Callable[[], None] | None = None
+    ) -> None:
+        """As `Store.when_durable`; a callback that fails keeps no other from being called.
+
+        Args: or_else, what is called then: where a client waits for it, its connection ends.
+        """
+        self.store.when_durable(partial(called, callback, or_else))
 
     def moving(self, stored_ids: Iterable[int]) -> Callable[[], None]:
         """Count what left these queues of the store; what is returned takes it off again."""

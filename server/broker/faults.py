@@ -45,11 +45,17 @@ class Contained:
         return True
 
 
-def called(work: Callable[[], object]) -> None:
-    """Call what must not keep others from being called; where it fails, that is logged."""
+def called(work: Callable[[], object], or_else: Callable[[], object] | None = None) -> None:
+    """Call what must not keep others from being called.
+
+    Where it fails, that is logged, and `or_else` called: it sees to it that nobody goes on waiting
+    for what was not done.
+    """
     try:
         work()
     except FATAL:
         raise
     except Exception:  # noqa: BLE001
         _log.exception("work of the broker failed")
+        if or_else:
+            called(or_else)

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from itertools import groupby
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
 import amqpstore
-from amqpstore import Message
+from amqpstore import DiskFullError, Message
 from server.broker.exchanges.delayed import DELAY_HEADER, DelayedExchange, delay_ms
 from server.broker.exchanges.recent_history import RecentHistoryExchange
+from server.broker.faults import Contained
 from server.broker.history import HISTORY_PREFIX, ConsumedQueue
 from server.broker.label import Label, label
 from server.broker.queue import Queue, Taken
@@ -79,7 +81,9 @@ class DelayQueue(Queue):
         # What cannot be read now may be read later.
         held = level.ready_count or level.quarantined.count or level.unreadable_count
         if not level.deleted and not held:
-            self.levels.remove(number)
+            with Contained(self), suppress(DiskFullError):
+                # It stays until there is room on the disk, and something of it expires again.
+                self.levels.remove(number)
 
 
 class HistoryQueue(Queue):

@@ -70,10 +70,12 @@ class Levels:
         return [(key, self._levels[key]) for key in sorted(self._levels) if key]
 
     def remove(self, priority: int) -> None:
-        """Delete a level that is empty, and not the lowest. Raises: DurabilityError."""
-        level = self._levels.pop(priority)
-        self._descending.remove(level)
-        self._store.delete_queue(level)
+        """Delete a level that is empty, and not the lowest.
+
+        Raises: DiskFullError (it is there still), DurabilityError.
+        """
+        self._store.delete_queue(self._levels[priority])
+        self._descending.remove(self._levels.pop(priority))
 
     def set_lazy(self, *, lazy: bool) -> None:
         """Whether bodies stay in memory: see `Store.set_lazy`."""

@@ -90,7 +90,7 @@ class LocalTransaction:
         except PreconditionFailedError:
             transaction.undo()
             raise
-        transaction.commit(channel.outlet.committed)
+        transaction.commit(channel.outlet.committed, channel.outlet.failed)
         self.finish()
 
     def add_to(self, transaction: Transaction) -> None:

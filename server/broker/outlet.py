@@ -44,6 +44,9 @@ class Outlet(Protocol):
     def consumer_cancelled(self, consumer_tag: str) -> None:
         """Tell the client that the broker ended its consumer."""
 
+    def failed(self) -> None:
+        """An error of ours kept an answer back that the client waits for: end its connection."""
+
 
 class ClosedOutlet:
     """The way out of a channel that is closed: nobody is there."""
@@ -56,6 +59,7 @@ class ClosedOutlet:
     def refuse(self, tag: int) -> None: ...
     def committed(self) -> None: ...
     def consumer_cancelled(self, consumer_tag: str) -> None: ...
+    def failed(self) -> None: ...
 
 
 CLOSED: Outlet = ClosedOutlet()

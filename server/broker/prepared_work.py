@@ -24,8 +24,10 @@ class PreparedWork:
         self._prepared = prepared
         self._queues = queues
 
-    def commit(self, on_durable: Callable[[], None]) -> None:
-        """Do it; `on_durable` is called once that is durable.
+    def commit(
+        self, on_durable: Callable[[], None], or_else: Callable[[], None] | None = None
+    ) -> None:
+        """Do it; `on_durable` is called once that is durable, and `or_else` where that fails.
 
         Messages enter their queues only now: TTLs, delays and priorities are those of this time,
         and what goes beyond a length leaves at the head.
@@ -48,7 +50,7 @@ class PreparedWork:
                 plan.expect(-1)
             raise ResourceExhaustedError(str(error)) from None
         left = {level.id for level, _ in prepared.locked}
-        when_moved(self._core, left, plans, on_durable)
+        when_moved(self._core, left, plans, on_durable, or_else)
 
     def rollback(self) -> None:
         """Forget it, which is durable on return: what it was to ack is ready, redelivered."""

@@ -108,7 +108,8 @@ class Publisher:
                 continue
             if promise is _Promise.WHEN_DURABLE:
                 self._waiting_confirms += 1
-                self._vhost.core.when_durable(partial(self._confirm_logged, first, last))
+                confirm = partial(self._confirm_logged, first, last)
+                self._vhost.core.when_durable(confirm, self._failed)
             elif promise is _Promise.NOW:
                 self._confirm_now(first, last)
             else:
@@ -126,6 +127,10 @@ class Publisher:
         # Batches become durable in order, and all else was answered before: multiple is true.
         self._waiting_confirms -= 1
         self.outlet.confirm(last, multiple=last > first)
+
+    def _failed(self) -> None:
+        # The outlet may be another one by now: that of a channel that is closed.
+        self.outlet.failed()
 
     def _confirm_now(self, first: int, last: int) -> None:
         if not self._waiting_confirms:

@@ -7,12 +7,12 @@ one place, and so is what a client does between tx.select and tx.commit.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from amqpstore import DiskFullError, Message, Placement, Prepared
 from server.broker.core import Core
 from server.broker.errors import PreconditionFailedError, ResourceExhaustedError
+from server.broker.faults import Contained
 from server.broker.label import Label
 from server.broker.queue import Queue, Taken
 
@@ -46,10 +46,13 @@ class Plan(NamedTuple):
                 queue.arrived(self.messages, placement)
 
     def moved_in(self) -> None:
-        """They are in their queues, which see to what follows when they have their turn."""
+        """They are in their queues, which see to what follows when they have their turn, and are
+        not on their way any more."""
         for queue, placement in zip(self.queues, self.placements, strict=True):
-            if not queue.is_deleted:
-                queue.moved_in(self.messages, placement)
+            with Contained(queue):
+                queue.expect(self.messages, placement, -1)
+                if not queue.is_deleted:
+                    queue.moved_in(self.messages, placement)
 
 
 def plan(route: Route, label: Label, messages: list[Message], *, immediate: bool = False) -> Plan:
@@ -113,9 +116,14 @@ class Transaction:
             plan.expect(-1)
         self._plans.clear()
 
-    def commit(self, on_durable: Callable[[], None] | None = None) -> None:
+    def commit(
+        self,
+        on_durable: Callable[[], None] | None = None,
+        or_else: Callable[[], None] | None = None,
+    ) -> None:
         """Do it all. What is published is ready, and `on_durable` called, once it is durable.
 
+        Args: or_else, what is called where `on_durable` fails.
         Raises: ResourceExhaustedError, when the disk is full; nothing is done then.
         """
         stored = self._core.store.transaction()
@@ -129,7 +137,8 @@ class Transaction:
         except DiskFullError as error:
             self.undo()
             raise ResourceExhaustedError(str(error)) from None
-        when_moved(self._core, {level.id for level, _ in self._taken}, self._plans, on_durable)
+        left = {level.id for level, _ in self._taken}
+        when_moved(self._core, left, self._plans, on_durable, or_else)
 
     def prepare(self, label: dict[str, Any]) -> Prepared:
         """Have it durable and undecided: see `amqpstore.Transaction.prepare`.
@@ -177,20 +186,19 @@ def move(
 
 
 def when_moved(
-    core: Core, left: set[int], plans: Sequence[Plan], on_durable: Callable[[], None] | None = None
+    core: Core,
+    left: set[int],
+    plans: Sequence[Plan],
+    on_durable: Callable[[], None] | None = None,
+    or_else: Callable[[], None] | None = None,
 ) -> None:
     """Messages moved in a transaction, from the store's queues `left`: see to what follows."""
     if plans:
         core.when_durable(core.moving(left))
     for plan in plans:
-        core.when_durable(partial(_came, plan))
+        core.when_durable(plan.moved_in)
     if on_durable:
-        core.when_durable(on_durable)
-
-
-def _came(plan: Plan) -> None:
-    plan.expect(-1)
-    plan.moved_in()
+        core.when_durable(on_durable, or_else)
 
 
 def refuse_if_full(plan: Plan) -> None:

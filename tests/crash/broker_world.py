@@ -254,6 +254,9 @@ class Client:
     def refuse(self, tag: int) -> None:
         self.refused.append(tag)
 
+    def failed(self) -> None:
+        raise AssertionError("an answer to the client failed")
+
     def committed(self) -> None:
         self._world.promised(self._steps_of_commits.pop(0))
 

@@ -85,6 +85,9 @@ class Outlet:
         assert tag not in self._answered, f"{tag} was answered twice"
         self._answer("refused", tag)
 
+    def failed(self) -> None:
+        raise AssertionError("an answer to the client failed")
+
     def committed(self) -> None:
         self.answers.append(("committed",))
 

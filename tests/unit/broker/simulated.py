@@ -215,6 +215,9 @@ class Client:
     def refuse(self, tag: int) -> None:
         self.told.append(f"refused {tag}")
 
+    def failed(self) -> None:
+        raise AssertionError("an answer to the client failed")
+
     def committed(self) -> None:
         self.told.append("committed")
 
