@@ -4,7 +4,7 @@ that keep what they are sent."""
 import functools
 import itertools
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from amqpstore import DiskFullError, Message, Options, Run, Store
@@ -70,6 +70,23 @@ class SimulatedBroker:
     def restart(self) -> None:
         self.store.close()
         self._open()
+
+    def crash(self) -> None:
+        """The process dies: what was handed to no file is gone. Start it again."""
+        self.store.abandon()
+        self._open()
+
+    def begin_sync(self) -> Callable[[], None]:
+        """Begin to make durable what was done so far; what is returned says that it is.
+
+        What is done in between belongs to the next batch.
+        """
+        log = self.store.log
+        batch = log.seal(self.now_ms)
+        if batch is None:
+            return lambda: None
+        log.write(batch)
+        return functools.partial(log.settle, batch)
 
     def queue(self, name: str, *, durable: bool = True, **arguments: Any) -> Queue:
         """Declare a queue: keywords are its arguments, `max_length` for x-max-length."""

@@ -181,6 +181,24 @@ def test_what_goes_with_its_queue_is_no_dead_letter(simulated: SimulatedBroker, 
     assert "q" not in simulated.vhost.queues
 
 
+def test_no_message_is_lost_that_moved_just_before_its_queue_was_deleted(
+    simulated: SimulatedBroker,
+) -> None:
+    simulated.queue("q", **DEAD)
+    client = Client(simulated)
+    client.publish("", "q", "a", "b")
+    simulated.settle()
+    for _ in range(2):
+        client.get("q")
+    client.reject("a")
+    end_sync = simulated.begin_sync()
+    client.reject("b")
+    end_sync()  # of the first move, not of the second
+    simulated.vhost.delete_queue(simulated.vhost.queue("q"))
+    simulated.crash()
+    assert simulated.ready("dead") == ["a", "b"]
+
+
 # What a client may have put there before.
 
 
@@ -472,6 +490,36 @@ def test_a_policy_that_comes_while_something_is_on_its_way_does_not_miscount(
     simulated.settle()
     assert simulated.ready("q") == ["a", "b"]
     assert other.told == ["refused 1"]
+
+
+@pytest.mark.parametrize("excess", [1, 3, 4, 5, 9])
+def test_what_is_dropped_in_several_turns_is_all_that_is_too_much(
+    simulated: SimulatedBroker, monkeypatch: pytest.MonkeyPatch, excess: int
+) -> None:
+    monkeypatch.setattr("server.broker.queue._DROPPED_AT_ONCE", 4)
+    simulated.queue("q", **DEAD)
+    bodies = [str(number) for number in range(excess + 2)]
+    Client(simulated).publish("", "q", *bodies)
+    simulated.settle()
+    policy = Policy("p", "^q$", definition={"max-length": 2})
+    simulated.vhost.define_policies([policy], operator=False)
+    simulated.settle()
+    assert simulated.ready("q") == bodies[-2:]
+    assert simulated.ready("dead") == bodies[:-2]
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_what_expires_in_several_turns_is_all_that_is_due(
+    simulated: SimulatedBroker, order: int
+) -> None:
+    simulated.queue("q", **DEAD)
+    client = Client(simulated)
+    for ms in range(1, 50)[::order]:
+        client.publish("", "q", str(ms), expiration=str(ms))
+    simulated.settle()
+    simulated.pass_time(48)
+    assert simulated.ready("q") == ["49"]
+    assert simulated.ready("dead") == [str(ms) for ms in range(1, 49)]
 
 
 def test_what_is_put_back_expires_still(simulated: SimulatedBroker) -> None:

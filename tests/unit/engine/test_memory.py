@@ -4,12 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from amqpstore import Envelope, Message, Queue, Store
+from amqpstore import Envelope, Message, Placement, Queue, Run, Store
 from amqpstore.runs import overhead_bytes
 from tests.unit.engine.stores import TRANSIENT, Disk, bodies, drain, messages, take
 
 BODY = b"x" * 1000
 LEAST_SHARE = 64 << 10
+EXPIRES_MS = 1_000
 
 
 @pytest.fixture
@@ -192,18 +193,27 @@ def test_a_queue_that_is_emptied_keeps_more_than_one_that_is_not(disk: Disk) -> 
     store.abandon()
 
 
-@pytest.mark.parametrize("how", ["take", "purge", "delete"])
+@pytest.mark.parametrize("how", ["take", "purge", "delete", "expire", "drop"])
 def test_nothing_is_held_when_everything_is_gone(disk: Disk, how: str) -> None:
     store = disk.open()
     one, two = store.create_queue("one"), store.create_queue("two")
     for number in range(600):
-        store.publish([one, two], messages(BODY, b"%d" % number))
+        placements = [Placement(queue, EXPIRES_MS) for queue in (one, two)]
+        store.place(placements, messages(BODY, b"%d" % number))
         store.sync()
     for queue in (one, two):
         if how == "take":
             drain(store, queue)
         elif how == "purge":
             assert store.purge(queue) == 1200
+        elif how == "expire":
+            while run := store.withdraw_expired(queue, EXPIRES_MS, bodies=False):
+                assert isinstance(run, Run)
+                store.ack(queue, run)
+        elif how == "drop":
+            while run := store.withdraw(queue, 100):
+                assert isinstance(run, Run)
+                store.ack(queue, run)
         else:
             store.delete_queue(queue)
     assert store._memory.held_bytes == 0
