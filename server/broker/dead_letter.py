@@ -27,6 +27,9 @@ MAX_DEATHS = 100
 """Entries of x-death: consumers that publish a message again have to get them into a field table,
 and each move on a long way costs what they are."""
 
+LANDMARK = "x-death-landmark"
+"""A header of messages that have died more often than x-death says: see `_landmark`."""
+
 
 class DeadLetters:
     """The dead letters of one virtual host."""
@@ -75,12 +78,13 @@ class DeadLetters:
         if exchange is None:
             return
         for envelope, group in groupby(messages, attrgetter("envelope")):
-            label, deaths = self._label(queue, exchange, envelope, reason)
+            label, deaths, landmark = self._label(queue, exchange, envelope, reason)
             route = self._router.route(label)
             targets = [
                 target
                 for target in route.queues
-                if reason == Reason.REJECTED or not _is_cycle(target.name, deaths)
+                if reason == Reason.REJECTED
+                or not (_is_cycle(target.name, deaths) or target.name == landmark)
             ]
             letters = [Message(label, message.body) for message in group]
             if targets:
@@ -88,14 +92,22 @@ class DeadLetters:
 
     def _label(
         self, queue: Queue, exchange: str, envelope: Envelope, reason: Reason
-    ) -> tuple[Label, list[dict[str, Any]]]:
-        """The label of a dead letter, and its deaths."""
+    ) -> tuple[Label, list[dict[str, Any]], str]:
+        """The label of a dead letter, its deaths, and the queue that is its landmark."""
         properties = decode_properties(envelope.properties)
         shown_keys = (envelope.routing_key, *more_keys(properties, ["CC"]))
         deaths = _deaths(properties, queue.name, reason, envelope.exchange, shown_keys)
+        key = queue.settings.dead_letter_routing_key
+        unwanted = [] if key is None else ["CC", "BCC"]
         if not deaths[0].get("time"):
             deaths[0]["time"] = Timestamp(self._core.clock.wall_ms() // 1000)
-        headers: dict[str, Any] = {"x-death": deaths}
+        headers: dict[str, Any] = {"x-death": deaths[:MAX_DEATHS]}
+        known = (properties.headers or {}).get(LANDMARK)
+        landmark = _landmark(known, queue.name, reason, len(deaths))
+        if landmark:
+            headers[LANDMARK] = landmark
+        elif known is not None:
+            unwanted.append(LANDMARK)
         for when in ("first", "last"):
             for what, value in (
                 ("reason", reason),
@@ -105,17 +117,17 @@ class DeadLetters:
                 name = f"x-{when}-death-{what}"
                 if when == "last" or name not in (properties.headers or {}):
                     headers[name] = value
-        key = queue.settings.dead_letter_routing_key
         keys = (*shown_keys, *more_keys(properties, ["BCC"])) if key is None else (key,)
         raw = edit_properties(
             envelope.properties,
             headers=headers,
-            without_headers=[] if key is None else ["CC", "BCC"],
+            without_headers=unwanted,
             expiration=None,
         )
         # Its expiration is gone: all else that a label reads is as it was.
         sent = dataclasses.replace(properties, expiration=None)
-        return Label(exchange, keys[0], raw, sent, keys[1:]), deaths
+        name = landmark["queue"] if landmark else ""
+        return Label(exchange, keys[0], raw, sent, keys[1:]), deaths[:MAX_DEATHS], name
 
 
 def _placed(route: Route, label: Label, messages: list[Message]) -> Plan:
@@ -161,7 +173,7 @@ def _deaths(
         }
         if properties.expiration is not None:
             death["original-expiration"] = properties.expiration
-    return [death, *others[: MAX_DEATHS - 1]]
+    return [death, *others]
 
 
 def _merged(deaths: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -179,6 +191,33 @@ def _merged(deaths: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         {"count": Int64(len(alike)), **alike[0]} if isinstance(kind, tuple) else alike[0]
         for kind, alike in kinds.items()
     ]
+
+
+def _landmark(known: Any, queue: str, reason: Reason, count: int) -> dict[str, Any] | None:
+    """One queue that a message was in, and how often it has moved: by it a cycle of any number of
+    queues is noticed, though x-death has forgotten where it began. None while x-death says all.
+
+    It is Brent's way: the landmark is the queue that the message left last when its moves were a
+    power of two. So it comes to lie on the cycle, and far enough ahead that the message is there
+    again before the next one: that takes three times round at most, and no list of queues.
+    Args: known, the header as it came; count, of deaths, the one that is just added among them.
+    """
+    if reason == Reason.REJECTED:
+        return None  # a cycle with a rejection in it may go on
+    if (
+        isinstance(known, Mapping)
+        and isinstance(known.get("queue"), str)
+        and _is_number(moves := known.get("moves"))
+        and 0 < moves < _MOST_COUNT
+    ):
+        moves += 1
+        if moves & (moves - 1):
+            return {"queue": known["queue"], "moves": Int64(moves)}
+    elif count <= MAX_DEATHS:
+        return None
+    else:
+        moves = count
+    return {"queue": queue, "moves": Int64(moves)}
 
 
 def _is_cycle(queue: str, deaths: Sequence[Mapping[str, Any]]) -> bool:

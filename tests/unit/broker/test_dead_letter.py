@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from server.broker.dead_letter import MAX_DEATHS
+from server.broker.dead_letter import LANDMARK, MAX_DEATHS
 from server.broker.errors import PreconditionFailedError
 from server.broker.policy import Policy
 from server.protocol.content import decode_properties
@@ -380,6 +380,78 @@ def test_a_rejection_before_the_cycle_does_not_keep_it_up(simulated: SimulatedBr
     for _ in range(3):
         simulated.pass_time(10)
     assert simulated.ready("q") == simulated.ready("r") == []
+
+
+def declare_cycle(simulated: SimulatedBroker, begin: int, length: int) -> None:
+    """A way of `begin` queues to a cycle of `length`, through which messages go at once."""
+    for number in range(begin + length):
+        following = number + 1 if number + 1 < begin + length else begin
+        simulated.queue(
+            f"q{number}",
+            durable=False,
+            max_length=0,
+            dead_letter_exchange="",
+            dead_letter_routing_key=f"q{following}",
+        )
+
+
+def moves_until_it_ends(simulated: SimulatedBroker, most: int) -> int:
+    """How often a message moves before it is dropped."""
+    simulated.settle()
+    Client(simulated).publish("", "q0", "a", delivery_mode=1)
+    moves = 0
+    while simulated.broker.has_work:
+        simulated.broker.pump()
+        moves += simulated.core.moves
+        assert moves < most, "it goes round for ever"
+    return moves
+
+
+@pytest.mark.parametrize(("begin", "length"), [(0, 120), (130, 110)])
+def test_a_cycle_of_more_queues_than_x_death_has_is_cut(
+    simulated: SimulatedBroker, begin: int, length: int
+) -> None:
+    declare_cycle(simulated, begin, length)
+    assert moves_until_it_ends(simulated, 2000) >= begin + length - 1
+
+
+@pytest.mark.parametrize("most", [1, 3])
+@pytest.mark.parametrize("begin", [0, 5, 8])
+@pytest.mark.parametrize("length", [2, 8, 19])
+def test_it_ends_after_three_times_round(
+    simulated: SimulatedBroker, begin: int, length: int, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("server.broker.dead_letter.MAX_DEATHS", most)
+    declare_cycle(simulated, begin, length)
+    assert begin + length - 1 <= moves_until_it_ends(simulated, 3 * (begin + length) + 2)
+
+
+def test_a_long_cycle_with_a_rejection_goes_on(
+    simulated: SimulatedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("server.broker.dead_letter.MAX_DEATHS", 2)
+    simulated.queue("work", dead_letter_exchange="", dead_letter_routing_key="q0")
+    for number in range(6):
+        following = f"q{number + 1}" if number < 5 else "work"
+        simulated.queue(
+            f"q{number}", max_length=0, dead_letter_exchange="", dead_letter_routing_key=following
+        )
+    client = Client(simulated)
+    client.publish("", "work", "a")
+    simulated.settle()
+    for _ in range(5):
+        reject(simulated, client, "work")
+        simulated.settle()
+        assert simulated.ready("work") == ["a"]
+
+
+@pytest.mark.parametrize(
+    "forged", ["q", 3, {}, {"queue": "q"}, {"queue": 3, "moves": 3}, {"queue": "q", "moves": -1}]
+)
+def test_a_landmark_that_is_none_is_nothing(simulated: SimulatedBroker, forged: Any) -> None:
+    simulated.queue("q", **DEAD)
+    die(simulated, "a", headers={LANDMARK: forged})
+    assert simulated.ready("dead") == ["a"]
 
 
 # A disk that is full.
