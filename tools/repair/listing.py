@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -12,7 +13,8 @@ from amqpstore.filenames import CATALOG, LOCK, QUARANTINE, RESERVE, TRANSIENT, r
 
 Listing = dict[str, list[object]]
 """By name, from the store's directory on: what it is (`file`, `directory`, `link`, `other`), its
-size in bytes, and the SHA-256 of what is in it."""
+size in bytes, and the SHA-256 of what is in it: of a file with gaps of zeros, as of sparse files,
+that of the rest, and of where these are."""
 
 _NO_PART = {LOCK, RESERVE, TRANSIENT, "reports", f"{CATALOG}/lock.mdb"}
 """What a repair neither reads nor changes, and what is in it means nothing to the store."""
@@ -45,13 +47,8 @@ def entry(path: str) -> list[object]:
         return ["link", 0, hashlib.sha256(os.fsencode(os.readlink(path))).hexdigest()]
     if not stat.S_ISREG(found.st_mode):
         return ["other", 0, ""]
-    digest = hashlib.sha256()
-    size = 0
     with open(path, "rb", buffering=0) as file:
-        while chunk := _read(file.fileno(), size):
-            digest.update(chunk)
-            size += len(chunk)
-    return ["file", found.st_size, digest.hexdigest()]
+        return ["file", found.st_size, _digest_of_file(file.fileno(), found.st_size)]
 
 
 def digest_of(found: Listing) -> str:
@@ -79,10 +76,45 @@ def _names(directory: str, prefix: str) -> Iterator[str]:
             yield from _names(directory, f"{full}/")
 
 
-def _read(descriptor: int, offset: int) -> bytes:
-    """A piece of a file. What the disk cannot read counts as zeros, like everywhere."""
+def _digest_of_file(descriptor: int, size: int) -> str:
+    """The SHA-256 of a file in hexadecimal digits. Raises: OSError.
+
+    Whole chunks of zeros are left out, and what the file system has no blocks for is not even read:
+    a file of a page may say that it has a TiB.
+    """
+    digest = hashlib.sha256()
+    gaps: list[tuple[int, int]] = []
+    offset = 0
+    while offset < size:
+        end = _next_data(descriptor, offset, size) // _CHUNK_BYTES * _CHUNK_BYTES
+        if end <= offset:
+            chunk = _read(descriptor, offset, size)
+            end = offset + len(chunk)
+            if len(chunk) < _CHUNK_BYTES or chunk.count(0) < _CHUNK_BYTES:
+                digest.update(chunk)
+                offset = end
+                continue
+        start = gaps.pop()[0] if gaps and gaps[-1][1] == offset else offset
+        gaps.append((start, end))
+        offset = end
+    if not gaps:
+        return digest.hexdigest()
+    return hashlib.sha256(digest.digest() + json.dumps(gaps).encode()).hexdigest()
+
+
+def _next_data(descriptor: int, offset: int, size: int) -> int:
+    """Where the next of a file's blocks is, from an offset on; its size where none is left."""
     try:
-        return os.pread(descriptor, _CHUNK_BYTES, offset)
+        return os.lseek(descriptor, offset, os.SEEK_DATA)
+    except OSError as error:
+        # A file system that cannot tell says that all of it is data.
+        return size if error.errno == errno.ENXIO else offset
+
+
+def _read(descriptor: int, offset: int, size: int) -> bytes:
+    """A chunk of a file. What the disk cannot read counts as zeros, like everywhere."""
+    wanted = min(_CHUNK_BYTES, size - offset)
+    try:
+        return os.pread(descriptor, wanted, offset).ljust(wanted, b"\0")
     except OSError:
-        size = min(_CHUNK_BYTES, os.fstat(descriptor).st_size - offset)
-        return bytes(max(size, 0))
+        return bytes(wanted)
