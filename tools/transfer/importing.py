@@ -11,6 +11,7 @@ import os
 import shutil
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Any
 
 from amqpstore import Envelope, Message, Options, Queue, Run, Store
 from amqpstore.errors import NotAStoreError
@@ -67,7 +68,9 @@ class _Import:
         self._store = store
         self._create = create
         self._queues = {
-            _key(queue): queue for queue in store.queues.values() if queue.id not in store.prepared
+            _key(queue.definition): queue
+            for queue in store.queues.values()
+            if queue.id not in store.prepared
         }
         self._batch: list[MessageLine] = []
         self._batch_bytes = 0
@@ -101,7 +104,12 @@ class _Import:
             raise TransferError(
                 f"the store has no queue {key}. Declare it, or have it made, by --create."
             )
-        self._queues[key] = self._store.create_queue(line.definition)
+        if _key(line.definition) != key:
+            raise TransferError(f"the line of queue {key} has the definition of another one")
+        try:
+            self._queues[key] = self._store.create_queue(line.definition)
+        except (ValueError, TypeError, OverflowError) as error:
+            raise TransferError(f"the definition of queue {key} cannot be kept: {error}") from None
         self._out.messages[str(key)] = 0
         self._out.created.append(str(key))
 
@@ -141,18 +149,24 @@ class _Import:
         while sequence < end:
             run = self._store.take(queue, end - sequence, first_sequence=sequence)
             if not isinstance(run, Run):
-                raise TransferError(f"what was put into queue {_key(queue)} cannot be read back")
+                raise TransferError(
+                    f"what was put into queue {_key(queue.definition)} cannot be read back"
+                )
             for _ in range(deliveries - 1):
                 self._store.redeliver(queue, run)
             self._store.requeue(queue, run)
             sequence = run.end
 
 
-def _key(queue: Queue) -> QueueKey:
-    definition: object = queue.definition
+def _key(definition: Any) -> QueueKey:
     if not isinstance(definition, dict):
         return QueueKey(None, None)
-    return QueueKey(definition.get("vhost"), name_of(definition), definition.get("level") or 0)
+    vhost, level = definition.get("vhost"), definition.get("level")
+    return QueueKey(
+        vhost if isinstance(vhost, str) else None,
+        name_of(definition),
+        level if isinstance(level, int) else 0,
+    )
 
 
 def _link_strangers(directory: str, new: str) -> None:

@@ -14,6 +14,7 @@ from typing import IO, Any
 import msgpack
 import msgspec
 
+from amqpstore.message import MAX_NAME_BYTES
 from tools.offline.exits import ToolError
 from tools.transfer.fields import FieldError, as_bytes
 from tools.transfer.properties import decode_properties, encode_properties
@@ -226,8 +227,8 @@ def _line(plain: Any) -> Line:
         raise FieldError("its properties are no object")
     return MessageLine(
         key,
-        _str(plain, "exchange"),
-        _str(plain, "routing_key"),
+        _short(plain, "exchange"),
+        _short(plain, "routing_key"),
         encode_properties(plain["properties"]),
         _body(plain["body"]),
         _int(plain, "sequence"),
@@ -252,6 +253,13 @@ def _str(plain: dict[str, Any], name: str) -> str:
     value = plain[name]
     if not isinstance(value, str):
         raise FieldError(f"{name} is no text: {value!r}")
+    return value
+
+
+def _short(plain: dict[str, Any], name: str) -> str:
+    value = _str(plain, name)
+    if (size := len(value.encode())) > MAX_NAME_BYTES:
+        raise FieldError(f"{name} has at most {MAX_NAME_BYTES} bytes, not {size}")
     return value
 
 

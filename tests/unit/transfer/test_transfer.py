@@ -4,8 +4,10 @@ import io
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import msgpack
+import msgspec
 import pytest
 
 from amqpstore import Envelope, Message, Store
@@ -61,6 +63,14 @@ def store(path: Paths) -> str:
         store.checkpoint()
         store.take(orders, 1, acked=True, first_sequence=4)
     return path("store")
+
+
+def nested(depth: int) -> dict[str, Any]:
+    """A definition of queue `new` with lists in lists."""
+    arguments: list[Any] = []
+    for _ in range(depth):
+        arguments = [arguments]
+    return {"vhost": "/", "name": "new", "arguments": arguments}
 
 
 def _vhost() -> Change:
@@ -200,6 +210,27 @@ def test_a_store_that_is_open_is_not_imported_into(path: Paths, store: str) -> N
 def test_a_file_that_is_none_of_messages_is_refused(content: bytes, says: str) -> None:
     with pytest.raises(TransferError, match=says):
         lines(content)
+
+
+@pytest.mark.parametrize("name", ["exchange", "routing_key"])
+def test_a_name_that_no_message_can_have_is_refused(store: str, name: str) -> None:
+    found = exported(store).splitlines(keepends=True)
+    place = next(place for place, line in enumerate(found) if b'"message"' in line)
+    plain = {**msgspec.json.decode(found[place]), name: "é" * 128}
+    found[place] = msgspec.json.encode(plain) + b"\n"
+    with pytest.raises(
+        TransferError, match=f"line {place + 1} is none .* {name} has at most 255 bytes, not 256"
+    ):
+        lines(b"".join(found))
+
+
+@pytest.mark.parametrize("definition", [None, 5, {}, {"vhost": "/", "name": "other"}, nested(200)])
+def test_a_queue_that_is_not_what_its_line_says_is_refused(store: str, definition: Any) -> None:
+    before = contents(store)
+    wrong = QueueLine(QueueKey("/", "new"), definition)
+    with pytest.raises(TransferError, match="queue 'new' in virtual host '/'"):
+        import_lines(store, [*lines(exported(store))[:-1], wrong], create=True)
+    assert contents(store) == before
 
 
 def test_a_file_with_a_line_too_few_is_refused(store: str) -> None:
