@@ -24,6 +24,7 @@ from amqpstore.errors import CatalogDamageError, DamageError, DurabilityError
 from amqpstore.filenames import CATALOG_FILE
 from amqpstore.lmdb_pages import check_pages
 from amqpstore.rows import check_row, decode_row, encode_row
+from amqpstore.shapes import MAX_KEY_BYTES
 
 Value = Any
 """What msgpack takes: None, bool, int, float, str, bytes, and lists and dicts of them."""
@@ -47,7 +48,6 @@ TABLES = (
     "policies",
 )
 
-MAX_KEY_BYTES = 511
 _FIRST_MAP_BYTES = 64 << 20
 _FULL_BYTES = 64 << 10
 

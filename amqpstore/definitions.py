@@ -21,6 +21,7 @@ from amqpstore.catalog import Catalog, Value
 from amqpstore.errors import DamageError, DurabilityError
 from amqpstore.filenames import CATALOG, DEFINITIONS
 from amqpstore.files import Files
+from amqpstore.rows import check_depth
 from amqpstore.shapes import misshapen
 
 COPIED = (
@@ -113,6 +114,7 @@ def read_copy(files: Files, directory: str) -> DefinitionsCopy | None:
     try:
         found: dict[str, Any] = msgpack.unpackb(payload, strict_map_key=False)
         _check_shape(found)
+        check_depth(payload, found)
         return DefinitionsCopy(store_id, found["next_queue_id"], found["tables"])
     except (ValueError, LookupError, TypeError, msgpack.UnpackException) as error:
         raise DamageError(path, HEADER.size, f"it does not read as a copy: {error}") from error

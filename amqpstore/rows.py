@@ -22,12 +22,16 @@ HEAD = struct.Struct(">BI")
 CHECKSUMMED = 0xC1
 """No msgpack begins with it."""
 
+_MAX_DEPTH = 128
+"""Maps and lists in each other. msgpack reads more than it writes; a broker lets in fewer."""
+
 _KEY_BYTES = struct.Struct(">H")
 
 
 def encode_row(table: str, key: bytes, value: Any) -> bytes:
-    """A row's value as it is stored. Raises: TypeError, ValueError: msgpack does not take it."""
+    """A row's value as it is stored. Raises: TypeError, ValueError: it cannot be a row's."""
     packed: bytes = msgpack.packb(value)
+    check_depth(packed, value)
     return HEAD.pack(CHECKSUMMED, _checksum(table, key, packed)) + packed
 
 
@@ -55,11 +59,33 @@ def decode_row(table: str, key: bytes, stored: bytes, *, plain: bool) -> tuple[s
     try:
         name = key.decode()
         value = msgpack.unpackb(packed, strict_map_key=False)
+        check_depth(packed, value)
     except (ValueError, TypeError, msgpack.UnpackException) as error:
         raise ValueError(str(error)) from None
     if reason := misshapen(table, name, value):
         raise ValueError(reason)
     return name, value
+
+
+def check_depth(packed: bytes, value: Any) -> None:
+    """Make sure that whoever looks into a value needs no deep stack.
+
+    Args: packed, the value's msgpack. Raises: ValueError.
+    """
+    # Each level takes a byte.
+    if len(packed) <= _MAX_DEPTH:
+        return
+    level = [value]
+    for _ in range(_MAX_DEPTH):
+        level = [
+            inner
+            for one in level
+            if isinstance(one, (dict, list))
+            for inner in (one.values() if isinstance(one, dict) else one)
+        ]
+        if not level:
+            return
+    raise ValueError(f"it is nested more than {_MAX_DEPTH} deep")
 
 
 def corrected_row(table: str, key: bytes, stored: bytes) -> tuple[str, Any] | None:

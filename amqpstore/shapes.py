@@ -20,6 +20,9 @@ from amqpstore.index import ENTRIES_A_FILE, MAX_FILE_BYTES
 Rows = dict[str, dict[str, Any]]
 """Tables of rows, by key."""
 
+MAX_KEY_BYTES = 511
+"""What LMDB takes."""
+
 _MAX_NUMBER = (1 << 63) - 1
 _MAX_TIME_MS = (1 << 64) - 1
 _MAX_SEGMENT = (1 << 32) - 1
@@ -59,6 +62,8 @@ def misshapen(table: str, key: str, row: Any) -> str:
     """Why a row is not as FORMAT.md says; empty where it is."""
     if row is None:
         return "it is nil"
+    if not 0 < len(key.encode(errors="surrogatepass")) <= MAX_KEY_BYTES:
+        return f"a key has 1 to {MAX_KEY_BYTES} bytes"
     pattern = _KEYS.get(table)
     if pattern and not pattern.fullmatch(key):
         return "the key is not as keys of this table are"
@@ -242,10 +247,10 @@ _LOOKS: dict[str, Callable[[str, Any], str]] = {
 
 def unpacked(packed: object) -> array[int] | None:
     """Numbers of a column `ids` or `references`; None where it is empty. Raises: ValueError."""
-    if packed == b"":
-        return None
-    if not isinstance(packed, bytes) or packed[:1] not in (b"B", b"H", b"I", b"Q"):
+    if not isinstance(packed, bytes) or packed[:1] not in (b"", b"B", b"H", b"I", b"Q"):
         raise ValueError("it does not hold a column of numbers")
+    if not packed:
+        return None
     column = array(packed[:1].decode())
     if (len(packed) - 1) % column.itemsize:
         raise ValueError(f"{len(packed) - 1} bytes are not a column of numbers")

@@ -12,7 +12,8 @@ from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Any
 
-from amqpstore.catalog import MAX_KEY_BYTES, Change
+from amqpstore.catalog import Change
+from amqpstore.shapes import MAX_KEY_BYTES
 from server.broker.patterns import Pattern, pattern_of
 from server.broker.settings import ALTERNATE_EXCHANGE, POLICY_KEYS, Settings, is_quorum, settings_of
 

@@ -267,6 +267,8 @@ class StoreCheck:
         if not isinstance(found, Record) or found.kind != Kind.SEGMENT:
             return None
         payload = content[found.payload_offset : found.end]
+        if len(payload) != SEGMENT_PAYLOAD.size:
+            return None
         return bytes(SEGMENT_PAYLOAD.unpack(payload)[1])
 
     # Names.

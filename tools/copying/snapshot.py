@@ -45,7 +45,7 @@ from amqpstore.files import OsFiles
 from amqpstore.lmdb_pages import last_transaction
 from amqpstore.log import START, Position
 from amqpstore.marker import Marker
-from amqpstore.rows import check_row, decode_row
+from amqpstore.rows import decode_row
 from tools.copying.locks import shared
 from tools.offline.instant import FILE_NAME, Tables, at_one_instant, read_tables
 from tools.offline.reading import ReadOnlyFiles
@@ -100,7 +100,7 @@ class Snapshot:
         for table, rows in self.tables.items():
             for key, stored in rows:
                 try:
-                    check_row(table.decode(), key, stored, plain=self.is_plain)
+                    decode_row(table.decode(), key, stored, plain=self.is_plain)
                 except ValueError as error:
                     shown = [name.decode("utf-8", "backslashreplace") for name in (table, key)]
                     raise CatalogDamageError(FILE_NAME, 0, shown[0], shown[1], str(error)) from None

@@ -27,20 +27,30 @@ def mend_definitions(
     mended = set()
     vhost = DEFAULT_VHOST if DEFAULT_VHOST in vhosts or not vhosts else min(vhosts)
     for queue_id, row in definitions.items():
-        if queue_id not in hidden and not (isinstance(row, dict) and row):
+        if queue_id not in hidden and not _says_its_name(row):
             definitions[queue_id] = definition_of(vhost, RECOVERED.format(id=queue_id))
             mended.add(queue_id)
-    named = {
-        (row.get("vhost"), row.get("name")) for row in definitions.values() if "level" not in row
-    }
-    for queue_id, row in sorted(definitions.items()):
+    owned = {queue_id: row for queue_id, row in definitions.items() if queue_id not in hidden}
+    named = {(row.get("vhost"), row.get("name")) for row in owned.values() if "level" not in row}
+    for queue_id, row in sorted(owned.items()):
         key = row.get("vhost"), row.get("name")
         if "level" in row and key not in named:
             arguments = {"x-max-priority": row["level"]}
             definitions[queue_id] = definition_of(row["vhost"], row["name"], arguments)
             named.add(key)
             mended.add(queue_id)
-    for row in definitions.values():
-        if isinstance(row.get("vhost"), str):
+    for row in owned.values():
+        if "vhost" in row:
             vhosts.setdefault(row["vhost"], {})
     return mended
+
+
+def _says_its_name(row: Any) -> bool:
+    """Whether a definition can be its owner's: that of a broker, or of a library."""
+    return (
+        isinstance(row, dict)
+        and bool(row)
+        and all(isinstance(row.get(key, ""), str) for key in ("vhost", "name"))
+        and isinstance(row.get("level", 1), int)
+        and ("level" not in row or {"vhost", "name"} <= row.keys())
+    )

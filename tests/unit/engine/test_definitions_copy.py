@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+import msgpack
 import pytest
 
 from amqpstore import Store
@@ -100,6 +101,8 @@ def test_a_copy_that_is_damaged_is_written_again(tmp_path: object) -> None:
         (1, {"users": []}),
         (1, {"users": {"": 1}}),
         (1, {"queues": {"x": 1}}),
+        (1, {"exchanges": {"x" * 512: {}}}),
+        (1, {"exchanges": {"x": msgpack.unpackb(b"\x91" * 300 + b"\x90")}}),
     ],
 )
 def test_a_copy_with_a_right_checksum_that_no_store_writes(
