@@ -46,7 +46,9 @@ COMPRESSED = 1
 LEAST_MESSAGE_BYTES = 38
 """Of a MESSAGE record: its header, and the lengths of what is empty."""
 
-_MAX_NUMBER = (1 << 63) - 1
+_MAX_NUMBER = 1 << 62
+"""No store gives a higher one. What goes on behind it must fit the catalog, for as long again."""
+
 _MAX_DELIVERIES = (1 << 32) - 1
 _MOST_VAIN_PASSES = 8
 _MOST_DECOMPRESSED_BYTES = 1 << 20
@@ -379,13 +381,14 @@ def scan(
     seed: int,
     start: int = 0,
     last_numbers: Mapping[int, int] | None = None,
+    most: int = _MAX_NUMBER,
 ) -> Iterator[Record | Gap]:
     """A segment's file from `start` on: sound records of `segment`, and the gaps between them.
 
     A gap whose header is sound ends where that header says; otherwise the next sound record is
     looked for byte by byte, so that one damaged record costs no other. Numbers of a kind ascend,
     from `last_numbers` on: a copy of an earlier record, as a stale block of the disk holds it,
-    is refused by that.
+    is refused by that. Args: most, the highest number that there can be.
     """
     offset = start
     size = len(content)
@@ -394,17 +397,25 @@ def scan(
     while offset < size:
         found = record_at(content, offset, segment, seed)
         if isinstance(found, Record):
-            if found.number > last[found.kind]:
+            reason = not_next(found.number, last[found.kind], most)
+            if not reason:
                 last[found.kind] = found.number
                 yield found
                 offset = found.end
                 continue
-            found = Gap(offset, found.end, f"number {found.number} does not ascend")
+            found = Gap(offset, found.end, reason)
         end = found.end
         if end == offset:
             end = search.next_record(content, offset + 1, segment, seed)
         yield Gap(offset, end, found.reason)
         offset = end
+
+
+def not_next(number: int, last: int, most: int = _MAX_NUMBER) -> str:
+    """Why no record has a number behind the `last` one of its kind; empty where it may be."""
+    if number <= last:
+        return f"number {number} does not ascend"
+    return f"no store gives number {number}" if number > most else ""
 
 
 def record_at(content: bytes, offset: int, segment: int, seed: int) -> Record | Gap:

@@ -185,6 +185,7 @@ class _Recovery:
         self._quarantine = {int(key) for key in catalog.rows("quarantine")}
         self._marks = catalog.rows("marks")
         self._ends = {int(key): row["end"] for key, row in catalog.rows("ends").items()}
+        self._prepared = catalog.rows("prepared").keys()
         store_rows = catalog.rows("store")
         if row := store_rows.get(POSITION):
             self._start = Position.of_row(row)
@@ -202,6 +203,7 @@ class _Recovery:
 
     def run(self) -> Recovered:
         self._list_files()
+        self._check_prepared()
         self._read_postponed()
         out = self._out
         numbers = self._log_numbers
@@ -285,6 +287,13 @@ class _Recovery:
                 key = f"{queue_id:020}-{after.number:010}"
                 reason = f"it begins with sequence {after.first}, which file {before.number} has"
                 raise CatalogDamageError(self._catalog_path, 0, "index", key, reason)
+
+    def _check_prepared(self) -> None:
+        """Make sure that each transaction has the queue it was made with. Raises: DamageError."""
+        for key in self._prepared:
+            if int(key) not in self._queues:
+                reason = "there is no queue of this id"
+                raise CatalogDamageError(self._catalog_path, 0, "prepared", key, reason)
 
     def _has_room(self, account: Account) -> bool:
         """Whether a segment can have the messages that its row says it has.

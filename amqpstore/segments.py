@@ -264,7 +264,8 @@ class _Survey:
         # Messages whose records may have been in such a place: ids from here, to before there.
         self._missing: list[tuple[int, int, str]] = []
         next_id, reason = 0, ""
-        for found in scan(content, number, seed):
+        # Transient ones have numbers beyond all others.
+        for found in scan(content, number, seed, most=(1 << 64) - 1):
             if isinstance(found, Gap):
                 reason = why or reason or found.reason
             elif found.kind == Kind.MESSAGE:

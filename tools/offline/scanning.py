@@ -11,7 +11,7 @@ import struct
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 
-from amqpstore.records import HEADER, MAGIC, Gap, Kind, Record, Search, record_at
+from amqpstore.records import HEADER, MAGIC, Gap, Kind, Record, Search, not_next, record_at
 
 LEADS = struct.Struct(">QQIIII")
 """As `records.HEADER`, with all before the number as one integer."""
@@ -120,8 +120,8 @@ class RecordScanner(ABC):
         """Whatever is at `offset`. Returns where it ends."""
         content, base = self._content, self._base
         found = record_at(content, offset - base, self._segment, self._seed)
-        if isinstance(found, Record) and found.number <= self._last[found.kind]:
-            found = Gap(found.offset, found.end, f"number {found.number} does not ascend")
+        if isinstance(found, Record) and (reason := not_next(found.number, self._last[found.kind])):
+            found = Gap(found.offset, found.end, reason)
         if isinstance(found, Gap):
             return self._gap(found, offset)
         kind, batch, number, _, start, end, flags = found

@@ -176,6 +176,7 @@ BAD = [
     ("index", "00000000000000000001-0000000001", {"number": 1}),
     ("prepared", "00000000000000000001", {"label": 1, "locked": [[1, 2]], "publishes": []}),
     ("quarantine", "0000000001", [[1, 2, 3]]),
+    ("prepared", "00000000000000000009", {"label": 1, "locked": [], "publishes": []}),
     ("dictionaries", "0000000001", "text"),
 ]
 

@@ -419,9 +419,9 @@ def test_a_damaged_segment_is_scanned_once(
         disk.flip(1, record.offset + 10 if part == "header" else record.end - 1)
     scans: list[int] = []
 
-    def noted(content: bytes, *arguments: Any) -> Iterator[Record | Gap]:
+    def noted(content: bytes, *arguments: Any, **named: Any) -> Iterator[Record | Gap]:
         scans.append(len(content))
-        return scan(content, *arguments)
+        return scan(content, *arguments, **named)
 
     monkeypatch.setattr("amqpstore.segments.scan", noted)
     store = disk.open()

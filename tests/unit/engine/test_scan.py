@@ -105,6 +105,12 @@ def test_zeros_are_one_gap(size: int) -> None:
     assert list(scan(bytes(size), SEGMENT, SEED)) == [Gap(0, size, gaps(bytes(size))[0].reason)]
 
 
+def test_numbers_that_no_store_gives_are_refused() -> None:
+    content = message(1) + message((1 << 62) + 1) + message(2) + message(1 << 62)
+    assert numbers(content) == [1, 2, 1 << 62]
+    assert any("no store gives number 4611686018427387905" in gap.reason for gap in gaps(content))
+
+
 def test_a_body_that_looks_like_a_record_is_not_taken_for_one() -> None:
     inner = message(9)
     content = message(1, inner + MAGIC) + message(2)
