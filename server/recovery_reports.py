@@ -13,6 +13,7 @@ from typing import Any
 
 from amqpstore import Store
 from server.broker.branches import Xid
+from server.broker.stored import misshapen
 
 DIRECTORY = "reports"
 
@@ -105,11 +106,14 @@ def _in_doubt(store: Store) -> list[dict[str, Any]]:
     found = []
     for prepared in store.prepared.values():
         label = prepared.label
+        if misshapen("branches", label):
+            continue  # The broker has said so, and cannot decide it.
         format_id, global_id, branch_id = label["xid"]
         locked: Counter[str] = Counter()
         for queue, run in prepared.locked:
             definition: Any = queue.definition
-            locked[definition["name"]] += run.count
+            if not misshapen("queues", definition):
+                locked[definition["name"]] += run.count
         found.append(
             {
                 "vhost": label["vhost"],

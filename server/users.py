@@ -12,6 +12,7 @@ import argon2
 
 from amqpstore import Store
 from amqpstore.catalog import Change
+from server.broker.stored import rows_of
 
 DEFAULT_USER = "guest"
 DEFAULT_PASSWORD = b"guest"
@@ -38,13 +39,14 @@ class Users:
         self._key = os.urandom(32)
         self._verified: dict[str, tuple[dict[str, Any], bytes]] = {}
         """By user, what was kept of the password when a login was right, and the login's digest."""
-        self._rows: dict[str, dict[str, Any]] = store.definitions("users")
+        self._rows: dict[str, dict[str, Any]] = dict(rows_of(store, "users"))
+        self._is_empty = not store.definitions("users")
         self._nobody = ""
 
     @property
     def is_empty(self) -> bool:
-        """Whether nobody can log in."""
-        return not self._rows
+        """Whether no user was ever defined: one whose row cannot be used was."""
+        return self._is_empty
 
     def define(self, user: str, row: dict[str, Any]) -> None:
         """Have a user with a hash, of `hashed` or `imported`, and `tags`. Durable on return."""
@@ -59,6 +61,7 @@ class Users:
     def have(self, rows: Mapping[str, dict[str, Any]]) -> None:
         """Have these users from now on; their changes were committed."""
         self._rows.update(rows)
+        self._is_empty &= not rows
 
     def hashed(self, password: bytes) -> dict[str, Any]:
         """What is kept of a password. Slow."""

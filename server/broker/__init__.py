@@ -15,6 +15,6 @@ The rooms, along the way of a message:
 - `dispatch`, which `consumer` gets what; `channel`, what is unacked; `outlet`, the way out;
 - `dead_letter`, where messages go that nobody consumed.
 
-Around it: `vhost`, a name space of all this, with `names` and `rows` of the catalog; `policy`;
-`permissions`; `broker`, all virtual hosts.
+Around it: `vhost`, a name space of all this, with `names`, `rows` of the catalog and a look at what
+is `stored` there; `policy`; `permissions`; `broker`, all virtual hosts.
 """

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from amqpstore import OtherOwnerError, Store
@@ -13,6 +13,7 @@ from server.broker.permissions import Access
 from server.broker.policy import Policies, Policy
 from server.broker.queue import Queue
 from server.broker.rows import name_key
+from server.broker.stored import is_usable, leave_out, rows_of
 from server.broker.vhost import VirtualHost
 
 DEFAULT_VHOST = "/"
@@ -44,18 +45,18 @@ class Broker:
             names = {DEFAULT_VHOST: {}}
         for name in names:
             self.vhosts[name] = VirtualHost(name, core)
-        for row in store.definitions("policies").values():
-            self.vhosts[row["vhost"]].policies.restore(row)
+        for vhost, row in self._stored("policies"):
+            vhost.policies.restore(row)
         self._restore_queues()
-        for row in store.definitions("exchanges").values():
-            self.vhosts[row["vhost"]].restore_exchange(row)
-        for row in store.definitions("bindings").values():
-            self.vhosts[row["vhost"]].restore_binding(row)
+        for vhost, row in self._stored("exchanges"):
+            vhost.restore_exchange(row)
+        for vhost, row in self._stored("bindings"):
+            vhost.restore_binding(row)
         # Only now there is a place for whatever a limit drops.
         for vhost in self.vhosts.values():
             vhost.apply_policies()
         self._restore_branches()
-        self._permissions: dict[str, dict[str, Any]] = store.definitions("permissions")
+        self._permissions: dict[str, dict[str, Any]] = dict(rows_of(store, "permissions"))
         self._accesses: dict[str, Access] = {}
 
     def vhost(self, name: str) -> VirtualHost:
@@ -156,27 +157,55 @@ class Broker:
         for name in {name: None for name, _ in defined.policies}:
             self.vhosts[name].apply_policies()
 
+    def _stored(self, table: str) -> Iterator[tuple[VirtualHost, Any]]:
+        """What can be used of a table, with the virtual host that each row is of."""
+        for key, row in rows_of(self.core.store, table):
+            if vhost := self.vhosts.get(row["vhost"]):
+                yield vhost, row
+            else:
+                leave_out(table, key, f"there is no virtual host {row['vhost']!r}")
+
     def _restore_queues(self) -> None:
-        """Take in what the store has: first what queues are called, then their levels."""
+        """Take in what the store has: first what queues are called, then their levels.
+
+        What nobody can be served by stays in the store as it is, messages and all.
+        """
         store = self.core.store
         levels = []
         for stored in [one for one in store.queues.values() if one.id not in store.prepared]:
             definition: Any = stored.definition
-            if "level" in definition:
-                levels.append((stored, definition))
+            if not is_usable("queues", str(stored.id), definition):
+                continue
+            vhost = self.vhosts.get(definition["vhost"])
+            if vhost is None:
+                reason = f"there is no virtual host {definition['vhost']!r}"
+                leave_out("queues", str(stored.id), reason)
+            elif "level" in definition:
+                levels.append((vhost, stored, definition))
+            elif definition["name"] in vhost.queues:
+                reason = f"there is another queue {definition['name']!r}"
+                leave_out("queues", str(stored.id), reason)
             else:
-                self.vhosts[definition["vhost"]].add_queue(stored, durable=True)
-        for stored, definition in levels:
-            queue = self.vhosts[definition["vhost"]].queues[definition["name"]]
-            queue.levels.add(definition["level"], stored)
+                vhost.add_queue(stored, durable=True)
+        for vhost, stored, definition in levels:
+            if queue := vhost.queues.get(definition["name"]):
+                queue.levels.add(definition["level"], stored)
+            else:
+                leave_out("queues", str(stored.id), f"there is no queue {definition['name']!r}")
 
     def _restore_branches(self) -> None:
         """Take in the transactions that the store has, and nobody has decided."""
         if not self.core.store.prepared:
             return
         queues = self._queues_by_level()
-        for prepared in self.core.store.prepared.values():
-            self.vhosts[prepared.label["vhost"]].branches.restore(prepared, queues)
+        for key, prepared in self.core.store.prepared.items():
+            label = prepared.label
+            if not is_usable("branches", str(key), label):
+                continue
+            if vhost := self.vhosts.get(label["vhost"]):
+                vhost.branches.restore(prepared, queues)
+            else:
+                leave_out("branches", str(key), f"there is no virtual host {label['vhost']!r}")
 
     def _queues_by_level(self) -> dict[int, Queue]:
         return {

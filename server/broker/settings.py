@@ -75,13 +75,13 @@ def settings_of(
     policy: Mapping[str, Any] | None = None,
     operator_policy: Mapping[str, Any] | None = None,
 ) -> Settings:
-    """What arguments, which `check_arguments` let pass, and policies come to."""
+    """What arguments and policies come to. A value of the wrong type counts as none."""
     found: dict[str, Any] = {}
     if is_quorum(arguments):
         found["delivery_limit"] = _QUORUM_DELIVERY_LIMIT
     for field in fields(Settings):
         key = field.name.replace("_", "-")
-        argument = arguments.get(f"x-{key}")
+        argument = _valid(key, arguments.get(f"x-{key}"))
         given = _valid(key, (policy or {}).get(key))
         limit = _valid(key, (operator_policy or {}).get(key))
         if key in _NUMBERS:
@@ -196,5 +196,5 @@ POLICY_KEYS: dict[str, Callable[[Any], str]] = {**_CHECKS, ALTERNATE_EXCHANGE: _
 
 
 def _valid(key: str, value: Any) -> Any:
-    """A policy's value; None where it is of the wrong type, as if it was not there."""
+    """A value; None where it is of the wrong type."""
     return None if value is None or _CHECKS[key](value) else value

@@ -1,0 +1,135 @@
+"""What the rows of the catalog are that the broker wrote: each is looked at before it is used.
+
+A right checksum says that a row was not changed by accident. What a fault of ours wrote, a broker
+of another version, or somebody else, must not keep all the rest from being served.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from typing import Annotated, Any, Literal
+
+import msgspec
+
+from amqpstore import Store
+
+_log = logging.getLogger(__name__)
+
+_MAX_LEVEL = 1 << 40
+"""Those of a delayed exchange are times."""
+
+_Name = Annotated[str, msgspec.Meta(max_length=255)]
+
+
+class _Queue(msgspec.Struct):
+    vhost: str
+    name: _Name
+    auto_delete: bool
+    arguments: dict[str, Any]
+
+
+class _Level(msgspec.Struct):
+    vhost: str
+    name: _Name
+    level: Annotated[int, msgspec.Meta(ge=1, le=_MAX_LEVEL)]
+
+
+class _Exchange(msgspec.Struct):
+    vhost: str
+    name: _Name
+    type: str
+    auto_delete: bool
+    internal: bool
+    arguments: dict[str, Any]
+
+
+class _Binding(msgspec.Struct):
+    vhost: str
+    exchange: str
+    to: Literal["queue", "exchange"]
+    name: str
+    routing_key: str
+    arguments: dict[str, Any]
+
+
+class _Policy(msgspec.Struct):
+    vhost: str
+    operator: bool
+    name: str
+    pattern: str
+    apply_to: str
+    priority: int
+    definition: dict[str, Any]
+
+
+class _Permission(msgspec.Struct):
+    configure: str
+    write: str
+    read: str
+    topic: dict[str, dict[str, str]] = {}
+
+
+class _User(msgspec.Struct):
+    hash: str
+    tags: list[str] = []
+
+
+class _ImportedUser(msgspec.Struct):
+    algorithm: Literal["rabbit_password_hashing_sha256", "rabbit_password_hashing_sha512"]
+    hash: bytes
+    tags: list[str] = []
+
+
+class _Branch(msgspec.Struct):
+    vhost: str
+    user: str
+    xid: tuple[Annotated[int, msgspec.Meta(ge=0, lt=1 << 32)], bytes, bytes]
+
+
+_SHAPES = {
+    "exchanges": _Exchange,
+    "bindings": _Binding,
+    "policies": _Policy,
+    "permissions": _Permission,
+    "branches": _Branch,
+}
+
+
+def rows_of(store: Store, table: str) -> Iterator[tuple[str, Any]]:
+    """Keys and rows of a table that are as the broker writes them; the others are left out."""
+    for key, row in store.definitions(table).items():
+        if is_usable(table, key, row):
+            yield key, row
+
+
+def is_usable(table: str, key: str, row: Any) -> bool:
+    """Whether a row is as the broker writes it. It is logged where not, and stays where it is."""
+    reason = misshapen(table, row)
+    if reason:
+        leave_out(table, key, reason)
+    return not reason
+
+
+def misshapen(table: str, row: Any) -> str:
+    """Why a row is not as the broker writes it, or the label of a branch; empty where it is."""
+    try:
+        # Bytes are bytes here: in a text, they would be taken for base64.
+        msgspec.convert(row, _shape_of(table, row), builtin_types=(bytes,))
+    except msgspec.ValidationError as error:
+        return str(error)
+    return ""
+
+
+def leave_out(table: str, key: str, reason: str) -> None:
+    """Say that a row of the catalog is not used, and why."""
+    _log.error("definition left out", extra={"table": table, "key": key, "reason": reason})
+
+
+def _shape_of(table: str, row: Any) -> Any:
+    is_map = isinstance(row, dict)
+    if table == "queues":
+        return _Level if is_map and "level" in row else _Queue
+    if table == "users":
+        return _ImportedUser if is_map and "algorithm" in row else _User
+    return _SHAPES[table]
