@@ -73,7 +73,8 @@ class Catalog(Protocol):
         """Make all changes durable, atomically.
 
         Raises: DurabilityError; none of the changes then holds, as far as this process can tell.
-        OSError, the disk is full: none of them holds, and it may be tried again.
+        OSError, the disk is full (ENOSPC) or there is no memory for it to grow (ENOMEM): none of
+        them holds, and it may be tried again.
         """
 
     def close(self) -> None: ...
@@ -109,12 +110,17 @@ class LmdbCatalog:
         else:
             check_pages(self._file_path, self._check_row)
         try:
-            self._environment = lmdb.open(
-                path, map_size=_FIRST_MAP_BYTES, max_dbs=len(TABLES), mode=0o640, create=create
-            )
-            self._tables = {table: self._environment.open_db(table.encode()) for table in TABLES}
+            self._open(_FIRST_MAP_BYTES, create=create)
         except (lmdb.Error, MemoryError) as error:
             raise DamageError(self._file_path, 0, str(error)) from error
+
+    def _open(self, map_bytes: int, *, create: bool) -> None:
+        """Raises: lmdb.Error, MemoryError."""
+        path = os.path.dirname(self._file_path)
+        self._environment = lmdb.open(
+            path, map_size=map_bytes, max_dbs=len(TABLES), mode=0o640, create=create
+        )
+        self._tables = {table: self._environment.open_db(table.encode()) for table in TABLES}
 
     def rows(self, table: str) -> dict[str, Value]:
         rows: dict[str, Value] = {}
@@ -155,12 +161,11 @@ class LmdbCatalog:
                 # One that was killed while it read would keep pages from being used again.
                 self._environment.reader_check()
                 while not self._fits(encoded):
-                    self._environment.set_mapsize(2 * self._environment.info()["map_size"])
+                    self._grow()
             except (lmdb.Error, MemoryError) as error:
                 if self._found_no_room(error):
                     # All pages of it are written anew, whatever became of them: that is safe.
                     raise OSError(errno.ENOSPC, str(error), self._file_path) from error
-                # Also the growth may fail: no address space is left, or no memory.
                 raise DurabilityError(self._file_path, error) from error
 
     def _found_no_room(self, error: Exception) -> bool:
@@ -173,6 +178,20 @@ class LmdbCatalog:
             is_full = found.f_bavail * found.f_frsize < _FULL_BYTES
             return is_full and os.strerror(errno.EIO) in str(error)
         return False
+
+    def _grow(self) -> None:
+        """Make the map twice as large. Raises: OSError (it is as it was), lmdb.Error, MemoryError.
+
+        LMDB gives its map up before it asks for the larger one, and cannot be used where it does
+        not get that. Nothing of the commit is written yet, so it is opened again as it was.
+        """
+        map_bytes = self._environment.info()["map_size"]
+        try:
+            self._environment.set_mapsize(2 * map_bytes)
+        except (lmdb.Error, MemoryError) as error:
+            self._environment.close()
+            self._open(map_bytes, create=False)
+            raise OSError(errno.ENOMEM, str(error), self._file_path) from error
 
     def _fits(self, encoded: Iterable[tuple[Any, bytes, bytes | None]]) -> bool:
         """Commit, where the map has room for it."""

@@ -169,6 +169,22 @@ class DiskFullError(StoreError):
         self.needed_bytes = needed_bytes
 
 
+class NoMemoryError(DiskFullError):
+    """There is no memory, or address space, for the catalog to grow: nothing of it was done.
+
+    To whoever asked it is the same as a full disk: it can be tried again once there is room.
+    """
+
+    def __init__(self, path: str, reason: str) -> None:
+        StoreError.__init__(
+            self,
+            f"the catalog of {path} cannot grow: {reason}. Nothing is lost. Free memory, or raise "
+            "the process's limit of address space, and try again.",
+        )
+        self.path = path
+        self.free_bytes = self.needed_bytes = 0
+
+
 class StoreClosedError(StoreError):
     """The store was closed, or stopped by a DurabilityError, before this call."""
 

@@ -6,6 +6,7 @@ and takes over what is done, in the caller's thread, where queues and log live.
 
 from __future__ import annotations
 
+import errno
 import logging
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -267,7 +268,12 @@ class Keeper:
     def _copy_definitions(self) -> int:
         """Bring the copy of the definitions up to date. Returns how many rows it has."""
         files, directory, store_id, catalog, _ = self._backing
-        copy = copy_of(store_id, catalog)
+        try:
+            copy = copy_of(store_id, catalog)
+        except MemoryError:
+            # Nothing was changed: it is tried again, as on a full disk.
+            reason = "there is no memory to copy the definitions"
+            raise OSError(errno.ENOMEM, reason, directory) from None
         renew_copy(files, directory, copy)
         return copy.rows
 

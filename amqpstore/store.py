@@ -13,6 +13,7 @@ midst of it would cost a call for each delivery.
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -32,6 +33,7 @@ from amqpstore.errors import (
     DiskFullError,
     DurabilityError,
     MessageDamagedError,
+    NoMemoryError,
     ReadLaterError,
     StoreClosedError,
     StoreLockedError,
@@ -889,6 +891,8 @@ class Store:
         except OSError as error:
             if is_no_space(error):
                 raise self._space.error() from error
+            if error.errno == errno.ENOMEM:
+                raise NoMemoryError(self.directory, str(error.strerror)) from error
             self._failure = DurabilityError(self.directory, error)
             raise self._failure from error
         self._keeper.is_copy_behind = True

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from amqpstore import DiskFullError
+from amqpstore import DiskFullError, NoMemoryError
 from server.broker import errors as broker
 from server.protocol import errors as amqp
 
 _REPLIES: dict[type[Exception], type[amqp.AmqpError]] = {
     DiskFullError: amqp.ResourceError,
+    NoMemoryError: amqp.ResourceError,
     broker.NotFoundError: amqp.NotFound,
     broker.SetAsideError: amqp.NotFound,
     broker.AccessRefusedError: amqp.AccessRefused,
