@@ -19,8 +19,8 @@ serve: $(READY)
 test: $(READY) $(NODE_READY)
 	$(if $(MEMORY),TMPDIR=$(MEMORY)) $(BIN)/python -bb -X dev -m pytest -n 2 -m "not long"
 
-prove: $(READY)  ## the long proofs: minutes, not seconds
-	$(BIN)/python -bb -X dev -m pytest -n 2 -m long --timeout 3600
+prove: $(READY)  ## the long proofs: hours; `make prove FOR=1200` is some of them, by a seed, in 20 minutes
+	$(BIN)/python -bb -X dev -m pytest -n 2 -m long --timeout 3600 $(if $(FOR),--for $(FOR))
 
 lint: $(READY)
 	$(BIN)/ruff check

@@ -19,11 +19,13 @@ from tests.broker_process import BrokerProcess
 
 class Scheduling(LoadScopeScheduling):  # type: ignore[misc] # xdist has no types
     """Modules go to whichever worker is free, as their tests share a broker; all of tests/spark to
-    one of them, as they share a session of Spark."""
+    one of them, as they share a session of Spark. In a sample each test goes by itself."""
 
     def _split_scope(self, nodeid: str) -> str:
         module = nodeid.partition("::")[0]
-        return "spark" if "tests/spark/" in module else module
+        if "tests/spark/" in module:
+            return "spark"
+        return module if self.config.option.sample_s is None else nodeid
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -33,6 +35,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Scheduling:
     config.option.loadscopereorder = False
     return Scheduling(config, log)
 
+
+pytest_plugins = ["tests.sampling"]
 
 URL_VARIABLE = "AMQPSTORE_TEST_URL"
 
