@@ -58,7 +58,7 @@ def read(directory: str) -> Manifest | None:
             manifest = msgspec.json.decode(file.read(), type=Manifest)
     except FileNotFoundError:
         return None
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, RecursionError) as error:
         raise CopyError(f"{path} does not read as what a copy says of itself: {error}") from None
     if manifest.copy != VERSION:
         raise CopyError(f"{path} is of version {manifest.copy}; this amqpstore reads {VERSION}")

@@ -121,7 +121,7 @@ def last_recovery(directory: str) -> Facts | None:
         try:
             with open(path, encoding="utf-8") as file:
                 content = json.load(file)
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             return {"path": path, "reason": str(error)}
         if isinstance(content, dict):
             return {"path": path, **content}

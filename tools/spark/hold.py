@@ -29,7 +29,9 @@ import sys
 import time
 import uuid
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import Annotated, NamedTuple
+
+import msgspec
 
 from amqpstore.errors import StoreError
 from amqpstore.filenames import FIRST_COMPACTED, segment_number
@@ -94,6 +96,15 @@ class Driver(NamedTuple):
     def is_alive(self) -> bool:
         """Whether it still runs. On another machine nobody knows."""
         return not self.is_here or _started(self.pid) == self.started
+
+
+class _Owner(msgspec.Struct):
+    """What a lease says: whose hold it is, and how long nobody may read before it is given up."""
+
+    host: str
+    pid: Annotated[int, msgspec.Meta(ge=1, lt=1 << 31)]
+    started: str
+    idle_s: Annotated[int, msgspec.Meta(ge=0, lt=1 << 53)]
 
 
 def hold(
@@ -161,19 +172,25 @@ def _is_given_up(path: str) -> bool:
         return not os.listdir(path) and time.time() - os.stat(path).st_mtime > _YOUNG_S
     try:
         fcntl.flock(lease, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        untouched_s = time.time() - os.fstat(lease).st_mtime
         driver, idle_s = _owner(lease)
-        is_idle = time.time() - os.fstat(lease).st_mtime > idle_s
-    except (BlockingIOError, ValueError, TypeError, KeyError):
+    except BlockingIOError:
         return False
+    except ValueError:
+        # Whoever made it died before it said so, or it was damaged since: nobody keeps it.
+        return untouched_s > _YOUNG_S
     finally:
         os.close(lease)
-    return is_idle or not driver.is_alive
+    return untouched_s > idle_s or not driver.is_alive
 
 
 def _owner(lease: int) -> tuple[Driver, int]:
-    row: dict[str, Any] = json.loads(os.pread(lease, 4096, 0))
-    idle_s = int(row.pop("idle_s"))
-    return Driver(**row), idle_s
+    """Raises: ValueError, where the lease does not say it."""
+    try:
+        found = msgspec.json.decode(os.pread(lease, 4096, 0), type=_Owner)
+    except RecursionError as error:
+        raise ValueError(str(error)) from None
+    return Driver(found.host, found.pid, found.started), found.idle_s
 
 
 def _link(one: HeldFile, path: str) -> None:

@@ -163,7 +163,7 @@ def _read(file: IO[bytes]) -> Iterator[tuple[Any, int]]:
             read += len(text)
             try:
                 yield msgspec.json.decode(text), read
-            except msgspec.DecodeError as error:
+            except (msgspec.DecodeError, RecursionError) as error:
                 raise TransferError(f"behind byte {read - len(text)}: {error}") from None
         return
     unpacker = msgpack.Unpacker(strict_map_key=False, max_buffer_size=_MOST_BYTES, raw=False)

@@ -1,12 +1,14 @@
 """The archive of a log: every event once, whatever happens between two runs, or in one."""
 
 import fcntl
+import json
 import os
 import shutil
 import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -28,6 +30,14 @@ def directory(tmp_path: Path) -> str:
 @pytest.fixture
 def out(tmp_path: Path) -> str:
     return str(tmp_path / "archive")
+
+
+def made(directory: str, out: str) -> None:
+    """A store, and an archive of it."""
+    history = History(directory, 1)
+    history.steps(30)
+    history.close()
+    run(directory, out)
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -119,6 +129,40 @@ def test_two_runs_do_not_write_at_a_time(directory: str, out: str) -> None:
     with writing_to(out), pytest.raises(ArchiveError, match="another run is writing to it"):
         run(directory, out)
     assert run(directory, out) is not None
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        *(("run", 7), ("run", -1), ("run", 1 << 70), ("format", 2), ("store_id", None)),
+        *(("staging", "../../.."), ("staging", ""), ("staging", "/etc"), ("staging", "a\0b")),
+        *(("position", [1, -5, 3]), ("position", []), ("queues", {"x": ["/", "q"]}), ("files", 1)),
+        *(("path", one) for one in ("/etc/passwd", "../../x", "vhost=a/../../x.parquet", "", "\0")),
+        *(("path", one) for one in ("_archive/1.json", "vhost=a/queue=b/hour=c/../1.parquet")),
+        *(("rows", -1), ("first_ms", 1e300), ("bytes", "x")),
+    ],
+)
+@pytest.mark.parametrize("suffix", [".json", ".prepared"])
+def test_a_manifest_that_no_run_writes_is_refused(
+    directory: str, out: str, key: str, value: Any, suffix: str
+) -> None:
+    made(directory, out)
+    path = Path(out, "_archive", "000001.json")
+    manifest = json.loads(path.read_text())
+    (manifest if key in manifest else manifest["files"][0])[key] = value
+    path.unlink()
+    path.with_suffix(suffix).write_text(json.dumps(manifest))
+    before = sorted(os.walk(os.path.dirname(out)))
+    with pytest.raises(ArchiveError, match=f"_archive/000001\\{suffix} cannot be read: "):
+        run(directory, out)
+    assert sorted(os.walk(os.path.dirname(out))) == before
+
+
+def test_a_manifest_that_is_nested_without_end_is_refused(directory: str, out: str) -> None:
+    made(directory, out)
+    Path(out, "_archive", "000001.json").write_text('{"x":' + "[" * 100_000)
+    with pytest.raises(ArchiveError, match=r"000001\.json cannot be read"):
+        run(directory, out)
 
 
 def test_a_directory_with_something_else_in_it_is_left_alone(directory: str, out: str) -> None:

@@ -1,5 +1,6 @@
 """Holds: links that outlive their segments, and who removes them."""
 
+import json
 import os
 import signal
 import subprocess
@@ -83,6 +84,36 @@ def test_a_segment_that_is_gone_already_is_copied(
     release(path)
     assert not os.path.exists(tmp_path / "h")
     end(driver)
+
+
+OWNER = {"host": "other", "pid": 1, "started": "1", "idle_s": 60}
+
+
+@pytest.mark.parametrize(
+    "lease",
+    [
+        *(b"", b"null", b"[]", b"5", b"\xff", b"[" * 4096),
+        *(
+            json.dumps({**OWNER, key: value}).encode()
+            for key, value in (
+                *(("host", None), ("pid", "../../x"), ("pid", -1), ("pid", 1 << 80)),
+                *(("started", []), ("idle_s", "1"), ("idle_s", float("inf")), ("idle_s", 1 << 80)),
+            )
+        ),
+    ],
+)
+def test_a_hold_whose_lease_says_nothing_is_removed_when_it_is_old(
+    tmp_path: Path, lease: bytes
+) -> None:
+    path = tmp_path / "h" / "x"
+    path.mkdir(parents=True)
+    (path / "0000000001.segment").write_bytes(b"held")
+    (path / "lease").write_bytes(lease)
+    sweep(str(tmp_path / "h"))
+    assert path.exists(), "it may be one that is being made"
+    os.utime(path / "lease", (1, 1))
+    sweep(str(tmp_path / "h"))
+    assert not path.exists()
 
 
 def test_a_hold_that_nobody_reads_from_is_given_up(

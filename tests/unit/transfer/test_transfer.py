@@ -199,6 +199,8 @@ def test_a_store_that_is_open_is_not_imported_into(path: Paths, store: str) -> N
         (b"", "ends behind line 0"),
         (b"{}\n", "line 1 is none of an export: 'type' is missing"),
         (b"{\n", "behind byte 0"),
+        (b'{"a":' + b"[" * 100_000, "behind byte 0"),
+        (b"\x91" * 100_000, "behind byte"),
         (b'{"type":"end","messages":0}\n', "line 1 is not the first line"),
         (b'{"type":"export","format":2,"store_id":"","exported_at":""}\n', "it has format 2"),
         (b'{"type":"export","format":1,"store_id":"","exported_at":""}\n5\n', "line 2 is none"),

@@ -105,8 +105,8 @@ class Archive:
         with open(path, "rb") as file:
             content = file.read()
         try:
-            return decode(content)
-        except ValueError as error:
+            return decode(content, os.path.splitext(name)[0])
+        except (ValueError, RecursionError) as error:
             raise ArchiveError(
                 self.directory, f"{MANIFESTS}/{name} cannot be read: {error}"
             ) from None

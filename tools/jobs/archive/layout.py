@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import secrets
 from datetime import UTC, datetime
 from typing import NamedTuple
@@ -67,6 +68,23 @@ def staging_name(run: int) -> str:
 
 def manifest_name(run: int, suffix: str = COMMITTED) -> str:
     return f"{run:06}{suffix}"
+
+
+def is_staging_name(name: str) -> bool:
+    """Whether `staging_name` may have given it."""
+    return re.fullmatch(r"[0-9]{6,}-[0-9a-f]{16}", name) is not None
+
+
+def is_event_file(path: str) -> bool:
+    """Whether it may be the path of a file of events, from the archive's directory on."""
+    parts = path.split("/")
+    columns = zip(("vhost=", "queue=", "hour="), parts[:-1], strict=False)
+    return (
+        len(parts) == 4
+        and all(part.startswith(column) for column, part in columns)
+        and re.fullmatch(r"[0-9-]+\.parquet", parts[-1]) is not None
+        and "\0" not in path
+    )
 
 
 def _part(column: str, value: str | None) -> str:

@@ -2,34 +2,36 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import msgspec
 
-from tools.jobs.archive.layout import QueueName
+from tools.jobs.archive.layout import QueueName, is_event_file, is_staging_name, manifest_name
 
 FORMAT = 1
+
+Number = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
 
 
 class FileEntry(msgspec.Struct, frozen=True):
     """A Parquet file: `path` from the archive's directory on. Times are in ms since 1970."""
 
     path: str
-    queue_id: int
-    rows: int
-    bytes: int
-    first_lsn: int
-    last_lsn: int
-    first_ms: int
-    last_ms: int
+    queue_id: Number
+    rows: Number
+    bytes: Number
+    first_lsn: Number
+    last_lsn: Number
+    first_ms: Number
+    last_ms: Number
 
 
 class LogPosition(NamedTuple):
     """Where the next run goes on: an offset in a segment of the log, and the LSN there."""
 
-    segment: int
-    offset: int
-    lsn: int
+    segment: Number
+    offset: Number
+    lsn: Number
 
 
 class Manifest(msgspec.Struct, frozen=True):
@@ -41,19 +43,19 @@ class Manifest(msgspec.Struct, frozen=True):
     before it. `staging` is where the files were before it was committed.
     """
 
-    run: int
+    run: Number
     store_id: str
-    taken_ms: int
+    taken_ms: Number
     position: LogPosition
-    first_lsn: int
-    batches: int
-    missing: int
-    damaged: int
-    unreadable: int
-    events: dict[str, int]
-    queues: dict[int, QueueName]
-    next_positions: dict[int, int]
-    deleted: list[int]
+    first_lsn: Number
+    batches: Number
+    missing: Number
+    damaged: Number
+    unreadable: Number
+    events: dict[str, Number]
+    queues: dict[Number, QueueName]
+    next_positions: dict[Number, Number]
+    deleted: list[Number]
     files: list[FileEntry]
     staging: str
     format: int = FORMAT
@@ -63,9 +65,17 @@ def encode(manifest: Manifest) -> bytes:
     return msgspec.json.format(msgspec.json.encode(manifest), indent=1)
 
 
-def decode(octets: bytes) -> Manifest:
-    """Raises: ValueError."""
+def decode(octets: bytes, name: str) -> Manifest:
+    """Args: name, of its file. Raises: ValueError, RecursionError."""
     found = msgspec.json.decode(octets, type=Manifest)
     if found.format != FORMAT:
         raise ValueError(f"it is of format {found.format}, and this version knows {FORMAT}")
+    if manifest_name(found.run, "") != name:
+        raise ValueError(f"it is of run {found.run}")
+    # Files are renamed and removed by these names: none of them may lead out of the archive.
+    if not is_staging_name(found.staging):
+        raise ValueError(f"{found.staging!r} is not the name of a staging directory")
+    for entry in found.files:
+        if not is_event_file(entry.path):
+            raise ValueError(f"{entry.path!r} is not the name of a file in an archive")
     return found
