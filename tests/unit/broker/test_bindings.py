@@ -105,6 +105,23 @@ def test_an_exchange_with_a_binding_left_stays(simulated: SimulatedBroker) -> No
     assert left(simulated) == []
 
 
+def test_a_binding_to_an_exchange_keeps_it_and_is_its_last_as_any_other(
+    simulated: SimulatedBroker,
+) -> None:
+    source = declare_auto_delete(simulated, "source", durable=True)
+    simulated.exchange("behind")
+    behind = simulated.vhost.exchange("behind")
+    simulated.vhost.bind(behind, source.name, "", {})
+    simulated.queue("q")
+    simulated.bind("source", "q")
+    simulated.vhost.delete_queue(simulated.vhost.queue("q"))
+    assert left(simulated) == ["source", "behind"]
+    simulated.restart()
+    assert left(simulated) == ["behind", "source"]
+    simulated.vhost.unbind(simulated.vhost.exchange("behind"), source.name, "", {})
+    assert left(simulated) == ["behind"]
+
+
 @pytest.mark.parametrize("kind", ["fanout", "direct", "topic", "headers", "x-random"])
 def test_a_delete_looks_only_at_its_own_bindings(simulated: SimulatedBroker, kind: str) -> None:
     simulated.exchange("e", kind)

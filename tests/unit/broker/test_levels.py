@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import pytest
+
 from server.broker.queue import Queue, Taken
 from tests.unit.broker.simulated import Client, SimulatedBroker
 
@@ -52,6 +54,33 @@ def test_the_highest_goes_first_and_above_the_limit_all_are_alike() -> None:
     assert queue.ready_count == 6
     assert taken(queue) == ["p9", "p5", "p2", "p2b", "n1", "n2"]
     assert queue.ready_count == 0
+
+
+@pytest.mark.parametrize("order", ["135", "531", "351", "513"])
+def test_the_order_of_levels_is_not_that_in_which_they_came(order: str) -> None:
+    simulated, client = broker_with(max_priority=5)
+    for priority in order:
+        client.publish("", "q", priority, priority=int(priority))
+    assert taken(simulated.vhost.queue("q")) == ["5", "3", "1"]
+
+
+def test_what_is_given_back_waits_for_what_came_with_a_higher_priority() -> None:
+    simulated, client = broker_with(max_priority=5)
+    client.publish("", "q", "low", "low too", priority=1)
+    client.get("q")
+    client.requeue("low")
+    client.publish("", "q", "high", priority=4)
+    assert taken(simulated.vhost.queue("q")) == ["high", "low", "low too"]
+
+
+def test_messages_of_each_priority_expire_when_they_are_due() -> None:
+    simulated, client = broker_with(max_priority=5)
+    for priority in (0, 3, 1):
+        client.publish("", "q", f"p{priority}", priority=priority, expiration=f"{priority + 1}0")
+    simulated.settle()
+    for left in (["p3", "p1", "p0"], ["p3", "p1"], ["p3"], ["p3"], []):
+        assert simulated.ready("q") == left
+        simulated.pass_time(10)
 
 
 def test_a_peek_is_of_the_highest_and_the_least_of_the_lowest_that_has_any() -> None:
