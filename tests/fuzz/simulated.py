@@ -137,14 +137,20 @@ class SimulatedClient:
         server.clients.append(self)
 
     @classmethod
-    def opened(cls, server: SimulatedServer, vhost: str = DEFAULT_VHOST, channels: int = 0) -> Self:
+    def opened(
+        cls,
+        server: SimulatedServer,
+        vhost: str = DEFAULT_VHOST,
+        channels: int = 0,
+        heartbeat_s: int = 0,
+    ) -> Self:
         """With a connection that is open, and the channels 1 to `channels`."""
         client = cls(server)
         client.send(PROTOCOL_HEADER)
         client.ask(0, client.start_ok())
         limits = server.limits
         tune_ok = methods.ConnectionTuneOk(
-            channel_max=limits.channel_max, frame_max=limits.frame_max, heartbeat=0
+            channel_max=limits.channel_max, frame_max=limits.frame_max, heartbeat=heartbeat_s
         )
         client.ask(0, tune_ok, methods.ConnectionOpen(virtual_host=vhost))
         for channel in range(1, channels + 1):

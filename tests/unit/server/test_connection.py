@@ -1,0 +1,158 @@
+"""A connection without its socket: what a client reads, in which order, and what is left of it."""
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from server.protocol import methods
+from server.protocol.content import BasicProperties
+from server.protocol.frames import method_frame
+from server.protocol.methods import Method
+from tests.fuzz.simulated import Answer, SimulatedClient, SimulatedServer
+from tests.fuzz.test_connection import content
+
+HEARTBEAT_S = 10
+CHANNEL_CLOSE = methods.ChannelClose(
+    reply_code=200, reply_text="", failing_class_id=0, failing_method_id=0
+)
+CONNECTION_CLOSE = methods.ConnectionClose(
+    reply_code=200, reply_text="", failing_class_id=0, failing_method_id=0
+)
+
+
+@pytest.fixture
+def server() -> Iterator[SimulatedServer]:
+    with SimulatedServer() as server:
+        yield server
+
+
+@pytest.fixture
+def client(server: SimulatedServer) -> SimulatedClient:
+    client = SimulatedClient.opened(server, channels=2)
+    client.ask(1, methods.QueueDeclare(queue="q", durable=True))
+    return client
+
+
+def sent(method: Method, channel: int = 1) -> bytes:
+    return method_frame(channel, method.encode())
+
+
+def published(body: bytes, *, exchange: str = "", key: str = "q", mode: int = 2) -> bytes:
+    method = methods.BasicPublish(exchange=exchange, routing_key=key)
+    return content(1, method, body, BasicProperties(delivery_mode=mode), 0, 1)
+
+
+def qos(count: int) -> Method:
+    """How many messages a channel may have unacked."""
+    return methods.BasicQos(prefetch_size=0, prefetch_count=count, global_=True)
+
+
+def names(answers: list[Answer]) -> list[str]:
+    return [answer.method.name for answer in answers]
+
+
+# What is left of a connection.
+
+
+def closes(client: SimulatedClient) -> None:
+    client.ask(0, CONNECTION_CLOSE)
+
+
+def is_lost(client: SimulatedClient) -> None:
+    client.lose()
+
+
+def is_silent(client: SimulatedClient) -> None:
+    client.server.pass_time(3 * HEARTBEAT_S * 1000)
+
+
+def is_at_fault(client: SimulatedClient) -> None:
+    assert names(client.ask(0, qos(1))) == ["connection.close"]
+
+
+@pytest.mark.parametrize("end", [closes, is_lost, is_silent, is_at_fault])
+def test_the_exclusive_queues_and_deliveries_of_a_connection_go_however_it_ends(
+    server: SimulatedServer, client: SimulatedClient, end: Callable[[SimulatedClient], None]
+) -> None:
+    owner = SimulatedClient.opened(server, channels=1, heartbeat_s=HEARTBEAT_S)
+    owner.ask(1, methods.QueueDeclare(queue="own", exclusive=True))
+    client.send(published(b"m"))
+    owner.ask(1, methods.BasicConsume(queue="q", consumer_tag="t"))
+    end(owner)
+    [got] = client.ask(1, methods.BasicGet(queue="q"))
+    assert isinstance(got.method, methods.BasicGetOk)
+    assert (got.body, got.method.redelivered) == (b"m", True)
+    [missing] = client.ask(1, methods.QueueDeclare(queue="own", passive=True))
+    assert isinstance(missing.method, methods.ChannelClose)
+    assert missing.method.reply_code == 404
+
+
+# Confirms, and the end of their channel.
+
+
+@pytest.mark.parametrize("mode", [1, 2])
+def test_what_was_published_before_a_fault_is_confirmed_before_the_channel_is_closed(
+    client: SimulatedClient, mode: int
+) -> None:
+    client.ask(1, methods.ConfirmSelect())
+    before = len(client.answers)
+    client.send(published(b"m", mode=mode) + published(b"x", exchange="missing"))
+    assert names(client.answers[before:]) == ["basic.ack", "channel.close"]
+
+
+def test_what_was_published_before_a_close_is_confirmed_before_it_is_answered(
+    client: SimulatedClient,
+) -> None:
+    client.ask(1, methods.ConfirmSelect())
+    before = len(client.answers)
+    client.send(published(b"m", mode=1) + sent(CHANNEL_CLOSE))
+    assert names(client.answers[before:]) == ["basic.ack", "channel.close-ok"]
+
+
+def test_a_confirm_goes_to_the_channel_that_published(client: SimulatedClient) -> None:
+    client.ask(1, methods.ConfirmSelect())
+    client.ask(2, methods.ConfirmSelect())
+    before = len(client.answers)
+    client.send(published(b"m"))
+    assert [(one.channel, one.method.name) for one in client.answers[before:]] == [(1, "basic.ack")]
+
+
+# What was given back.
+
+
+def test_a_get_says_whether_it_was_delivered_before_and_how_many_are_left(
+    client: SimulatedClient,
+) -> None:
+    client.send(published(b"a") + published(b"b"))
+    said = []
+    for tag in (1, 2):
+        [got] = client.ask(1, methods.BasicGet(queue="q"))
+        assert isinstance(got.method, methods.BasicGetOk)
+        said.append((got.body, got.method.redelivered, got.method.message_count))
+        client.ask(1, methods.BasicNack(delivery_tag=tag, requeue=True))
+    assert said == [(b"a", False, 1), (b"a", True, 1)]
+
+
+@pytest.mark.parametrize("tag", [0, 3])
+def test_a_nack_of_all_gives_all_back(client: SimulatedClient, tag: int) -> None:
+    client.send(published(b"a") + published(b"b") + published(b"c"))
+    for _ in range(3):
+        client.ask(1, methods.BasicGet(queue="q"))
+    client.ask(1, methods.BasicNack(delivery_tag=tag, multiple=True, requeue=True))
+    [declared] = client.ask(1, methods.QueueDeclare(queue="q", passive=True))
+    assert isinstance(declared.method, methods.QueueDeclareOk)
+    assert declared.method.message_count == 3
+
+
+@pytest.mark.parametrize("limit", [0, 3])
+def test_a_limit_of_the_channel_that_is_raised_lets_go_on_at_once(
+    client: SimulatedClient, limit: int
+) -> None:
+    client.send(published(b"a") + published(b"b") + published(b"c"))
+    client.ask(1, qos(1))
+    assert names(client.ask(1, methods.BasicConsume(queue="q", consumer_tag="t"))) == [
+        "basic.consume-ok",
+        "basic.deliver",
+    ]
+    raised = client.ask(1, qos(limit))
+    assert names(raised) == ["basic.qos-ok", "basic.deliver", "basic.deliver"]
