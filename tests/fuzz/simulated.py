@@ -193,9 +193,11 @@ class SimulatedClient:
         outbox = self.connection.outbox
         if not outbox.byte_count:
             return False
+        was_writable = outbox.is_writable
         while outbox.byte_count:
             self._received += outbox.next_bytes()
-        self.connection.writable()
+        if not was_writable:
+            self.connection.writable()
         self.connection.go_on(self.server.now_s)
         if self._received.startswith(b"AMQP"):
             assert self._received == PROTOCOL_HEADER

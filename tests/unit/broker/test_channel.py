@@ -104,3 +104,20 @@ def test_what_a_closed_channel_leaves_is_redelivered(
     simulated.settle()
     assert other.bodies("t") == ["a", "b"]
     assert other.redelivered == [True, True]
+
+
+def test_what_recover_sends_again_counts_for_the_delivery_limit(
+    simulated: SimulatedBroker, client: Client
+) -> None:
+    simulated.queue("dead")
+    simulated.queue(
+        "few", delivery_limit=2, dead_letter_exchange="", dead_letter_routing_key="dead"
+    )
+    client.consume("few", "t")
+    Client(simulated).publish("", "few", "a")
+    simulated.settle()
+    for _ in range(4):
+        client.channel.recover(requeue=False)
+        simulated.settle()
+    assert client.bodies("t") == ["a"] * 3
+    assert simulated.ready("dead") == ["a"]

@@ -3,7 +3,8 @@
 import pytest
 
 from server.broker.errors import PreconditionFailedError
-from tests.unit.broker.simulated import Client, SimulatedBroker
+from server.broker.publishing import Flags
+from tests.unit.broker.simulated import Client, SimulatedBroker, labelled
 
 
 @pytest.fixture
@@ -174,3 +175,15 @@ def test_transactions_and_confirms_exclude_each_other(simulated: SimulatedBroker
     for call in (other.commit, other.rollback):
         with pytest.raises(PreconditionFailedError, match="channel is not transactional"):
             call()
+
+
+def test_nothing_comes_back_of_a_commit_that_is_refused(
+    simulated: SimulatedBroker, client: Client
+) -> None:
+    simulated.queue("full", max_length=0, overflow="reject-publish")
+    for key in ("nowhere", "full"):
+        client.channel.publish(*labelled("", key, "a", delivery_mode=2), Flags(mandatory=True))
+    with pytest.raises(PreconditionFailedError, match="full"):
+        client.channel.commit()
+    simulated.settle()
+    assert client.told == []

@@ -1,11 +1,14 @@
 """A connection without its socket: what a client reads, in which order, and what is left of it."""
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
+from server.amqp.connection import Limits
+from server.broker.held import REPLY_TO
 from server.protocol import methods
-from server.protocol.content import BasicProperties
+from server.protocol.content import BasicProperties, decode_properties
 from server.protocol.frames import method_frame
 from server.protocol.methods import Method
 from tests.fuzz.simulated import Answer, SimulatedClient, SimulatedServer
@@ -37,9 +40,12 @@ def sent(method: Method, channel: int = 1) -> bytes:
     return method_frame(channel, method.encode())
 
 
-def published(body: bytes, *, exchange: str = "", key: str = "q", mode: int = 2) -> bytes:
+def published(
+    body: bytes, *, channel: int = 1, exchange: str = "", key: str = "q", **properties: Any
+) -> bytes:
     method = methods.BasicPublish(exchange=exchange, routing_key=key)
-    return content(1, method, body, BasicProperties(delivery_mode=mode), 0, 1)
+    fields = BasicProperties(**{"delivery_mode": 2, **properties})
+    return content(channel, method, body, fields, 0, 1)
 
 
 def qos(count: int) -> Method:
@@ -96,7 +102,7 @@ def test_what_was_published_before_a_fault_is_confirmed_before_the_channel_is_cl
 ) -> None:
     client.ask(1, methods.ConfirmSelect())
     before = len(client.answers)
-    client.send(published(b"m", mode=mode) + published(b"x", exchange="missing"))
+    client.send(published(b"m", delivery_mode=mode) + published(b"x", exchange="missing"))
     assert names(client.answers[before:]) == ["basic.ack", "channel.close"]
 
 
@@ -105,7 +111,7 @@ def test_what_was_published_before_a_close_is_confirmed_before_it_is_answered(
 ) -> None:
     client.ask(1, methods.ConfirmSelect())
     before = len(client.answers)
-    client.send(published(b"m", mode=1) + sent(CHANNEL_CLOSE))
+    client.send(published(b"m", delivery_mode=1) + sent(CHANNEL_CLOSE))
     assert names(client.answers[before:]) == ["basic.ack", "channel.close-ok"]
 
 
@@ -156,3 +162,67 @@ def test_a_limit_of_the_channel_that_is_raised_lets_go_on_at_once(
     ]
     raised = client.ask(1, qos(limit))
     assert names(raised) == ["basic.qos-ok", "basic.deliver", "basic.deliver"]
+
+
+# What was published in one read.
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_each_delivery_has_its_own_exchange_and_key(
+    server: SimulatedServer, client: SimulatedClient, restarts: bool
+) -> None:
+    for exchange in ("amq.fanout", "amq.topic"):
+        client.ask(1, methods.QueueBind(queue="q", exchange=exchange, routing_key="#"))
+    sent_to = [("amq.fanout", "a"), ("amq.fanout", "b"), ("amq.topic", "b"), ("", "q")]
+    client.send(b"".join(published(b"m", exchange=one, key=key) for one, key in sent_to))
+    if restarts:  # they are read from the disk then, in one go
+        client.lose()
+        server.restart()
+        client = SimulatedClient.opened(server, channels=1)
+    answers = client.ask(1, methods.BasicConsume(queue="q", consumer_tag="t", no_ack=True))
+    delivered = [one.method for one in answers if isinstance(one.method, methods.BasicDeliver)]
+    assert [(one.exchange, one.routing_key) for one in delivered] == sent_to
+
+
+def test_each_message_expires_at_its_own_time(
+    server: SimulatedServer, client: SimulatedClient
+) -> None:
+    client.send(b"".join(published(ms.encode(), expiration=ms) for ms in ("30", "10", "20")))
+    left = []
+    for _ in range(3):
+        server.pass_time(10)
+        [declared] = client.ask(1, methods.QueueDeclare(queue="q", passive=True))
+        assert isinstance(declared.method, methods.QueueDeclareOk)
+        left.append(declared.method.message_count)
+    assert left == [2, 1, 0]
+
+
+def test_replies_come_back_on_the_channel_that_asked(client: SimulatedClient) -> None:
+    replies = methods.BasicConsume(queue=REPLY_TO, consumer_tag="t", no_ack=True)
+    for channel in (1, 2):
+        client.ask(channel, replies)
+        client.send(published(b"ask", channel=channel, reply_to=REPLY_TO))
+    for channel in (1, 2):
+        [asked] = client.ask(1, methods.BasicGet(queue="q", no_ack=True))
+        assert asked.header is not None
+        address = decode_properties(asked.header.properties).reply_to
+        assert address is not None
+        before = len(client.answers)
+        client.send(published(b"answer", key=address))
+        [answer] = client.answers[before:]
+        assert (answer.channel, answer.body) == (channel, b"answer")
+
+
+@pytest.mark.parametrize("end", [methods.TxCommit(), methods.TxRollback()])
+def test_only_what_is_not_committed_counts_as_unfinished(end: Method) -> None:
+    with SimulatedServer(
+        limits=Limits(max_message_bytes=100_000, unfinished_bytes=5_000)
+    ) as server:
+        client = SimulatedClient.opened(server, channels=1)
+        client.ask(1, methods.QueueDeclare(queue="q"), methods.TxSelect())
+        for _ in range(10):
+            client.send(published(bytes(1_000)))
+            assert names(client.ask(1, end)) == [f"{end.name}-ok"]
+        for _ in range(10):
+            client.send(published(bytes(1_000)))
+        assert client.answers[-1].method.name == "connection.close"
