@@ -16,8 +16,8 @@
     [b'one']
 
 From the bottom upwards: `core`, the lock and who writes for all; `arrivals`, those who wait;
-`history`; `queues`, by name; `settling`, what goes with a commit; `prepared`, `transaction`, and
-`store`, the face of it.
+`history`; `queues`, by name; `settling`, what goes with a commit; `housekeeping`, what waits for a
+time; `prepared`, `transaction`, and `store`, the face of it.
 """
 
 from amqpstore.shared.history import Consumed

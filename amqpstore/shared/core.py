@@ -2,7 +2,7 @@
 
 The engine is for one thread at a time, so all that is done with it is done under the lock. Only
 the write and the sync of a batch are not: what other threads do meanwhile is the next batch.
-There is no thread for that. Of those who wait, one leads: it seals the batch that they are all
+There is no thread for that: of those who wait, one leads: it seals the batch that they are all
 in, writes it, settles it, tells those whose batch that was, and wakes one of the next batch.
 """
 

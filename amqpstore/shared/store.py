@@ -13,6 +13,7 @@ from amqpstore.message import MAX_NAME_BYTES
 from amqpstore.recovery import RecoveryReport
 from amqpstore.shared.core import Core
 from amqpstore.shared.history import Consumed, HistoryLimits
+from amqpstore.shared.housekeeping import Housekeeping
 from amqpstore.shared.prepared import SharedPrepared
 from amqpstore.shared.queues import NamedQueue, Queues
 from amqpstore.shared.transaction import SharedTransaction
@@ -47,6 +48,7 @@ class SharedStore:
         with self._core.lock:
             self._queues = Queues(self._core)
         self._core.on_stop = self._wake_all
+        self._housekeeping: Housekeeping | None = None
 
     @classmethod
     def open(
@@ -61,7 +63,9 @@ class SharedStore:
     ) -> SharedStore:
         """Open the store in `directory`, or make one where there is nothing; recover what it holds.
 
-        Args: as `Store.open`; histories are dated by `clock` as well.
+        Args: as `Store.open`; histories are dated by `clock` as well. Without a `worker` a thread
+        of its own looks about once a second whether background work is due; who brings one calls
+        `housekeep`.
         Raises: as `Store.open`; OtherOwnerError, where it is a store that something else made, a
         broker for one: its queues are left as they are.
         """
@@ -74,10 +78,13 @@ class SharedStore:
             clock=clock,
         )
         try:
-            return cls(store)
+            shared = cls(store)
         except BaseException:
             store.abandon()
             raise
+        if worker is None:
+            shared._housekeeping = Housekeeping(shared)
+        return shared
 
     @property
     def directory(self) -> str:
@@ -146,17 +153,35 @@ class SharedStore:
             history = self._queues.get(name).history
         return history.browse(self._core, first_ms, last_ms) if history else iter(())
 
+    def housekeep(self) -> None:
+        """Begin background work that is due, and finish what is done: no waiting for either.
+
+        Each commit does so too. Raises: DurabilityError.
+        """
+        with self._core.working() as store:
+            store.housekeep()
+            for queue, count in store.read_again().items():
+                if named := self._queues.of_id(queue.id):
+                    named.arrivals.arrived(count)
+
     def close(self) -> None:
         """Close the store. In a fork: nothing, as it is the other process's.
 
         Transactions that have not ended are undone; who waits gets a StoreClosedError.
         Raises: DurabilityError.
         """
+        self._stop_housekeeping()
         self._core.close()
 
     def abandon(self) -> None:
         """Close the files and write nothing more: what is left is what a crash would leave."""
+        self._stop_housekeeping()
         self._core.abandon()
+
+    def _stop_housekeeping(self) -> None:
+        # The thread is not in a fork, and may have held a lock of its own when that was made.
+        if self._housekeeping and not self._core.is_forked:
+            self._housekeeping.stop()
 
     def __enter__(self) -> SharedStore:
         return self

@@ -36,6 +36,7 @@ from amqpstore.compression import Decompressor
 from amqpstore.errors import NotAStoreError, StoreError
 from amqpstore.filenames import FIRST_COMPACTED, SEGMENTS, segment_number, segment_path
 from amqpstore.records import OperationKind
+from amqpstore.segments import PAGE_BYTES
 from tools.offline.catalog import CatalogImage, may_be_plain
 from tools.offline.instant import at_one_instant
 from tools.offline.reading import ReadOnlyFiles
@@ -184,6 +185,7 @@ class TapReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             file = ReadOnlyFiles().open(self._path(number))
             try:
                 size = file.size()
+                _make_durable(file.path, offset)
                 for batch in self._scanner(file, number, size, offset).batches():
                     if not batch.is_whole() and number == numbers[-1]:
                         break
@@ -197,8 +199,6 @@ class TapReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     continue
                 break
             finally:
-                with open(file.path, "rb") as synced:
-                    os.fdatasync(synced.fileno())
                 file.close()
         return end
 
@@ -283,6 +283,23 @@ class TapReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 self._ends = {int(key): row["end"] for key, row in catalog.rows("ends").items()}
             finally:
                 catalog.close()
+
+
+def _make_durable(path: str, start: int) -> None:
+    """Have a file durable, and read from the disk from an offset on.
+
+    The broker may not have synced it yet. Or it did, in vain, and has died of that: the page cache
+    then still has what the disk does not, and the next start takes it back. So it is synced before
+    it is read, and read without the cache; what is appended meanwhile is for the next time.
+    Raises: OSError.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fdatasync(descriptor)
+        # From the page that the offset is in: one that is asked for in part only is kept.
+        os.posix_fadvise(descriptor, start // PAGE_BYTES * PAGE_BYTES, 0, os.POSIX_FADV_DONTNEED)
+    finally:
+        os.close(descriptor)
 
 
 def _events(partition: TapPartition, schema: pa.Schema) -> Iterator[pa.RecordBatch]:

@@ -106,3 +106,57 @@ def test_what_compaction_removed_meanwhile_is_said(store: Store, tmp_path: Path)
     store.close()
     for one in held:
         release(one._hold)
+
+
+def test_what_the_disk_failed_to_write_is_not_given_out(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is in the page cache of a broker that has died of it, and the next start takes it back."""
+    queue = create(store, "q")
+    publish(store, queue, 1)
+    directory = str(tmp_path / "s")
+    (name,) = os.listdir(f"{directory}/segments")
+    path = Path(directory, "segments", name)
+    on_disk = path.stat().st_size
+    publish(store, queue, 1)
+    synced: list[int] = []
+
+    def drop(descriptor: int, offset: int, length: int, advice: int) -> None:
+        assert (length, advice) == (0, os.POSIX_FADV_DONTNEED)
+        assert offset <= on_disk
+        assert synced == [descriptor]
+        os.truncate(path, on_disk)
+
+    monkeypatch.setattr(os, "fdatasync", synced.append)
+    monkeypatch.setattr(os, "posix_fadvise", drop)
+    reader = reader_of(directory)
+    end = reader.latestOffset({"segment": 1, "offset": 0, "lsn": 0}, ReadAllAvailable())
+    assert (end["lsn"], end["offset"]) == (1, on_disk)
+    store.abandon()
+    release(reader._hold)
+
+
+def test_what_is_appended_while_it_is_synced_is_for_the_next_time(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The sync need not have it."""
+    queue = create(store, "q")
+    publish(store, queue, 1)
+    directory = str(tmp_path / "s")
+    fdatasync = os.fdatasync
+    is_first = True
+
+    def append(descriptor: int) -> None:
+        nonlocal is_first
+        fdatasync(descriptor)
+        if is_first:
+            is_first = False
+            publish(store, queue, 1)
+
+    reader = reader_of(directory)
+    start: Offset = {"segment": 1, "offset": 0, "lsn": 0}
+    monkeypatch.setattr(os, "fdatasync", append)
+    assert reader.latestOffset(start, ReadAllAvailable())["lsn"] == 1
+    assert reader.latestOffset(start, ReadAllAvailable())["lsn"] == 2
+    store.close()
+    release(reader._hold)

@@ -1,0 +1,57 @@
+"""The clock of a `SharedStore`: a thread that has done what is due, though nobody commits."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import weakref
+from typing import Protocol
+
+from amqpstore.errors import StoreError
+
+_PAUSE_S = 1.0
+
+_log = logging.getLogger(__name__)
+
+
+class Kept(Protocol):
+    """What has housekeeping."""
+
+    def housekeep(self) -> None:
+        """Do what is due. Raises: StoreError, once it is closed."""
+
+
+class Housekeeping:
+    """Has a store's `housekeep` called about once a second, until `stop` or its end.
+
+    It keeps nobody alive: a store that was let go of without a close is freed as before.
+    """
+
+    def __init__(self, store: Kept) -> None:
+        self._store = weakref.ref(store)
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="housekeeping", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Return once it is not called any more."""
+        self._stopped.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._stopped.wait(_PAUSE_S) and self._housekeep():
+            pass
+
+    def _housekeep(self) -> bool:
+        # A function of its own, so that no variable keeps the store until the next time.
+        store = self._store()
+        if store is None:
+            return False
+        try:
+            store.housekeep()
+        except StoreError:
+            return False  # it is closed, or has stopped: whoever uses it is told why
+        except Exception:  # noqa: BLE001 (the store has stopped by it, and says so to all)
+            _log.exception("background work failed")
+            return False
+        return True
