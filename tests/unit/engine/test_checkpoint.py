@@ -1,5 +1,6 @@
 """Checkpoints: what they write, what they remove, and what a start has to read after one."""
 
+import errno
 import os
 from pathlib import Path
 
@@ -9,6 +10,8 @@ from amqpstore import DurabilityError, Options, Queue, Store
 from amqpstore.checkpoint import POSITION
 from amqpstore.filenames import index_path
 from amqpstore.index import IndexReader, IndexState, live_runs
+from amqpstore.ledger import Ledger
+from amqpstore.log import Settled
 from tests.unit.engine.stores import (
     TRANSIENT,
     Disk,
@@ -322,6 +325,23 @@ def test_a_requeued_message_keeps_its_place_across_checkpoints(disk: Disk) -> No
     store.abandon()
 
 
+def test_deliveries_of_a_later_block_are_those_of_its_own_messages(disk: Disk) -> None:
+    """A count says its place in the file, not in the block that it came with."""
+    store = disk.open()
+    queue = store.create_queue("q")
+    publish_batches(store, queue, [[b"1", b"2"]])
+    store.checkpoint()
+    publish_batches(store, queue, [[b"3", b"4"]])
+    ack(store, queue, 2)
+    take(store, queue, 1)
+    store.sync()
+    store.checkpoint()
+    store.abandon()
+    store, queue = restarted(disk)
+    assert spans(queue) == [(3, 1, 1), (4, 1, 0)]
+    store.abandon()
+
+
 @pytest.mark.parametrize("checkpoints", [(), (0,), (1,), (2,), (0, 1, 2)])
 def test_deliveries_count_across_restarts_and_checkpoints(
     disk: Disk, checkpoints: tuple[int, ...]
@@ -444,6 +464,26 @@ def test_a_checkpoint_for_which_there_was_no_room_is_made_later(disk: Disk) -> N
     store.abandon()
     store, queue = restarted(disk)
     assert (store.recovery_report.scanned_bytes, spans(queue)) == (0, [(1, 3, 0)])
+    store.abandon()
+
+
+def test_a_checkpoint_that_failed_at_a_batch_goes_on_with_it(
+    disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = disk.open()
+    queue = store.create_queue("q")
+    publish_batches(store, queue, [[b"1"], [b"2"]])
+    apply = Ledger.apply
+
+    def fail_once(self: Ledger, batch: Settled) -> None:
+        monkeypatch.setattr(Ledger, "apply", apply)
+        raise OSError(errno.EMFILE, "no descriptor")
+
+    monkeypatch.setattr(Ledger, "apply", fail_once)
+    with pytest.raises(OSError, match="no descriptor"):
+        store.checkpoint()
+    store.checkpoint()
+    assert indexed(disk, store, queue) == [(1, 1), (2, 2)]
     store.abandon()
 
 

@@ -1,6 +1,7 @@
 """The copy of the definitions: when it is written, and what it says."""
 
 import os
+import random
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,9 @@ from amqpstore.catalog import Change
 from amqpstore.definitions import COPIED, DefinitionsCopy, read_copy, write_copy
 from amqpstore.errors import DamageError
 from amqpstore.files import OsFiles
+from tools.drill.crash_images import crash_images
+from tools.drill.memory_files import MemoryFiles
+from tools.drill.operations import Operation
 
 STORE_ID = bytes(range(16))
 COPY = DefinitionsCopy(STORE_ID, 7, {"queues": {f"{3:020}": {"name": "orders"}}})
@@ -112,3 +116,22 @@ def test_a_copy_with_a_right_checksum_that_no_store_writes(
     write_copy(OsFiles(), str(tmp_path), DefinitionsCopy(bytes(16), next_queue_id, tables))
     with pytest.raises(DamageError, match="does not read as a copy"):
         read_copy(OsFiles(), str(tmp_path))
+
+
+def test_a_power_cut_leaves_the_copy_before_or_the_new_one() -> None:
+    """At every operation; and once it is said to be written, the new one."""
+    files = MemoryFiles()
+    files.make_directory("/store/catalog")
+    write_copy(files, "/store", COPY)
+    new = COPY._replace(next_queue_id=8)
+    rng = random.Random(1)
+    copies: list[DefinitionsCopy | None] = []
+
+    def look(_operation: Operation | None) -> None:
+        copies[:] = [read_copy(image.files, "/store") for image in crash_images(files, rng, 100)]
+        assert all(copy in (COPY, new) for copy in copies)
+
+    files.record = look
+    write_copy(files, "/store", new)
+    look(None)
+    assert all(copy == new for copy in copies)
