@@ -409,3 +409,19 @@ def test_a_crash_between_the_checkpoints_that_let_go_of_a_deep_queue(
             store.abandon()
             count += 1
     assert count > 100
+
+
+def test_a_new_index_file_is_found_beside_one_that_was_appended_to() -> None:
+    """The directory is synced for any of those that a checkpoint writes together."""
+    outside = outside_of(open_store)
+    outside.open()
+    for name in ("first", "second"):
+        outside.create_queue(name)
+        outside.publish(["first"], [b"in the file that is there"])
+        outside.publish([name], [b"perhaps in a new one"])
+        outside.sync()
+        outside.checkpoint()
+    store = open_store(left := outside.files.power_cut({}, {}))
+    assert [queue.ready_count for queue in store.queues.values()] == [3, 1]
+    assert misaccounted(store, left) == []
+    store.abandon()

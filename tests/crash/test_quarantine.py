@@ -4,6 +4,7 @@ way there."""
 import random
 
 from amqpstore.filenames import QUARANTINE, SEGMENTS
+from amqpstore.removal import quarantine
 from tests.crash.histories import DIRECTORY, open_store, outside_of
 from tools.drill.crash_images import crash_images
 from tools.drill.memory_files import MemoryFiles
@@ -75,3 +76,17 @@ def test_a_damaged_segment_is_there_after_a_cut_at_any_step_of_its_move() -> Non
             assert is_kept(image.files, content), f"at {operation}: {image.description}"
             open_store(image.files).abandon()
             assert is_kept(image.files, content), f"at {operation}, recovered: {image.description}"
+
+
+def test_a_segment_that_was_moved_is_out_of_the_way_for_good() -> None:
+    """Its old name must not be back after a power cut: the next start would move it once more."""
+    files = MemoryFiles()
+    files.make_directory(f"{DIRECTORY}/{SEGMENTS}")
+    segment = files.create(FIRST)
+    segment.append([b"damaged"])
+    segment.datasync()
+    files.sync_directory(f"{DIRECTORY}/{SEGMENTS}")
+    quarantine(files, DIRECTORY, 1)
+    for image in crash_images(files, random.Random("moved"), 20):
+        assert image.files.list_directory(f"{DIRECTORY}/{SEGMENTS}") == []
+        assert image.files.list_directory(f"{DIRECTORY}/{QUARANTINE}") == ["0000000001.segment"]

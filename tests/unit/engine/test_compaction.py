@@ -400,6 +400,24 @@ def test_one_message_that_stays_does_not_hold_the_disk(disk: Disk, restarts: boo
     store.abandon()
 
 
+def test_the_number_of_a_compacted_segment_that_is_gone_is_not_given_again(disk: Disk) -> None:
+    """Neither its file nor any row is there any more when the next process compacts."""
+    store, _ = merging(disk)
+    compact(store)
+    store.abandon()
+    store = disk.open()
+    ack_all_but(store, queue_named(store, "q"))
+    assert FIRST_COMPACTED not in segment_files(disk)
+    store.abandon()
+    store = disk.open()
+    queue = queue_named(store, "q")
+    publish_batches(store, queue, [[b"x" * 900, b"%x" % number] for number in range(5, 9)])
+    ack_all_but(store, queue, 10, 12, 14, 16)
+    compact(store)
+    assert [one for one in segment_files(disk) if one >= FIRST_COMPACTED] == [FIRST_COMPACTED + 1]
+    store.abandon()
+
+
 def test_compaction_of_compacted_segments(disk: Disk) -> None:
     store, _ = merging(disk)
     compact(store)
