@@ -267,6 +267,27 @@ def test_a_torn_tail_behind_a_checkpoint_is_taken_back(disk: Disk, cut: int) -> 
     store.abandon()
 
 
+def test_the_end_of_a_torn_segment_is_noted_as_long_as_the_log_is_read_from_it(disk: Disk) -> None:
+    """Nothing in it has a row, and without its end the torn tail would be damage later on."""
+    store = disk.open()
+    (_, end) = publish_batches(store, store.create_queue("q"), [[b"torn"]])
+    store.abandon()
+    disk.write(1, disk.read(1)[: end - 1])
+    store = disk.open()
+    store.create_queue("other")
+    store.checkpoint()
+    store.abandon()
+    for _ in range(2):
+        store = disk.open()
+        assert store.recovery_report.is_clean
+        publish_batches(store, queue_named(store, "q"), [[b"behind"]])
+        store.abandon()
+    store = disk.open()
+    assert store.recovery_report.is_clean
+    assert drain(store, queue_named(store, "q")) == [b"behind"] * 2
+    store.abandon()
+
+
 @pytest.mark.parametrize("checkpointed", [False, True])
 def test_a_deleted_queue_releases_all_that_it_held(disk: Disk, checkpointed: bool) -> None:
     disk.segment_bytes = 1
