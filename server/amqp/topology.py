@@ -200,32 +200,34 @@ class Topology:
         )
 
     def queue_bind(self, method: methods.QueueBind) -> None:
-        queue = self.queue(method.queue, "write")
-        routing_key = self._binding_key(method.queue, method.routing_key)
-        self._check_source(method.exchange, routing_key)
+        name, routing_key = self._bound(method)
+        queue = self.queue(name, "write")
         self._vhost.bind(queue, method.exchange, routing_key, plain(method.arguments))
         if not method.no_wait:
             self._send(methods.QueueBindOk())
 
     def queue_unbind(self, method: methods.QueueUnbind) -> None:
         vhost = self._vhost
-        name = self._named(method.queue)
-        routing_key = self._binding_key(method.queue, method.routing_key)
-        self._access.check("write", "queue", name)
-        self._check_source(method.exchange, routing_key)
-        if name in vhost.queues and (not method.exchange or method.exchange in vhost.exchanges):
+        name, routing_key = self._bound(method)
+        if name in vhost.queues and method.exchange in vhost.exchanges:
             queue = self.queue(name, "write")
             vhost.unbind(queue, method.exchange, routing_key, plain(method.arguments))
         self._send(methods.QueueUnbindOk())
 
-    def _check_source(self, exchange: str, routing_key: str) -> None:
-        """Raises: AccessRefusedError, where the user may not bind to an exchange."""
-        self._access.check("read", "exchange", exchange)
-        self.check_topic("read", exchange, routing_key)
+    def _bound(self, method: methods.QueueBind | methods.QueueUnbind) -> tuple[str, str]:
+        """The names of the queue and of the routing key of a binding, whether they exist or not.
 
-    def _binding_key(self, queue: str, routing_key: str) -> str:
-        """With neither queue nor key named, the key is the last declared queue's name."""
-        return self._last_queue if not queue and not routing_key else routing_key
+        With neither named, the key is the last declared queue's name.
+        Raises: NotFound, AccessRefused, AccessRefusedError.
+        """
+        name = self._named(method.queue)
+        routing_key = method.routing_key or ("" if method.queue else name)
+        self._access.check("write", "queue", name)
+        self._access.check("read", "exchange", method.exchange)
+        self.check_topic("read", method.exchange, routing_key)
+        if method.exchange == DEFAULT_EXCHANGE:
+            raise AccessRefused("operation not permitted on the default exchange")
+        return name, routing_key
 
     def queue_purge(self, method: methods.QueuePurge) -> None:
         count = self.queue(method.queue, "read").purge()

@@ -28,6 +28,8 @@ _MOST_MS = 1 << 52
 _MOST_NAME_BYTES = 255
 _QUORUM_DELIVERY_LIMIT = 20
 """What RabbitMQ gives a quorum queue that does not say."""
+_UNLIMITED = -1
+"""A delivery limit that is none: how a quorum queue is declared without one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +88,9 @@ def settings_of(
         limit = _valid(key, (operator_policy or {}).get(key))
         if key in _NUMBERS:
             numbers = [value for value in (argument, given, limit) if value is not None]
-            value = min(numbers, default=None)
+            value = min((number for number in numbers if number != _UNLIMITED), default=None)
+            if numbers and value is None:
+                found.pop(field.name, None)  # said to be without a limit
         else:
             value = next((one for one in (argument, limit, given) if one is not None), None)
         if value is not None:
@@ -168,7 +172,7 @@ _NUMBERS = {
     "expires": _number(1),
     "max-length": _number(0),
     "max-length-bytes": _number(0),
-    "delivery-limit": _number(0),
+    "delivery-limit": _number(_UNLIMITED),
     "max-priority": _number(0, 255),
     "history-length": _number(0),
     "history-ttl": _number(0),

@@ -157,7 +157,7 @@ class VirtualHost:
         """
         if name == DEFAULT_EXCHANGE:
             raise AccessRefusedError("operation not permitted on the default exchange")
-        if name in self.exchanges and name.startswith(RESERVED_PREFIX):
+        if name.startswith(RESERVED_PREFIX):
             raise AccessRefusedError(
                 f"exchange name '{name}' in vhost '{self.name}' contains reserved prefix 'amq.*'"
             )
@@ -264,10 +264,12 @@ class VirtualHost:
     ) -> Queue:
         """Create a queue, under a name of the server's where `name` is empty, or check its like.
 
-        An exclusive queue belongs to `connection`.
+        An exclusive queue belongs to `connection` and ends with it, so it is never durable,
+        whatever is asked for (as in RabbitMQ).
         Raises: AccessRefusedError, ResourceLockedError, SetAsideError, PreconditionFailedError.
         """
         name = without_line_ends(name)
+        survives = durable and not exclusive
         if not name:
             name = f"{RESERVED_PREFIX}gen-{self.core.make_name()}"
         elif queue := self.queues.get(name):
@@ -275,7 +277,7 @@ class VirtualHost:
             queue.check_served(self.name)
             check_equivalent(
                 f"queue '{name}' in vhost '{self.name}'",
-                compared_queue(durable=durable, auto_delete=auto_delete, arguments=arguments),
+                compared_queue(durable=survives, auto_delete=auto_delete, arguments=arguments),
                 compared_queue(
                     durable=queue.durable,
                     auto_delete=queue.auto_delete,
@@ -290,8 +292,8 @@ class VirtualHost:
         check_arguments(what, arguments)
         check_quorum(what, arguments, durable=durable, exclusive=exclusive, auto_delete=auto_delete)
         definition = _definition(self.name, name, auto_delete=auto_delete, arguments=arguments)
-        stored = self.core.store.create_queue(definition, durable=durable and not exclusive)
-        queue = self.add_queue(stored, durable=durable, owner=connection if exclusive else None)
+        stored = self.core.store.create_queue(definition, durable=survives)
+        queue = self.add_queue(stored, durable=survives, owner=connection if exclusive else None)
         self._apply_to_queue(queue)
         queue.enforce()
         return queue

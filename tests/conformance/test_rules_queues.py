@@ -223,6 +223,26 @@ def test_a_queue_that_is_exclusive_is_not_declared_shared(
         channel.queue_declare(name, exclusive=not exclusive, auto_delete=True)
 
 
+@pytest.mark.parametrize("durable", [True, False])
+def test_whether_an_exclusive_queue_is_declared_durable_makes_no_difference(
+    channel: BlockingChannel, durable: bool
+) -> None:
+    """C050: it ends with its connection, so RabbitMQ does not compare it either."""
+    name = unique()
+    channel.queue_declare(name, exclusive=True, durable=durable)
+    channel.queue_declare(name, exclusive=True, durable=not durable)
+
+
+def test_the_default_exchange_is_refused_whether_the_queue_exists_or_not(
+    connection: pika.BlockingConnection,
+) -> None:
+    """C064, C066, C070: 403, as in RabbitMQ."""
+    with channel_closed_with(403):
+        connection.channel().queue_bind(unique(), "", "key")
+    with channel_closed_with(403):
+        connection.channel().queue_unbind(unique(), "", "key")
+
+
 @pytest.mark.parametrize(
     "wrong",
     [

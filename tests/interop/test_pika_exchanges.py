@@ -140,9 +140,9 @@ def test_declaring_the_default_exchange_is_403(channel: BlockingChannel) -> None
         channel.exchange_declare("", "direct")
 
 
-@pytest.mark.parametrize("exchange", ["", "amq.direct", "amq.fanout"])
+@pytest.mark.parametrize("exchange", ["", "amq.direct", "amq.fanout", "amq.missing"])
 def test_deleting_a_predeclared_exchange_is_403(channel: BlockingChannel, exchange: str) -> None:
-    """A13."""
+    """A13: and any other that is the server's by its name, whether it exists or not."""
     with channel_closed_with(403):
         channel.exchange_delete(exchange)
 

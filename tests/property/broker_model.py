@@ -180,7 +180,7 @@ class Model:
             present = self.queue(asked.name, connection)
             if present.owner != asked.owner:
                 raise RefusedError("ResourceLockedError")
-            for what in ("durable", "auto_delete", "arguments"):
+            for what in ("survives", "auto_delete", "arguments"):
                 if getattr(present, what) != getattr(asked, what):
                     raise RefusedError("PreconditionFailedError")
             self._used(present)

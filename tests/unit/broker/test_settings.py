@@ -13,7 +13,7 @@ NUMBERS = {
     "expires": (1, 1 << 52),
     "max-length": (0, 1 << 52),
     "max-length-bytes": (0, 1 << 52),
-    "delivery-limit": (0, 1 << 52),
+    "delivery-limit": (-1, 1 << 52),
     "max-priority": (0, 255),
     "history-length": (0, 1 << 52),
     "history-ttl": (0, 1 << 52),
@@ -57,7 +57,8 @@ def test_a_number_is_an_integer_within_its_limits(key: str) -> None:
     least, most = NUMBERS[key]
     field = key.replace("-", "_")
     for value in (least, least + 1, most):
-        assert getattr(accepted(f"x-{key}", value), field) == value
+        limit = None if value == -1 else value
+        assert getattr(accepted(f"x-{key}", value), field) == limit
     for value in (least - 1, most + 1, -(1 << 63), 1 << 70):
         assert f"is not from {least} to {most}" in refused(f"x-{key}", value)
     for value in NO_NUMBER:
@@ -108,6 +109,16 @@ def test_a_quorum_queue_has_the_delivery_limit_that_rabbitmq_gives_it() -> None:
     assert settings_of({"x-queue-type": "quorum", "x-delivery-limit": 50}).delivery_limit == 50
     assert settings_of({"x-queue-type": "quorum"}, {"delivery-limit": 3}).delivery_limit == 3
     assert settings_of({"x-queue-type": "classic"}).delivery_limit is None
+
+
+@pytest.mark.parametrize("kind", ["classic", "quorum"])
+def test_a_delivery_limit_of_minus_one_is_none(kind: str) -> None:
+    """As in RabbitMQ 4: the way to take the limit of quorum queues away."""
+    unlimited = {"x-queue-type": kind, "x-delivery-limit": -1}
+    assert settings_of(unlimited).delivery_limit is None
+    assert settings_of({"x-queue-type": kind}, {"delivery-limit": -1}).delivery_limit is None
+    assert settings_of(unlimited, {"delivery-limit": 3}).delivery_limit == 3
+    assert settings_of(unlimited, {"delivery-limit": 0}).delivery_limit == 0
 
 
 def test_a_dead_letter_routing_key_needs_its_exchange() -> None:
