@@ -34,9 +34,8 @@ The rooms, from the disk upwards:
 - `records` (framing and checksums) of `message`s, with `compression`; `segments`, one file of
   records; `log`, all of them, and how a batch becomes durable;
 - `runs` and `queue`, what waits in memory; `rereading`, what could not be read; `expiry`, when that
-  expires; `memory`, how much of it
-  may be there; `transient`, where messages go that are not in the log; `transaction` and
-  `prepared`, one that waits for a decision;
+  expires; `memory`, how much of it may be there, `unacked`, of what was taken; `transient`, where
+  messages go that are not in the log; `transaction` and `prepared`, one that waits for a decision;
 - `ledger`, what the log says: of queues, with `index` and `index_writer`, and of segments, with
   `accounts`; `checkpoint` and `compaction`, which keep it on disk; `keeper`, when they are due, and
   `worker`, who does them; `space`, the reserve for a full disk;

@@ -1,5 +1,7 @@
 """How many messages stay in memory: a budget for the whole store, shared between its queues.
 
+What was taken and is not acked has a part of it as well: see `unacked`.
+
 Every message in the log can be read back, so it need not wait in memory. The first that
 are taken from a queue are those at its head; so once a queue holds its share, what is published
 behind it is dropped from memory as soon as it is durable. The shares follow the rates at which
@@ -14,6 +16,7 @@ from collections import deque
 from amqpstore.queue import Queue
 from amqpstore.runs import Run
 from amqpstore.transient import TransientLog
+from amqpstore.unacked import Unacked
 
 _log = logging.getLogger(__name__)
 
@@ -23,7 +26,8 @@ _LEAST_SHARE_BYTES = 64 << 10
 
 class Memory:
     """Args: budget_bytes, of messages in memory, with their envelopes; those on the way to the disk
-    come on top. transient, where messages go that are not in the log."""
+    come on top. transient, where messages go that are not in the log. `unacked` are those that were
+    taken."""
 
     def __init__(self, budget_bytes: int, transient: TransientLog) -> None:
         self._budget_bytes = budget_bytes
@@ -31,6 +35,7 @@ class Memory:
         self._transient_excess: deque[tuple[Queue, Run]] = deque()
         self._held_bytes = 0
         self._excess: deque[tuple[Queue, Run]] = deque()
+        self.unacked = Unacked(transient)
 
     @property
     def held_bytes(self) -> int:
@@ -70,6 +75,16 @@ class Memory:
             held_bytes = run.held_bytes
             if run.messages is not None and self._is_excess(queue) and queue.ready.let_go(run):
                 self.let_go(queue, held_bytes)
+        self.let_go_unacked(next_message_id)
+
+    def let_go_unacked(self, next_message_id: int) -> None:
+        """Drop bodies of what was taken, where all together is too much: see `settle`.
+
+        A quarter of the budget is theirs, however much waits in queues.
+        """
+        most_bytes = max(self._budget_bytes - self._held_bytes, self._budget_bytes // 4)
+        if self.unacked.held_bytes > most_bytes:
+            self.unacked.let_go(most_bytes, next_message_id)
 
     def _write_all_aside(self) -> None:
         while self._transient_excess:

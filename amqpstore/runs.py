@@ -7,6 +7,7 @@ cost of a batch does not grow with the messages in it.
 
 from __future__ import annotations
 
+from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
@@ -48,6 +49,13 @@ _WITHOUT_ROOM = 64
 """A list of fewer runs is moved when one comes to its front."""
 
 
+class Account(Protocol):
+    """Who counts what runs have in memory."""
+
+    def was_split(self, run: Run, head: Run) -> None:
+        """A run that is counted gave its first messages to another, which is as well."""
+
+
 class Run:
     """`count` messages of one queue, from `first_sequence` on, delivered `delivery_count` times.
 
@@ -55,11 +63,15 @@ class Run:
     Those that are in the log have contiguous ids from `first_id` on; 0 says that none is.
     `messages` holds them when they are in memory; otherwise it is None. Then `body_bytes` is what
     their bodies have, and `held_bytes` what they take in memory, with all that belongs to them.
+    Of a run that somebody holds `body_bytes` stays when the bodies have left memory: see `unload`.
     `returned_by` is who gave the run back last: its owner's, and lost when the process ends.
+    `account` is the store's, while it counts the run among those that were taken.
     """
 
     __slots__ = (
+        "account",
         "body_bytes",
+        "body_sizes",
         "count",
         "delivery_count",
         "expires_ms",
@@ -95,6 +107,8 @@ class Run:
         self.expires_ms = expires_ms
         self.priority = priority
         self.returned_by = returned_by
+        self.body_sizes: array[int] | None = None
+        self.account: Account | None = None
 
     @property
     def end(self) -> int:
@@ -127,18 +141,32 @@ class Run:
             self.messages = messages[count:]
             self.body_bytes -= head.body_bytes
             self.held_bytes -= head.held_bytes
+            if self.account is not None:
+                self.account.was_split(self, head)
+        elif self.body_sizes is not None:
+            head.body_sizes, self.body_sizes = self.body_sizes[:count], self.body_sizes[count:]
+            head.body_bytes = sum(head.body_sizes)
+            self.body_bytes -= head.body_bytes
         return head
 
     def bring_back(self, messages: list[Message]) -> None:
         """The messages are in memory again."""
         self.messages = messages
+        self.body_sizes = None
         self.body_bytes = body_bytes(messages)
         self.held_bytes = self.body_bytes + overhead_bytes(messages)
 
     def let_go(self) -> None:
         """The messages, which are on disk, are not in memory any more."""
-        self.messages = None
+        self.messages = self.body_sizes = None
         self.body_bytes = self.held_bytes = 0
+
+    def unload(self) -> None:
+        """As `let_go`, of a run that somebody holds: how long its bodies are stays known."""
+        if self.count > 1:
+            self.body_sizes = array("I", [len(message.body) for message in self.messages or ()])
+        self.messages = None
+        self.held_bytes = 0
 
     def __repr__(self) -> str:
         where = "on disk" if self.messages is None else "in memory"

@@ -96,6 +96,7 @@ class Store:
         self._transient = TransientLog(backing, options.segment_bytes)
         self._transient.wipe()
         self._memory = Memory(options.memory_bytes, self._transient)
+        self._unacked = self._memory.unacked
         self._log = Log(
             backing.descriptors,
             backing.directory,
@@ -359,6 +360,8 @@ class Store:
         until `read_again` or the next start can read it. But where it is because there is no
         descriptor or memory left (ReadLaterError) it stays ready, and is to be taken some time
         later.
+        While more is taken than the memory is for, `housekeep` and `free_memory` have runs that
+        are not acked lose their messages: see `bring_back`.
         """
         run = self._remove(queue, limit, first_sequence)
         if not isinstance(run, Run):
@@ -367,12 +370,37 @@ class Store:
             self._log_run(_ACK, queue, run)
         else:
             self._log_delivered(queue, run)
+            self._unacked.add(queue, run)
         return run
 
     def redeliver(self, queue: Queue, run: Run) -> None:
         """A run that was taken is delivered once more, to whoever has it."""
         run.delivery_count += 1
         self._log_delivered(queue, run)
+
+    def bring_back(self, queue: Queue, run: Run) -> tuple[Run | Unread, Run | None]:
+        """The messages of a run that was taken, where they have left memory meanwhile.
+
+        Returns the run as far as they came, which is all of it or about 1 MiB, and the rest of it,
+        a run of its own, if there is one. Where the first cannot be read, the error takes its
+        place, as in `take`: then it is in quarantine, and in no run any more; but with a
+        ReadLaterError the run is as it was, and the rest.
+        """
+        if run.messages is not None:
+            return run, None
+        found = self._read_back(run, 0, run.count)
+        if isinstance(found, ReadLaterError):
+            return found, run
+        count = len(found) if isinstance(found, list) else 1
+        part, rest = (run.split(count), run) if count < run.count else (run, None)
+        if isinstance(found, MessageDamagedError):
+            # When it can be read again it has to say so.
+            part.delivery_count = max(part.delivery_count, 1)
+            self._quarantine(queue, part)
+            return found, rest
+        self._bring_back(part, found)
+        self._unacked.add(queue, part)
+        return part, rest
 
     def peek(self, queue: Queue, first_sequence: int = 0) -> Message | None:
         """The message at the head of a queue, which stays there: the one that `take` is to give.
@@ -471,9 +499,13 @@ class Store:
 
     def put_back(self, queue: Queue, run: Run) -> None:
         """A run that was withdrawn is ready again, in its place."""
+        if run.account is not None:
+            self._unacked.remove(run)
         if run.messages is not None:
             # What it shares with neighbours, that have left meanwhile, counts here from now on.
             run.bring_back(run.messages)
+        else:
+            run.let_go()
         self.make_ready(queue, run)
 
     def browse(self, queue: Queue) -> Iterator[list[Message]]:
@@ -551,9 +583,21 @@ class Store:
                 messages += found
         return messages
 
+    def read_all(self, run: Run) -> list[Message]:
+        """As `read`, by who needs each of them. Raises: ReadLaterError, MessageDamagedError."""
+        if run.messages is not None:
+            return run.messages
+        messages: list[Message] = []
+        while len(messages) < run.count:
+            found = self._read_back(run, len(messages), run.count - len(messages))
+            if not isinstance(found, list):
+                raise found
+            messages += found
+        return messages
+
     def run_bytes(self, run: Run) -> int:
         """Bytes in the bodies of a run, as far as it can be read."""
-        if run.messages is not None:
+        if run.messages is not None or run.body_bytes:
             return run.body_bytes
         total = counted = 0
         while counted < run.count:
@@ -568,7 +612,9 @@ class Store:
     def ack(self, queue: Queue, run: Run) -> None:
         """A run that was taken, or withdrawn, is done with."""
         self._log_run(_ACK, queue, run)
-        if run.messages is None:
+        if run.account is not None:
+            self._unacked.remove(run)
+        elif run.messages is None:
             self._release_transient(run)
 
     def requeue(self, queue: Queue, run: Run) -> None:
@@ -664,15 +710,21 @@ class Store:
             return found
         if isinstance(found, MessageDamagedError):
             run = self._cut(queue, run, skipped, 1)
-            self._release_transient(run)
             found.body_bytes, _ = self._body_sizes.total(queue, [run])
-            queue.quarantined.insert(run)
-            self._rereading.add(queue)
+            self._quarantine(queue, run)
             return found
         run = self._cut(queue, run, skipped, len(found))
         self._bring_back(run, found)
         queue.taken_bytes += run.held_bytes
         return run
+
+    def _quarantine(self, queue: Queue, run: Run) -> None:
+        """Messages that are in no run any more cannot be read: it is tried again."""
+        self._release_transient(run)
+        run.let_go()
+        if not queue.deleted:
+            queue.quarantined.insert(run)
+            self._rereading.add(queue)
 
     def _read_back(self, run: Run, skipped: int, count: int) -> list[Message] | Unread:
         """Some, at least one, of the messages of a run that is on disk."""
@@ -758,6 +810,14 @@ class Store:
         with self._working():
             self._memory.settle(self._log.position.message_id)
             self._keeper.housekeep()
+
+    def free_memory(self) -> None:
+        """Have bodies leave memory that were taken and are too many, as `housekeep` does.
+
+        To be called more often than that, where much may be taken in between: it costs nothing
+        where there is nothing to do.
+        """
+        self._memory.let_go_unacked(self._log.position.message_id)
 
     def checkpoint(self) -> None:
         """Make a checkpoint of all that is durable, now.

@@ -114,9 +114,12 @@ class SharedTransaction:
                     named.arrivals.arrived(1)
                 raise
             self._received += [(named.queue, run) for run in runs]
-        return [
-            Received(message, run.delivery_count) for run in runs for message in run.messages or ()
-        ]
+            # Only as long as nobody else has its turn is it sure that they are in memory.
+            return [
+                Received(message, run.delivery_count)
+                for run in runs
+                for message in run.messages or ()
+            ]
 
     def replay(
         self, queue: str, *, first_ms: int = 0, last_ms: int | None = None, to: str | None = None

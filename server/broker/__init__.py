@@ -13,7 +13,7 @@ The rooms, along the way of a message:
 - `queue`, what it takes in and what leaves it, as its `settings` say, with `levels` of priority and
   `timers`; `held`, queues that no client declares;
 - `dispatch`, which `consumer` gets what; `channel`, what is unacked; `outlet`, the way out;
-- `dead_letter`, where messages go that nobody consumed.
+- `dead_letter`, where messages go that nobody consumed; `leaving`, those that are read back for it.
 
 Around it: `vhost`, a name space of all this, with `names`, `rows` of the catalog and a look at what
 is `stored` there; `policy`; `permissions`; `broker`, all virtual hosts.

@@ -254,8 +254,15 @@ class Channel:
                 continue
             consumer.window.remove(delivery.run)
             self.window.remove(delivery.run)
-            if delivery.queue.redeliver(delivery.taken):
-                self.deliver(consumer, delivery.taken)
+            taken, rest = delivery.queue.bring_back(delivery.taken)
+            if rest is not None:
+                # It is as it was, but for what came of it.
+                delivery.run = rest.run
+                consumer.window.add(rest.run)
+                self.window.add(rest.run)
+                self._redeliveries.appendleft(delivery)
+            if taken is not None and delivery.queue.redeliver(taken):
+                self.deliver(consumer, taken)
             else:
                 left_out = True
         if left_out:

@@ -17,6 +17,9 @@ from server.broker.timers import Timers
 if TYPE_CHECKING:
     from server.broker.queue import Queue
 
+_MAX_PENDING_BYTES = 32 << 20
+"""What may wait for the disk before messages do not move from queue to queue any more."""
+
 
 @dataclass(eq=False)
 class Core:
@@ -27,7 +30,8 @@ class Core:
     random string that no other call returned. `touched` is where queues put themselves that have
     something to hand out, in the order in which they have their turns. `moved` counts, by the id of
     the store's queue that it left, what is in transactions that are not durable yet; `flush` makes
-    everything durable at once. `name_rule` is what names may be, see `server.broker.names`.
+    everything durable at once. `waiting_for_room` is what is to go on when the disk has caught up.
+    `name_rule` is what names may be, see `server.broker.names`.
     """
 
     store: Store
@@ -40,6 +44,7 @@ class Core:
     dates: Timers = field(default_factory=Timers)
     touched: dict[Queue, None] = field(default_factory=dict)
     moved: Counter[int] = field(default_factory=Counter)
+    waiting_for_room: dict[Callable[[], object], None] = field(default_factory=dict)
     moves: int = 0
     """Transactions that moved messages from a queue to others in this turn."""
     flush: Callable[[], None] = field(init=False)
@@ -60,6 +65,25 @@ class Core:
         if next_ms := self.dates.next_ms:
             waits_ms.append(max(next_ms - self.clock.wall_ms(), 0))
         return min(waits_ms, default=None)
+
+    @property
+    def has_room(self) -> bool:
+        """Whether queues may have messages move by themselves, as far as the disk is concerned.
+
+        Publishers are held back by their connections; nobody else would stop these.
+        """
+        return self.store.log.pending_bytes < _MAX_PENDING_BYTES
+
+    def wait_for_room(self, work: Callable[[], object]) -> None:
+        """Have work done once what waits for the disk now is there."""
+        if not self.waiting_for_room:
+            self.when_durable(self._go_on)
+        self.waiting_for_room[work] = None
+
+    def _go_on(self) -> None:
+        waiting, self.waiting_for_room = self.waiting_for_room, {}
+        for work in waiting:
+            called(work)
 
     def when_durable(
         self, callback: Callable[[], None], or_else: Callable[[], None] | None = None

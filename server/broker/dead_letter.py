@@ -65,11 +65,15 @@ class DeadLetters:
     def add(
         self, transaction: Transaction, queue: Queue, taken: Sequence[Taken], reason: Reason
     ) -> None:
-        """Have messages that were taken off a queue leave it with a transaction."""
+        """Have messages that were taken off a queue leave it with a transaction.
+
+        Raises: ReadLaterError, MessageDamagedError (one has to be read back and cannot be).
+        """
         for one in taken:
             transaction.ack(queue, one)
-            if one.run.messages is not None:
-                self._add_messages(transaction, queue, one.run.messages, reason)
+            if queue.settings.dead_letter_exchange is not None:
+                messages = self._core.store.read_all(one.run)
+                self._add_messages(transaction, queue, messages, reason)
 
     def _add_messages(
         self, transaction: Transaction, queue: Queue, messages: Sequence[Message], reason: Reason

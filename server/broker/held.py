@@ -51,7 +51,7 @@ class DelayQueue(Queue):
         return False
 
     @property
-    def _needs_bodies(self) -> bool:
+    def sends_on(self) -> bool:
         return True
 
     def _expires_ms(self, label: Label) -> int:
@@ -157,7 +157,8 @@ class HeldMessages:
             for one in taken:
                 transaction.ack(queue, one)
                 if exchange is not None:
-                    self._add_waited(transaction, exchange, one.run.messages or ())
+                    waited = self._core.store.read_all(one.run)
+                    self._add_waited(transaction, exchange, waited)
 
         return move(self._core, queue, taken, add)
 

@@ -84,11 +84,15 @@ class History:
         """Have a run, which a transaction acks, in the history.
 
         Not while the disk is full: acks have to go through then.
+        Raises: ReadLaterError, MessageDamagedError (one has to be read back and cannot be).
         """
-        if self.held.is_set_aside or not self._look_for_room(taken.run.messages or ()):
+        if self.held.is_set_aside:
+            return
+        consumed = self._core.store.read_all(taken.run)
+        if not self._look_for_room(consumed):
             return
         now_ms = self._core.clock.wall_ms()
-        for envelope, group in groupby(taken.run.messages or (), attrgetter("envelope")):
+        for envelope, group in groupby(consumed, attrgetter("envelope")):
             label = self._label(envelope, now_ms)
             messages = [Message(label, message.body) for message in group]
             placement = self.held.placement(label, messages, immediate=False)

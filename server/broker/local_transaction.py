@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from amqpstore import Message
+from amqpstore import Message, MessageDamagedError, ReadLaterError
 from server.broker.errors import PreconditionFailedError
 from server.broker.label import Label
 from server.broker.outlet import Returned
@@ -41,6 +41,9 @@ _MESSAGE_BYTES = 200
 _SENT_BYTES = 600
 """About what a message, and what is said once of messages that are alike, take besides what the
 client sent."""
+
+MAX_READ_BACK_BYTES = 64 << 20
+"""Of what is settled in a transaction: bodies that have left memory, and go elsewhere with it."""
 
 
 class Tally:
@@ -99,24 +102,40 @@ class LocalTransaction:
         Raises: PreconditionFailedError, where a queue refuses a part: the transaction is to be
         undone then.
         """
-        channel = self._channel
         plans = []
         for sent in self._sent:
             planned = self._plan(sent)
             refuse_if_full(planned)
             transaction.publish(planned)
             plans.append(planned)
+        self._add_settled(transaction)
         for sent, planned in zip(self._sent, plans, strict=True):
             self._return(sent, planned)
+
+    def _add_settled(self, transaction: Transaction) -> None:
+        """Raises: PreconditionFailedError, where bodies are needed that memory cannot have."""
+        room = MAX_READ_BACK_BYTES
         for delivery, requeue in self._settled:
-            if delivery.queue.is_deleted:
+            queue, taken = delivery.queue, delivery.taken
+            if queue.is_deleted or requeue:
                 continue
-            if requeue is None:
-                transaction.consume(delivery.queue, delivery.taken)
-            elif not requeue:
-                channel.vhost.dead_letters.add(
-                    transaction, delivery.queue, [delivery.taken], Reason.REJECTED
-                )
+            goes_on = queue.sends_on if requeue is False else queue.history is not None
+            if goes_on and taken.run.messages is None:
+                room -= taken.run.body_bytes
+                if room < 0:
+                    raise PreconditionFailedError(
+                        f"more than {MAX_READ_BACK_BYTES >> 20} MiB of messages would be read back "
+                        "for this transaction, to be dead letters or kept in a history: it is "
+                        "undone; settle fewer of them at a time"
+                    )
+            try:
+                if requeue is None:
+                    transaction.consume(queue, taken)
+                else:
+                    dead_letters = self._channel.vhost.dead_letters
+                    dead_letters.add(transaction, queue, [taken], Reason.REJECTED)
+            except (ReadLaterError, MessageDamagedError) as error:
+                raise PreconditionFailedError(f"the transaction is undone: {error}") from None
 
     def finish(self) -> None:
         """The transaction does it: what was settled is the client's no more."""
@@ -124,7 +143,7 @@ class LocalTransaction:
         settled, self._settled = self._settled, []
         self._forget_sent()
         for delivery, requeue in settled:
-            if requeue:
+            if requeue or delivery.queue.is_deleted:
                 channel.settled(delivery, requeue=True)
             else:
                 channel.forget(delivery)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import enum
 import logging
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import groupby
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -19,6 +20,7 @@ from server.broker.core import Core
 from server.broker.dispatch import Dispatch
 from server.broker.errors import ResourceLockedError, SetAsideError
 from server.broker.faults import Contained
+from server.broker.leaving import Leaving
 from server.broker.levels import Levels
 from server.broker.settings import REJECT_PUBLISH_DLX, Settings, is_quorum
 from server.broker.waiting import QueueLine
@@ -103,6 +105,7 @@ class Queue:
         self.levels = Levels(core.store, stored, keeps_transient=is_quorum(arguments))
         self.consumers = Dispatch(self)
         self.waiting = QueueLine(self)
+        self.leaving = Leaving(core, self)
         self.history: History | None = None
         """Where what was consumed goes; None where it is just gone."""
         self.is_deleted = False
@@ -211,11 +214,15 @@ class Queue:
                 self._has_new = False
                 self._hand_out()  # before anything is dropped: see `arrived`
             self.expire()
+            self.leaving.pump()
             self._hand_out()
             self._drop_excess()
 
     def _hand_out(self) -> None:
         """Gets that wait are first: each has one message, and is gone."""
+        if self.history is not None and not self._core.has_room:
+            self._core.wait_for_room(self.touch)
+            return
         if self.waiting:
             self.waiting.pump()
         self.consumers.pump()
@@ -327,7 +334,7 @@ class Queue:
         ):
             level, run = found
             if isinstance(run, ReadLaterError):
-                self._read_later(run)
+                self.read_later(run)
                 return None
             if isinstance(run, MessageDamagedError):
                 extra = {"queue": self.name, "reason": str(run)}
@@ -366,21 +373,31 @@ class Queue:
     def ack(self, taken: Taken) -> None:
         """The run is done with."""
         with Contained(self):
-            if self.history is not None:
-                self.history.consumed(self, taken)
-            else:
+            if self.history is None:
                 self._store.ack(taken.level, taken.run)
+            elif self.leaving or taken.run.messages is None:
+                self.leaving.add(taken, self._consumed)
+            else:
+                self.history.consumed(self, taken)
+
+    def _consumed(self, taken: Taken) -> bool:
+        """A run that was acked some time ago leaves for the history."""
+        if self.history is not None:
+            self.history.consumed(self, taken)
+        else:
+            self._store.ack(*taken)
+        return True
 
     def requeue(self, taken: Taken, giver: object) -> None:
         """The run goes back to its place; `giver` gets it again only where there is nobody else."""
         level, run = taken
         if self.is_deleted:
+            self._store.ack(level, run)
             return
         limit = self.settings.delivery_limit
         if limit is not None and run.delivery_count + 1 > limit:
             run.delivery_count += 1
-            if not self._send_away(taken, Reason.DELIVERY_LIMIT):
-                self.touch()
+            self._leave(taken, Reason.DELIVERY_LIMIT)
             return
         run.returned_by = giver
         with Contained(self):
@@ -394,11 +411,20 @@ class Queue:
     def reject(self, taken: Taken) -> None:
         """The run is not wanted: it becomes a dead letter, or is dropped."""
         if self.is_deleted:
+            self._store.ack(*taken)
             return
         # It was delivered: where it cannot leave now, it has to say so when it comes again.
         taken.run.delivery_count += 1
-        if not self._send_away(taken, Reason.REJECTED):
-            self.touch()
+        self._leave(taken, Reason.REJECTED)
+
+    def _leave(self, taken: Taken, reason: Reason) -> None:
+        """Have a run that a consumer had leave: at once, where nothing has to be read for it."""
+        needs_bodies = taken.run.messages is None and self.sends_on
+        if self.is_set_aside or not (self.leaving or needs_bodies):
+            if not self._send_away(taken, reason):
+                self.touch()
+            return
+        self.leaving.add(taken, partial(self._send_away, reason=reason))
 
     def put_back(self, taken: Taken) -> None:
         """The run could not leave: it is where it was."""
@@ -420,6 +446,23 @@ class Queue:
         self._store.redeliver(taken.level, taken.run)
         return True
 
+    def bring_back(self, taken: Taken) -> tuple[Taken | None, Taken | None]:
+        """A run that is unacked, with its messages: as much of it as comes, and the rest.
+
+        None for the first where a message cannot be read, and is in quarantine; or cannot be read
+        now: the run is in its queue again then, and there is no rest.
+        """
+        part, rest = self._store.bring_back(*taken)
+        if isinstance(part, ReadLaterError):
+            self.requeue(taken, None)
+            return None, None
+        left = None if rest is None else taken._replace(run=rest)
+        if isinstance(part, MessageDamagedError):
+            extra = {"queue": self.name, "reason": str(part)}
+            _log.error("messages cannot be read, others are served", extra=extra)
+            return None, left
+        return taken._replace(run=part), left
+
     def purge(self) -> int:
         """Remove what is ready, not what is unacked. Returns how many messages."""
         self._ready_bytes = 0
@@ -428,6 +471,7 @@ class Queue:
     def closed(self) -> None:
         """It was deleted."""
         self.is_deleted = True
+        self.leaving.forget()
         self.history = None
         self._rest()
 
@@ -436,6 +480,7 @@ class Queue:
         if self.is_set_aside:
             return
         self.is_set_aside = True
+        self.leaving.stay()
         self._rest()
         self._on_set_aside(self, error)
 
@@ -446,8 +491,8 @@ class Queue:
         self._unused.set(0)
         self.waiting.dissolve()
 
-    def _read_later(self, error: ReadLaterError) -> None:
-        """What is at the head stays there: there is no descriptor or memory to read it."""
+    def read_later(self, error: ReadLaterError) -> None:
+        """What cannot be read for lack of descriptors or memory stays where it is for a while."""
         if not self._retry.due_ms:
             extra = {"queue": self.name, "reason": str(error)}
             _log.warning("messages wait: they cannot be read now", extra=extra)
@@ -465,8 +510,18 @@ class Queue:
         self.enforce()
 
     def _try_again(self) -> None:
-        self._drop_excess()
+        if self.is_deleted or self.is_set_aside:
+            return
+        with Contained(self):
+            self._drop_excess()
         self._expire_due()
+
+    def _has_room(self) -> bool:
+        """Whether messages may leave it by themselves; if not, it is tried again when they may."""
+        if not self.sends_on or self._core.has_room:
+            return True
+        self._core.wait_for_room(self._try_again)
+        return False
 
     def _left(self, run: Run) -> None:
         if self.settings.max_length_bytes is not None:
@@ -487,18 +542,14 @@ class Queue:
             if dropped >= _DROPPED_AT_ONCE:
                 self.touch()
                 return
-            excess = 0
-            if settings.max_length is not None:
-                excess = self.ready_count - settings.max_length
-            if settings.max_length_bytes is not None and self._ready_bytes > (
-                settings.max_length_bytes
-            ):
-                excess = max(excess, 1)
+            excess = self._excess
             if excess <= 0:
                 break
+            if not self._has_room():
+                return
             run = self._store.withdraw(level, min(excess, _DROPPED_AT_ONCE))
             if isinstance(run, ReadLaterError):
-                self._read_later(run)
+                self.read_later(run)
                 return
             if isinstance(run, MessageDamagedError):
                 self._ready_bytes -= run.body_bytes
@@ -509,6 +560,17 @@ class Queue:
                     return
         if dropped and self.consumers:
             self.touch()  # what comes next may be small enough for one of them
+
+    @property
+    def _excess(self) -> int:
+        """How many messages more than its limits allow are here: one at least, where any is."""
+        settings = self.settings
+        excess = 0
+        if settings.max_length is not None:
+            excess = self.ready_count - settings.max_length
+        if settings.max_length_bytes is not None and self._ready_bytes > settings.max_length_bytes:
+            excess = max(excess, 1)
+        return excess
 
     def _send_away(self, taken: Taken, reason: Reason) -> bool:
         """Have a run that was taken off leave for good. Returns False where it is still here."""
@@ -542,10 +604,13 @@ class Queue:
             next_ms = self._store.next_expiry(level)
             if not 0 < next_ms <= now_ms:
                 break
+            if not self._has_room():
+                self._expiry.set(0)
+                return False
             run = self._store.withdraw_expired(level, now_ms, bodies=self._needs_bodies)
             if isinstance(run, ReadLaterError):
                 self._expiry.set(0)
-                self._read_later(run)
+                self.read_later(run)
                 return False
             if isinstance(run, MessageDamagedError):
                 self._ready_bytes -= run.body_bytes
@@ -559,10 +624,14 @@ class Queue:
         return True
 
     @property
+    def sends_on(self) -> bool:
+        """Whether what leaves it without a consumer goes elsewhere."""
+        return self.settings.dead_letter_exchange is not None
+
+    @property
     def _needs_bodies(self) -> bool:
         """Whether what expires has to be read."""
-        settings = self.settings
-        return settings.dead_letter_exchange is not None or settings.max_length_bytes is not None
+        return self.sends_on or self.settings.max_length_bytes is not None
 
     def _watch_arrival(self, placement: Placement) -> None:
         """Have the timer ring when what arrived expires, or before."""

@@ -243,7 +243,7 @@ def given_back_to_the_end(patch: pytest.MonkeyPatch) -> None:
     def requeue(self: Queue, taken: Taken, giver: object) -> None:
         level, run = taken
         with self._store.transaction() as transaction:
-            transaction.publish([level], list(run.messages or ()))
+            transaction.publish([level], self._store.read_all(run))
             transaction.ack(level, run)
 
     patch.setattr(Queue, "requeue", requeue)
@@ -254,7 +254,7 @@ def what_is_given_back_was_acked(patch: pytest.MonkeyPatch) -> None:
         level, run = taken
         self._store.ack(level, run)
         sync_at_once(self._store)
-        self._store.publish([level], list(run.messages or ()))
+        self._store.publish([level], self._store.read_all(run))
 
     patch.setattr(Queue, "requeue", requeue)
 

@@ -7,8 +7,9 @@ import random
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from amqpstore import DiskFullError, Message, Options, Run, Store
+from amqpstore import DiskFullError, Message, Run, Store
 from amqpstore.clock import SimulatedClock
+from amqpstore.keeper import DEFAULTS
 from amqpstore.worker import InlineWorker
 from server.broker.broker import DEFAULT_VHOST, Broker
 from server.broker.channel import Channel
@@ -32,9 +33,12 @@ _ROUNDS = 100
 
 
 class SimulatedBroker:
-    """A broker with the virtual host "/"."""
+    """A broker with the virtual host "/". Args: memory_bytes, see `Options`."""
 
-    def __init__(self) -> None:
+    def __init__(self, memory_bytes: int = DEFAULTS.memory_bytes) -> None:
+        self._options = DEFAULTS._replace(
+            memory_bytes=memory_bytes, reserve_bytes=0, least_free_bytes=0
+        )
         self.clock = SimulatedClock(START_MS)
         self._files = MemoryFiles()
         self._files.make_directory(DIRECTORY.rpartition("/")[0])
@@ -45,7 +49,7 @@ class SimulatedBroker:
             DIRECTORY,
             files=self._files,
             open_catalog=functools.partial(MemoryCatalog, self._files),
-            options=Options(reserve_bytes=0, least_free_bytes=0),
+            options=self._options,
             worker=InlineWorker(),
             clock=self.clock,
         )
