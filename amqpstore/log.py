@@ -54,7 +54,7 @@ READ_VERSIONS = (1, FORMAT_VERSION)
 """Of what is read. A store of the earlier one is upgraded when it is opened."""
 
 _MESSAGE_BYTES = 100
-"""About what a message weighs beside its body."""
+"""About what a message weighs beside its body and its envelope."""
 
 
 class Batch:
@@ -216,7 +216,9 @@ class Log:
         batch = self._open
         first_id = batch.first_id + len(batch.messages)
         batch.messages.extend(messages)
-        batch.byte_count += body_bytes + _MESSAGE_BYTES * len(messages)
+        # Those that come together are alike, mostly; and their properties are what may be large.
+        head_bytes = len(messages[0].envelope.head) if messages else 0
+        batch.byte_count += body_bytes + (_MESSAGE_BYTES + head_bytes) * len(messages)
         return first_id
 
     def append_operation(self, operation: Operation) -> None:

@@ -133,6 +133,12 @@ class SocketConnection:
         size = _SMALLEST_READ_BYTES
         amqp = self.amqp
         while True:
+            if not self._committer.has_room:
+                # Right before it is read, so that of all those that wait no more go on than there
+                # is room for.
+                amqp.is_paused = True
+                await self._committer.wait_for_room()
+                amqp.is_paused = False
             try:
                 read = self._socket.recv(size)
             except BlockingIOError:
@@ -153,10 +159,6 @@ class SocketConnection:
                 self._turn.wake()
             if amqp.is_finished or self._is_broken:
                 return
-            if not self._committer.has_room:
-                amqp.is_paused = True
-                await self._committer.wait_for_room()
-                amqp.is_paused = False
             if amqp.has_published and self._committer.is_disk_low:
                 amqp.pause("low on disk")
                 await self._committer.wait_for_disk()

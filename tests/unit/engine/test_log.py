@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from amqpstore import DurabilityError, Message, MessageDamagedError
+from amqpstore import DurabilityError, Envelope, Message, MessageDamagedError
 from amqpstore.descriptors import Descriptors
 from amqpstore.filenames import SEGMENTS, segment_path
 from amqpstore.log import Log
@@ -240,6 +240,12 @@ def test_operations_alone_are_nothing_promised_until_somebody_waits(log: Log) ->
     assert not log.is_promised
     log.when_durable(lambda: None)
     assert log.is_promised
+
+
+def test_pending_bytes_are_those_of_properties_as_well(log: Log) -> None:
+    envelope = Envelope("", "q", bytes(100_000))
+    log.append_messages([Message(envelope, b"") for _ in range(3)], 0)
+    assert 300_000 < log.pending_bytes < 301_000
 
 
 def test_pending_bytes_are_those_of_the_open_batch_and_of_the_one_under_way(log: Log) -> None:
