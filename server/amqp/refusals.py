@@ -10,7 +10,7 @@ _REPLIES: dict[type[Exception], type[amqp.AmqpError]] = {
     DiskFullError: amqp.ResourceError,
     NoMemoryError: amqp.ResourceError,
     broker.NotFoundError: amqp.NotFound,
-    broker.SetAsideError: amqp.NotFound,
+    broker.SetAsideError: amqp.PreconditionFailed,
     broker.AccessRefusedError: amqp.AccessRefused,
     broker.ResourceLockedError: amqp.ResourceLocked,
     broker.PreconditionFailedError: amqp.PreconditionFailed,

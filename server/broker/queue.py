@@ -110,6 +110,7 @@ class Queue:
         """Where what was consumed goes; None where it is just gone."""
         self.is_deleted = False
         self.is_set_aside = False
+        self._failure = ""
         self._has_new = False
         self._core = core
         self._store = core.store
@@ -173,7 +174,8 @@ class Queue:
         if self.is_set_aside:
             raise SetAsideError(
                 f"queue '{self.name}' in vhost '{vhost}' has failed and is set aside until the "
-                "broker starts again; the log says why"
+                f"broker starts again, with all that is in it: see the broker's log "
+                f"({self._failure})"
             )
 
     # Consumers.
@@ -480,6 +482,7 @@ class Queue:
         if self.is_set_aside:
             return
         self.is_set_aside = True
+        self._failure = f"{type(error).__name__}: {error}"
         self.leaving.stay()
         self._rest()
         self._on_set_aside(self, error)

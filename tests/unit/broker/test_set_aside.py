@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from server.amqp.refusals import refusal
 from server.broker.errors import SetAsideError
 from server.broker.exchanges import EXCHANGE_TYPES
 from server.broker.exchanges.base import Exchange
@@ -14,6 +15,7 @@ from server.broker.exchanges.fanout import FanoutExchange
 from server.broker.queue import Queue
 from server.broker.vhost import VirtualHost
 from server.protocol.content import BasicProperties
+from server.protocol.spec import ReplyCode
 from tests.unit.broker.simulated import Client, SimulatedBroker
 
 
@@ -146,8 +148,10 @@ def test_it_stays_in_the_queue_and_is_served_after_a_restart(
 
 def test_clients_are_told(simulated: SimulatedBroker) -> None:
     fail(simulated)
-    with pytest.raises(SetAsideError, match="queue 'fails' in vhost '/' has failed"):
+    why = r"queue 'fails' in vhost '/' has failed .* see the broker's log \(LookupError: fails\)"
+    with pytest.raises(SetAsideError, match=why) as raised:
         simulated.vhost.queue("fails")
+    assert refusal(raised.value).reply_code == ReplyCode.PRECONDITION_FAILED
     with pytest.raises(SetAsideError):
         simulated.queue("fails", dead_letter_exchange="broken")
 
