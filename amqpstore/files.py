@@ -16,6 +16,7 @@ import errno
 import fcntl
 import os
 import resource
+import stat
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -208,6 +209,18 @@ class OsFile:
         os.close(self._descriptor)
 
 
+def open_regular(path: str) -> int:
+    """A descriptor of an existing file, to read.
+
+    Raises: OSError, where it is a pipe, which may never have an end, a directory or a device, too.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "it is not a regular file", path)
+    return descriptor
+
+
 class OsLock:
     """An flock(2): the kernel drops it when the process ends, however it ends.
 
@@ -246,7 +259,7 @@ class OsFiles:
         return OsFile(path, os.open(path, flags, 0o640))
 
     def open(self, path: str) -> File:
-        return OsFile(path, os.open(path, os.O_RDONLY | os.O_CLOEXEC))
+        return OsFile(path, open_regular(path))
 
     def rename(self, old: str, new: str) -> None:
         os.replace(old, new)

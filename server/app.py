@@ -346,6 +346,8 @@ async def listen(addresses: list[tuple[str, int]]) -> list[socket.socket]:
             opened = await trio.open_tcp_listeners(port, host=host, backlog=_BACKLOG)
         except OSError as error:
             raise ConfigError(f"cannot listen on {host}:{port}: {error.strerror}") from None
+        except UnicodeError as error:
+            raise ConfigError(f"cannot listen on {host}:{port}: {error}") from None
         for listener in opened:
             plain = socket.socket(fileno=listener.socket.detach())
             plain.setblocking(False)

@@ -7,6 +7,12 @@ from typing import Annotated
 
 import msgspec
 
+from amqpstore.files import open_regular
+
+_MAX_FILE_BYTES = 1 << 20
+
+_Path = Annotated[str, msgspec.Meta(pattern=r"^[^\x00]+$")]
+
 
 class ConfigError(Exception):
     """The configuration cannot be used. The message names the file, the key and what it takes."""
@@ -26,8 +32,10 @@ class Config(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     and of open transactions, or most of more than `connections_bytes` in all.
     """
 
-    data: str = "data"
-    listen: list[str] = msgspec.field(default_factory=lambda: ["127.0.0.1:5672"])
+    data: _Path = "data"
+    listen: Annotated[list[str], msgspec.Meta(min_length=1)] = msgspec.field(
+        default_factory=lambda: ["127.0.0.1:5672"]
+    )
     log_level: Annotated[str, msgspec.Meta(pattern="^(debug|info|warning|error)$")] = "info"
     segment_bytes: Annotated[int, msgspec.Meta(ge=1 << 16, le=1 << 30)] = 16 << 20
     memory_bytes: Annotated[int, msgspec.Meta(ge=1 << 20)] = 64 << 20
@@ -37,9 +45,9 @@ class Config(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     frame_max: Annotated[int, msgspec.Meta(ge=8192, le=1 << 24)] = 131_072
     channel_max: Annotated[int, msgspec.Meta(ge=1, le=65_535)] = 2047
     names: Annotated[str, msgspec.Meta(pattern="^(lenient|strict|0-10)$")] = "lenient"
-    definitions: str = ""
-    product: Annotated[str, msgspec.Meta(min_length=1)] = "amqpstore"
-    version: str = ""
+    definitions: Annotated[str, msgspec.Meta(pattern=r"^[^\x00]*$")] = ""
+    product: Annotated[str, msgspec.Meta(min_length=1, max_length=255)] = "amqpstore"
+    version: Annotated[str, msgspec.Meta(max_length=255)] = ""
     heartbeat_s: Annotated[int, msgspec.Meta(ge=0, le=65_535)] = 60
     send_timeout_s: Annotated[int, msgspec.Meta(ge=1, le=86_400)] = 300
     connection_bytes: Annotated[int, msgspec.Meta(ge=1 << 20)] = 256 << 20
@@ -49,14 +57,19 @@ class Config(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 def load(path: str) -> Config:
     """The configuration in a file. Raises: ConfigError."""
     try:
-        with open(path, "rb") as file:
-            return msgspec.convert(tomllib.load(file), Config)
+        with open(open_regular(path), "rb") as file:
+            content = file.read(_MAX_FILE_BYTES + 1)
+        if len(content) > _MAX_FILE_BYTES:
+            most = f"{_MAX_FILE_BYTES >> 10} KiB"
+            raise ConfigError(f"cannot read the configuration {path}: it has more than {most}")
+        return msgspec.convert(tomllib.loads(content.decode()), Config)
     except OSError as error:
         raise ConfigError(f"cannot read the configuration {path}: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} is not TOML: {error}") from None
     except msgspec.ValidationError as error:
         raise ConfigError(f"{path}: {error}") from None
+    except (ValueError, RecursionError) as error:
+        # Not only what tomllib calls one: also no UTF-8, a number of 5,000 digits, lists in lists.
+        raise ConfigError(f"{path} is not TOML: {error}") from None
 
 
 def host_and_port(address: str) -> tuple[str, int]:

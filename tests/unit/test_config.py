@@ -1,11 +1,14 @@
 """The configuration: what is refused, with what words, and the table of it in the README."""
 
 import json
+import os
 from pathlib import Path
 
 import msgspec
 import pytest
+import trio
 
+from server.app import listen
 from server.config import Config, ConfigError, host_and_port, load
 from tests.format.document import code, table
 
@@ -39,6 +42,14 @@ def test_an_empty_file_is_all_defaults(tmp_path: Path) -> None:
         ("listen = 5672", "$.listen"),
         ("hartbeat = 3", "hartbeat"),
         ("data = ", "not TOML"),
+        ("heartbeat_s = " + "9" * 5000, "not TOML"),
+        ("data = " + "[" * 100_000, "not TOML"),
+        ("#" * (1 << 20) + "#", "more than 1024 KiB"),
+        ('data = ""', "$.data"),
+        ('data = "a\\u0000b"', "$.data"),
+        ('definitions = "a\\u0000b"', "$.definitions"),
+        ("listen = []", "$.listen"),
+        (f'product = "{"x" * 256}"', "$.product"),
     ],
 )
 def test_a_wrong_file_is_refused_by_name_and_key(tmp_path: Path, text: str, said: str) -> None:
@@ -46,6 +57,19 @@ def test_a_wrong_file_is_refused_by_name_and_key(tmp_path: Path, text: str, said
     with pytest.raises(ConfigError, match=r"amqpstore\.toml") as caught:
         load(path)
     assert said in str(caught.value)
+
+
+def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for path in (str(tmp_path / "pipe"), str(tmp_path), "/dev/zero"):
+        with pytest.raises(ConfigError, match=r"cannot read the configuration .* regular file"):
+            load(path)
+
+
+@pytest.mark.parametrize("host", ["a..b", "é" * 300, "a\0b"])
+def test_a_host_that_can_have_no_address_is_named(host: str) -> None:
+    with pytest.raises(ConfigError, match="cannot listen on"):
+        trio.run(listen, [(host, 0)])
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:

@@ -68,7 +68,7 @@ def _show_topology(found: Facts, most: int) -> None:
         f"{counted(found['bindings'], 'binding')}, {counted(found['policies'], 'policy')}"
     )
     queues = Counter(queue["vhost"] for queue in found["queues"])
-    exchanges = Counter(exchange.get("vhost") for exchange in named)
+    exchanges = Counter(str(exchange.get("vhost")) for exchange in named)
     if len(found["vhosts"]) > 1:
         rows = table("virtual host", "queues", "exchanges", right="queues exchanges")
         for vhost in first(found["vhosts"], most):

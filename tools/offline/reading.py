@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NoReturn
 
-from amqpstore.files import File, Lock, OsFile, OsFiles
+from amqpstore.files import File, Lock, OsFile, OsFiles, open_regular
 from amqpstore.records import HEADER, MAGIC, Gap, Record, scan
 
 WINDOW_BYTES = 4 << 20
@@ -42,7 +42,7 @@ class ReadOnlyFiles(OsFiles):
     """The real file system, of which nothing is changed. A directory that is not there is empty."""
 
     def open(self, path: str) -> File:
-        return ReadOnlyFile(path, os.open(path, os.O_RDONLY | os.O_CLOEXEC))
+        return ReadOnlyFile(path, open_regular(path))
 
     def list_directory(self, path: str) -> list[str]:
         try:

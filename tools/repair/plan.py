@@ -133,6 +133,10 @@ def read_plan(path: str) -> Plan:
         plan = msgspec.convert(found, Plan)
     except msgspec.ValidationError as error:
         raise BadPlanError(path, str(error)) from None
+    try:
+        plan.as_json()
+    except RecursionError:
+        raise BadPlanError(path, "it is nested too deep") from None
     if digest_of(plan.files) != state:
         raise BadPlanError(path, "it was changed by hand")
     return plan
