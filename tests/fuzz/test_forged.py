@@ -1,0 +1,47 @@
+"""Files that say something else under right checksums: they are used, or refused with a reason.
+
+Nothing ends in a traceback, takes more than a GiB of memory or a minute of processor time, or
+writes outside its directory; and what a repair has mended is whole.
+"""
+
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+TIMEOUT_S = 3000
+
+
+def forged(tmp_path: Path, seed: int, count: int) -> None:
+    ended = subprocess.run(
+        [
+            sys.executable,
+            "-bb",
+            "-m",
+            "tests.fuzz.forged",
+            str(tmp_path),
+            f"{seed}",
+            "0",
+            f"{count}",
+        ],
+        stdout=subprocess.PIPE,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+    assert ended.returncode == 0, f"seed {seed}:\n{ended.stdout}"
+
+
+def test_some_forged_files(tmp_path: Path) -> None:
+    forged(tmp_path, 1, 24)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(TIMEOUT_S)
+def test_many_forged_files(tmp_path: Path) -> None:
+    seed = int(os.environ.get("FORGED_SEED", random.randrange(1 << 32)))
+    print(f"FORGED_SEED={seed}")  # noqa: T201 - for whoever has to do it again
+    forged(tmp_path, seed, 1500)
