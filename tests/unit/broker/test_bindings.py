@@ -155,3 +155,16 @@ def steps_of(work: Any) -> int:
     finally:
         sys.settrace(before)
     return count
+
+
+def test_a_binding_to_an_internal_exchange_is_there_after_a_restart(
+    simulated: SimulatedBroker,
+) -> None:
+    simulated.exchange("e")
+    simulated.vhost.declare_exchange(
+        "inside", "fanout", durable=True, auto_delete=False, internal=True, arguments={}
+    )
+    simulated.vhost.bind(simulated.vhost.exchange("inside"), "e", "", {})
+    simulated.restart()
+    bindings = simulated.vhost.exchange("e").bindings
+    assert [one.destination.name for one in bindings] == ["inside"]

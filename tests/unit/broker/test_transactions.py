@@ -187,3 +187,54 @@ def test_nothing_comes_back_of_a_commit_that_is_refused(
         client.channel.commit()
     simulated.settle()
     assert client.told == []
+
+
+def test_what_a_commit_brings_counts_once_for_the_length(
+    simulated: SimulatedBroker, client: Client
+) -> None:
+    simulated.queue("two", max_length=2, overflow="reject-publish")
+    for _ in range(3):
+        client.publish("", "two", "a", "b")
+        client.channel.commit()
+        simulated.settle()
+        for body in (client.get("two"), client.get("two")):
+            assert body is not None
+            client.ack(body)
+        client.channel.commit()
+        simulated.settle()
+    assert client.told == ["committed"] * 6
+
+
+def test_what_a_refused_commit_would_have_brought_counts_for_nothing(
+    simulated: SimulatedBroker, client: Client
+) -> None:
+    simulated.queue("two", max_length=2, overflow="reject-publish")
+    simulated.queue("full", max_length=0, overflow="reject-publish")
+    for _ in range(3):
+        client.publish("", "two", "a", "b")
+        client.publish("", "full", "c")
+        with pytest.raises(PreconditionFailedError, match="full"):
+            client.channel.commit()
+        client.channel.rollback()
+    client.publish("", "two", "a", "b")
+    client.channel.commit()
+    simulated.settle()
+    assert simulated.ready("two") == ["a", "b"]
+
+
+def test_what_is_given_back_in_it_is_no_dead_letter(
+    simulated: SimulatedBroker, client: Client
+) -> None:
+    simulated.queue("dead")
+    simulated.queue("d", dead_letter_exchange="", dead_letter_routing_key="dead")
+    client.publish("", "d", "a", "b")
+    client.channel.commit()
+    simulated.settle()
+    for _ in range(2):
+        client.get("d")
+    client.requeue("a")
+    client.reject("b")
+    client.channel.commit()
+    simulated.settle()
+    assert simulated.ready("d") == ["a"]
+    assert simulated.ready("dead") == ["b"]
