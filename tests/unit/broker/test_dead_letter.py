@@ -496,6 +496,19 @@ def test_what_expires_while_the_disk_is_full_leaves_later(simulated: SimulatedBr
     assert simulated.ready("dead") == ["a"]
 
 
+def test_a_full_disk_is_tried_again_after_a_second_and_not_all_the_time(
+    simulated: SimulatedBroker,
+) -> None:
+    simulated.queue("q", message_ttl=10, **DEAD)
+    Client(simulated).publish("", "q", "a")
+    simulated.settle()
+    simulated.fill_disk()
+    simulated.clock.advance(10)
+    simulated.core.run_timers()
+    simulated.broker.pump()
+    assert simulated.core.ms_to_next_timer() == 1000
+
+
 # Limits.
 
 
@@ -592,6 +605,22 @@ def test_what_expires_in_several_turns_is_all_that_is_due(
     simulated.pass_time(48)
     assert simulated.ready("q") == ["49"]
     assert simulated.ready("dead") == [str(ms) for ms in range(1, 49)]
+
+
+def test_what_is_given_back_expires_though_nothing_was_left_to_watch(
+    simulated: SimulatedBroker,
+) -> None:
+    simulated.queue("q", **DEAD)
+    client = Client(simulated)
+    client.publish("", "q", "later", expiration="30")
+    simulated.settle()
+    client.get("q")
+    client.publish("", "q", "sooner", expiration="10")
+    simulated.settle()
+    simulated.pass_time(10)
+    client.requeue("later")
+    simulated.pass_time(20)
+    assert simulated.ready("dead") == ["sooner", "later"]
 
 
 def test_what_is_put_back_expires_still(simulated: SimulatedBroker) -> None:
