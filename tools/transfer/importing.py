@@ -152,7 +152,9 @@ class _Import:
                 raise TransferError(
                     f"what was put into queue {_key(queue.definition)} cannot be read back"
                 )
-            for _ in range(deliveries - 1):
+            if deliveries > 1:
+                # The last one says how many there were, however many that is.
+                run.delivery_count = deliveries - 2
                 self._store.redeliver(queue, run)
             self._store.requeue(queue, run)
             sequence = run.end

@@ -268,3 +268,15 @@ def test_what_a_transaction_in_doubt_would_publish_is_copied_and_not_exported(
         prepared.commit(prepared.publishes())
         copy.sync()
         assert queue_of(copy, "orders").ready_count == 2 * 21 + 1
+
+
+@pytest.mark.parametrize("deliveries", [1, 2, 3, (1 << 32) - 1])
+def test_what_was_delivered_very_often_is_imported_at_once(store: str, deliveries: int) -> None:
+    found = lines(exported(store))
+    key = QueueKey("/", "audit")
+    message = MessageLine(key, "", "new", b"", b"new", deliveries=deliveries)
+    queue = next(line for line in found if isinstance(line, QueueLine) and line.key == key)
+    import_lines(store, [found[0], queue, message], create=False)
+    (imported,) = [one for one in lines(exported(store)) if getattr(one, "body", b"") == b"new"]
+    assert isinstance(imported, MessageLine)
+    assert imported.deliveries == deliveries
