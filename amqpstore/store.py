@@ -419,6 +419,9 @@ class Store:
         if not queue.ready.count:
             return None
         run = queue.ready.first
+        if run.first_id >= FIRST_TRANSIENT:
+            # It was written aside, and would be once more, at once where memory is short.
+            return self._read_one(run, 0)
         if run.messages is None:
             # Some of those behind it come with it, as they are likely to be next.
             found = self._read_back(run, 0, min(run.count, _MOST_PEEKED))
@@ -435,9 +438,12 @@ class Store:
                 place = max(first_sequence - run.first_sequence, 0)
                 if run.messages is not None:
                     return run.messages[place]
-                found = self._read_back(run, place, 1)
-                return found[0] if isinstance(found, list) else None
+                return self._read_one(run, place)
         return None
+
+    def _read_one(self, run: Run, place: int) -> Message | None:
+        found = self._read_back(run, place, 1)
+        return found[0] if isinstance(found, list) else None
 
     def withdraw(self, queue: Queue, limit: int, *, first_sequence: int = 0) -> Run | Unread | None:
         """As `take`, but nobody is handed the run: it does not count as delivered.

@@ -299,3 +299,21 @@ def test_transient_messages_do_not_wait_for_housekeeping_to_leave_memory(disk: D
         assert held(queue) <= 900_000
         check(store)
     store.abandon()
+
+
+def test_a_look_at_a_transient_message_finds_it_however_short_memory_is(disk: Disk) -> None:
+    """Whoever counts bytes asks for its size, and nothing at the head would mean any size."""
+    disk.options = disk.options._replace(memory_bytes=1_000)
+    store = disk.open()
+    queue = store.create_queue("q")
+    written = [b"%d" % number * 300 for number in range(10)]
+    store.publish([queue], messages(*written, envelope=TRANSIENT))
+    assert in_memory(queue) == 0
+    for body in written:
+        for _ in range(2):
+            message = store.peek(queue)
+            assert message is not None
+            assert message.body == body
+        assert bodies(take(store, queue, 1)) == [body]
+    check(store)
+    store.abandon()
