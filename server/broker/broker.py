@@ -110,7 +110,7 @@ class Broker:
                 # that are left come first in the next turn.
                 core.touched = {**dict.fromkeys(touched[place:]), **core.touched}
                 return
-            queue.pump()
+            queue.pump(in_turns=True)
 
     def read_again(self) -> None:
         """Have what could not be read tried again. To be called about once a second."""

@@ -74,41 +74,53 @@ class Dispatch:
         return self.consumers
 
     def capacity(self, size: int) -> int:
-        """How many messages of `size` bytes they can take now, together."""
-        unlimited = 0
+        """How many messages of `size` bytes they can take now, together; at least so many."""
+        able = []
         by_channel: dict[Channel, int] = {}
         for consumer in self.active:
             taken = consumer.capacity
             if taken <= 0 or (consumer.minds_size and not consumer.fits(size)):
                 continue
-            channel = consumer.channel
-            if consumer.no_ack or not (consumer.window.is_limited or channel.window.is_limited):
-                unlimited += _UNLIMITED
+            able.append(consumer)
+            if consumer.no_ack:
                 continue
-            taken = by_channel.get(channel, 0) + (1 if consumer.minds_size else taken)
-            if channel.window.size:
+            window = consumer.channel.window
+            if consumer.minds_size:
+                taken = 1
+            elif not (consumer.window.messages or window.messages):
+                taken = _UNLIMITED
+            taken += by_channel.get(consumer.channel, 0)
+            if window.size:
                 taken = min(taken, 1)
-            if channel.window.messages:
-                taken = min(taken, channel.window.messages - channel.window.unacked)
-            by_channel[channel] = taken
-        return unlimited + sum(by_channel.values())
+            if window.messages:
+                taken = min(taken, window.messages - window.unacked)
+            by_channel[consumer.channel] = taken
+        total = sum(by_channel.values())
+        for consumer in able:
+            channel = consumer.channel
+            # It waits as well, once others have used up what its channel may have.
+            if consumer.no_ack and not (channel.window.messages and channel in by_channel):
+                total += _UNLIMITED
+        return total
 
-    def pump(self) -> None:
+    def pump(self, *, in_turns: bool) -> None:
         """Hand out what is ready while anybody can take it.
 
         Each consumer gets its share as one run, so that a turn costs per run, not per message.
+        Args: in_turns, whether those that share the limit of their channel get one share each, and
+        no more before the other queues that they consume from had their turn.
         """
         if self._queue.settings.single_active_consumer:
-            self._serve(self.consumers[:1])
+            self._serve(self.consumers[:1], in_turns=in_turns)
             return
         for priority in list(self._turns):
             if not self._queue.ready_count:
                 return
             # A turn may end with the queue, in the middle of this.
-            if priority in self._turns and not self._serve(self._turns[priority]):
+            if not self._serve(self._turns.get(priority, ()), in_turns=in_turns):
                 return
 
-    def _serve(self, turn: Iterable[Consumer]) -> bool:
+    def _serve(self, turn: Iterable[Consumer], *, in_turns: bool) -> bool:
         """Returns False where the queue has to let others have their turn before it goes on."""
         queue = self._queue
         while queue.ready_count:
@@ -119,7 +131,7 @@ class Dispatch:
             # All must be asked, not just the first who takes something.
             if not sum([self._hand_out(consumer, share) for consumer in able]):
                 return True
-            if any(consumer.shares_limit for consumer in able):
+            if in_turns and any(consumer.shares_limit for consumer in able):
                 queue.touch()
                 return False
         return True

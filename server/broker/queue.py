@@ -207,8 +207,12 @@ class Queue:
             del self._core.touched[self]
             self.pump()
 
-    def pump(self) -> None:
-        """Hand out what is ready, while anybody can take it."""
+    def pump(self, *, in_turns: bool = False) -> None:
+        """Hand out what is ready, while anybody can take it.
+
+        Args: in_turns, whether those that share the limit of their channel leave some of it to the
+        other queues that they consume from: the rest comes with the next `pump`.
+        """
         if self.is_deleted or self.is_set_aside:
             return
         with Contained(self):
@@ -217,17 +221,18 @@ class Queue:
                 self._hand_out()  # before anything is dropped: see `arrived`
             self.expire()
             self.leaving.pump()
-            self._hand_out()
+            # Nothing is dropped that anybody could still take, so that cannot wait for a turn.
+            self._hand_out(in_turns=in_turns and not self._excess)
             self._drop_excess()
 
-    def _hand_out(self) -> None:
+    def _hand_out(self, *, in_turns: bool = False) -> None:
         """Gets that wait are first: each has one message, and is gone."""
         if self.history is not None and not self._core.has_room:
             self._core.wait_for_room(self.touch)
             return
         if self.waiting:
             self.waiting.pump()
-        self.consumers.pump()
+        self.consumers.pump(in_turns=in_turns)
 
     # What comes in.
 
@@ -535,19 +540,26 @@ class Queue:
         limit = self.settings.delivery_limit
         return limit is not None and run.delivery_count > limit
 
-    def _drop_excess(self) -> None:
-        """Keep to the limits: the lowest priority goes first, and of it the oldest."""
+    @property
+    def _excess(self) -> int:
+        """How many messages have to be dropped, or at least one of them, to keep to the limits."""
         settings = self.settings
         if not settings.is_limited or settings.rejects:
-            return
+            return 0
+        excess = 0
+        if settings.max_length is not None:
+            excess = max(0, self.ready_count - settings.max_length)
+        if settings.max_length_bytes is not None and self._ready_bytes > settings.max_length_bytes:
+            excess = max(excess, 1)
+        return excess
+
+    def _drop_excess(self) -> None:
+        """Keep to the limits: the lowest priority goes first, and of it the oldest."""
         dropped = 0
-        while level := self.levels.least():
+        while (excess := self._excess) and (level := self.levels.least()):
             if dropped >= _DROPPED_AT_ONCE:
                 self.touch()
                 return
-            excess = self._excess
-            if excess <= 0:
-                break
             if not self._has_room():
                 return
             run = self._store.withdraw(level, min(excess, _DROPPED_AT_ONCE))
@@ -563,17 +575,6 @@ class Queue:
                     return
         if dropped and self.consumers:
             self.touch()  # what comes next may be small enough for one of them
-
-    @property
-    def _excess(self) -> int:
-        """How many messages more than its limits allow are here: one at least, where any is."""
-        settings = self.settings
-        excess = 0
-        if settings.max_length is not None:
-            excess = self.ready_count - settings.max_length
-        if settings.max_length_bytes is not None and self._ready_bytes > settings.max_length_bytes:
-            excess = max(excess, 1)
-        return excess
 
     def _send_away(self, taken: Taken, reason: Reason) -> bool:
         """Have a run that was taken off leave for good. Returns False where it is still here."""

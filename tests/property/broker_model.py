@@ -323,25 +323,25 @@ class Model:
     def _able(self, queue: Queue, letters: Sequence[Letter]) -> int:
         """How many of these letters the consumers of a queue can take at once, if each is as
         large as the largest of them. None, where others wait already, and one for each window
-        that counts bytes."""
+        that counts bytes. One without acks takes them all, unless others may use up what its
+        channel can have unacked: then it waits with them."""
         if queue.ready:
             return 0
         size = max(len(letter.body) for letter in letters)
         able = 0
         for channel in {consumer.channel: None for consumer in queue.active}:
+            served = [one for one in queue.active if one.channel is channel and one.has_room(size)]
+            acking = [one for one in served if not one.no_ack]
+            limit = channel.window.messages
+            if len(acking) < len(served) and not (limit and acking):
+                return len(letters)
             by_channel = 0
-            for consumer in queue.active:
-                if consumer.channel is not channel or not consumer.has_room(size):
-                    continue
-                if consumer.no_ack:
-                    return len(letters)
+            for consumer in acking:
                 own = sum(one.consumer is consumer for one in channel.counted)
-                limit = consumer.window.messages
-                room = limit - own if limit else len(letters)
+                room = consumer.window.messages - own if consumer.window.messages else len(letters)
                 by_channel += 1 if consumer.minds_size else room
             if channel.window.size:
                 by_channel = min(by_channel, 1)
-            limit = channel.window.messages
             left = max(limit - len(channel.counted), 0)
             able += min(by_channel, left) if limit else by_channel
         return min(able, len(letters))

@@ -163,9 +163,11 @@ class Consumer:
     def has_room(self, size: int) -> bool:
         if self.channel.is_paused:
             return False
-        if self.no_ack:
-            return True
         counted = self.channel.counted
+        if self.no_ack:
+            # It takes nothing of its channel's window, but waits while that is used up.
+            limit = self.channel.window.messages
+            return not limit or len(counted) < limit
         own = [one for one in counted if one.consumer is self]
         return self.window.has_room(own, size) and self.channel.window.has_room(counted, size)
 

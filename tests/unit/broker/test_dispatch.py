@@ -1,5 +1,8 @@
 """Dispatch: which consumer gets what (D19, F05, F11, F12, F22, C108)."""
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 
 from server.broker.errors import AccessRefusedError
@@ -124,6 +127,126 @@ def test_what_others_do_not_take_of_a_shared_limit_is_for_who_does(
     publish(simulated, "full", *numbers(20))
     simulated.settle()
     assert len(client.bodies("full")) == 10
+
+
+def sharing(simulated: SimulatedBroker, limit: int) -> Client:
+    """A client with two consumers, of "q" and of another queue, under one limit."""
+    simulated.queue("other")
+    client = Client(simulated)
+    client.channel.window.messages = limit
+    for queue in ("q", "other"):
+        client.consume(queue, f"of {queue}")
+    simulated.settle()
+    return client
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"max_length": 0},
+        {"max_length_bytes": 0},
+        {"message_ttl": 0},
+        {"max_length": 0, "overflow": "reject-publish"},
+        {"max_length": 0, "overflow": "reject-publish-dlx"},
+    ],
+    ids=str,
+)
+def test_what_cannot_wait_is_not_left_for_another_turn(
+    simulated: SimulatedBroker, arguments: dict[str, Any]
+) -> None:
+    """Under a shared limit too: what a consumer has room for is not dropped, and does not stay."""
+    simulated.queue("q", **arguments)
+    client = sharing(simulated, 4)
+    publish(simulated, "q", *numbers(5))
+    assert client.bodies("of q") == numbers(4)
+    assert simulated.ready("q") == []
+
+
+def test_what_comes_back_to_a_short_queue_is_not_left_for_another_turn(
+    simulated: SimulatedBroker,
+) -> None:
+    simulated.queue("q", max_length=0)
+    client = sharing(simulated, 4)
+    publish(simulated, "q", *numbers(4))
+    for number in numbers(4):
+        client.requeue(number)
+    simulated.settle()
+    assert client.bodies("of q") == numbers(4) + numbers(4)
+
+
+def test_what_moved_to_a_short_queue_is_not_left_for_another_turn(
+    simulated: SimulatedBroker,
+) -> None:
+    simulated.queue("q", max_length=0)
+    simulated.queue("first", dead_letter_exchange="", dead_letter_routing_key="q", message_ttl=10)
+    publish(simulated, "first", *numbers(4))
+    client = sharing(simulated, 4)
+    simulated.pass_time(10)
+    assert client.bodies("of q") == numbers(4)
+
+
+def test_who_shares_a_limit_has_what_came_before_somebody_asked(
+    simulated: SimulatedBroker,
+) -> None:
+    queue = simulated.queue("q")
+    client = sharing(simulated, 4)
+    Client(simulated).publish("", "q", *numbers(4))
+    queue.catch_up()
+    assert client.bodies("of q") == numbers(4)
+    assert queue.ready_count == 0
+
+
+def commit_an_ack(client: Client) -> None:
+    client.channel.select_transactions()
+    client.ack("0")
+    client.channel.commit()
+
+
+def allow_more(client: Client, messages: int) -> None:
+    client.channel.window.messages = messages
+    client.channel.resume()
+
+
+def cancelled(client: Client) -> Client:
+    """It has a message still, but not the consumer that got it."""
+    client.channel.cancel("of q")
+    return client
+
+
+def delete_and_ack(client: Client) -> None:
+    client.channel.vhost.delete_queue(client.channel.vhost.queue("q"))
+    client.ack("0")
+
+
+MAKES_ROOM: dict[str, Callable[[Client], None]] = {
+    "ack": lambda client: client.ack("0"),
+    "ack of all": lambda client: client.channel.ack_until(0),
+    "reject": lambda client: client.reject("0"),
+    "requeue": lambda client: cancelled(client).requeue("0"),
+    "recover": lambda client: cancelled(client).channel.recover(requeue=False),
+    "a higher limit": lambda client: allow_more(client, 2),
+    "no limit": lambda client: allow_more(client, 0),
+    "commit": commit_an_ack,
+    "ack of a consumer that left": lambda client: cancelled(client).ack("0"),
+    "ack for a queue that is deleted": delete_and_ack,
+}
+
+
+@pytest.mark.parametrize("no_ack", [True, False])
+@pytest.mark.parametrize("way", MAKES_ROOM)
+def test_whoever_waits_for_room_under_a_shared_limit_goes_on(
+    simulated: SimulatedBroker, way: str, no_ack: bool
+) -> None:
+    simulated.queue("q")
+    client = sharing(simulated, 1)
+    simulated.queue("waiting")
+    client.consume("waiting", "waits", no_ack=no_ack)
+    publish(simulated, "q", "0")
+    publish(simulated, "waiting", "1")
+    assert client.got == [("of q", "0")]
+    MAKES_ROOM[way](client)
+    simulated.settle()
+    assert client.bodies("waits") == ["1"]
 
 
 def test_an_ack_makes_room_for_one_more(simulated: SimulatedBroker) -> None:
@@ -317,6 +440,22 @@ def test_capacity_is_what_all_of_them_can_take_together(simulated: SimulatedBrok
     assert queue.consumers.capacity(1) == 2
     client.is_writable = False
     assert queue.consumers.capacity(1) == 0
+
+
+def test_a_consumer_without_acks_can_take_all_unless_it_may_have_to_wait(
+    simulated: SimulatedBroker,
+) -> None:
+    queue = simulated.queue("q", max_length=0, overflow="reject-publish")
+    client = Client(simulated)
+    client.channel.window.messages = 2
+    client.consume("q", "free", no_ack=True)
+    assert queue.consumers.capacity(1) > 1_000_000
+    client.consume("q", "a")
+    assert queue.consumers.capacity(1) == 2
+    publish(simulated, "q", *numbers(8))
+    assert (len(client.got), simulated.ready("q")) == (2, [])
+    client.channel.window.messages = 0
+    assert queue.consumers.capacity(1) > 1_000_000
 
 
 def test_with_a_ttl_of_0_consumers_get_what_they_can_take(simulated: SimulatedBroker) -> None:
