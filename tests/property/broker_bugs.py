@@ -12,7 +12,7 @@ import server.broker.dead_letter
 from amqpstore import Message, Run
 from amqpstore.runs import ReadyList
 from server.broker.channel import Channel
-from server.broker.consumer import Window
+from server.broker.consumer import Consumer, Window
 from server.broker.dead_letter import DeadLetters
 from server.broker.dispatch import Dispatch
 from server.broker.levels import Levels
@@ -203,6 +203,19 @@ def a_freed_window_wakes_nobody(patch: Patch) -> None:
     patch.setattr(Channel, "_touch_queues", lambda self: None)
 
 
+def one_without_acks_waits_for_nobody(patch: Patch) -> None:
+    """Though the others of its channel have all that they may have."""
+    capacity: Any = Consumer.capacity
+    patch.setattr(
+        Consumer, "capacity", property(lambda self: 1 if self.no_ack else capacity.fget(self))
+    )
+
+
+def what_would_be_dropped_waits_for_another_turn(patch: Patch) -> None:
+    pump = Dispatch.pump
+    patch.setattr(Dispatch, "pump", lambda self, *, in_turns: pump(self, in_turns=True))
+
+
 def a_moved_message_comes_when_it_wants(patch: Patch) -> None:
     """The timer of messages that came with a transaction is not set."""
 
@@ -259,6 +272,8 @@ BUGS: Sequence[Callable[[Patch], None]] = [
     a_purge_takes_what_is_unacked,
     exclusive_queues_outlive_their_connection,
     a_freed_window_wakes_nobody,
+    one_without_acks_waits_for_nobody,
+    what_would_be_dropped_waits_for_another_turn,
     a_moved_message_comes_when_it_wants,
     bytes_are_not_counted_down,
     a_fanout_of_dead_letters_goes_to_one,
@@ -380,6 +395,18 @@ def acked_at_the_limit(broker: BrokerAgainstModel) -> None:
     broker.ack(0, False, 0)
 
 
+def one_without_acks_at_a_shared_limit(broker: BrokerAgainstModel) -> None:
+    begun(broker, messages=1, consumers=[(3, 0)])
+    broker.consume(3, 0, True, False, 0)
+    broker.publish_plainly(1, 0, 3, True)
+    broker.ack(0, False, 0)
+
+
+def no_length_at_a_shared_limit(broker: BrokerAgainstModel) -> None:
+    begun(broker, {"x-max-length": 0}, messages=2, consumers=[(3, 0), (3, 1)])
+    broker.publish_plainly(1, 0, 2, True)
+
+
 def requeued_before_it_expires(broker: BrokerAgainstModel) -> None:
     begun(broker, {"x-message-ttl": 20}, consumers=[])
     broker.publish_plainly(3, 0, 1, True)
@@ -415,6 +442,8 @@ HISTORIES: Mapping[Callable[[Patch], None], Callable[[BrokerAgainstModel], None]
     exclusive_queues_outlive_their_connection: private_and_closed,
     a_purge_takes_what_is_unacked: purged_while_unacked,
     a_freed_window_wakes_nobody: acked_at_the_limit,
+    one_without_acks_waits_for_nobody: one_without_acks_at_a_shared_limit,
+    what_would_be_dropped_waits_for_another_turn: no_length_at_a_shared_limit,
     a_requeued_message_goes_to_the_end: requeued_before_others,
     the_last_come_is_active: one_active_of_two,
     what_was_requeued_does_not_expire: requeued_before_it_expires,
