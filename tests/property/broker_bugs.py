@@ -135,8 +135,12 @@ def a_confirm_does_not_wait_for_the_disk(patch: Patch) -> None:
 def a_commit_does_not_wait_for_the_disk(patch: Patch) -> None:
     commit = Transaction.commit
 
-    def commit_at_once(self: Transaction, on_durable: Callable[[], None] | None = None) -> None:
-        commit(self)
+    def commit_at_once(
+        self: Transaction,
+        on_durable: Callable[[], None] | None = None,
+        or_else: Callable[[], None] | None = None,
+    ) -> None:
+        commit(self, None, or_else)
         if on_durable:
             on_durable()
 
