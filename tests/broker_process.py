@@ -38,7 +38,16 @@ class BrokerStartError(Exception):
 def serve_command(data_directory: str, arguments: Sequence[str] = ()) -> list[str]:
     """The command line that serves `data_directory` on a port the kernel picks."""
     listen = ["--listen", "127.0.0.1:0"]
-    return [sys.executable, "-m", "tools", "serve", "--data", data_directory, *listen, *arguments]
+    return [
+        sys.executable,
+        "-m",
+        "amqpstore_tools",
+        "serve",
+        "--data",
+        data_directory,
+        *listen,
+        *arguments,
+    ]
 
 
 class BrokerProcess:

@@ -1,26 +1,30 @@
 """server/PROTOCOL.md says what the code does: its three tables against the codec, row by row."""
 
-import os
 import re
 import struct
 from decimal import Decimal
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 
-import server
 from amqpstore import Envelope
-from server.broker.errors import PreconditionFailedError
-from server.broker.replay import MOST_BYTES, Request
-from server.broker.settings import CHECKS
-from server.broker.waiting import MOST_WAITING
-from server.protocol.content import edit_properties
-from server.protocol.errors import AmqpError, ChannelException, ConnectionException, MalformedError
-from server.protocol.field_table import MAX_DEPTH, MAX_ENTRIES, Timestamp, decode_table
-from server.protocol.methods import METHODS, BasicGet
+from amqpstore_server.broker.errors import PreconditionFailedError
+from amqpstore_server.broker.replay import MOST_BYTES, Request
+from amqpstore_server.broker.settings import CHECKS
+from amqpstore_server.broker.waiting import MOST_WAITING
+from amqpstore_server.protocol.content import edit_properties
+from amqpstore_server.protocol.errors import (
+    AmqpError,
+    ChannelException,
+    ConnectionException,
+    MalformedError,
+)
+from amqpstore_server.protocol.field_table import MAX_DEPTH, MAX_ENTRIES, Timestamp, decode_table
+from amqpstore_server.protocol.methods import METHODS, BasicGet
 from tests.format.document import Row, code, table
 
-PATH = os.path.join(os.path.dirname(server.__file__), "PROTOCOL.md")
+PATH = Path(__file__).parents[2] / "server" / "PROTOCOL.md"
 
 DIRECTIONS = {"C>S", "S>C", "both"}
 STATUS = re.compile(r"supported|not sent|(?:refused|not yet) (\d{3})")

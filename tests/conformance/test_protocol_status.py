@@ -8,20 +8,20 @@ import pytest
 
 from amqpstore import Store
 from amqpstore.catalog import Change
-from server.amqp.connection import Connection, Limits
-from server.amqp.product import Product
-from server.broker.broker import Broker
-from server.broker.core import Core
-from server.broker.exchanges import EXCHANGE_TYPES
-from server.broker.permissions import ALL
-from server.broker.rows import name_key
-from server.protocol import methods
-from server.protocol.errors import MalformedError
-from server.protocol.frames import method_frame
-from server.protocol.methods import METHODS, Method, decode_method
-from server.protocol.receiver import Received, Receiver
-from server.protocol.spec import PROTOCOL_HEADER
-from server.protocol.states import TRANSITIONS
+from amqpstore_server.amqp.connection import Connection, Limits
+from amqpstore_server.amqp.product import Product
+from amqpstore_server.broker.broker import Broker
+from amqpstore_server.broker.core import Core
+from amqpstore_server.broker.exchanges import EXCHANGE_TYPES
+from amqpstore_server.broker.permissions import ALL
+from amqpstore_server.broker.rows import name_key
+from amqpstore_server.protocol import methods
+from amqpstore_server.protocol.errors import MalformedError
+from amqpstore_server.protocol.frames import method_frame
+from amqpstore_server.protocol.methods import METHODS, Method, decode_method
+from amqpstore_server.protocol.receiver import Received, Receiver
+from amqpstore_server.protocol.spec import PROTOCOL_HEADER
+from amqpstore_server.protocol.states import TRANSITIONS
 from tests.conformance.test_protocol_document import MethodRow, method_rows
 
 AMQP_SOURCES = list((Path(methods.__file__).parent.parent / "amqp").glob("*.py"))

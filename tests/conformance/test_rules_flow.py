@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from server.protocol import methods
+from amqpstore_server.protocol import methods
 from tests.broker_process import BrokerProcess
 from tests.conformance.wire_client import (
     BASIC_CONSUME_OK,

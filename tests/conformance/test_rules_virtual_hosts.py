@@ -2,11 +2,11 @@
 
 import pytest
 
-from server.broker.permissions import ALL
-from server.protocol import methods
-from server.protocol.content import BasicProperties
-from server.protocol.methods import METHODS, Method
-from server.protocol.spec import PROTOCOL_HEADER
+from amqpstore_server.broker.permissions import ALL
+from amqpstore_server.protocol import methods
+from amqpstore_server.protocol.content import BasicProperties
+from amqpstore_server.protocol.methods import METHODS, Method
+from amqpstore_server.protocol.spec import PROTOCOL_HEADER
 from tests.fuzz.simulated import USER, Answer, SimulatedClient, SimulatedServer
 from tests.fuzz.test_connection import content
 

@@ -20,26 +20,26 @@ from amqpstore import Message, Options, Run, Store
 from amqpstore.clock import SimulatedClock
 from amqpstore.log import Batch
 from amqpstore.worker import InlineWorker
-from server.broker.broker import DEFAULT_VHOST, Broker
-from server.broker.channel import Channel
-from server.broker.consumer import Consumer, ConsumerOptions
-from server.broker.core import Core
-from server.broker.exchanges import EXCHANGE_TYPES
-from server.broker.held import DelayQueue
-from server.broker.label import label
-from server.broker.outlet import Returned
-from server.broker.permissions import ALL, Access
-from server.broker.publishing import Flags
-from server.broker.queue import Queue
-from server.broker.settings import is_quorum
-from server.broker.vhost import VirtualHost
-from server.protocol.content import BasicProperties, decode_properties, encode_properties
+from amqpstore_server.broker.broker import DEFAULT_VHOST, Broker
+from amqpstore_server.broker.channel import Channel
+from amqpstore_server.broker.consumer import Consumer, ConsumerOptions
+from amqpstore_server.broker.core import Core
+from amqpstore_server.broker.exchanges import EXCHANGE_TYPES
+from amqpstore_server.broker.held import DelayQueue
+from amqpstore_server.broker.label import label
+from amqpstore_server.broker.outlet import Returned
+from amqpstore_server.broker.permissions import ALL, Access
+from amqpstore_server.broker.publishing import Flags
+from amqpstore_server.broker.queue import Queue
+from amqpstore_server.broker.settings import is_quorum
+from amqpstore_server.broker.vhost import VirtualHost
+from amqpstore_server.protocol.content import BasicProperties, decode_properties, encode_properties
+from amqpstore_tools.drill.invariants import reported_damage
+from amqpstore_tools.simulation.crash_images import crash_images
+from amqpstore_tools.simulation.memory_catalog import MemoryCatalog
+from amqpstore_tools.simulation.memory_files import MemoryFiles
+from amqpstore_tools.simulation.operations import Operation
 from tests.crash.histories import DIRECTORY
-from tools.drill.crash_images import crash_images
-from tools.drill.invariants import reported_damage
-from tools.drill.memory_catalog import MemoryCatalog
-from tools.drill.memory_files import MemoryFiles
-from tools.drill.operations import Operation
 
 OPTIONS = Options(
     segment_bytes=2500,

@@ -10,12 +10,12 @@ from amqpstore import Options, Store
 from amqpstore.catalog import Catalog
 from amqpstore.files import Files
 from amqpstore.worker import InlineWorker
-from tools.drill.faulty_files import Faults, FaultyCatalog, FaultyFiles
-from tools.drill.memory_catalog import MemoryCatalog
-from tools.drill.memory_files import MemoryFiles
-from tools.drill.outside import OpenStore, Outside
-from tools.drill.random_history import play
-from tools.drill.trace import Trace
+from amqpstore_tools.drill.outside import OpenStore, Outside
+from amqpstore_tools.drill.random_history import play
+from amqpstore_tools.drill.trace import Trace
+from amqpstore_tools.simulation.faulty_files import Faults, FaultyCatalog, FaultyFiles
+from amqpstore_tools.simulation.memory_catalog import MemoryCatalog
+from amqpstore_tools.simulation.memory_files import MemoryFiles
 
 DIRECTORY = "/var/store"
 OPTIONS = Options(

@@ -16,12 +16,12 @@ from amqpstore.filenames import CATALOG, FIRST_COMPACTED, INDEX, index_key, segm
 from amqpstore.files import Files
 from amqpstore.records import Gap, Kind, Record, scan
 from amqpstore.worker import InlineWorker
+from amqpstore_tools.drill.observation import Observation, ObservedQueue, Seen, observe
+from amqpstore_tools.drill.outside import Outside
+from amqpstore_tools.simulation.faulty_files import RottenFiles
+from amqpstore_tools.simulation.memory_catalog import MemoryCatalog, put_rows, stored_rows
+from amqpstore_tools.simulation.memory_files import MemoryFiles
 from tests.crash.histories import DIRECTORY, OPTIONS, open_store, outside_of
-from tools.drill.faulty_files import RottenFiles
-from tools.drill.memory_catalog import MemoryCatalog, put_rows, stored_rows
-from tools.drill.memory_files import MemoryFiles
-from tools.drill.observation import Observation, ObservedQueue, Seen, observe
-from tools.drill.outside import Outside
 
 SEGMENTS = f"{DIRECTORY}/segments"
 CATALOG_PATH = f"{DIRECTORY}/{CATALOG}"

@@ -12,13 +12,13 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-import server.broker.dead_letter
+import amqpstore_server.broker.dead_letter
 from amqpstore import Run, Store
 from amqpstore.catalog import Change
-from server.broker.held import DelayQueue, HistoryQueue
-from server.broker.queue import Queue, Taken
-from server.broker.transaction import Transaction
-from server.broker.vhost import VirtualHost
+from amqpstore_server.broker.held import DelayQueue, HistoryQueue
+from amqpstore_server.broker.queue import Queue, Taken
+from amqpstore_server.broker.transaction import Transaction
+from amqpstore_server.broker.vhost import VirtualHost
 from tests.crash.broker_world import Later, Places, World, sync_at_once, violations
 
 Bug = Callable[[pytest.MonkeyPatch], None]
@@ -416,14 +416,14 @@ def published_before_it_is_acked(patch: pytest.MonkeyPatch) -> None:
 
 
 def deaths_are_not_merged(patch: pytest.MonkeyPatch) -> None:
-    deaths = server.broker.dead_letter._deaths
+    deaths = amqpstore_server.broker.dead_letter._deaths
 
     def all_anew(properties: object, queue: str, reason: str, *more: object) -> list[object]:
         found = deaths(properties, f"{queue} ", reason, *more)  # type: ignore[arg-type]
         found[0]["queue"] = queue
         return list(found)
 
-    patch.setattr(server.broker.dead_letter, "_deaths", all_anew)
+    patch.setattr(amqpstore_server.broker.dead_letter, "_deaths", all_anew)
 
 
 def what_expires_counts_as_delivered(patch: pytest.MonkeyPatch) -> None:

@@ -14,9 +14,9 @@ import pytest
 import amqpstore
 from amqpstore import Run, Store
 from amqpstore.records import OperationKind
-from server.broker.broker import Broker
-from server.broker.levels import Levels
-from server.broker.queue import Queue, Taken
+from amqpstore_server.broker.broker import Broker
+from amqpstore_server.broker.levels import Levels
+from amqpstore_server.broker.queue import Queue, Taken
 from tests.crash.broker_world import World, sync_at_once, violations
 
 Bug = Callable[[pytest.MonkeyPatch], None]

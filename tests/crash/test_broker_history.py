@@ -12,15 +12,15 @@ from collections.abc import Callable, Sequence
 import pytest
 
 import amqpstore
-import server.broker.transaction
+import amqpstore_server.broker.transaction
 from amqpstore import Placement
 from amqpstore.catalog import Change
-from server.broker.history import History
-from server.broker.label import Label
-from server.broker.publishing import Publisher
-from server.broker.queue import Queue, Taken
-from server.broker.replay import Outcome, Replays
-from server.broker.vhost import VirtualHost
+from amqpstore_server.broker.history import History
+from amqpstore_server.broker.label import Label
+from amqpstore_server.broker.publishing import Publisher
+from amqpstore_server.broker.queue import Queue, Taken
+from amqpstore_server.broker.replay import Outcome, Replays
+from amqpstore_server.broker.vhost import VirtualHost
 from tests.crash.broker_world import Client, Places, World, sync_at_once, violations
 
 Bug = Callable[[pytest.MonkeyPatch], None]
@@ -198,7 +198,7 @@ def in_two_batches(patch: pytest.MonkeyPatch, *, ack_first: bool) -> None:
             self._core.store.ack(taken.level, taken.run)
 
         def keep() -> None:
-            transaction = server.broker.transaction.Transaction(self._core)
+            transaction = amqpstore_server.broker.transaction.Transaction(self._core)
             self.add(transaction, taken)
             transaction.commit()
 
@@ -213,18 +213,20 @@ def in_two_batches(patch: pytest.MonkeyPatch, *, ack_first: bool) -> None:
 def transactions_without_history(patch: pytest.MonkeyPatch) -> None:
     """As a broker that thinks of it once the transaction is committed."""
 
-    def consume(self: server.broker.transaction.Transaction, queue: Queue, taken: Taken) -> None:
+    def consume(
+        self: amqpstore_server.broker.transaction.Transaction, queue: Queue, taken: Taken
+    ) -> None:
         self.ack(queue, taken)
         if (history := queue.history) is not None:
 
             def keep() -> None:
-                transaction = server.broker.transaction.Transaction(self._core)
+                transaction = amqpstore_server.broker.transaction.Transaction(self._core)
                 history.add(transaction, taken)
                 transaction.commit()
 
             later.append(keep)
 
-    def commit(self: server.broker.transaction.Transaction, *arguments: object) -> None:
+    def commit(self: amqpstore_server.broker.transaction.Transaction, *arguments: object) -> None:
         committed(self, *arguments)  # type: ignore[arg-type]
         todo = list(later)
         later.clear()
@@ -233,9 +235,9 @@ def transactions_without_history(patch: pytest.MonkeyPatch) -> None:
             keep()
 
     later: list[Callable[[], None]] = []
-    committed = server.broker.transaction.Transaction.commit
-    patch.setattr(server.broker.transaction.Transaction, "consume", consume)
-    patch.setattr(server.broker.transaction.Transaction, "commit", commit)
+    committed = amqpstore_server.broker.transaction.Transaction.commit
+    patch.setattr(amqpstore_server.broker.transaction.Transaction, "consume", consume)
+    patch.setattr(amqpstore_server.broker.transaction.Transaction, "commit", commit)
 
 
 def forgotten_without_acks(patch: pytest.MonkeyPatch) -> None:
@@ -282,10 +284,11 @@ def test_a_history_that_is_not_in_step_is_caught(bug: Bug, monkeypatch: pytest.M
 
 
 def each_copy_on_its_own(patch: pytest.MonkeyPatch) -> None:
-    add = server.broker.transaction.Transaction.publish
+    add = amqpstore_server.broker.transaction.Transaction.publish
 
     def publish(
-        self: server.broker.transaction.Transaction, plan: server.broker.transaction.Plan
+        self: amqpstore_server.broker.transaction.Transaction,
+        plan: amqpstore_server.broker.transaction.Plan,
     ) -> None:
         for message in plan.messages:
             add(self, plan._replace(messages=[message]))
@@ -293,7 +296,7 @@ def each_copy_on_its_own(patch: pytest.MonkeyPatch) -> None:
             sync_at_once(self._core.store)
             self._plans = []
 
-    patch.setattr(server.broker.transaction.Transaction, "publish", publish)
+    patch.setattr(amqpstore_server.broker.transaction.Transaction, "publish", publish)
 
 
 def copies_until_it_is_full(patch: pytest.MonkeyPatch) -> None:

@@ -16,16 +16,16 @@ from functools import partial
 import pytest
 
 import amqpstore.transaction
-import server.broker.publishing
-import server.broker.transaction
+import amqpstore_server.broker.publishing
+import amqpstore_server.broker.transaction
 from amqpstore import Message, Queue, Run, Store
 from amqpstore.queue import Placement
-from server.broker.channel import Channel
-from server.broker.label import Label
-from server.broker.local_transaction import LocalTransaction
-from server.broker.publishing import Publisher
-from server.broker.routing import Route
-from server.broker.transaction import Plan
+from amqpstore_server.broker.channel import Channel
+from amqpstore_server.broker.label import Label
+from amqpstore_server.broker.local_transaction import LocalTransaction
+from amqpstore_server.broker.publishing import Publisher
+from amqpstore_server.broker.routing import Route
+from amqpstore_server.broker.transaction import Plan
 from tests.crash.broker_world import World, sync_at_once, violations
 
 Bug = Callable[[pytest.MonkeyPatch], None]
@@ -291,9 +291,9 @@ def acks_last(patch: pytest.MonkeyPatch) -> None:
 
 
 def each_publish_on_its_own(patch: pytest.MonkeyPatch) -> None:
-    publish = server.broker.transaction.Transaction.publish
+    publish = amqpstore_server.broker.transaction.Transaction.publish
 
-    def published(self: server.broker.transaction.Transaction, plan: Plan) -> None:
+    def published(self: amqpstore_server.broker.transaction.Transaction, plan: Plan) -> None:
         publish(self, plan)
         taken, self._taken = self._taken, []
         self.commit()
@@ -301,7 +301,7 @@ def each_publish_on_its_own(patch: pytest.MonkeyPatch) -> None:
         self._taken = taken
         self._plans = []
 
-    patch.setattr(server.broker.transaction.Transaction, "publish", published)
+    patch.setattr(amqpstore_server.broker.transaction.Transaction, "publish", published)
 
 
 def dead_letters_afterwards(patch: pytest.MonkeyPatch) -> None:
@@ -325,14 +325,14 @@ def committed_at_once(patch: pytest.MonkeyPatch) -> None:
         self.outlet.committed()
 
     committed = Channel.commit
-    patch.setattr(server.broker.transaction.Transaction, "commit", _without_its_promise())
+    patch.setattr(amqpstore_server.broker.transaction.Transaction, "commit", _without_its_promise())
     patch.setattr(Channel, "commit", commit)
 
 
 def _without_its_promise() -> Callable[..., None]:
-    commit = server.broker.transaction.Transaction.commit
+    commit = amqpstore_server.broker.transaction.Transaction.commit
 
-    def committed(self: server.broker.transaction.Transaction, *_promise: object) -> None:
+    def committed(self: amqpstore_server.broker.transaction.Transaction, *_promise: object) -> None:
         commit(self)
 
     return committed
@@ -409,13 +409,13 @@ def confirmed_at_once(patch: pytest.MonkeyPatch) -> None:
 
 
 def refused_and_kept(patch: pytest.MonkeyPatch) -> None:
-    plan = server.broker.transaction.plan
+    plan = amqpstore_server.broker.transaction.plan
 
     def planned(route: Route, label: Label, messages: list[Message], *, immediate: bool) -> Plan:
         found = plan(route, label, messages, immediate=immediate)
         return found._replace(placements=[one._replace(most=None) for one in found.placements])
 
-    patch.setattr(server.broker.publishing, "plan", planned)
+    patch.setattr(amqpstore_server.broker.publishing, "plan", planned)
 
 
 PUBLISH_BUGS: dict[Bug, str] = {

@@ -15,6 +15,15 @@ from amqpstore import (
     StoreError,
 )
 from amqpstore.filenames import DEFINITIONS, FIRST_COMPACTED, index_key, segment_number
+from amqpstore_tools.drill.invariants import Fault, broken_promises, touched_files
+from amqpstore_tools.drill.ledger import Ledger
+from amqpstore_tools.drill.outside import Outside
+from amqpstore_tools.drill.prover import Prover
+from amqpstore_tools.drill.trace import Asked, Opened, Promised, Trace
+from amqpstore_tools.simulation.crash_images import crash_images
+from amqpstore_tools.simulation.faulty_files import NO_SPACE, FaultKind, Faults
+from amqpstore_tools.simulation.memory_files import MemoryFile
+from amqpstore_tools.simulation.operations import Append
 from tests.crash.histories import (
     DIRECTORY,
     open_faulty_store,
@@ -22,15 +31,6 @@ from tests.crash.histories import (
     outside_of,
     short_history,
 )
-from tools.drill.crash_images import crash_images
-from tools.drill.faulty_files import NO_SPACE, FaultKind, Faults
-from tools.drill.invariants import Fault, broken_promises, touched_files
-from tools.drill.ledger import Ledger
-from tools.drill.memory_files import MemoryFile
-from tools.drill.operations import Append
-from tools.drill.outside import Outside
-from tools.drill.prover import Prover
-from tools.drill.trace import Asked, Opened, Promised, Trace
 
 OPENS = ("open", "create", "list_directory", "sync_directory", "make_directory", "lock")
 WRITES = ("append", "create", "commit", "make_directory", "rename")

@@ -39,6 +39,10 @@ from amqpstore.queue import Queue
 from amqpstore.records import Operation, OperationKind
 from amqpstore.recovery import Recovered
 from amqpstore.runs import ReadyList, Run
+from amqpstore_tools.drill.explorer import Explorer
+from amqpstore_tools.drill.outside import Outside
+from amqpstore_tools.simulation.memory_catalog import MemoryCatalog
+from amqpstore_tools.simulation.memory_files import MemoryFile, MemoryFiles
 from tests.crash.histories import (
     DIRECTORY,
     merging_history,
@@ -47,10 +51,6 @@ from tests.crash.histories import (
     record,
     short_history,
 )
-from tools.drill.explorer import Explorer
-from tools.drill.memory_catalog import MemoryCatalog
-from tools.drill.memory_files import MemoryFile, MemoryFiles
-from tools.drill.outside import Outside
 
 Patch = pytest.MonkeyPatch
 

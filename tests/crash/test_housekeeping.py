@@ -10,6 +10,18 @@ import pytest
 import amqpstore.ledger
 from amqpstore import Queue, Store
 from amqpstore.filenames import FIRST_COMPACTED, index_key, segment_number
+from amqpstore_tools.drill.accounting import misaccounted
+from amqpstore_tools.drill.explorer import Explorer
+from amqpstore_tools.drill.invariants import broken_promises, faults_at_openings
+from amqpstore_tools.drill.ledger import Ledger
+from amqpstore_tools.drill.observation import observe
+from amqpstore_tools.drill.outside import Outside
+from amqpstore_tools.drill.prover import Prover
+from amqpstore_tools.drill.trace import Opened, Trace
+from amqpstore_tools.simulation.crash_images import crash_images
+from amqpstore_tools.simulation.faulty_files import Faults, RottenFiles
+from amqpstore_tools.simulation.memory_files import MemoryFiles
+from amqpstore_tools.simulation.operations import Append, Commit, Create, Operation, Remove
 from tests.crash.histories import (
     DIRECTORY,
     open_faulty_store,
@@ -20,18 +32,6 @@ from tests.crash.histories import (
     short_history,
 )
 from tests.crash.test_faults import faults_left_behind, is_unread
-from tools.drill.accounting import misaccounted
-from tools.drill.crash_images import crash_images
-from tools.drill.explorer import Explorer
-from tools.drill.faulty_files import Faults, RottenFiles
-from tools.drill.invariants import broken_promises, faults_at_openings
-from tools.drill.ledger import Ledger
-from tools.drill.memory_files import MemoryFiles
-from tools.drill.observation import observe
-from tools.drill.operations import Append, Commit, Create, Operation, Remove
-from tools.drill.outside import Outside
-from tools.drill.prover import Prover
-from tools.drill.trace import Opened, Trace
 
 INDEX = f"{DIRECTORY}/index"
 SEGMENTS = f"{DIRECTORY}/segments"

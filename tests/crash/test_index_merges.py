@@ -8,6 +8,9 @@ import pytest
 
 from amqpstore import DurabilityError
 from amqpstore.index_merge import IndexMerger
+from amqpstore_tools.drill.explorer import Explorer
+from amqpstore_tools.drill.prover import Prover
+from amqpstore_tools.simulation.faulty_files import FaultKind, Faults
 from tests.crash.histories import (
     full_index_files,
     half_acked,
@@ -19,9 +22,6 @@ from tests.crash.histories import (
     record,
 )
 from tests.crash.test_faults import faults_left_behind
-from tools.drill.explorer import Explorer
-from tools.drill.faulty_files import FaultKind, Faults
-from tools.drill.prover import Prover
 
 
 def test_a_checkpoint_of_the_history_merges_three_groups(monkeypatch: pytest.MonkeyPatch) -> None:

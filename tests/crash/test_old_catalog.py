@@ -8,13 +8,13 @@ from collections.abc import Iterator
 
 from amqpstore import DamageError
 from amqpstore.filenames import INDEX, SEGMENTS
+from amqpstore_tools.drill.invariants import broken_promises, touched_files
+from amqpstore_tools.drill.ledger import Ledger
+from amqpstore_tools.drill.observation import observe
+from amqpstore_tools.drill.trace import Asked, Opened, Promised
+from amqpstore_tools.simulation.memory_files import MemoryFiles
+from amqpstore_tools.simulation.operations import Commit
 from tests.crash.histories import DIRECTORY, open_store, record, short_history
-from tools.drill.invariants import broken_promises, touched_files
-from tools.drill.ledger import Ledger
-from tools.drill.memory_files import MemoryFiles
-from tools.drill.observation import observe
-from tools.drill.operations import Commit
-from tools.drill.trace import Asked, Opened, Promised
 
 CATALOG = f"{DIRECTORY}/catalog/data.mdb"
 

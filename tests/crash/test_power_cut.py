@@ -3,9 +3,9 @@
 import pytest
 
 from amqpstore.records import Kind, Operation, OperationKind, encode_record, encode_transaction
+from amqpstore_tools.drill.explorer import Explorer, Result
+from amqpstore_tools.drill.outside import NOW_MS, Outside
 from tests.crash.histories import open_store, random_history, record, short_history
-from tools.drill.explorer import Explorer, Result
-from tools.drill.outside import NOW_MS, Outside
 
 
 def explore(trace_seed: str, steps: int, images: int) -> Result:

@@ -7,11 +7,11 @@ from typing import NamedTuple
 import pytest
 
 from amqpstore import Envelope, Message, Queue, Run, Store
+from amqpstore_tools.drill.trace import Trace
+from amqpstore_tools.simulation.crash_images import crash_images
+from amqpstore_tools.simulation.memory_files import MemoryFiles
+from amqpstore_tools.simulation.operations import Operation
 from tests.crash.histories import DIRECTORY, open_store
-from tools.drill.crash_images import crash_images
-from tools.drill.memory_files import MemoryFiles
-from tools.drill.operations import Operation
-from tools.drill.trace import Trace
 
 ENVELOPE = Envelope("", "orders", b"\x10\x00\x02")
 

@@ -5,12 +5,12 @@ import random
 
 from amqpstore.filenames import QUARANTINE, SEGMENTS
 from amqpstore.removal import quarantine
+from amqpstore_tools.drill.outside import Outside
+from amqpstore_tools.drill.trace import Asked, Opened, Promised, Trace
+from amqpstore_tools.simulation.crash_images import crash_images
+from amqpstore_tools.simulation.memory_files import MemoryFiles
+from amqpstore_tools.simulation.operations import Rename, SyncDirectory
 from tests.crash.histories import DIRECTORY, open_store, outside_of
-from tools.drill.crash_images import crash_images
-from tools.drill.memory_files import MemoryFiles
-from tools.drill.operations import Rename, SyncDirectory
-from tools.drill.outside import Outside
-from tools.drill.trace import Asked, Opened, Promised, Trace
 
 FIRST = f"{DIRECTORY}/{SEGMENTS}/0000000001.segment"
 

@@ -26,11 +26,11 @@ from amqpstore.shared import settling
 from amqpstore.shared.core import Core
 from amqpstore.transaction import Transaction
 from amqpstore.worker import InlineWorker
+from amqpstore_tools.simulation.crash_images import crash_images
+from amqpstore_tools.simulation.memory_catalog import MemoryCatalog
+from amqpstore_tools.simulation.memory_files import MemoryFiles
+from amqpstore_tools.simulation.operations import Operation
 from tests.crash.histories import DIRECTORY
-from tools.drill.crash_images import crash_images
-from tools.drill.memory_catalog import MemoryCatalog
-from tools.drill.memory_files import MemoryFiles
-from tools.drill.operations import Operation
 
 OPTIONS = Options(
     segment_bytes=2500,

@@ -17,7 +17,7 @@ import trio.testing
 
 import amqpstore.compaction
 import amqpstore.worker
-import server.committer
+import amqpstore_server.committer
 from amqpstore import Store
 from amqpstore.catalog import Catalog
 from amqpstore.checkpoint import Checkpoint, Written
@@ -27,16 +27,16 @@ from amqpstore.keeper import Keeper
 from amqpstore.log import Batch, Log, Position
 from amqpstore.segments import Segment
 from amqpstore.worker import ThreadWorker
-from server.committer import Committer, _Written
+from amqpstore_server.committer import Committer, _Written
+from amqpstore_tools.drill.explorer import Explorer
+from amqpstore_tools.drill.outside import NOW_MS, Outside
+from amqpstore_tools.drill.trace import Trace
+from amqpstore_tools.simulation.faulty_files import Faults, FaultyCatalog, FaultyFiles
+from amqpstore_tools.simulation.memory_catalog import MemoryCatalog
+from amqpstore_tools.simulation.memory_files import MemoryFiles
+from amqpstore_tools.simulation.operations import Commit, Operation
 from tests.crash.histories import DIRECTORY, OPTIONS, open_store
 from tests.schedule import LoopTurns, Schedule
-from tools.drill.explorer import Explorer
-from tools.drill.faulty_files import Faults, FaultyCatalog, FaultyFiles
-from tools.drill.memory_catalog import MemoryCatalog
-from tools.drill.memory_files import MemoryFiles
-from tools.drill.operations import Commit, Operation
-from tools.drill.outside import NOW_MS, Outside
-from tools.drill.trace import Trace
 
 Patch = pytest.MonkeyPatch
 
@@ -151,7 +151,7 @@ def history(seed: int, steps: int, patch: Patch) -> Threads:
     clock = SimulatedClock(NOW_MS)
     with Schedule(rng) as schedule:
         schedule.run_threads_of(amqpstore.worker, patch)
-        schedule.run_threads_of(server.committer, patch)
+        schedule.run_threads_of(amqpstore_server.committer, patch)
         turns = Turns(schedule)
 
         def open_with_threads(files: MemoryFiles) -> Store:
@@ -184,7 +184,7 @@ def history(seed: int, steps: int, patch: Patch) -> Threads:
                 await live(outside, schedule, rng, steps)
 
         files.record = note
-        patch.setattr(server.committer, "_HOUSEKEEP_S", 0.0)
+        patch.setattr(amqpstore_server.committer, "_HOUSEKEEP_S", 0.0)
         patch.setattr(amqpstore.compaction, "GARBAGE_FRACTION", 0.1)
         trio.run(run)
     return outside

@@ -11,6 +11,12 @@ import pytest
 import amqpstore.segments
 from amqpstore import Store, UnreadableLogError
 from amqpstore.filenames import INDEX, SEGMENTS
+from amqpstore_tools.drill.invariants import Fault, broken_promises, reported_damage
+from amqpstore_tools.drill.ledger import Ledger
+from amqpstore_tools.drill.outside import Outside
+from amqpstore_tools.drill.trace import Asked, Opened, Promised, Trace
+from amqpstore_tools.simulation.faulty_files import UnreadableFiles
+from amqpstore_tools.simulation.memory_files import MemoryFiles
 from tests.crash.histories import (
     DIRECTORY,
     _fan_out,
@@ -18,12 +24,6 @@ from tests.crash.histories import (
     outside_of,
 )
 from tests.crash.histories import open_store as open_sound
-from tools.drill.faulty_files import UnreadableFiles
-from tools.drill.invariants import Fault, broken_promises, reported_damage
-from tools.drill.ledger import Ledger
-from tools.drill.memory_files import MemoryFiles
-from tools.drill.outside import Outside
-from tools.drill.trace import Asked, Opened, Promised, Trace
 
 PAGE = 128
 

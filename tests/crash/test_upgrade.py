@@ -8,13 +8,13 @@ from amqpstore import DamageError, marker, opening
 from amqpstore.catalog import Change
 from amqpstore.filenames import CATALOG, MARKER
 from amqpstore.rows import CHECKSUMMED, HEAD
+from amqpstore_tools.drill.explorer import Explorer, Result
+from amqpstore_tools.drill.observation import observe
+from amqpstore_tools.drill.outside import Outside
+from amqpstore_tools.drill.trace import Trace
+from amqpstore_tools.simulation.memory_catalog import MemoryCatalog, put_rows, stored_rows
+from amqpstore_tools.simulation.memory_files import MemoryFiles
 from tests.crash.histories import DIRECTORY, open_store, outside_of
-from tools.drill.explorer import Explorer, Result
-from tools.drill.memory_catalog import MemoryCatalog, put_rows, stored_rows
-from tools.drill.memory_files import MemoryFiles
-from tools.drill.observation import observe
-from tools.drill.outside import Outside
-from tools.drill.trace import Trace
 
 CATALOG_PATH = f"{DIRECTORY}/{CATALOG}"
 

@@ -10,19 +10,19 @@ from typing import NamedTuple, Self
 from amqpstore import Options, Store
 from amqpstore.clock import SimulatedClock
 from amqpstore.worker import InlineWorker
-from server.amqp.connection import Connection, Limits
-from server.amqp.product import Product
-from server.broker.broker import DEFAULT_VHOST, Broker
-from server.broker.core import Core
-from server.broker.exchanges import EXCHANGE_TYPES
-from server.broker.permissions import ALL
-from server.protocol import methods
-from server.protocol.content import ContentHeader, decode_content_header
-from server.protocol.frames import method_frame
-from server.protocol.methods import Method, decode_method
-from server.protocol.spec import PROTOCOL_HEADER
-from tools.drill.memory_catalog import MemoryCatalog
-from tools.drill.memory_files import MemoryFiles
+from amqpstore_server.amqp.connection import Connection, Limits
+from amqpstore_server.amqp.product import Product
+from amqpstore_server.broker.broker import DEFAULT_VHOST, Broker
+from amqpstore_server.broker.core import Core
+from amqpstore_server.broker.exchanges import EXCHANGE_TYPES
+from amqpstore_server.broker.permissions import ALL
+from amqpstore_server.protocol import methods
+from amqpstore_server.protocol.content import ContentHeader, decode_content_header
+from amqpstore_server.protocol.frames import method_frame
+from amqpstore_server.protocol.methods import Method, decode_method
+from amqpstore_server.protocol.spec import PROTOCOL_HEADER
+from amqpstore_tools.simulation.memory_catalog import MemoryCatalog
+from amqpstore_tools.simulation.memory_files import MemoryFiles
 
 DIRECTORY = "disk/store"
 START_MS = 1_700_000_000_000

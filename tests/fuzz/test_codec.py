@@ -7,17 +7,17 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from server.protocol.content import (
+from amqpstore_server.protocol.content import (
     decode_content_header,
     decode_properties,
     edit_properties,
     encode_content_header,
     encode_properties,
 )
-from server.protocol.errors import AmqpError, ConnectionException, FatalFramingError
-from server.protocol.field_table import decode_table, encode_table
-from server.protocol.methods import METHODS, decode_method
-from server.protocol.receiver import Acks, Event, Failed, Publishes, Received, Receiver
+from amqpstore_server.protocol.errors import AmqpError, ConnectionException, FatalFramingError
+from amqpstore_server.protocol.field_table import decode_table, encode_table
+from amqpstore_server.protocol.methods import METHODS, decode_method
+from amqpstore_server.protocol.receiver import Acks, Event, Failed, Publishes, Received, Receiver
 from tests.unit.protocol import strategies
 
 MAX_MESSAGE_BYTES = 10_000

@@ -12,16 +12,16 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from server.protocol import methods
-from server.protocol.content import (
+from amqpstore_server.protocol import methods
+from amqpstore_server.protocol.content import (
     BasicProperties,
     encode_content_header,
     encode_properties,
 )
-from server.protocol.frames import method_frame
-from server.protocol.layout import WireType
-from server.protocol.methods import METHODS, Method
-from server.protocol.spec import PROTOCOL_HEADER
+from amqpstore_server.protocol.frames import method_frame
+from amqpstore_server.protocol.layout import WireType
+from amqpstore_server.protocol.methods import METHODS, Method
+from amqpstore_server.protocol.spec import PROTOCOL_HEADER
 from tests.conformance.test_protocol_document import document
 from tests.format.document import table
 from tests.fuzz.simulated import Answer, SimulatedClient, SimulatedServer

@@ -5,9 +5,9 @@ import time
 
 import pytest
 
-from server.protocol.content import decode_properties
-from server.protocol.errors import MalformedError
-from tools.transfer.properties import decode_properties as decode_for_export
+from amqpstore_server.protocol.content import decode_properties
+from amqpstore_server.protocol.errors import MalformedError
+from amqpstore_tools.transfer.properties import decode_properties as decode_for_export
 
 BYTES = 1 << 19
 MOST_CPU_S = 5

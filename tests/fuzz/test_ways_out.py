@@ -11,17 +11,21 @@ import hypothesis
 from hypothesis import strategies as st
 
 from amqpstore import Message
-from server.broker.broker import DEFAULT_VHOST
-from server.broker.channel import Channel
-from server.broker.errors import PreconditionFailedError
-from server.broker.label import label
-from server.broker.publishing import Flags
-from server.protocol import methods
-from server.protocol.content import decode_content_header, decode_properties, encode_content_header
-from server.protocol.errors import MalformedError
-from server.protocol.field_table import FieldValue
-from server.protocol.frames import header_frame
-from server.protocol.primitives import write_longstr, write_short, write_shortstr
+from amqpstore_server.broker.broker import DEFAULT_VHOST
+from amqpstore_server.broker.channel import Channel
+from amqpstore_server.broker.errors import PreconditionFailedError
+from amqpstore_server.broker.label import label
+from amqpstore_server.broker.publishing import Flags
+from amqpstore_server.protocol import methods
+from amqpstore_server.protocol.content import (
+    decode_content_header,
+    decode_properties,
+    encode_content_header,
+)
+from amqpstore_server.protocol.errors import MalformedError
+from amqpstore_server.protocol.field_table import FieldValue
+from amqpstore_server.protocol.frames import header_frame
+from amqpstore_server.protocol.primitives import write_longstr, write_short, write_shortstr
 from tests.fuzz.simulated import SimulatedClient, SimulatedServer
 
 _HEADERS_FLAG, _DELIVERY_MODE_FLAG, _PRIORITY_FLAG, _EXPIRATION_FLAG = (

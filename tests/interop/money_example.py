@@ -11,11 +11,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing
 from typing import Self
 
+from amqpstore_tools.pika import XaResource
+from amqpstore_tools.pika.money_ledger import Ledger
+from amqpstore_tools.pika.money_transfer import Order
 from tests.broker_process import REPOSITORY
 from tests.interop.pika_client import connect, drain, publish_confirmed, ready
-from tools.pika_extras import XaResource
-from tools.pika_extras.money_ledger import Ledger
-from tools.pika_extras.money_transfer import Order
 
 LINE_TIMEOUT_S = 40.0
 ACCOUNTS = {"alice": 10_000, "bob": 500}
@@ -28,7 +28,7 @@ class Example:
         with open(f"{money.ledger_path}.log", "ab") as log:
             self._process = subprocess.Popen(
                 [
-                    *(sys.executable, "-m", "tools.pika_extras.money_transfer"),
+                    *(sys.executable, "-m", "amqpstore_tools.pika.money_transfer"),
                     *("--url", url, "--ledger", money.ledger_path),
                     *("--orders", money.orders, "--receipts", money.receipts),
                     *arguments,

@@ -17,7 +17,16 @@ class Broker(Protocol):
 
 def bench(broker: Broker, *arguments: str) -> dict[str, Any]:
     finished = subprocess.run(
-        [sys.executable, "-m", "tools", "bench", *arguments, "--url", broker.url, "--json"],
+        [
+            sys.executable,
+            "-m",
+            "amqpstore_tools",
+            "bench",
+            *arguments,
+            "--url",
+            broker.url,
+            "--json",
+        ],
         capture_output=True,
         text=True,
         timeout=90,
@@ -102,7 +111,17 @@ def test_latency_keeps_its_rate(broker: Broker) -> None:
 
 def test_store_needs_no_broker() -> None:
     finished = subprocess.run(
-        [sys.executable, "-m", "tools", "bench", "store", "fill", "--messages", "2000", "--json"],
+        [
+            sys.executable,
+            "-m",
+            "amqpstore_tools",
+            "bench",
+            "store",
+            "fill",
+            "--messages",
+            "2000",
+            "--json",
+        ],
         capture_output=True,
         text=True,
         timeout=90,

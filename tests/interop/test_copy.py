@@ -21,11 +21,11 @@ import pytest
 from amqpstore import Envelope, Message, Run, Store
 from amqpstore.filenames import FIRST_COMPACTED, segment_path
 from amqpstore.worker import InlineWorker
+from amqpstore_tools.copying import snapshot
+from amqpstore_tools.copying.copier import Options, copy_store
+from amqpstore_tools.drill.copying import link_store
 from tests.broker_process import REPOSITORY, BrokerProcess
 from tests.interop.test_store_kill9 import CHILD, OPTIONS, Expected
-from tools.copying import snapshot
-from tools.copying.copier import Options, copy_store
-from tools.drill.copying import link_store
 
 _WAIT_S = 60.0
 
@@ -33,7 +33,7 @@ _WAIT_S = 60.0
 def amqpstore(*arguments: str) -> subprocess.Popen[str]:
     """The command, started."""
     return subprocess.Popen(
-        [sys.executable, "-m", "tools", *arguments],
+        [sys.executable, "-m", "amqpstore_tools", *arguments],
         cwd=REPOSITORY,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,

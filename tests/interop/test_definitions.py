@@ -299,7 +299,7 @@ def test_a_signal_while_it_starts(served: Served, number: signal.Signals) -> Non
     program = f"""
 import os, signal, sys
 from server import app
-from tools.__main__ import main
+from amqpstore_tools.__main__ import main
 made = app.App.__init__
 def make(self, *arguments):
     os.kill(os.getpid(), signal.{number.name})

@@ -12,17 +12,20 @@ from pathlib import Path
 import pytest
 from pika.spec import BasicProperties
 
+from amqpstore_tools.drill.scenarios import SCENARIOS
 from tests.broker_process import REPOSITORY, BrokerProcess
 from tests.interop.pika_client import connect
-from tools.drill.scenarios import SCENARIOS
 
 PERSISTENT = BasicProperties(delivery_mode=2)
 
 
 def drill(*arguments: str, directory: str = REPOSITORY) -> subprocess.CompletedProcess[str]:
+    """Run it with the code that is below a directory."""
+    roots = (directory, f"{directory}/server", f"{directory}/tools")
     return subprocess.run(
-        [sys.executable, "-m", "tools", "drill", *arguments],
+        [sys.executable, "-m", "amqpstore_tools", "drill", *arguments],
         cwd=directory,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(roots)},
         capture_output=True,
         text=True,
         timeout=90,
@@ -103,7 +106,7 @@ def test_what_is_no_store_is_refused(tmp_path: Path) -> None:
 
 def test_a_broken_engine_is_reported_with_the_command_that_shows_it_again(tmp_path: Path) -> None:
     """A copy of the code that confirms before the sync: the drill sees it, twice the same."""
-    for name in ("amqpstore", "server", "tools"):
+    for name in ("amqpstore", "server/amqpstore_server", "tools/amqpstore_tools"):
         shutil.copytree(os.path.join(REPOSITORY, name), tmp_path / name)
     log = tmp_path / "amqpstore" / "log.py"
     text = log.read_text()
@@ -121,7 +124,7 @@ def test_a_broken_engine_is_reported_with_the_command_that_shows_it_again(tmp_pa
 
 def test_a_drill_that_is_interrupted_leaves_nothing_behind(tmp_path: Path) -> None:
     with subprocess.Popen(
-        [sys.executable, "-m", "tools", "drill", "kill", "--work", str(tmp_path)],
+        [sys.executable, "-m", "amqpstore_tools", "drill", "kill", "--work", str(tmp_path)],
         cwd=REPOSITORY,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,

@@ -6,6 +6,15 @@ import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 from pika.exceptions import ChannelWrongStateError, StreamLostError
 
+from amqpstore_tools.pika import (
+    ExtensionMissingError,
+    XaNotFoundError,
+    XaProtocolError,
+    XaResource,
+    XaRolledBackError,
+    XaStatus,
+    Xid,
+)
 from tests.broker_process import BrokerProcess
 from tests.interop.pika_client import (
     PERSISTENT,
@@ -17,15 +26,6 @@ from tests.interop.pika_client import (
     ready,
 )
 from tests.interop.relay import Relay
-from tools.pika_extras import (
-    ExtensionMissingError,
-    XaNotFoundError,
-    XaProtocolError,
-    XaResource,
-    XaRolledBackError,
-    XaStatus,
-    Xid,
-)
 
 FORMAT = 77
 

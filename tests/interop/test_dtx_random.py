@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 import pytest
 from pika.adapters.blocking_connection import BlockingChannel, BlockingConnection
 
+from amqpstore_tools.pika import XaResource, XaRolledBackError, XaStatus, Xid
 from tests.broker_process import BrokerProcess
 from tests.interop.pika_client import PERSISTENT, connect, drain, get
-from tools.pika_extras import XaResource, XaRolledBackError, XaStatus, Xid
 
 SESSIONS = 3
 STEPS = 400

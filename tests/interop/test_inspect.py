@@ -35,7 +35,7 @@ def inspect(*arguments: str) -> dict[str, Any]:
 
 def run(*arguments: str, verb: str = "inspect") -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "tools", verb, *arguments],
+        [sys.executable, "-m", "amqpstore_tools", verb, *arguments],
         cwd=REPOSITORY,
         stdin=subprocess.DEVNULL,
         capture_output=True,
@@ -73,7 +73,7 @@ def publish(broker: BrokerProcess, count: int) -> pika.BlockingConnection:
 @pytest.fixture
 def follower(broker: BrokerProcess) -> Generator[subprocess.Popen[bytes]]:
     """`inspect --follow --json` on a broker that runs."""
-    command = [sys.executable, "-m", "tools", "inspect", broker.data_directory]
+    command = [sys.executable, "-m", "amqpstore_tools", "inspect", broker.data_directory]
     process = subprocess.Popen(
         [*command, "--follow", "--json", "--limit", "1000"],
         cwd=REPOSITORY,
@@ -188,7 +188,7 @@ def test_whoever_reads_the_output_may_stop(broker: BrokerProcess) -> None:
     with publish(broker, 300):
         pass
     broker.terminate()
-    command = [sys.executable, "-m", "tools", "inspect", broker.data_directory]
+    command = [sys.executable, "-m", "amqpstore_tools", "inspect", broker.data_directory]
     with subprocess.Popen(
         [*command, "queue", "audit", "--limit", "0"],
         cwd=REPOSITORY,

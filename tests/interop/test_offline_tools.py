@@ -16,10 +16,10 @@ import pika
 import pytest
 from pika.exceptions import AMQPError
 
+from amqpstore_tools.__main__ import main
+from amqpstore_tools.pika import XaResource, Xid
 from tests.broker_process import BrokerProcess
 from tests.interop.pika_client import PERSISTENT
-from tools.__main__ import main
-from tools.pika_extras import XaResource, Xid
 
 HISTORY = "amq.consumed.work"
 FORMAT = 77

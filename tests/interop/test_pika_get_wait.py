@@ -7,9 +7,9 @@ import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 from pika.exceptions import ChannelClosedByBroker
 
+from amqpstore_tools.pika import ExtensionMissingError, get
 from tests.interop.pika_client import PERSISTENT, connect, publish_confirmed, ready
 from tests.interop.relay import Relay
-from tools.pika_extras import ExtensionMissingError, get
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ from pika import spec
 from pika.adapters.blocking_connection import BlockingChannel
 from pika.exceptions import AMQPError, ConnectionClosedByBroker
 
+from amqpstore_tools.pika import get
 from tests.broker_process import BrokerProcess
 from tests.conformance.topology import session
 from tests.interop.pika_client import (
@@ -15,7 +16,6 @@ from tests.interop.pika_client import (
     publish_confirmed,
     ready,
 )
-from tools.pika_extras import get
 
 HISTORY = "amq.consumed.work"
 LONG = pytest.mark.long

@@ -123,7 +123,14 @@ def test_an_empty_directory_becomes_a_store(stopped_broker: BrokerProcess) -> No
     ids=" ".join,
 )
 def test_bad_arguments_exit_with_2(stopped_broker: BrokerProcess, arguments: list[str]) -> None:
-    command = [sys.executable, "-m", "tools", "serve", "--data", stopped_broker.data_directory]
+    command = [
+        sys.executable,
+        "-m",
+        "amqpstore_tools",
+        "serve",
+        "--data",
+        stopped_broker.data_directory,
+    ]
     ended = run([*command, *arguments])
     assert ended.returncode == 2, ended.stderr
     assert ended.stderr

@@ -8,8 +8,8 @@ from typing import Any
 import pika
 from pika.exceptions import AMQPError
 
+from amqpstore_tools.pika import XaResource, Xid
 from tests.broker_process import BrokerProcess
-from tools.pika_extras import XaResource, Xid
 
 PERSISTENT = pika.BasicProperties(delivery_mode=2)
 

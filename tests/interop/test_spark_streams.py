@@ -18,16 +18,16 @@ from pyspark.sql import Row
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import ReadMaxRows
 
-from server.protocol.content import BasicProperties as Properties
-from server.protocol.content import encode_properties
+from amqpstore_server.protocol.content import BasicProperties as Properties
+from amqpstore_server.protocol.content import encode_properties
+from amqpstore_tools.pika import KeptProperties, RawProperties, XaResource, keep_properties
+from amqpstore_tools.spark.reading.options import ConsumeOptions, PublishOptions
+from amqpstore_tools.spark.reading.schemas import spark_schema
+from amqpstore_tools.spark.streams.consume import ConsumeReader, Offset
+from amqpstore_tools.spark.streams.publish import PublishStreamWriter
+from amqpstore_tools.spark.streams.staged import StagedError
 from tests.broker_process import BrokerProcess
 from tests.interop.relay import Relay
-from tools.pika_extras import KeptProperties, RawProperties, XaResource, keep_properties
-from tools.spark.consume import ConsumeReader, Offset
-from tools.spark.options import ConsumeOptions, PublishOptions
-from tools.spark.publish import PublishStreamWriter
-from tools.spark.schemas import spark_schema
-from tools.spark.staged import StagedError
 
 COLUMNS = ("body", "properties")
 RAW = encode_properties(

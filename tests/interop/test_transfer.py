@@ -15,10 +15,7 @@ import pika
 import pytest
 
 from amqpstore import Store
-from tests.broker_process import BrokerProcess
-from tests.interop.test_copy import amqpstore, kill_when_begun, run
-from tests.unit.transfer.test_fields import EXAMPLES, table_of
-from tools.transfer.lines import (
+from amqpstore_tools.transfer.lines import (
     EndLine,
     ExportLine,
     Line,
@@ -28,6 +25,9 @@ from tools.transfer.lines import (
     QueueLine,
     read_lines,
 )
+from tests.broker_process import BrokerProcess
+from tests.interop.test_copy import amqpstore, kill_when_begun, run
+from tests.unit.transfer.test_fields import EXAMPLES, table_of
 
 _WAIT_S = 60.0
 _PERSISTENT = b"\x10\x00\x02"

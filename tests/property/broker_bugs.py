@@ -8,19 +8,19 @@ from typing import Any
 import pytest
 
 import amqpstore
-import server.broker.dead_letter
+import amqpstore_server.broker.dead_letter
 from amqpstore import Message, Run
 from amqpstore.runs import ReadyList
-from server.broker.channel import Channel
-from server.broker.consumer import Consumer, Window
-from server.broker.dead_letter import DeadLetters
-from server.broker.dispatch import Dispatch
-from server.broker.levels import Levels
-from server.broker.local_transaction import LocalTransaction
-from server.broker.publishing import Publisher
-from server.broker.queue import Queue, Reason, Taken
-from server.broker.transaction import Plan, Transaction
-from server.broker.vhost import VirtualHost
+from amqpstore_server.broker.channel import Channel
+from amqpstore_server.broker.consumer import Consumer, Window
+from amqpstore_server.broker.dead_letter import DeadLetters
+from amqpstore_server.broker.dispatch import Dispatch
+from amqpstore_server.broker.levels import Levels
+from amqpstore_server.broker.local_transaction import LocalTransaction
+from amqpstore_server.broker.publishing import Publisher
+from amqpstore_server.broker.queue import Queue, Reason, Taken
+from amqpstore_server.broker.transaction import Plan, Transaction
+from amqpstore_server.broker.vhost import VirtualHost
 from tests.property.broker_machine import BrokerAgainstModel
 
 Patch = pytest.MonkeyPatch
@@ -158,23 +158,23 @@ def a_refused_publish_is_confirmed(patch: Patch) -> None:
 
 def a_circle_of_dead_letters_is_not_cut(patch: Patch) -> None:
     """But for those that would come back at once."""
-    is_cycle = server.broker.dead_letter._is_cycle
+    is_cycle = amqpstore_server.broker.dead_letter._is_cycle
 
     def is_short_cycle(queue: str, deaths: Sequence[Any]) -> bool:
         return is_cycle(queue, deaths[:1])
 
-    patch.setattr(server.broker.dead_letter, "_is_cycle", is_short_cycle)
+    patch.setattr(amqpstore_server.broker.dead_letter, "_is_cycle", is_short_cycle)
 
 
 def a_death_is_not_counted_twice(patch: Patch) -> None:
-    deaths_of = server.broker.dead_letter._deaths
+    deaths_of = amqpstore_server.broker.dead_letter._deaths
 
     def count_ones(*about: Any) -> list[dict[str, Any]]:
         deaths = deaths_of(*about)
         deaths[0]["count"] = type(deaths[0]["count"])(1)
         return deaths
 
-    patch.setattr(server.broker.dead_letter, "_deaths", count_ones)
+    patch.setattr(amqpstore_server.broker.dead_letter, "_deaths", count_ones)
 
 
 def the_last_come_is_active(patch: Patch) -> None:
@@ -235,13 +235,13 @@ def bytes_are_not_counted_down(patch: Patch) -> None:
 
 
 def a_fanout_of_dead_letters_goes_to_one(patch: Patch) -> None:
-    placed = server.broker.dead_letter._placed
+    placed = amqpstore_server.broker.dead_letter._placed
 
     def place_first(route: Any, label: Any, messages: list[Message]) -> Plan:
         del route.queues[1:]
         return placed(route, label, messages)
 
-    patch.setattr(server.broker.dead_letter, "_placed", place_first)
+    patch.setattr(amqpstore_server.broker.dead_letter, "_placed", place_first)
 
 
 def deliveries_are_not_logged(patch: Patch) -> None:

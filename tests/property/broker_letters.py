@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from amqpstore import Message
-from server.broker.label import Label, label, visible
-from server.protocol.content import BasicProperties, decode_properties, encode_properties
+from amqpstore_server.broker.label import Label, label, visible
+from amqpstore_server.protocol.content import BasicProperties, decode_properties, encode_properties
 
 REJECTED = "rejected"
 EXPIRED = "expired"

@@ -11,11 +11,11 @@ from typing import Any, TypeVar
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-import server.broker.policy
-from server.broker.consumer import ConsumerOptions
-from server.broker.errors import BrokerError
-from server.broker.exchanges.base import Exchange as BrokerExchange
-from server.broker.queue import Queue as BrokerQueue
+import amqpstore_server.broker.policy
+from amqpstore_server.broker.consumer import ConsumerOptions
+from amqpstore_server.broker.errors import BrokerError
+from amqpstore_server.broker.exchanges.base import Exchange as BrokerExchange
+from amqpstore_server.broker.queue import Queue as BrokerQueue
 from tests.property.broker_letters import Letter
 from tests.property.broker_model import Model, RefusedError
 from tests.property.broker_queues import Channel, Entry, Queue, Window
@@ -331,7 +331,7 @@ class BrokerAgainstModel(RuleBasedStateMachine):
     @rule(chosen=policies, operator=st.booleans())
     def define_policies(self, chosen: list[Policy], operator: bool) -> None:
         made = [
-            server.broker.policy.Policy(
+            amqpstore_server.broker.policy.Policy(
                 policy.name,
                 f"^{policy.prefix}",
                 policy.apply_to,

@@ -12,25 +12,25 @@ from typing import Any
 
 import pytest
 
-import server.broker.broker
+import amqpstore_server.broker.broker
 from amqpstore import Message, Options, Run, Store
 from amqpstore.clock import SimulatedClock
 from amqpstore.worker import InlineWorker
-from server.broker.broker import DEFAULT_VHOST, Broker
-from server.broker.channel import Channel
-from server.broker.consumer import Consumer
-from server.broker.core import Core
-from server.broker.exchanges import EXCHANGE_TYPES
-from server.broker.outlet import Returned
-from server.broker.publishing import Flags
-from server.broker.queue import Queue, Reason, Taken
-from server.broker.vhost import VirtualHost
+from amqpstore_server.broker.broker import DEFAULT_VHOST, Broker
+from amqpstore_server.broker.channel import Channel
+from amqpstore_server.broker.consumer import Consumer
+from amqpstore_server.broker.core import Core
+from amqpstore_server.broker.exchanges import EXCHANGE_TYPES
+from amqpstore_server.broker.outlet import Returned
+from amqpstore_server.broker.publishing import Flags
+from amqpstore_server.broker.queue import Queue, Reason, Taken
+from amqpstore_server.broker.vhost import VirtualHost
+from amqpstore_tools.simulation.crash_images import crash_images
+from amqpstore_tools.simulation.memory_catalog import MemoryCatalog
+from amqpstore_tools.simulation.memory_files import MemoryFiles
+from amqpstore_tools.simulation.operations import Operation
 from tests.property.broker_letters import Letter, label_of, letter_of
 from tests.property.broker_model import Delivered, Event, Flushed, Left
-from tools.drill.crash_images import crash_images
-from tools.drill.memory_catalog import MemoryCatalog
-from tools.drill.memory_files import MemoryFiles
-from tools.drill.operations import Operation
 
 DIRECTORY = "disk/store"
 START_MS = 1_700_000_000_000
@@ -139,7 +139,7 @@ class World:
             happened=self.happened,
         )
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(server.broker.broker, "VirtualHost", WatchedHost)
+            patch.setattr(amqpstore_server.broker.broker, "VirtualHost", WatchedHost)
             self.broker = Broker(self.core)
         self.vhost = self.broker.vhost(DEFAULT_VHOST)
 

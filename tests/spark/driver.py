@@ -18,10 +18,10 @@ from pyspark.sql.datasource import DataSourceStreamReader, DataSourceStreamWrite
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructType
 
-from tools.pika_extras import XaResource
-from tools.spark import consume, publish
-from tools.spark.session import session
-from tools.spark.source import AmqpstoreSource
+from amqpstore_tools.pika import XaResource
+from amqpstore_tools.spark.session import session
+from amqpstore_tools.spark.source import AmqpstoreSource
+from amqpstore_tools.spark.streams import consume, publish
 
 STEPS = ("claimed", "staged", "prepared", "decided", "half-committed", "committed")
 

@@ -17,31 +17,31 @@ from pyspark.sql import SparkSession
 
 from amqpstore import Envelope, Message, Options, Run, Store
 from amqpstore.worker import InlineWorker
+from amqpstore_tools.archive import reading
+from amqpstore_tools.archive.archiving import archive
+from amqpstore_tools.archive.layout import QueueName
+from amqpstore_tools.archive.writing import SegmentItem, Written
+from amqpstore_tools.check.check import Checked, check
+from amqpstore_tools.client.connection import Address
+from amqpstore_tools.drill.run import Run as DrillRun
+from amqpstore_tools.drill.run import Settings
+from amqpstore_tools.drill.scenarios import SCENARIOS
+from amqpstore_tools.repair.plan import make_plan
+from amqpstore_tools.report.gathering import gather
+from amqpstore_tools.report.page import page
+from amqpstore_tools.report.tally import Item, Tally
+from amqpstore_tools.spark.check import driver
+from amqpstore_tools.spark.cluster import Cluster, JobError
+from amqpstore_tools.spark.drill import drill
+from amqpstore_tools.transfer.lines import MessageLine
+from amqpstore_tools.transfer.publishing import publish_lines
+from amqpstore_tools.verbs.check import as_json
 from fixtures.damaging import damage
 from fixtures.make_damage import CASES, ROOT
 from tests.broker_process import BrokerProcess
 from tests.spark.conftest import Connect
 from tests.unit.check.stores import History
 from tests.unit.jobs.archives import held_in
-from tools.bench.connection import Address
-from tools.check.check import Checked, check
-from tools.check.command import as_json
-from tools.drill.run import Run as DrillRun
-from tools.drill.run import Settings
-from tools.drill.scenarios import SCENARIOS
-from tools.jobs.archive import reading
-from tools.jobs.archive.archiving import archive
-from tools.jobs.archive.layout import QueueName
-from tools.jobs.archive.writing import SegmentItem, Written
-from tools.jobs.check import driver
-from tools.jobs.cluster import Cluster, JobError
-from tools.jobs.drill import drill
-from tools.jobs.report.gathering import gather
-from tools.jobs.report.page import page
-from tools.jobs.report.tally import Item, Tally
-from tools.repair.plan import make_plan
-from tools.transfer.lines import MessageLine
-from tools.transfer.publishing import publish_lines
 
 pytestmark = pytest.mark.timeout(300)
 

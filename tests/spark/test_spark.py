@@ -15,10 +15,10 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
+from amqpstore_tools.pika import XaResource
 from tests.broker_process import REPOSITORY, BrokerProcess
 from tests.spark import driver
 from tests.spark.conftest import Connect
-from tools.pika_extras import XaResource
 
 pytestmark = pytest.mark.timeout(300)
 

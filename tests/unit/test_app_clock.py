@@ -7,9 +7,9 @@ import trio.testing
 
 from amqpstore import Store
 from amqpstore.worker import InlineWorker
-from server.app import App
-from server.broker.broker import DEFAULT_VHOST
-from server.config import Config
+from amqpstore_server.app import App
+from amqpstore_server.broker.broker import DEFAULT_VHOST
+from amqpstore_server.config import Config
 from tests.unit.broker.simulated import labelled
 
 

@@ -14,7 +14,7 @@ import trio.testing
 from amqpstore import DurabilityError, Queue, Store
 from amqpstore.catalog import Change
 from amqpstore.checkpoint import Checkpoint
-from server.committer import Committer
+from amqpstore_server.committer import Committer
 from tests.unit.engine.stores import Disk, FailingFiles, RowsCatalog, messages
 
 REPOSITORY = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -122,7 +122,7 @@ def test_who_flushes_does_not_wait_for_a_thread_that_is_gone(
     store: Store, queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Committer, "_write_batches", lambda _self: None)
-    monkeypatch.setattr("server.committer._WATCH_S", 0.01)
+    monkeypatch.setattr("amqpstore_server.committer._WATCH_S", 0.01)
 
     def work(committer: Committer) -> None:
         Waiting(store, queue).publish("never")
@@ -197,7 +197,7 @@ def test_the_process_says_why_and_exits_as_for_a_failed_disk(tmp_path: Path) -> 
     broken = (
         "import sys\n"
         "from amqpstore.log import Log\n"
-        "from tools.__main__ import main\n"
+        "from amqpstore_tools.__main__ import main\n"
         "def write(self, batch): raise MemoryError\n"
         "Log.write = write\n"
         "import server.app\n"
@@ -207,7 +207,7 @@ def test_the_process_says_why_and_exits_as_for_a_failed_disk(tmp_path: Path) -> 
         "    store = app.core.store\n"
         "    store.publish([store.create_queue({'library': 0})], messages(b'a'))\n"
         "    await run_timers(app)\n"
-        "server.app.App._run_timers = publish\n"
+        "amqpstore_server.app.App._run_timers = publish\n"
         "sys.argv[1:] = ['serve', '--data', sys.argv[1], '--listen', '127.0.0.1:0']\n"
         "sys.exit(main())\n"
     )

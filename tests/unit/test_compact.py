@@ -5,8 +5,8 @@ import os
 import pytest
 
 from amqpstore import Envelope, Message
+from amqpstore_tools.verbs.compact import _compact
 from tests.unit.copying.stores import OPTIONS, bodies, make_store, open_store, queue_of
-from tools.compact import _compact
 
 
 @pytest.mark.parametrize("kept", ["one in five", "all but one", "all", "the last", "every other"])

@@ -8,8 +8,8 @@ import msgspec
 import pytest
 import trio
 
-from server.app import listen
-from server.config import Config, ConfigError, host_and_port, load
+from amqpstore_server.app import listen
+from amqpstore_server.config import Config, ConfigError, host_and_port, load
 from tests.format.document import code, table
 
 README = Path(__file__).parent.parent.parent / "README.md"

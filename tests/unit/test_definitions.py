@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from server.definitions import (
+from amqpstore_server.definitions import (
     Binding,
     Definitions,
     DefinitionsError,
@@ -293,7 +293,7 @@ def test_a_file_is_neither_endless_nor_larger_than_memory(
     os.mkfifo(pipe)
     with pytest.raises(DefinitionsError, match="it is not a regular file"):
         load(str(pipe))
-    monkeypatch.setattr("server.definitions._MAX_FILE_BYTES", 1 << 20)
+    monkeypatch.setattr("amqpstore_server.definitions._MAX_FILE_BYTES", 1 << 20)
     assert load(written(tmp_path, "{}" + " " * ((1 << 20) - 2))) is not None
     with pytest.raises(DefinitionsError, match="it has more than 1 MiB"):
         load(written(tmp_path, "{}" + " " * (1 << 20)))

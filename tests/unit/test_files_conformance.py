@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from amqpstore.files import Files, OsFiles
-from tools.drill.memory_files import MemoryFiles
+from amqpstore_tools.simulation.memory_files import MemoryFiles
 
 
 @pytest.fixture(params=[OsFiles, MemoryFiles])

@@ -8,9 +8,9 @@ from typing import Any
 import argon2
 import pytest
 
-from server.definitions import DefinitionsError, load
-from server.importing import apply_definitions
-from server.users import Users
+from amqpstore_server.definitions import DefinitionsError, load
+from amqpstore_server.importing import apply_definitions
+from amqpstore_server.users import Users
 from tests.unit.broker.simulated import SimulatedBroker
 
 TABLES = ("vhosts", "users", "permissions", "policies")

@@ -1,4 +1,4 @@
-"""Which way imports point: server -> amqpstore, tools -> amqpstore, and little else."""
+"""Which way imports point: the server and the tools to the engine, and little else."""
 
 import ast
 from collections.abc import Iterator
@@ -7,13 +7,40 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = ("amqpstore", "server", "tools")
+PACKAGES = {"amqpstore": ".", "amqpstore_server": "server", "amqpstore_tools": "tools"}
+"""Each with its source root."""
+
+# The folders of the tools, each above all those before it: it may import them, and none behind it.
+FLOORS = (
+    "client",
+    "pika",
+    "simulation",
+    "testing",
+    "offline",
+    "copying",
+    "transfer",
+    "inspect",
+    "stats",
+    "check",
+    "repair",
+    "bench",
+    "bench.store",
+    "drill",
+    "drill.scenarios",
+    "spark.reading",
+    "spark.streams",
+    "spark",
+    "spark.check",
+    "archive",
+    "report",
+    "verbs",
+)
 
 # Modules that may touch files through `os`: the one door, and two that say why in their docstring.
 FILE_MODULES = ("amqpstore.files", "amqpstore.catalog", "amqpstore.store")
 # How properties of messages are kept, whatever protocol they came through.
-MESSAGE_MODULES = ("server.protocol.content", "server.protocol.field_table")
-OFFLINE_MODULES = (*MESSAGE_MODULES, "server.protocol.errors")
+MESSAGE_MODULES = ("amqpstore_server.protocol.content", "amqpstore_server.protocol.field_table")
+OFFLINE_MODULES = (*MESSAGE_MODULES, "amqpstore_server.protocol.errors")
 
 FILE_LIBRARIES = ("pathlib", "shutil", "io", "tempfile", "mmap", "fcntl", "glob")
 
@@ -27,15 +54,19 @@ def test_no_import_points_the_wrong_way() -> None:
 def test_every_package_was_read() -> None:
     found = sources()
     assert {name.partition(".")[0] for name in found} == set(PACKAGES)
-    assert {"amqpstore.store", "server.broker.queue", "server.protocol.methods"} <= found.keys()
+    assert {
+        "amqpstore.store",
+        "amqpstore_server.broker.queue",
+        "amqpstore_server.protocol.methods",
+    } <= found.keys()
 
 
 @pytest.mark.parametrize(
     ("module", "statement"),
     [
-        ("amqpstore.bad", "import server"),
-        ("amqpstore.bad", "from server.broker import queue"),
-        ("amqpstore.bad", "import tools.bench"),
+        ("amqpstore.bad", "import amqpstore_server"),
+        ("amqpstore.bad", "from amqpstore_server.broker import queue"),
+        ("amqpstore.bad", "import amqpstore_tools.bench"),
         ("amqpstore.bad", "import trio"),
         ("amqpstore.bad", "from trio import sleep"),
         ("amqpstore.bad", "import socket"),
@@ -45,42 +76,46 @@ def test_every_package_was_read() -> None:
         ("amqpstore.bad", "from os import remove"),
         ("amqpstore.bad", "open('x')"),
         ("amqpstore.bad", "from pathlib import Path"),
-        ("amqpstore.bad", "def f():\n    import server"),
-        ("amqpstore.bad", "if TYPE_CHECKING:\n    from server import app"),
-        ("amqpstore.bad", "import importlib\nimportlib.import_module('server.app')"),
-        ("amqpstore.bad", "__import__('server')"),
-        ("server.bad", "import tools"),
-        ("server.bad", "from tools.bench import wire"),
-        ("server.amqp.bad", "import trio"),
-        ("server.amqp.bad", "from trio.abc import Stream"),
-        ("server.protocol.bad", "import trio"),
-        ("server.protocol.bad", "import socket"),
-        ("server.protocol.bad", "import time"),
-        ("server.protocol.bad", "from time import monotonic"),
-        ("server.protocol.bad", "import random"),
-        ("server.protocol.bad", "import amqpstore"),
-        ("server.protocol.bad", "from amqpstore import Store"),
-        ("server.protocol.bad", "from server.broker import queue"),
-        ("server.protocol.bad", "from server import broker"),
-        ("server.protocol.bad", "from .. import broker"),
-        ("server.protocol.bad", "from ..broker.queue import Queue"),
-        ("server.broker.bad", "import trio"),
-        ("server.broker.bad", "import socket"),
-        ("server.broker.bad", "import time"),
-        ("server.broker.bad", "import random"),
-        ("server.broker.bad", "from server.protocol import frames"),
-        ("server.broker.bad", "from server.amqp import channel"),
-        ("server.broker.exchanges.bad", "from server.protocol.frames import x"),
-        ("tools.bad", "import server"),
-        ("tools.bad", "from server.app import run"),
-        ("tools.offline.bad", "from server.broker.queue import Queue"),
-        ("tools.offline.bad", "import server.app"),
-        ("tools.bench.bad", "import server"),
-        ("tools.bench.bad", "from amqpstore import Store"),
-        ("tools.bench.serve", "import server"),
-        ("tools.pika_extras.bad", "import amqpstore"),
-        ("tools.pika_extras.bad", "from server.app import run"),
-        ("tools.pika_extras.bad", "from tools.bench import wire"),
+        ("amqpstore.bad", "def f():\n    import amqpstore_server"),
+        ("amqpstore.bad", "if TYPE_CHECKING:\n    from amqpstore_server import app"),
+        ("amqpstore.bad", "import importlib\nimportlib.import_module('amqpstore_server.app')"),
+        ("amqpstore.bad", "__import__('amqpstore_server')"),
+        ("amqpstore_server.bad", "import amqpstore_tools"),
+        ("amqpstore_server.bad", "from amqpstore_tools.bench import wire"),
+        ("amqpstore_server.amqp.bad", "import trio"),
+        ("amqpstore_server.amqp.bad", "from trio.abc import Stream"),
+        ("amqpstore_server.protocol.bad", "import trio"),
+        ("amqpstore_server.protocol.bad", "import socket"),
+        ("amqpstore_server.protocol.bad", "import time"),
+        ("amqpstore_server.protocol.bad", "from time import monotonic"),
+        ("amqpstore_server.protocol.bad", "import random"),
+        ("amqpstore_server.protocol.bad", "import amqpstore"),
+        ("amqpstore_server.protocol.bad", "from amqpstore import Store"),
+        ("amqpstore_server.protocol.bad", "from amqpstore_server.broker import queue"),
+        ("amqpstore_server.protocol.bad", "from amqpstore_server import broker"),
+        ("amqpstore_server.protocol.bad", "from .. import broker"),
+        ("amqpstore_server.protocol.bad", "from ..broker.queue import Queue"),
+        ("amqpstore_server.broker.bad", "import trio"),
+        ("amqpstore_server.broker.bad", "import socket"),
+        ("amqpstore_server.broker.bad", "import time"),
+        ("amqpstore_server.broker.bad", "import random"),
+        ("amqpstore_server.broker.bad", "from amqpstore_server.protocol import frames"),
+        ("amqpstore_server.broker.bad", "from amqpstore_server.amqp import channel"),
+        ("amqpstore_server.broker.exchanges.bad", "from amqpstore_server.protocol.frames import x"),
+        ("amqpstore_tools.bad", "import amqpstore_server"),
+        ("amqpstore_tools.bad", "from amqpstore_server.app import run"),
+        ("amqpstore_tools.offline.bad", "from amqpstore_server.broker.queue import Queue"),
+        ("amqpstore_tools.offline.bad", "import amqpstore_server.app"),
+        ("amqpstore_tools.offline.bad", "from amqpstore_tools.check import check"),
+        ("amqpstore_tools.check.bad", "def f():\n    from amqpstore_tools.spark import cluster"),
+        ("amqpstore_tools.drill.bad", "from amqpstore_tools.drill.scenarios import SCENARIOS"),
+        ("amqpstore_tools.verbs.bad", "from amqpstore_tools import __main__"),
+        ("amqpstore_tools.bench.bad", "import amqpstore_server"),
+        ("amqpstore_tools.bench.bad", "from amqpstore import Store"),
+        ("amqpstore_tools.bench.serve", "import amqpstore_server"),
+        ("amqpstore_tools.pika.bad", "import amqpstore"),
+        ("amqpstore_tools.pika.bad", "from amqpstore_server.app import run"),
+        ("amqpstore_tools.pika.bad", "from amqpstore_tools.bench import wire"),
     ],
 )
 def test_a_wrong_import_is_found(module: str, statement: str) -> None:
@@ -98,18 +133,36 @@ def test_a_wrong_import_is_found(module: str, statement: str) -> None:
         ("amqpstore.good", "import time, struct, lmdb"),
         ("amqpstore.good", "self.open('x')"),
         ("amqpstore.files", "import os, fcntl\nos.remove('x')"),
-        ("server.good", "import trio, socket, time\nfrom amqpstore import Store"),
-        ("server.amqp.good", "from amqpstore import Store\nfrom server.protocol import frames"),
-        ("server.protocol.good", "from server.protocol import frames\nfrom . import spec"),
-        ("server.broker.good", "import amqpstore\nfrom server.broker import queue"),
-        ("server.broker.good", "from server.protocol.content import BasicProperties"),
-        ("server.broker.good", "from datetime import timedelta"),
-        ("tools.pika_extras.good", "import pika\nfrom tools.pika_extras.xid import Xid"),
-        ("tools.good", "from amqpstore import Store\nimport trio"),
-        ("tools.serve", "from server.app import run"),
-        ("tools.offline.good", "from server.protocol.content import decode_properties"),
-        ("tools.testing.good", "from server.app import App"),
-        ("tools.bench.good", "import socket, time, random\nfrom tools.bench import wire"),
+        ("amqpstore_server.good", "import trio, socket, time\nfrom amqpstore import Store"),
+        (
+            "amqpstore_server.amqp.good",
+            "from amqpstore import Store\nfrom amqpstore_server.protocol import frames",
+        ),
+        (
+            "amqpstore_server.protocol.good",
+            "from amqpstore_server.protocol import frames\nfrom . import spec",
+        ),
+        (
+            "amqpstore_server.broker.good",
+            "import amqpstore\nfrom amqpstore_server.broker import queue",
+        ),
+        (
+            "amqpstore_server.broker.good",
+            "from amqpstore_server.protocol.content import BasicProperties",
+        ),
+        ("amqpstore_server.broker.good", "from datetime import timedelta"),
+        ("amqpstore_tools.pika.good", "import pika\nfrom amqpstore_tools.pika.xid import Xid"),
+        ("amqpstore_tools.good", "from amqpstore import Store\nimport trio"),
+        ("amqpstore_tools.verbs.serve", "from amqpstore_server.app import run"),
+        (
+            "amqpstore_tools.offline.good",
+            "from amqpstore_server.protocol.content import decode_properties",
+        ),
+        ("amqpstore_tools.testing.good", "from amqpstore_server.app import App"),
+        (
+            "amqpstore_tools.bench.good",
+            "import socket, time, random\nfrom amqpstore_tools.bench import wire",
+        ),
     ],
 )
 def test_a_right_import_is_no_finding(module: str, statement: str) -> None:
@@ -117,20 +170,21 @@ def test_a_right_import_is_no_finding(module: str, statement: str) -> None:
 
 
 def test_a_module_on_disk_is_read_under_its_name(tmp_path: Path) -> None:
-    (tmp_path / "server" / "protocol").mkdir(parents=True)
-    (tmp_path / "server" / "protocol" / "__init__.py").write_text("from . import bad\n")
-    (tmp_path / "server" / "protocol" / "bad.py").write_text("import random\n")
+    package = tmp_path / "server" / "amqpstore_server" / "protocol"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("from . import bad\n")
+    (package / "bad.py").write_text("import random\n")
     found = sources(tmp_path)
-    assert found.keys() == {"server.protocol.__init__", "server.protocol.bad"}
-    assert list(violations(found)) == ["server.protocol.bad imports random"]
+    assert found.keys() == {"amqpstore_server.protocol.__init__", "amqpstore_server.protocol.bad"}
+    assert list(violations(found)) == ["amqpstore_server.protocol.bad imports random"]
 
 
 def sources(root: Path = ROOT) -> Sources:
     """The text of every module of ours, by its dotted name; a package's ends in `.__init__`."""
     found = {}
-    for package in PACKAGES:
-        for path in sorted((root / package).rglob("*.py")):
-            name = ".".join(path.relative_to(root).with_suffix("").parts)
+    for package, source_root in PACKAGES.items():
+        for path in sorted((root / source_root / package).rglob("*.py")):
+            name = ".".join(path.relative_to(root / source_root).with_suffix("").parts)
             found[name] = path.read_text("utf-8")
     return found
 
@@ -153,30 +207,51 @@ def is_forbidden(module: str, imported: str) -> bool:
         return any(is_within(imported, name) for name in names)
 
     if is_within(module, "amqpstore"):
-        return among("server", "tools", "trio", "socket", "asyncio")
-    if is_within(module, "tools"):
-        if is_within(module, "tools.bench"):
-            return among("server") or (
-                among("amqpstore") and not is_within(module, "tools.bench.store")
+        return among("amqpstore_server", "amqpstore_tools", "trio", "socket", "asyncio")
+    if is_within(module, "amqpstore_tools"):
+        if floor_of(imported) > floor_of(module):
+            return True
+        if is_within(module, "amqpstore_tools.bench"):
+            return among("amqpstore_server") or (
+                among("amqpstore") and not is_within(module, "amqpstore_tools.bench.store")
             )
-        if is_within(module, "tools.pika_extras"):
-            ours = among("tools") and not among("tools.pika_extras") and imported != "tools"
-            return ours or among("amqpstore", "server")
-        runs_it = module == "tools.serve" or is_within(module, "tools.testing")
+        if is_within(module, "amqpstore_tools.pika"):
+            ours = among("amqpstore_tools") and not among("amqpstore_tools.pika")
+            return (ours and imported != "amqpstore_tools") or among(
+                "amqpstore", "amqpstore_server"
+            )
+        runs_it = module == "amqpstore_tools.verbs.serve" or is_within(
+            module, "amqpstore_tools.testing"
+        )
         # A message's properties are shown, and nothing else of the broker is known.
-        shows_it = is_within(module, "tools.offline") and among(*OFFLINE_MODULES)
-        return among("server") and not runs_it and not shows_it
-    if among("tools", "asyncio"):
+        shows_it = is_within(module, "amqpstore_tools.offline") and among(*OFFLINE_MODULES)
+        return among("amqpstore_server") and not runs_it and not shows_it
+    if among("amqpstore_tools", "asyncio"):
         return True
     if among("trio") and module.count(".") > 1:
         return True
-    if is_within(module, "server.protocol"):
-        ours = among("server") and not among("server.protocol") and imported != "server"
+    if is_within(module, "amqpstore_server.protocol"):
+        ours = (
+            among("amqpstore_server")
+            and not among("amqpstore_server.protocol")
+            and imported != "amqpstore_server"
+        )
         return ours or among("socket", "time", "random", "amqpstore")
-    if is_within(module, "server.broker"):
-        protocol = among("server.protocol") and not among(*MESSAGE_MODULES)
-        return protocol or among("socket", "time", "random", "server.amqp")
+    if is_within(module, "amqpstore_server.broker"):
+        protocol = among("amqpstore_server.protocol") and not among(*MESSAGE_MODULES)
+        return protocol or among("socket", "time", "random", "amqpstore_server.amqp")
     return False
+
+
+def floor_of(module: str) -> int:
+    """How high a module's folder is; nothing but itself is above what is in no folder."""
+    if module == "amqpstore_tools":
+        return -1
+    inside = module.removeprefix("amqpstore_tools.")
+    if inside == module:
+        return -1
+    within = [floor for floor, name in enumerate(FLOORS) if is_within(inside, name)]
+    return max(within, key=lambda floor: len(FLOORS[floor]), default=len(FLOORS))
 
 
 def is_within(module: str, package: str) -> bool:

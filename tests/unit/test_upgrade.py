@@ -12,8 +12,8 @@ import fixtures.contents
 from amqpstore import Store
 from amqpstore.catalog import LmdbCatalog
 from amqpstore.errors import DamageError, FormatVersionError, NotAStoreError, StoreLockedError
+from amqpstore_tools.verbs.upgrade import format_version, upgrade
 from fixtures.contents import contents
-from tools.upgrade import format_version, upgrade
 
 FIXTURES = Path(fixtures.contents.__file__).parent
 

@@ -13,7 +13,8 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from amqpstore import Message, MessageDamagedError, Queue, Run, Store, StoreError
-from server.users import Users
+from amqpstore_server.users import Users
+from amqpstore_tools.__main__ import main
 from tests.fuzz.forged.forger import Forger
 from tests.fuzz.forged.stores import (
     ENVELOPE,
@@ -25,7 +26,6 @@ from tests.fuzz.forged.stores import (
     forge_record,
     opened,
 )
-from tools.__main__ import main
 
 CODES = range(6)
 

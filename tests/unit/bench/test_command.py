@@ -6,14 +6,14 @@ import socket
 
 import pytest
 
-from tools.bench import command
-from tools.bench.board import Totals
-from tools.bench.connection import Address
-from tools.bench.errors import UsageError
-from tools.bench.histogram import Histogram
-from tools.bench.measure import Measurement
-from tools.bench.report import Report
-from tools.bench.settings import Settings
+from amqpstore_tools.bench.board import Totals
+from amqpstore_tools.bench.histogram import Histogram
+from amqpstore_tools.bench.measure import Measurement
+from amqpstore_tools.bench.report import Report
+from amqpstore_tools.bench.settings import Settings
+from amqpstore_tools.client.connection import Address
+from amqpstore_tools.client.errors import UsageError
+from amqpstore_tools.verbs import bench as command
 
 
 def parsed(*arguments: str) -> argparse.Namespace:

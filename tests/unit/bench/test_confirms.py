@@ -6,9 +6,9 @@ from functools import partial
 
 import pytest
 
-from tools.bench import wire
-from tools.bench.confirms import ConfirmLedger
-from tools.bench.errors import PeerError
+from amqpstore_tools.client import wire
+from amqpstore_tools.client.confirms import ConfirmLedger
+from amqpstore_tools.client.errors import PeerError
 
 
 def confirm(tag: int, *, multiple: bool = False, nack: bool = False) -> bytes:

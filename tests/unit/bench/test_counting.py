@@ -4,9 +4,9 @@ import struct
 
 import pytest
 
-from tools.bench import wire
-from tools.bench.counting import DeliveryCounter
-from tools.bench.errors import PeerError
+from amqpstore_tools.bench.counting import DeliveryCounter
+from amqpstore_tools.client import wire
+from amqpstore_tools.client.errors import PeerError
 
 HEARTBEAT = wire.frame(wire.HEARTBEAT, 0, b"")
 

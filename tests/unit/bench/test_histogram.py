@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from tools.bench.histogram import Histogram
+from amqpstore_tools.bench.histogram import Histogram
 
 
 def filled(samples: list[int]) -> Histogram:

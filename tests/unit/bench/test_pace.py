@@ -1,9 +1,9 @@
 """Intended send times do not depend on what was sent."""
 
-from tools.bench.board import FOREVER_NS, Board
-from tools.bench.paced import Pace
-from tools.bench.worker import Schedule
-from tools.bench.workload import dealt, shares
+from amqpstore_tools.bench.board import FOREVER_NS, Board
+from amqpstore_tools.bench.paced import Pace
+from amqpstore_tools.bench.worker import Schedule
+from amqpstore_tools.bench.workload import dealt, shares
 
 SECOND_NS = 1_000_000_000
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from tools.bench import wire
-from tools.bench.board import Board
-from tools.bench.errors import PeerError
-from tools.bench.producer import UNLIMITED, Publisher
+from amqpstore_tools.bench.board import Board
+from amqpstore_tools.bench.producer import UNLIMITED, Publisher
+from amqpstore_tools.client import wire
+from amqpstore_tools.client.errors import PeerError
 
 BLOCK = wire.publish_block([("", "q")], size=50, persistent=True, frame_max=4096)
 

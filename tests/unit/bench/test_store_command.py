@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tools.bench import command
-from tools.bench.store.report import StoreReport
-from tools.bench.store.settings import WORKLOADS, StoreSettings
+from amqpstore_tools.bench.store.report import StoreReport
+from amqpstore_tools.bench.store.settings import WORKLOADS, StoreSettings
+from amqpstore_tools.verbs import bench as command
 
 
 def parsed(*arguments: str) -> argparse.Namespace:

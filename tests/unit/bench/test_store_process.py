@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from tools.bench import command
-from tools.bench.errors import BenchError
-from tools.bench.store import run as store_run
-from tools.bench.store.job import Job
-from tools.bench.store.process import StoreProcess
-from tools.bench.store.settings import StoreSettings
+from amqpstore_tools.bench.store import run as store_run
+from amqpstore_tools.bench.store.job import Job
+from amqpstore_tools.bench.store.process import StoreProcess
+from amqpstore_tools.bench.store.settings import StoreSettings
+from amqpstore_tools.client.errors import BenchError
+from amqpstore_tools.verbs import bench as command
 
 
 def run(*arguments: str) -> dict[str, Any]:

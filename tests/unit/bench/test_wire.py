@@ -2,8 +2,8 @@
 
 import pytest
 
-from tools.bench import frames, wire
-from tools.bench.errors import PeerError
+from amqpstore_tools.client import frames, wire
+from amqpstore_tools.client.errors import PeerError
 
 
 def test_a_frame_is_type_channel_length_payload_and_end_octet() -> None:

@@ -11,19 +11,19 @@ from amqpstore import DiskFullError, Message, Run, Store
 from amqpstore.clock import SimulatedClock
 from amqpstore.keeper import DEFAULTS
 from amqpstore.worker import InlineWorker
-from server.broker.broker import DEFAULT_VHOST, Broker
-from server.broker.channel import Channel
-from server.broker.consumer import Consumer, ConsumerOptions
-from server.broker.core import Core
-from server.broker.exchanges import EXCHANGE_TYPES
-from server.broker.label import Label, label
-from server.broker.outlet import Returned
-from server.broker.publishing import Flags
-from server.broker.queue import Queue
-from server.broker.vhost import VirtualHost
-from server.protocol.content import BasicProperties, decode_properties, encode_properties
-from tools.drill.memory_catalog import MemoryCatalog
-from tools.drill.memory_files import MemoryFiles
+from amqpstore_server.broker.broker import DEFAULT_VHOST, Broker
+from amqpstore_server.broker.channel import Channel
+from amqpstore_server.broker.consumer import Consumer, ConsumerOptions
+from amqpstore_server.broker.core import Core
+from amqpstore_server.broker.exchanges import EXCHANGE_TYPES
+from amqpstore_server.broker.label import Label, label
+from amqpstore_server.broker.outlet import Returned
+from amqpstore_server.broker.publishing import Flags
+from amqpstore_server.broker.queue import Queue
+from amqpstore_server.broker.vhost import VirtualHost
+from amqpstore_server.protocol.content import BasicProperties, decode_properties, encode_properties
+from amqpstore_tools.simulation.memory_catalog import MemoryCatalog
+from amqpstore_tools.simulation.memory_files import MemoryFiles
 
 DIRECTORY = "disk/store"
 START_MS = 1_700_000_000_000

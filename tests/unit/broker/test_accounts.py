@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from server.broker.errors import BrokerError
-from server.broker.policy import Policy
+from amqpstore_server.broker.errors import BrokerError
+from amqpstore_server.broker.policy import Policy
 from tests.unit.broker.simulated import Client, SimulatedBroker
 
 POLICIES: list[dict[str, Any]] = [

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from server.broker.exchanges.base import Exchange
-from server.broker.queue import Queue
+from amqpstore_server.broker.exchanges.base import Exchange
+from amqpstore_server.broker.queue import Queue
 from tests.unit.broker.simulated import SimulatedBroker
 
 MANY = 2000

@@ -3,7 +3,7 @@
 
 import pytest
 
-from server.broker.errors import PreconditionFailedError
+from amqpstore_server.broker.errors import PreconditionFailedError
 from tests.unit.broker.simulated import Client, SimulatedBroker
 
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from server.broker.branches import XaStatus
-from server.broker.errors import NotFoundError
+from amqpstore_server.broker.branches import XaStatus
+from amqpstore_server.broker.errors import NotFoundError
 from tests.unit.broker.simulated import Client, SimulatedBroker
 from tests.unit.broker.test_branches import BranchClient
 from tests.unit.broker.test_waiting import Getter

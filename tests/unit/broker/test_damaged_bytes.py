@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 import pytest
 
+from amqpstore_tools.simulation.memory_files import MemoryFile
 from tests.unit.broker.simulated import Client, SimulatedBroker
-from tools.drill.memory_files import MemoryFile
 
 
 def taken(simulated: SimulatedBroker) -> None:

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from server.broker.dead_letter import LANDMARK, MAX_DEATHS
-from server.broker.errors import PreconditionFailedError
-from server.broker.policy import Policy
-from server.protocol.content import decode_properties
-from server.protocol.field_table import Timestamp
+from amqpstore_server.broker.dead_letter import LANDMARK, MAX_DEATHS
+from amqpstore_server.broker.errors import PreconditionFailedError
+from amqpstore_server.broker.policy import Policy
+from amqpstore_server.protocol.content import decode_properties
+from amqpstore_server.protocol.field_table import Timestamp
 from tests.unit.broker.simulated import START_MS, Client, SimulatedBroker
 
 DEAD: dict[str, Any] = {"dead_letter_exchange": "", "dead_letter_routing_key": "dead"}
@@ -421,7 +421,7 @@ def test_a_cycle_of_more_queues_than_x_death_has_is_cut(
 def test_it_ends_after_three_times_round(
     simulated: SimulatedBroker, begin: int, length: int, most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("server.broker.dead_letter.MAX_DEATHS", most)
+    monkeypatch.setattr("amqpstore_server.broker.dead_letter.MAX_DEATHS", most)
     declare_cycle(simulated, begin, length)
     assert begin + length - 1 <= moves_until_it_ends(simulated, 3 * (begin + length) + 2)
 
@@ -429,7 +429,7 @@ def test_it_ends_after_three_times_round(
 def test_a_long_cycle_with_a_rejection_goes_on(
     simulated: SimulatedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("server.broker.dead_letter.MAX_DEATHS", 2)
+    monkeypatch.setattr("amqpstore_server.broker.dead_letter.MAX_DEATHS", 2)
     simulated.queue("work", dead_letter_exchange="", dead_letter_routing_key="q0")
     for number in range(6):
         following = f"q{number + 1}" if number < 5 else "work"
@@ -581,7 +581,7 @@ def test_a_policy_that_comes_while_something_is_on_its_way_does_not_miscount(
 def test_what_is_dropped_in_several_turns_is_all_that_is_too_much(
     simulated: SimulatedBroker, monkeypatch: pytest.MonkeyPatch, excess: int
 ) -> None:
-    monkeypatch.setattr("server.broker.queue._DROPPED_AT_ONCE", 4)
+    monkeypatch.setattr("amqpstore_server.broker.queue._DROPPED_AT_ONCE", 4)
     simulated.queue("q", **DEAD)
     bodies = [str(number) for number in range(excess + 2)]
     Client(simulated).publish("", "q", *bodies)

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from server.broker.errors import AccessRefusedError
+from amqpstore_server.broker.errors import AccessRefusedError
 from tests.unit.broker.simulated import Client, SimulatedBroker
 
 

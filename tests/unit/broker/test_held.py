@@ -2,10 +2,10 @@
 
 import pytest
 
-from server.broker.consumer import ConsumerOptions
-from server.broker.errors import AccessRefusedError, PreconditionFailedError
-from server.broker.exchanges.delayed import MOST_DELAY_MS
-from server.broker.publishing import Flags
+from amqpstore_server.broker.consumer import ConsumerOptions
+from amqpstore_server.broker.errors import AccessRefusedError, PreconditionFailedError
+from amqpstore_server.broker.exchanges.delayed import MOST_DELAY_MS
+from amqpstore_server.broker.publishing import Flags
 from tests.unit.broker.simulated import Client, SimulatedBroker, labelled
 
 HELD = "amq.delayed.later"

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from server.broker.errors import PreconditionFailedError
-from server.broker.label import Label, expiration_ms, label, more_keys, visible
-from server.protocol.content import BasicProperties, decode_properties, encode_properties
+from amqpstore_server.broker.errors import PreconditionFailedError
+from amqpstore_server.broker.label import Label, expiration_ms, label, more_keys, visible
+from amqpstore_server.protocol.content import BasicProperties, decode_properties, encode_properties
 
 
 def labelled(**properties: Any) -> Label:

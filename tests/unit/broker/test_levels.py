@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from server.broker.queue import Queue, Taken
+from amqpstore_server.broker.queue import Queue, Taken
 from tests.unit.broker.simulated import Client, SimulatedBroker
 
 

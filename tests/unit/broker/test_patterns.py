@@ -4,9 +4,9 @@ import logging
 
 import pytest
 
-from server.broker.patterns import LACKING, Pattern, PatternError, literal, pattern_of
-from server.broker.permissions import Access
-from server.broker.policy import Policy
+from amqpstore_server.broker.patterns import LACKING, Pattern, PatternError, literal, pattern_of
+from amqpstore_server.broker.permissions import Access
+from amqpstore_server.broker.policy import Policy
 
 
 @pytest.mark.parametrize(

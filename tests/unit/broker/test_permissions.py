@@ -4,12 +4,16 @@ from typing import Any
 
 import pytest
 
-from server.broker.errors import AccessRefusedError
-from server.broker.permissions import ALL, Access
-from server.protocol import methods
-from server.protocol.content import BasicProperties, encode_content_header, encode_properties
-from server.protocol.frames import header_frame, method_frame
-from server.protocol.methods import Method
+from amqpstore_server.broker.errors import AccessRefusedError
+from amqpstore_server.broker.permissions import ALL, Access
+from amqpstore_server.protocol import methods
+from amqpstore_server.protocol.content import (
+    BasicProperties,
+    encode_content_header,
+    encode_properties,
+)
+from amqpstore_server.protocol.frames import header_frame, method_frame
+from amqpstore_server.protocol.methods import Method
 from tests.fuzz.simulated import USER, SimulatedClient, SimulatedServer
 
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from server.broker.policy import Policies, Policy
-from server.broker.settings import Settings
+from amqpstore_server.broker.policy import Policies, Policy
+from amqpstore_server.broker.settings import Settings
 from tests.unit.broker.simulated import Client, SimulatedBroker
 
 

@@ -5,8 +5,8 @@ import os
 
 import pytest
 
+from amqpstore_tools.simulation.memory_files import MemoryFile
 from tests.unit.broker.simulated import Client, SimulatedBroker
-from tools.drill.memory_files import MemoryFile
 
 
 class Disk:

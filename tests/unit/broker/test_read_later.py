@@ -6,8 +6,8 @@ import os
 
 import pytest
 
+from amqpstore_tools.simulation.memory_files import MemoryFile, MemoryFiles
 from tests.unit.broker.simulated import Client, SimulatedBroker
-from tools.drill.memory_files import MemoryFile, MemoryFiles
 
 
 class Shortage:

@@ -4,12 +4,12 @@ from typing import Any
 
 import pytest
 
-import server.broker.replay
+import amqpstore_server.broker.replay
 from amqpstore import Message
-from server.broker.errors import AccessRefusedError, PreconditionFailedError
-from server.broker.exchanges.replay import REPLAY_EXCHANGE
-from server.broker.publishing import Flags
-from server.protocol.field_table import Timestamp
+from amqpstore_server.broker.errors import AccessRefusedError, PreconditionFailedError
+from amqpstore_server.broker.exchanges.replay import REPLAY_EXCHANGE
+from amqpstore_server.broker.publishing import Flags
+from amqpstore_server.protocol.field_table import Timestamp
 from tests.unit.broker.simulated import START_MS, Client, SimulatedBroker, labelled
 
 HISTORY = "amq.consumed.q"
@@ -204,7 +204,7 @@ def test_more_than_its_bounds_is_refused_and_says_how_to_go_on(
     simulated: SimulatedBroker, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """256 bytes beside its body and properties are counted for a message."""
-    monkeypatch.setattr(server.broker.replay, "MOST_BYTES", 1200)
+    monkeypatch.setattr(amqpstore_server.broker.replay, "MOST_BYTES", 1200)
     with pytest.raises(PreconditionFailedError, match=f"x-to={START_MS + 30}"):
         ask(client, x_replay_to="browse")
     simulated.settle()
@@ -288,7 +288,7 @@ def test_many_in_a_row_wait_for_the_disk(
     simulated: SimulatedBroker, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is not durable yet is in memory: beyond the bounds of one replay, the next makes it."""
-    monkeypatch.setattr(server.broker.replay, "MOST_BYTES", 2500)
+    monkeypatch.setattr(amqpstore_server.broker.replay, "MOST_BYTES", 2500)
     pending = []
     for _ in range(20):
         ask(client)

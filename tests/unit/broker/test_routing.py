@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from server.broker import routing
-from server.broker.errors import AccessRefusedError, NotFoundError
-from server.broker.publishing import Flags
+from amqpstore_server.broker import routing
+from amqpstore_server.broker.errors import AccessRefusedError, NotFoundError
+from amqpstore_server.broker.publishing import Flags
 from tests.unit.broker.simulated import Client, SimulatedBroker, labelled
 
 

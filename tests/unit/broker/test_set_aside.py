@@ -6,16 +6,16 @@ from typing import Any
 
 import pytest
 
-from server.amqp.refusals import refusal
-from server.broker.errors import SetAsideError
-from server.broker.exchanges import EXCHANGE_TYPES
-from server.broker.exchanges.base import Exchange
-from server.broker.exchanges.direct import DirectExchange
-from server.broker.exchanges.fanout import FanoutExchange
-from server.broker.queue import Queue
-from server.broker.vhost import VirtualHost
-from server.protocol.content import BasicProperties
-from server.protocol.spec import ReplyCode
+from amqpstore_server.amqp.refusals import refusal
+from amqpstore_server.broker.errors import SetAsideError
+from amqpstore_server.broker.exchanges import EXCHANGE_TYPES
+from amqpstore_server.broker.exchanges.base import Exchange
+from amqpstore_server.broker.exchanges.direct import DirectExchange
+from amqpstore_server.broker.exchanges.fanout import FanoutExchange
+from amqpstore_server.broker.queue import Queue
+from amqpstore_server.broker.vhost import VirtualHost
+from amqpstore_server.protocol.content import BasicProperties
+from amqpstore_server.protocol.spec import ReplyCode
 from tests.unit.broker.simulated import Client, SimulatedBroker
 
 

@@ -5,8 +5,14 @@ from typing import Any
 
 import pytest
 
-from server.broker.errors import PreconditionFailedError
-from server.broker.settings import CHECKS, POLICY_KEYS, Settings, check_arguments, settings_of
+from amqpstore_server.broker.errors import PreconditionFailedError
+from amqpstore_server.broker.settings import (
+    CHECKS,
+    POLICY_KEYS,
+    Settings,
+    check_arguments,
+    settings_of,
+)
 
 NUMBERS = {
     "message-ttl": (0, 1 << 52),

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from amqpstore.catalog import Change
-from server.broker.permissions import ALL
-from server.users import Users
+from amqpstore_server.broker.permissions import ALL
+from amqpstore_server.users import Users
 from tests.unit.broker.simulated import Client, SimulatedBroker
 
 QUEUE = {"vhost": "/", "name": "odd", "auto_delete": False, "arguments": {}}

@@ -6,10 +6,10 @@ from collections import Counter
 
 import pytest
 
-from server.broker.errors import PreconditionFailedError
-from server.broker.publishing import Flags
-from server.broker.queue import Queue
-from server.broker.waiting import MOST_WAITING, Fetched, Gets, QueueLine
+from amqpstore_server.broker.errors import PreconditionFailedError
+from amqpstore_server.broker.publishing import Flags
+from amqpstore_server.broker.queue import Queue
+from amqpstore_server.broker.waiting import MOST_WAITING, Fetched, Gets, QueueLine
 from tests.unit.broker.simulated import Client, SimulatedBroker, labelled
 
 

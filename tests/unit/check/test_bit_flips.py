@@ -10,10 +10,10 @@ import pytest
 from amqpstore.catalog import TABLES
 from amqpstore.errors import StoreError
 from amqpstore.filenames import index_key, segment_number
+from amqpstore_tools.check.check import check
+from amqpstore_tools.drill.copying import link_store, own_bytes
+from amqpstore_tools.offline.catalog import CatalogImage
 from tests.unit.check.stores import History
-from tools.check.check import check
-from tools.drill.copying import link_store, own_bytes
-from tools.offline.catalog import CatalogImage
 
 Rows = dict[str, dict[str, Any]]
 

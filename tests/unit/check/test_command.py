@@ -8,8 +8,8 @@ import sys
 import pytest
 
 from amqpstore import StoreLockedError
+from amqpstore_tools.check.check import check
 from tests.unit.check.stores import History
-from tools.check.check import check
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def remove_live_segment(directory: str) -> None:
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "tools", "check", *arguments],
+        [sys.executable, "-m", "amqpstore_tools", "check", *arguments],
         capture_output=True,
         text=True,
         timeout=60,

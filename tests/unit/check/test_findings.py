@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from tools.check.findings import CODES, Findings, Severity
+from amqpstore_tools.check.findings import CODES, Findings, Severity
 
-DIRECTORY = Path(__file__).parents[3] / "tools" / "check"
+DIRECTORY = Path(__file__).parents[3] / "tools" / "amqpstore_tools" / "check"
 ROW = re.compile(r"^\| `([a-z-]+)` \| (\w+) \| .+\.? \|$", re.MULTILINE)
 
 

@@ -25,8 +25,8 @@ from amqpstore.records import (
     encode_transaction,
 )
 from amqpstore.worker import InlineWorker
-from tools.check.check import check
-from tools.offline.reading import ReadOnlyFiles
+from amqpstore_tools.check.check import check
+from amqpstore_tools.offline.reading import ReadOnlyFiles
 
 ENQUEUE, ACK, DELIVERED, PURGE = OperationKind
 BODY = encode_head("", "orders", b"") + b"body"

@@ -4,8 +4,8 @@ import os
 
 import pytest
 
+from amqpstore_tools.check.check import check
 from tests.unit.check.stores import History
-from tools.check.check import check
 
 
 @pytest.mark.parametrize("seed", range(6))

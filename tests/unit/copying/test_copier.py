@@ -10,11 +10,11 @@ import pytest
 from amqpstore import Store, marker
 from amqpstore.errors import DamageError, FormatVersionError, NotAStoreError
 from amqpstore.files import OsFiles
+from amqpstore_tools.copying import copier, manifest
+from amqpstore_tools.copying.copier import Options, copy_store
+from amqpstore_tools.copying.errors import CopyError
+from amqpstore_tools.copying.pinning import INCOMPLETE
 from tests.unit.copying.stores import bodies, contents, make_store, open_store, publish, queue_of
-from tools.copying import copier, manifest
-from tools.copying.copier import Options, copy_store
-from tools.copying.errors import CopyError
-from tools.copying.pinning import INCOMPLETE
 
 Paths = Callable[[str], str]
 

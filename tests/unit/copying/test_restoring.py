@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from amqpstore.errors import NotAStoreError, StoreLockedError
+from amqpstore_tools.copying import swapping
+from amqpstore_tools.copying.copier import Options, copy_store
+from amqpstore_tools.copying.errors import CopyError
+from amqpstore_tools.copying.restoring import Restored, restore
 from tests.unit.copying.stores import bodies, contents, make_store, open_store, publish
-from tools.copying import swapping
-from tools.copying.copier import Options, copy_store
-from tools.copying.errors import CopyError
-from tools.copying.restoring import Restored, restore
 
 Paths = Callable[[str], str]
 

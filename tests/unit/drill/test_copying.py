@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from amqpstore import Envelope, Message, NotAStoreError, Store, StoreLockedError
-from tools.drill.copying import copy_store, link_store, own_bytes
+from amqpstore_tools.drill.copying import copy_store, link_store, own_bytes
 
 
 def contents(directory: str) -> dict[str, tuple[bytes, int]]:

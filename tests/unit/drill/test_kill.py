@@ -2,11 +2,20 @@
 
 from collections.abc import Sequence
 
-from tools.drill.client import MOVES, QUEUES, REJECTS, TRANSACTED, Key, body_of, homes_of, routes_of
-from tools.drill.invariants import Fault
-from tools.drill.observation import ObservedQueue, Seen
-from tools.drill.scenarios import kill
-from tools.drill.trace import Payload
+from amqpstore_tools.drill.client import (
+    MOVES,
+    QUEUES,
+    REJECTS,
+    TRANSACTED,
+    Key,
+    body_of,
+    homes_of,
+    routes_of,
+)
+from amqpstore_tools.drill.invariants import Fault
+from amqpstore_tools.drill.observation import ObservedQueue, Seen
+from amqpstore_tools.drill.scenarios import kill
+from amqpstore_tools.drill.trace import Payload
 
 
 def key_for(queues: Sequence[str], place: int = 0, publisher: int = 0) -> Key:

@@ -1,8 +1,8 @@
 """What a failed sync leaves of a file on the simulated disk."""
 
 from amqpstore.catalog import Change
-from tools.drill.memory_catalog import MemoryCatalog
-from tools.drill.memory_files import MemoryFile, MemoryFiles
+from amqpstore_tools.simulation.memory_catalog import MemoryCatalog
+from amqpstore_tools.simulation.memory_files import MemoryFile, MemoryFiles
 
 PATH = "/file"
 

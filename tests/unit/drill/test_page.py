@@ -4,9 +4,9 @@ import json
 import re
 from html.parser import HTMLParser
 
-from tools.drill.page import page
-from tools.drill.report import as_json
-from tools.drill.verdict import Account, Finding, Step
+from amqpstore_tools.drill.page import page
+from amqpstore_tools.drill.report import as_json
+from amqpstore_tools.drill.verdict import Account, Finding, Step
 
 EVIL = "<script>alert('\"&')</script>"
 

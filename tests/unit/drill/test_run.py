@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from tools.drill.run import Run, Settings
-from tools.drill.verdict import INVARIANTS, Step, Verdict
+from amqpstore_tools.drill.run import Run, Settings
+from amqpstore_tools.drill.verdict import INVARIANTS, Step, Verdict
 
 
 def settings(**others: int | str) -> Settings:

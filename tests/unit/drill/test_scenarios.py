@@ -13,14 +13,14 @@ from amqpstore.clock import Clock, SimulatedClock
 from amqpstore.errors import DurabilityError
 from amqpstore.log import Batch, Log
 from amqpstore.space import Space
-from tools.drill import loading
-from tools.drill.damaged import make_store
-from tools.drill.examiner import Examined, Examiner, examine_here
-from tools.drill.memory_files import MemoryFile, MemoryFiles
-from tools.drill.run import LeftOutError, Run, Settings
-from tools.drill.scenarios import SCENARIOS, clock_jumps
-from tools.drill.scenarios.simulated import open_store
-from tools.drill.verdict import Account, Step
+from amqpstore_tools.drill import loading
+from amqpstore_tools.drill.damaged import make_store
+from amqpstore_tools.drill.examiner import Examined, Examiner, examine_here
+from amqpstore_tools.drill.run import LeftOutError, Run, Settings
+from amqpstore_tools.drill.scenarios import SCENARIOS, clock_jumps
+from amqpstore_tools.drill.scenarios.simulated import open_store
+from amqpstore_tools.drill.verdict import Account, Step
+from amqpstore_tools.simulation.memory_files import MemoryFile, MemoryFiles
 
 SIMULATED = ("power-cut", "full-disk", "failing-sync", "clock-jumps")
 ON_FILES = ("bit-flips", "missing-files", "torn-catalog")

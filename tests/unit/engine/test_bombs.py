@@ -19,7 +19,7 @@ EXPLAINED = ("DamageError", "CatalogDamageError", "UnreadableLogError", "OSError
 TOOL = f"""
 import resource, sys
 from tests.unit.engine.bombs import limit_memory
-from tools.__main__ import main
+from amqpstore_tools.__main__ import main
 limit_memory()
 resource.setrlimit(resource.RLIMIT_CPU, ({CPU_S}, {CPU_S}))
 sys.exit(main())

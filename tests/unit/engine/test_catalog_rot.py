@@ -17,7 +17,7 @@ from amqpstore.catalog import TABLES, Change, LmdbCatalog, Value
 from amqpstore.errors import CatalogDamageError
 from amqpstore.rows import corrected_row, decode_row, encode_row
 from amqpstore.worker import InlineWorker
-from tools.check.check import check
+from amqpstore_tools.check.check import check
 
 ENVELOPE = Envelope("", "orders", b"\x10\0\2")
 _META_BYTES = 160
@@ -213,7 +213,7 @@ def test_index_files_whose_sequences_overlap_are_refused(whole: str, tmp_path: P
 def repair_store(directory: str, scratch: Path) -> None:
     """Plan and apply a repair, behind which the store is clean."""
     plan = str(scratch / "plan.json")
-    run = [sys.executable, "-m", "tools", "repair", directory]
+    run = [sys.executable, "-m", "amqpstore_tools", "repair", directory]
     subprocess.run([*run, "--plan", plan], check=True, capture_output=True)
     subprocess.run([*run, "--apply", plan], check=True, capture_output=True)
     assert not check(directory).is_damaged

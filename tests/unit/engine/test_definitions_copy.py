@@ -13,9 +13,9 @@ from amqpstore.catalog import Change
 from amqpstore.definitions import COPIED, DefinitionsCopy, read_copy, write_copy
 from amqpstore.errors import DamageError
 from amqpstore.files import OsFiles
-from tools.drill.crash_images import crash_images
-from tools.drill.memory_files import MemoryFiles
-from tools.drill.operations import Operation
+from amqpstore_tools.simulation.crash_images import crash_images
+from amqpstore_tools.simulation.memory_files import MemoryFiles
+from amqpstore_tools.simulation.operations import Operation
 
 STORE_ID = bytes(range(16))
 COPY = DefinitionsCopy(STORE_ID, 7, {"queues": {f"{3:020}": {"name": "orders"}}})

@@ -9,8 +9,8 @@ from amqpstore import DiskFullError, Envelope, Message, Options, Queue, Run, Sto
 from amqpstore.catalog import Change
 from amqpstore.space import Space
 from amqpstore.worker import InlineWorker
-from tools.drill.memory_catalog import MemoryCatalog
-from tools.drill.memory_files import MemoryFiles
+from amqpstore_tools.simulation.memory_catalog import MemoryCatalog
+from amqpstore_tools.simulation.memory_files import MemoryFiles
 
 MIB = 1 << 20
 OPTIONS = Options(

@@ -7,13 +7,13 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from tools.jobs.archive.archiving import archive
-from tools.jobs.archive.committing import Archive
-from tools.jobs.archive.events import PUBLISH
-from tools.jobs.archive.manifest import Manifest
-from tools.jobs.archive.writing import SegmentItem, Written
-from tools.offline.contents import operation_name
-from tools.offline.image import StoreImage
+from amqpstore_tools.archive.archiving import archive
+from amqpstore_tools.archive.committing import Archive
+from amqpstore_tools.archive.events import PUBLISH
+from amqpstore_tools.archive.manifest import Manifest
+from amqpstore_tools.archive.writing import SegmentItem, Written
+from amqpstore_tools.offline.contents import operation_name
+from amqpstore_tools.offline.image import StoreImage
 
 _EVENTS = {"ENQUEUE": PUBLISH, "ACK": "ack", "DELIVERED": "deliver", "PURGE": "purge"}
 

@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from amqpstore import NotAStoreError
+from amqpstore_tools.archive.committing import Archive, writing_to
+from amqpstore_tools.archive.errors import ArchiveError
+from amqpstore_tools.archive.layout import QueueName, directory_of, hour_of
 from tests.unit.check.stores import History
 from tests.unit.jobs.archives import Event, events_of, held_by, held_in, log_of, rows_of, run
-from tools.jobs.archive.committing import Archive, writing_to
-from tools.jobs.archive.errors import ArchiveError
-from tools.jobs.archive.layout import QueueName, directory_of, hour_of
 
 ROOT = Path(__file__).parents[3]
 

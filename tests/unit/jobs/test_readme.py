@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from tools import __main__ as program
-from tools.jobs.archive.events import EVENTS, SCHEMA
-from tools.jobs.options import SparkMissingError, require_spark
+from amqpstore_tools import __main__ as program
+from amqpstore_tools.archive.events import EVENTS, SCHEMA
+from amqpstore_tools.spark.engine import SparkMissingError, require_spark
 
 ROOT = Path(__file__).parents[3]
-PAGE = (ROOT / "tools" / "jobs" / "README.md").read_text("utf-8")
+PAGE = (ROOT / "tools" / "amqpstore_tools" / "spark" / "JOBS.md").read_text("utf-8")
 
 
 def table(heading: str) -> list[list[str]]:
@@ -55,6 +55,9 @@ def test_without_spark_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatc
 
 
 def test_other_verbs_start_without_spark() -> None:
-    code = "import sys, tools.__main__; sys.exit(bool({'pyspark', 'pyarrow'} & sys.modules.keys()))"
+    code = (
+        "import sys, amqpstore_tools.__main__; "
+        "sys.exit(bool({'pyspark', 'pyarrow'} & sys.modules.keys()))"
+    )
     ended = subprocess.run([sys.executable, "-c", code], cwd=ROOT, timeout=60, check=False)
     assert ended.returncode == 0

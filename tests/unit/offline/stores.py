@@ -11,7 +11,7 @@ import pytest
 
 from amqpstore import Envelope, Message, Options, Queue, Run, Store
 from amqpstore.worker import InlineWorker
-from tools import __main__ as program
+from amqpstore_tools import __main__ as program
 
 FIXTURES = Path(__file__).parents[3] / "fixtures" / "v1"
 SMALL = Options(segment_bytes=4096, reserve_bytes=0, checkpoint_ms=1 << 60)

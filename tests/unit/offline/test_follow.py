@@ -7,8 +7,8 @@ import pytest
 
 from amqpstore import Envelope, Message, Options
 from amqpstore.filenames import segment_path
+from amqpstore_tools.inspect.follow import follow
 from tests.unit.offline.stores import SMALL, create, open_store, publish, take
-from tools.inspect.follow import follow
 
 Facts = dict[str, Any]
 

@@ -10,10 +10,10 @@ import lmdb
 import pytest
 
 from amqpstore import Envelope, FormatVersionError, Message, NotAStoreError, StoreLockedError
+from amqpstore_tools.offline.image import StoreImage
+from amqpstore_tools.offline.queues import Totals
+from amqpstore_tools.offline.segments import SegmentState
 from tests.unit.offline.stores import FIXTURES, copied, create, files_of, open_store, publish, take
-from tools.offline.image import StoreImage
-from tools.offline.queues import Totals
-from tools.offline.segments import SegmentState
 
 STORES = ("golden", "torn", "damaged")
 

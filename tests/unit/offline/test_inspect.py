@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from amqpstore import Envelope, Message, Options
-from server.protocol.content import BasicProperties, encode_properties
+from amqpstore_server.protocol.content import BasicProperties, encode_properties
 from tests.unit.offline.stores import (
     FIXTURES,
     SMALL,

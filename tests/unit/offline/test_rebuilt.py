@@ -6,9 +6,9 @@ import shutil
 from hypothesis import given
 from hypothesis import strategies as st
 
+from amqpstore_tools.offline.image import StoreImage
+from amqpstore_tools.offline.rebuilt import Spans
 from tests.unit.offline.stores import create, open_store, publish, take
-from tools.offline.image import StoreImage
-from tools.offline.rebuilt import Spans
 
 ranges = st.lists(st.tuples(st.integers(1, 60), st.integers(1, 30)), max_size=8)
 

@@ -11,8 +11,8 @@ import pytest
 from amqpstore.catalog import Change, LmdbCatalog
 from amqpstore.errors import DamageError
 from amqpstore.lmdb_pages import last_transaction
-from tools.offline.catalog import CatalogImage
-from tools.offline.instant import at_one_instant
+from amqpstore_tools.offline.catalog import CatalogImage
+from amqpstore_tools.offline.instant import at_one_instant
 
 PAUSE_S = 0.01
 ROWS = 300

@@ -6,10 +6,10 @@ from typing import Any
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
-from server.protocol.content import BasicProperties
-from server.protocol.field_table import FieldValue, Timestamp
-from server.protocol.layout import WireType
-from server.protocol.methods import METHODS, Method
+from amqpstore_server.protocol.content import BasicProperties
+from amqpstore_server.protocol.field_table import FieldValue, Timestamp
+from amqpstore_server.protocol.layout import WireType
+from amqpstore_server.protocol.methods import METHODS, Method
 
 unhurried = settings(deadline=None, max_examples=100, suppress_health_check=[HealthCheck.too_slow])
 """No test here is about time, and a busy machine must fail none."""

@@ -10,14 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.protocol.content import (
-    BasicProperties,
-    decode_properties,
-    encode_properties,
-)
-from server.protocol.field_table import FieldValue, Timestamp, decode_table, encode_table
-from server.protocol.layout import WireType
-from server.protocol.methods import METHODS, BasicGet, Method, decode_method
+from amqpstore_server.protocol.content import BasicProperties, decode_properties, encode_properties
+from amqpstore_server.protocol.field_table import FieldValue, Timestamp, decode_table, encode_table
+from amqpstore_server.protocol.layout import WireType
+from amqpstore_server.protocol.methods import METHODS, BasicGet, Method, decode_method
 from tests.unit.protocol import strategies
 
 _spec: Any = pika.spec

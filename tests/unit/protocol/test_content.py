@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import given
 
-from server.protocol.content import (
+from amqpstore_server.protocol.content import (
     BasicProperties,
     ContentHeader,
     decode_content_header,
@@ -11,7 +11,7 @@ from server.protocol.content import (
     encode_content_header,
     encode_properties,
 )
-from server.protocol.errors import FrameError, MalformedError
+from amqpstore_server.protocol.errors import FrameError, MalformedError
 from tests.unit.protocol import strategies
 
 ALL = BasicProperties(

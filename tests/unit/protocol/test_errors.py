@@ -2,7 +2,7 @@
 
 import pytest
 
-from server.protocol.errors import (
+from amqpstore_server.protocol.errors import (
     AmqpError,
     ChannelException,
     ConnectionException,
@@ -10,7 +10,7 @@ from server.protocol.errors import (
     InternalError,
     NotFound,
 )
-from server.protocol.spec import ReplyCode
+from amqpstore_server.protocol.spec import ReplyCode
 
 KINDS = (ChannelException, ConnectionException)
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from hypothesis import given
 
-from server.protocol.errors import MalformedError
-from server.protocol.field_table import (
+from amqpstore_server.protocol.errors import MalformedError
+from amqpstore_server.protocol.field_table import (
     MAX_DEPTH,
     MAX_ENTRIES,
     FieldValue,

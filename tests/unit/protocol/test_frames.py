@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.protocol.frames import (
+from amqpstore_server.protocol.frames import (
     HEARTBEAT_FRAME,
     OVERHEAD_BYTES,
     body_frames,

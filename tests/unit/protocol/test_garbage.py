@@ -7,10 +7,14 @@ from collections.abc import Callable
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from server.protocol.content import decode_content_header, encode_content_header, encode_properties
-from server.protocol.errors import AmqpError
-from server.protocol.field_table import decode_table, encode_table
-from server.protocol.methods import METHODS, decode_method
+from amqpstore_server.protocol.content import (
+    decode_content_header,
+    encode_content_header,
+    encode_properties,
+)
+from amqpstore_server.protocol.errors import AmqpError
+from amqpstore_server.protocol.field_table import decode_table, encode_table
+from amqpstore_server.protocol.methods import METHODS, decode_method
 from tests.unit.protocol import strategies
 
 garbage = st.binary(max_size=200)

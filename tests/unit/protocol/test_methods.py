@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.protocol import methods as m
-from server.protocol.errors import MalformedError, NotImplementedByServer
-from server.protocol.layout import Bit, Layout, WireType
+from amqpstore_server.protocol import methods as m
+from amqpstore_server.protocol.errors import MalformedError, NotImplementedByServer
+from amqpstore_server.protocol.layout import Bit, Layout, WireType
 from tests.unit.protocol import strategies
 
 EXAMPLES: list[tuple[str, m.Method]] = [

@@ -8,9 +8,9 @@ import os
 import signal
 import sys
 
-from tools.repair.apply import apply_plan
-from tools.repair.plan import read_plan
-from tools.repair.undo import undo
+from amqpstore_tools.repair.apply import apply_plan
+from amqpstore_tools.repair.plan import read_plan
+from amqpstore_tools.repair.undo import undo
 
 _CHANGES = {"os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.symlink", "shutil.rmtree"}
 

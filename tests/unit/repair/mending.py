@@ -1,9 +1,9 @@
 """What the tests of repairs have in common."""
 
-from tools.offline.holding import held
-from tools.repair.apply import apply_plan
-from tools.repair.journal import Repair
-from tools.repair.plan import Plan, make_plan
+from amqpstore_tools.offline.holding import held
+from amqpstore_tools.repair.apply import apply_plan
+from amqpstore_tools.repair.journal import Repair
+from amqpstore_tools.repair.plan import Plan, make_plan
 
 
 def plan_of(directory: str) -> Plan:

@@ -8,10 +8,10 @@ import pytest
 
 from amqpstore import Envelope, Message, Options, Store
 from amqpstore.worker import InlineWorker
-from tools.repair.apply import apply_plan
-from tools.repair.errors import BadJournalError, BadPlanError
-from tools.repair.plan import make_plan, read_plan
-from tools.repair.undo import undo
+from amqpstore_tools.repair.apply import apply_plan
+from amqpstore_tools.repair.errors import BadJournalError, BadPlanError
+from amqpstore_tools.repair.plan import make_plan, read_plan
+from amqpstore_tools.repair.undo import undo
 
 
 @pytest.fixture

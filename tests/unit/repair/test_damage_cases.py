@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 
 from amqpstore import StoreError
+from amqpstore_tools.check.check import check
+from amqpstore_tools.repair.listing import listing
+from amqpstore_tools.repair.undo import undo
 from fixtures import make_damage
 from fixtures.contents import contents
 from fixtures.damaging import damage
 from fixtures.survivors import survivors
 from tests.unit.repair.mending import mend
-from tools.check.check import check
-from tools.repair.listing import listing
-from tools.repair.undo import undo
 
 FIXTURES = Path(make_damage.__file__).parent
 CASES: list[dict[str, Any]] = json.loads((FIXTURES / "damage/cases.json").read_text("utf-8"))

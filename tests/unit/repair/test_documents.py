@@ -3,15 +3,19 @@
 import re
 from pathlib import Path
 
-from tools.check.findings import CODES, Severity
-from tools.repair.fixes import FIXES
+from amqpstore_tools.check.findings import CODES, Severity
+from amqpstore_tools.repair.fixes import FIXES
 
 ROOT = Path(__file__).parents[3]
 ROW = re.compile(r"^\| `([a-z-]+)` \| ([^|]+)\. \|$", re.MULTILINE)
 
 
 def test_the_document_says_what_is_done_about_each_finding() -> None:
-    text = (ROOT / "tools/check/FINDINGS.md").read_text("utf-8").partition("## What `amqpstore rep")
+    text = (
+        (ROOT / "tools/amqpstore_tools/check/FINDINGS.md")
+        .read_text("utf-8")
+        .partition("## What `amqpstore rep")
+    )
     said = {code: does[0].lower() + does[1:] for code, does in ROW.findall(text[2])}
     assert said == {code: does[0].lower() + does[1:] for code, does in FIXES.items()}
 

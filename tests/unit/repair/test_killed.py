@@ -11,16 +11,16 @@ from typing import Any, Protocol
 import pytest
 
 from amqpstore import Store, StoreError
+from amqpstore_tools.check.check import check
+from amqpstore_tools.repair.apply import apply_plan
+from amqpstore_tools.repair.errors import NothingToUndoError
+from amqpstore_tools.repair.journal import State, repairs
+from amqpstore_tools.repair.listing import Listing, listing
+from amqpstore_tools.repair.plan import read_plan
+from amqpstore_tools.repair.undo import undo
 from fixtures import make_damage
 from fixtures.damaging import damage
 from tests.unit.repair.mending import plan_of
-from tools.check.check import check
-from tools.repair.apply import apply_plan
-from tools.repair.errors import NothingToUndoError
-from tools.repair.journal import State, repairs
-from tools.repair.listing import Listing, listing
-from tools.repair.plan import read_plan
-from tools.repair.undo import undo
 
 ROOT = Path(make_damage.__file__).parents[1]
 GOLDEN = ROOT / "fixtures/v1/golden/store"

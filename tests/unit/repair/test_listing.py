@@ -4,7 +4,7 @@ import hashlib
 import os
 from pathlib import Path
 
-from tools.repair.listing import entry
+from amqpstore_tools.repair.listing import entry
 
 MIB = 1 << 20
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tools.repair.names import definition_of, mend_definitions
+from amqpstore_tools.repair.names import definition_of, mend_definitions
 
 ORDERS = definition_of("/", "orders")
 

@@ -10,23 +10,23 @@ import pytest
 from amqpstore import Message, Store, StoreLockedError
 from amqpstore.catalog import Change
 from amqpstore.message import Envelope
-from fixtures import make_damage
-from fixtures.damaging import damage
-from fixtures.survivors import survivors
-from tests.unit.repair.mending import mend, plan_of
-from tools.__main__ import main
-from tools.check.check import check
-from tools.repair.apply import apply_plan
-from tools.repair.errors import (
+from amqpstore_tools.__main__ import main
+from amqpstore_tools.check.check import check
+from amqpstore_tools.repair.apply import apply_plan
+from amqpstore_tools.repair.errors import (
     BadPlanError,
     NothingToUndoError,
     OtherStoreError,
     StateDiffersError,
     UsedSinceError,
 )
-from tools.repair.listing import listing
-from tools.repair.plan import read_plan
-from tools.repair.undo import undo
+from amqpstore_tools.repair.listing import listing
+from amqpstore_tools.repair.plan import read_plan
+from amqpstore_tools.repair.undo import undo
+from fixtures import make_damage
+from fixtures.damaging import damage
+from fixtures.survivors import survivors
+from tests.unit.repair.mending import mend, plan_of
 
 GOLDEN = Path(make_damage.__file__).parent / "v1/golden/store"
 

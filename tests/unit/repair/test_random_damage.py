@@ -19,15 +19,15 @@ from amqpstore.records import (
     decode_transaction,
     scan,
 )
+from amqpstore_tools.check.check import check
+from amqpstore_tools.repair.errors import UnknownStoreError
+from amqpstore_tools.repair.listing import listing
+from amqpstore_tools.repair.names import LOST_AND_FOUND
+from amqpstore_tools.repair.ranges import Ranges
+from amqpstore_tools.repair.undo import undo
 from fixtures.survivors import opened
 from tests.unit.check.stores import History
 from tests.unit.repair.mending import mend
-from tools.check.check import check
-from tools.repair.errors import UnknownStoreError
-from tools.repair.listing import listing
-from tools.repair.names import LOST_AND_FOUND
-from tools.repair.ranges import Ranges
-from tools.repair.undo import undo
 
 SEEDS = range(20)
 LONG_SEEDS = range(1000, 2000)

@@ -11,14 +11,14 @@ import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 from pika.exceptions import ChannelClosedByBroker, ConnectionClosedByBroker
 
-from server.amqp.channel import AmqpChannel
-from server.broker.channel import Channel
-from server.broker.publishing import Publisher
-from server.broker.queue import Queue
-from server.broker.vhost import VirtualHost
-from server.protocol import methods
-from tools.pika_extras import XaResource, Xid
-from tools.testing.broker import BrokerFailedError, MemoryBroker
+from amqpstore_server.amqp.channel import AmqpChannel
+from amqpstore_server.broker.channel import Channel
+from amqpstore_server.broker.publishing import Publisher
+from amqpstore_server.broker.queue import Queue
+from amqpstore_server.broker.vhost import VirtualHost
+from amqpstore_server.protocol import methods
+from amqpstore_tools.pika import XaResource, Xid
+from amqpstore_tools.testing.broker import BrokerFailedError, MemoryBroker
 
 Patch = pytest.MonkeyPatch
 

@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from server.amqp.connection import Limits
-from server.broker.held import REPLY_TO
-from server.protocol import methods
-from server.protocol.content import BasicProperties, decode_properties
-from server.protocol.frames import method_frame
-from server.protocol.methods import Method
+from amqpstore_server.amqp.connection import Limits
+from amqpstore_server.broker.held import REPLY_TO
+from amqpstore_server.protocol import methods
+from amqpstore_server.protocol.content import BasicProperties, decode_properties
+from amqpstore_server.protocol.frames import method_frame
+from amqpstore_server.protocol.methods import Method
 from tests.fuzz.simulated import Answer, SimulatedClient, SimulatedServer
 from tests.fuzz.test_connection import content
 

@@ -7,10 +7,10 @@ import pika
 import pytest
 from pika.exceptions import AMQPError
 
-from server.amqp.connection import Connection
-from server.amqp.outbox import Outbox
-from server.connection import SocketConnection
-from tools.testing.broker import BrokerFailedError, MemoryBroker
+from amqpstore_server.amqp.connection import Connection
+from amqpstore_server.amqp.outbox import Outbox
+from amqpstore_server.connection import SocketConnection
+from amqpstore_tools.testing.broker import BrokerFailedError, MemoryBroker
 
 Patch = pytest.MonkeyPatch
 

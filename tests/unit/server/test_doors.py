@@ -1,6 +1,6 @@
 """The doors: who is let in, and who has to go for it."""
 
-from server.doors import Doors, Visitor
+from amqpstore_server.doors import Doors, Visitor
 
 
 class Street:

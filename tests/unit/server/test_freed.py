@@ -11,14 +11,15 @@ from collections.abc import Callable, Generator
 
 import pytest
 
-from server.amqp.channel import AmqpChannel
-from server.amqp.connection import Connection
-from server.amqp.outbox import Outbox
-from server.amqp.publishing import Labels
-from server.broker.channel import Channel, Delivery
-from server.broker.consumer import Consumer
-from server.connection import SocketConnection
-from server.protocol.receiver import Receiver
+from amqpstore_server.amqp.channel import AmqpChannel
+from amqpstore_server.amqp.connection import Connection
+from amqpstore_server.amqp.outbox import Outbox
+from amqpstore_server.amqp.publishing import Labels
+from amqpstore_server.broker.channel import Channel, Delivery
+from amqpstore_server.broker.consumer import Consumer
+from amqpstore_server.connection import SocketConnection
+from amqpstore_server.protocol.receiver import Receiver
+from amqpstore_tools.testing.broker import MemoryBroker
 from tests.conformance.wire_client import (
     BASIC_CONSUME_OK,
     BASIC_DELIVER,
@@ -43,7 +44,6 @@ from tests.conformance.wire_client import (
     start_ok,
     waiting_get,
 )
-from tools.testing.broker import MemoryBroker
 
 OF_A_CLIENT = (
     SocketConnection,

@@ -3,7 +3,7 @@
 import trio
 import trio.testing
 
-from server.login_checks import MAX_CHECKS, LoginChecks
+from amqpstore_server.login_checks import MAX_CHECKS, LoginChecks
 
 
 class Checks:

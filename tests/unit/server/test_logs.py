@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from server import logs
+from amqpstore_server import logs
 
 HARMFUL = "".join(
     [
@@ -31,7 +31,9 @@ def root() -> Iterator[logging.Logger]:
 
 
 def line_of(root: logging.Logger, text: str, *, exc_info: Any = None, **extra: str) -> str:
-    record = root.makeRecord("server", logging.INFO, "", 0, text, (), exc_info, extra=extra)
+    record = root.makeRecord(
+        "amqpstore_server", logging.INFO, "", 0, text, (), exc_info, extra=extra
+    )
     return root.handlers[0].format(record)
 
 

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from tools.offline.reading import ReadOnlyFile, ReadOnlyFiles
-from tools.spark import hold as holds
-from tools.spark.hold import Driver, HeldFile, hold, release, sweep
+from amqpstore_tools.offline.reading import ReadOnlyFile, ReadOnlyFiles
+from amqpstore_tools.spark.reading import hold as holds
+from amqpstore_tools.spark.reading.hold import Driver, HeldFile, hold, release, sweep
 
 TIMEOUT_S = 20.0
 

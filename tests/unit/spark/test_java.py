@@ -4,7 +4,7 @@ import os
 import subprocess
 from pathlib import Path
 
-from tools.spark.java import java_home
+from amqpstore_tools.spark.java import java_home
 
 _ASKED = "--add-modules=jdk.incubator.vector"
 

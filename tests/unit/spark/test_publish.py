@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from amqpstore.message import encode_head
-from server.protocol.content import BasicProperties, decode_properties, encode_properties
-from server.protocol.field_table import Timestamp
-from tools.spark.envelopes import decode_head
-from tools.spark.publish import properties_from
+from amqpstore_server.protocol.content import BasicProperties, decode_properties, encode_properties
+from amqpstore_server.protocol.field_table import Timestamp
+from amqpstore_tools.spark.reading.envelopes import decode_head
+from amqpstore_tools.spark.streams.publish import properties_from
 
 TYPED = BasicProperties(
     content_type="text/plain",

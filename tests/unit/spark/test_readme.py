@@ -1,4 +1,4 @@
-"""tools/spark/README.md against the schemas and the options."""
+"""tools/amqpstore_tools/spark/README.md against the schemas and the options."""
 
 import re
 from dataclasses import fields
@@ -6,10 +6,18 @@ from pathlib import Path
 
 import pytest
 
-from tools.spark.options import WANTED, ConsumeOptions, PublishOptions, ReadOptions, TapOptions
-from tools.spark.schemas import VIEWS, spark_schema
+from amqpstore_tools.spark.reading.options import (
+    WANTED,
+    ConsumeOptions,
+    PublishOptions,
+    ReadOptions,
+    TapOptions,
+)
+from amqpstore_tools.spark.reading.schemas import VIEWS, spark_schema
 
-TEXT = (Path(__file__).parents[3] / "tools" / "spark" / "README.md").read_text("utf-8")
+TEXT = (Path(__file__).parents[3] / "tools" / "amqpstore_tools" / "spark" / "README.md").read_text(
+    "utf-8"
+)
 HEADINGS = {"tap": "## The log as a stream", "consume": "## A queue as a stream"}
 
 

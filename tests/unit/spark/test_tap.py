@@ -7,11 +7,11 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes
 
 from amqpstore import Store
+from amqpstore_tools.spark.reading.hold import release
+from amqpstore_tools.spark.reading.options import TapOptions
+from amqpstore_tools.spark.reading.schemas import spark_schema
+from amqpstore_tools.spark.streams.tap import LogGoneError, Offset, TapReader
 from tests.unit.offline.stores import create, open_store, publish, take
-from tools.spark.hold import release
-from tools.spark.options import TapOptions
-from tools.spark.schemas import spark_schema
-from tools.spark.tap import LogGoneError, Offset, TapReader
 
 Event = tuple[str, int, bytes | None]
 

@@ -13,13 +13,13 @@ from pyspark.sql.datasource import EqualTo, Filter, GreaterThan, In, LessThanOrE
 from amqpstore import Envelope, Message, Options, Run
 from amqpstore.filenames import FIRST_COMPACTED
 from amqpstore.records import Kind, OperationKind, Record
-from server.protocol.content import BasicProperties, encode_properties
-from server.protocol.field_table import Timestamp
+from amqpstore_server.protocol.content import BasicProperties, encode_properties
+from amqpstore_server.protocol.field_table import Timestamp
+from amqpstore_tools.check.check import check
+from amqpstore_tools.offline.image import StoreImage
+from amqpstore_tools.spark.reading.options import OptionError
 from tests.unit.offline.stores import FIXTURES, create, open_store, publish, take
 from tests.unit.spark.views import Row, files_read, read
-from tools.check.check import check
-from tools.offline.image import StoreImage
-from tools.spark.options import OptionError
 
 
 def expected(directory: str) -> list[tuple[object, ...]]:
@@ -336,7 +336,7 @@ def test_damage_is_a_finding_and_a_row_that_says_so(busy: str) -> None:
 def test_a_record_across_windows_and_one_larger_than_a_window(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tools.offline.scanning.WINDOW_BYTES", 1000)
+    monkeypatch.setattr("amqpstore_tools.offline.scanning.WINDOW_BYTES", 1000)
     store = open_store(str(tmp_path / "s"), Options(segment_bytes=1 << 20, reserve_bytes=0))
     queue = create(store, "q")
     bodies = [bytes([number]) * (number * 37 % 2500) for number in range(120)]

@@ -4,11 +4,11 @@ from typing import Any
 
 from pyspark.sql.datasource import Filter
 
-from tools.spark.hold import release
-from tools.spark.options import ReadOptions
-from tools.spark.plan import StorePartition
-from tools.spark.reader import PushedReader, StoreReader
-from tools.spark.schemas import spark_schema
+from amqpstore_tools.spark.reading.hold import release
+from amqpstore_tools.spark.reading.options import ReadOptions
+from amqpstore_tools.spark.reading.plan import StorePartition
+from amqpstore_tools.spark.reading.reader import PushedReader, StoreReader
+from amqpstore_tools.spark.reading.schemas import spark_schema
 
 Row = dict[str, Any]
 

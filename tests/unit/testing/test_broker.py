@@ -15,8 +15,8 @@ from pika.adapters.blocking_connection import BlockingChannel
 from pika.exceptions import AMQPError
 from pika.spec import Basic
 
-from server.broker.errors import NotFoundError
-from tools.testing.broker import BrokerFailedError, MemoryBroker
+from amqpstore_server.broker.errors import NotFoundError
+from amqpstore_tools.testing.broker import BrokerFailedError, MemoryBroker
 
 Open = Callable[..., BlockingChannel]
 
@@ -403,7 +403,7 @@ def test_an_applications_log_has_none_of_the_brokers_lines() -> None:
         def emit(self, record: logging.LogRecord) -> None:
             found.append(record)
 
-    logger = logging.getLogger("server")
+    logger = logging.getLogger("amqpstore_server")
     before = logger.level, logger.propagate, logger.handlers[:]
     handler = Handler()
     logging.getLogger().addHandler(handler)
@@ -414,7 +414,7 @@ def test_an_applications_log_has_none_of_the_brokers_lines() -> None:
             assert "connection accepted" in broker.log
     finally:
         logging.getLogger().removeHandler(handler)
-    assert [one for one in found if one.name.startswith(("server", "amqpstore"))] == []
+    assert [one for one in found if one.name.startswith("amqpstore")] == []
     assert (logger.level, logger.propagate, logger.handlers) == before
 
 

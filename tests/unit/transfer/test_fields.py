@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tools.transfer.fields import FieldError, decode_table, encode_table
-from tools.transfer.properties import decode_properties, encode_properties
+from amqpstore_tools.transfer.fields import FieldError, decode_table, encode_table
+from amqpstore_tools.transfer.properties import decode_properties, encode_properties
 
 README = Path(__file__).parents[3] / "README.md"
 

@@ -6,11 +6,11 @@ import io
 from pathlib import Path
 
 from amqpstore import SharedStore
-from tools.check.check import check
-from tools.offline.image import StoreImage
-from tools.transfer.exporting import chosen, export
-from tools.transfer.importing import import_lines
-from tools.transfer.lines import LineWriter, read_lines
+from amqpstore_tools.check.check import check
+from amqpstore_tools.offline.image import StoreImage
+from amqpstore_tools.transfer.exporting import chosen, export
+from amqpstore_tools.transfer.importing import import_lines
+from amqpstore_tools.transfer.lines import LineWriter, read_lines
 
 
 def exported(directory: str) -> tuple[dict[str, int], bytes]:

@@ -13,12 +13,11 @@ import pytest
 from amqpstore import Envelope, Message, Store
 from amqpstore.catalog import Change
 from amqpstore.errors import NotAStoreError, StoreLockedError
-from tests.unit.copying.stores import contents, open_store, publish, queue_of
-from tools.copying.copier import Options, copy_store
-from tools.offline.image import StoreImage
-from tools.transfer.exporting import chosen, export
-from tools.transfer.importing import import_lines
-from tools.transfer.lines import (
+from amqpstore_tools.copying.copier import Options, copy_store
+from amqpstore_tools.offline.image import StoreImage
+from amqpstore_tools.transfer.exporting import chosen, export
+from amqpstore_tools.transfer.importing import import_lines
+from amqpstore_tools.transfer.lines import (
     FORMATS,
     EndLine,
     ExportLine,
@@ -30,6 +29,7 @@ from tools.transfer.lines import (
     TransferError,
     read_lines,
 )
+from tests.unit.copying.stores import contents, open_store, publish, queue_of
 
 Paths = Callable[[str], str]
 

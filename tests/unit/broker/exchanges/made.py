@@ -3,9 +3,9 @@
 from random import Random
 from typing import Any, TypeVar
 
-from server.broker.exchanges.base import Binding, Exchange
-from server.broker.exchanges.fanout import FanoutExchange
-from server.protocol.content import BasicProperties
+from amqpstore_server.broker.exchanges.base import Binding, Exchange
+from amqpstore_server.broker.exchanges.fanout import FanoutExchange
+from amqpstore_server.protocol.content import BasicProperties
 
 Made = TypeVar("Made", bound=Exchange)
 

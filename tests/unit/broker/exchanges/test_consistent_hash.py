@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 
-from server.broker.errors import PreconditionFailedError
-from server.broker.exchanges.base import Exchange
-from server.broker.exchanges.consistent_hash import ConsistentHashExchange
-from server.protocol.content import BasicProperties
-from server.protocol.field_table import FieldValue
+from amqpstore_server.broker.errors import PreconditionFailedError
+from amqpstore_server.broker.exchanges.base import Exchange
+from amqpstore_server.broker.exchanges.consistent_hash import ConsistentHashExchange
+from amqpstore_server.protocol.content import BasicProperties
+from amqpstore_server.protocol.field_table import FieldValue
 from tests.unit.broker.exchanges.made import NO_PROPERTIES, bind, destination, made, routed
 from tests.unit.protocol.strategies import field_values
 

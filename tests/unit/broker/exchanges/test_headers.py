@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from server.amqp.arguments import plain
-from server.broker.errors import PreconditionFailedError
-from server.broker.exchanges.headers import HeadersExchange
-from server.protocol.content import BasicProperties
-from server.protocol.field_table import FieldValue, Timestamp
+from amqpstore_server.amqp.arguments import plain
+from amqpstore_server.broker.errors import PreconditionFailedError
+from amqpstore_server.broker.exchanges.headers import HeadersExchange
+from amqpstore_server.protocol.content import BasicProperties
+from amqpstore_server.protocol.field_table import FieldValue, Timestamp
 from tests.unit.broker.exchanges.made import bind, destination, made, routed
 from tests.unit.protocol.strategies import field_values
 

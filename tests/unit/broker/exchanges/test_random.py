@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 
-from server.broker.exchanges.random_ import RandomExchange
+from amqpstore_server.broker.exchanges.random_ import RandomExchange
 from tests.unit.broker.exchanges.made import bind, destination, made, routed
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from server.broker.exchanges import EXCHANGE_TYPES, plugged_in
+from amqpstore_server.broker.exchanges import EXCHANGE_TYPES, plugged_in
 from tests.unit.broker.exchanges.made import bind, destination, made, routed
 
 GOOD = """

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from server.broker.errors import PreconditionFailedError
-from server.broker.exchanges.topic import TopicExchange
+from amqpstore_server.broker.errors import PreconditionFailedError
+from amqpstore_server.broker.exchanges.topic import TopicExchange
 from tests.unit.broker.exchanges.made import bind, destination, made, routed
 
 unhurried = settings(deadline=None)

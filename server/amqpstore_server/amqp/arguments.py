@@ -1,0 +1,53 @@
+"""Field tables, as a client sent them: in the plain values that the broker keeps and compares, and
+what they ask for."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from typing import Any
+
+from amqpstore_server.broker.settings import CHECKS
+from amqpstore_server.broker.waiting import MOST_WAIT_MS
+from amqpstore_server.protocol.errors import PreconditionFailed
+from amqpstore_server.protocol.field_table import Timestamp
+from amqpstore_server.protocol.methods import BasicGet
+
+
+def plain(table: dict[str, Any]) -> dict[str, Any]:
+    """The same table in what the catalog takes: a timestamp is its seconds, a decimal is text."""
+    return {key: _plain(value) for key, value in table.items()}
+
+
+def queue_arguments(table: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of a queue, plain. Raises: PreconditionFailed.
+
+    A timestamp is a number once it is plain, and none of the arguments is one.
+    """
+    for name, value in table.items():
+        if name in CHECKS and isinstance(value, Timestamp):
+            raise PreconditionFailed(f"invalid arg '{name}' for a queue: it is a timestamp")
+    return plain(table)
+
+
+def wait_ms(method: BasicGet) -> int:
+    """How long a get waits for a message, 0 where it does not. Raises: PreconditionFailed."""
+    wait = method.arguments.get("x-wait", 0)
+    if isinstance(wait, bool) or not isinstance(wait, int) or not 0 <= wait <= MOST_WAIT_MS:
+        raise PreconditionFailed(
+            f"invalid arg 'x-wait' for a get: {wait!r} is no number of ms from 0 to {MOST_WAIT_MS}"
+        )
+    return wait
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return plain(value)
+    if isinstance(value, list):
+        return [_plain(item) for item in value]
+    if isinstance(value, Decimal):
+        return str(value)
+    if isinstance(value, (bytes, bytearray)):
+        return bytes(value)
+    if isinstance(value, int) and not isinstance(value, bool):
+        return int(value)
+    return value

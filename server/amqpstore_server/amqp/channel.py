@@ -1,0 +1,372 @@
+"""One AMQP channel: a handler for each method a client may send on it, and what goes back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from amqpstore import Message, Run
+from amqpstore_server.amqp.arguments import wait_ms
+from amqpstore_server.amqp.deliveries import add_content, add_deliveries
+from amqpstore_server.amqp.distributed import DTX_HANDLERS, Distributed
+from amqpstore_server.amqp.topology import TOPOLOGY_HANDLERS, Topology
+from amqpstore_server.broker.channel import Channel
+from amqpstore_server.broker.consumer import Consumer, ConsumerOptions
+from amqpstore_server.broker.exchanges.replay import REPLAY_EXCHANGE
+from amqpstore_server.broker.held import REPLY_TO
+from amqpstore_server.broker.outlet import Returned
+from amqpstore_server.broker.publishing import Flags
+from amqpstore_server.broker.queue import Queue
+from amqpstore_server.broker.waiting import Fetched, Gets
+from amqpstore_server.protocol import methods
+from amqpstore_server.protocol.errors import (
+    CommandInvalid,
+    NotImplementedByServer,
+    PreconditionFailed,
+)
+from amqpstore_server.protocol.frames import method_frame
+from amqpstore_server.protocol.receiver import Acks, Publishes
+from amqpstore_server.protocol.spec import ReplyCode
+
+if TYPE_CHECKING:
+    from amqpstore_server.amqp.connection import Connection
+
+_RETURNS = {
+    Returned.NO_ROUTE: ReplyCode.NO_ROUTE,
+    Returned.NO_CONSUMERS: ReplyCode.NO_CONSUMERS,
+}
+
+_MOST_PRIORITY = 1 << 31
+
+
+class AmqpChannel:
+    """Channel `number` of a connection, from channel.open to channel.close-ok.
+
+    It is the broker channel's outlet, and hands the client's methods to it. `is_closing` is true
+    from a fault of the client's to its close-ok; what comes in between is ignored. Once it
+    `is_silent` nothing more is sent on it.
+    """
+
+    def __init__(self, connection: Connection, number: int) -> None:
+        self.number = number
+        self.is_closing = False
+        self.is_silent = False
+        self._connection = connection
+        self._outbox = connection.outbox
+        self._broker = Channel(connection.vhost, connection, self, connection.transacted)
+        self._gets = Gets(self._broker, self._answer_get)
+        self._topology = Topology(connection.vhost, connection.access, connection, self._send)
+        self._distributed = Distributed(self._broker, connection.access, self._send_late)
+        self._consumer_tags = 0
+
+    # What the client sends.
+
+    def handle(self, method: methods.Method) -> None:
+        """Do what a method asks for. Raises: AmqpError, BrokerError."""
+        kind = type(method)
+        if kind in TOPOLOGY_HANDLERS:
+            self._topology.handle(method)
+        elif kind in DTX_HANDLERS:
+            self._distributed.handle(method)
+        elif kind in HANDLERS:
+            HANDLERS[kind](self, method)
+        else:
+            raise NotImplementedByServer(f"{method.name} is not supported")
+
+    def publish(self, publishes: Publishes) -> None:
+        """Publish a run of messages. Raises: AmqpError, BrokerError."""
+        publish = publishes.publish
+        access = self._connection.access
+        access.check("write", "exchange", publish.exchange)
+        if publish.exchange == REPLAY_EXCHANGE:
+            self._topology.check_replay(publish.routing_key)
+        flags = Flags(publish.mandatory, publish.immediate)
+        broker = self._broker
+        for label, messages in self._connection.labels.messages(publishes, broker.reply_to):
+            if access.has_topics:
+                self._topology.check_topic("write", publish.exchange, *label.address[1])
+            broker.publish(label, messages, flags)
+
+    def ack(self, acks: Acks) -> None:
+        """Ack tags that were named one by one. Raises: BrokerError."""
+        self._broker.ack(acks.first, acks.last)
+
+    def settle(self) -> None:
+        """Confirm what this read published."""
+        self._broker.settle()
+
+    def resume(self) -> None:
+        """The connection can be written to again."""
+        if self.is_closing:
+            return
+        self._broker.resume()
+        self._gets.resume()
+
+    def look_at_rights(self) -> None:
+        """The user's permissions are others: end what goes on by itself and may not any more."""
+        if self.is_closing:
+            return
+        access = self._connection.access
+        self._broker.end_consumers(access)
+        self._gets.end_waits(access)
+
+    def fail(self, close: methods.ChannelClose) -> None:
+        """The client did what ends the channel: tell it so.
+
+        What it was promised before that comes first, the confirms of what it published.
+        """
+        self._broker.settle()
+        self._end()
+
+        def say_so() -> None:
+            self._send_late(close)
+            self.is_silent = True
+            self._broker.forget_outlet()
+
+        self._broker.when_durable(say_so)
+
+    def close(self) -> None:
+        """The channel is gone: requeue what it had not acked."""
+        self.is_silent = True
+        self._end()
+        self._broker.forget_outlet()
+
+    def _end(self) -> None:
+        if not self.is_closing:
+            self.is_closing = True
+            self._gets.close()
+            self._broker.close()
+            # They have this channel in turn: it is freed when it is let go of, and not only when a
+            # collection finds it.
+            del self._gets, self._topology, self._distributed
+
+    # What the broker sends (see Outlet).
+
+    @property
+    def is_writable(self) -> bool:
+        return self._outbox.is_writable
+
+    def deliver(self, consumer: Consumer, first_tag: int, run: Run) -> None:
+        tag = consumer.tag.encode()
+        limit = self._connection.frame_max
+        add_deliveries(self._outbox, self.number, bytes([len(tag)]) + tag, first_tag, run, limit)
+
+    def returned(self, messages: Sequence[Message], reason: Returned) -> None:
+        code = _RETURNS[reason]
+        for message in messages:
+            envelope = message.envelope
+            method = methods.BasicReturn(
+                reply_code=code,
+                reply_text=code.name,
+                exchange=envelope.exchange,
+                routing_key=envelope.routing_key,
+            )
+            add_content(
+                self._outbox, self.number, method.encode(), message, self._connection.frame_max
+            )
+
+    def confirm(self, tag: int, *, multiple: bool) -> None:
+        self._send_late(methods.BasicAck(delivery_tag=tag, multiple=multiple))
+
+    def refuse(self, tag: int) -> None:
+        self._send_late(methods.BasicNack(delivery_tag=tag, multiple=False, requeue=False))
+
+    def committed(self) -> None:
+        self._send_late(methods.TxCommitOk())
+
+    def consumer_cancelled(self, consumer_tag: str) -> None:
+        if self._connection.client_hears_cancels:
+            self._send(methods.BasicCancel(consumer_tag=consumer_tag, no_wait=True))
+
+    def failed(self) -> None:
+        if not self.is_silent:
+            self._connection.break_off()
+
+    # Handlers.
+
+    def _send(self, method: methods.Method) -> None:
+        self._outbox.add(method_frame(self.number, method.encode()))
+
+    def _send_late(self, method: methods.Method) -> None:
+        """Send what the client may not wait for any more."""
+        if not self.is_silent:
+            self._send(method)
+
+    def on_channel_flow(self, method: methods.ChannelFlow) -> None:
+        self._broker.pause(paused=not method.active)
+        self._send(methods.ChannelFlowOk(active=method.active))
+
+    def on_basic_qos(self, method: methods.BasicQos) -> None:
+        broker = self._broker
+        if method.global_ or self._connection.shares_prefetch:
+            broker.window.messages = method.prefetch_count
+            broker.window.size = method.prefetch_size
+            broker.resume()
+        else:
+            broker.consumer_window = method.prefetch_count, method.prefetch_size
+        self._send(methods.BasicQosOk())
+
+    def on_basic_consume(self, method: methods.BasicConsume) -> None:
+        tag = method.consumer_tag
+        while not tag or (not method.consumer_tag and tag in self._broker.consumers):
+            self._consumer_tags += 1
+            tag = f"amq.ctag-{self.number}-{self._consumer_tags}"
+        options = ConsumerOptions(method.no_ack, method.exclusive, _priority(method))
+        # Deliveries leave at the end of the turn: consume-ok goes out in front of them.
+        if method.queue == REPLY_TO:
+            self._broker.consume_replies(tag, options)
+        else:
+            queue = self._readable_queue(method.queue)
+            self._broker.consume(queue, tag, options)
+        if not method.no_wait:
+            self._send(methods.BasicConsumeOk(consumer_tag=tag))
+
+    def _readable_queue(self, name: str) -> Queue:
+        """As `_queue`, of which the client may have the messages."""
+        queue = self._topology.queue(name, "read")
+        self._broker.vhost.check_usable(queue)
+        return queue
+
+    def on_basic_cancel(self, method: methods.BasicCancel) -> None:
+        self._broker.cancel(method.consumer_tag)
+        if not method.no_wait:
+            self._send(methods.BasicCancelOk(consumer_tag=method.consumer_tag))
+
+    def on_basic_cancel_ok(self, method: methods.BasicCancelOk) -> None:
+        """Some clients answer the server's basic.cancel, though it asks for no answer."""
+
+    def on_basic_get(self, method: methods.BasicGet) -> None:
+        queue = self._readable_queue(method.queue)
+        self._gets.get(queue, no_ack=method.no_ack, wait_ms=wait_ms(method))
+
+    def _answer_get(self, queue: Queue, fetched: Fetched) -> None:
+        if fetched is None:
+            self._send(methods.BasicGetEmpty())
+            return
+        tag, run = fetched
+        assert run.messages is not None  # a run that was taken is in memory
+        message = run.messages[0]
+        answer = methods.BasicGetOk(
+            delivery_tag=tag,
+            redelivered=bool(run.delivery_count),
+            exchange=message.envelope.exchange,
+            routing_key=message.envelope.routing_key,
+            message_count=queue.ready_count,
+        )
+        add_content(self._outbox, self.number, answer.encode(), message, self._connection.frame_max)
+
+    def on_basic_ack(self, method: methods.BasicAck) -> None:
+        if method.multiple:
+            self._broker.ack_until(method.delivery_tag)
+        else:
+            self._broker.ack(method.delivery_tag, method.delivery_tag)
+
+    def on_basic_reject(self, method: methods.BasicReject) -> None:
+        self._broker.reject(method.delivery_tag, requeue=method.requeue)
+
+    def on_basic_nack(self, method: methods.BasicNack) -> None:
+        if method.multiple:
+            self._broker.reject_until(method.delivery_tag, requeue=method.requeue)
+        else:
+            self._broker.reject(method.delivery_tag, requeue=method.requeue)
+
+    def on_basic_recover(self, method: methods.BasicRecover) -> None:
+        # What is delivered again leaves at once, so the answer goes out in front of it.
+        self._send(methods.BasicRecoverOk())
+        self._broker.recover(requeue=method.requeue)
+
+    def on_basic_recover_async(self, method: methods.BasicRecoverAsync) -> None:
+        self._broker.recover(requeue=method.requeue)
+
+    def on_confirm_select(self, method: methods.ConfirmSelect) -> None:
+        self._broker.select_confirms()
+        if not method.no_wait:
+            self._send(methods.ConfirmSelectOk())
+
+    def on_tx_select(self, _method: methods.TxSelect) -> None:
+        self._broker.select_transactions()
+        self._send(methods.TxSelectOk())
+
+    def on_tx_commit(self, _method: methods.TxCommit) -> None:
+        self._broker.commit()
+
+    def on_tx_rollback(self, _method: methods.TxRollback) -> None:
+        self._broker.rollback()
+        self._send(methods.TxRollbackOk())
+
+    def misplaced(self, method: methods.Method) -> None:
+        raise CommandInvalid(f"{method.name} is for the server to send")
+
+
+def _priority(method: methods.BasicConsume) -> int:
+    """The consumer's priority. Raises: PreconditionFailed."""
+    priority = method.arguments.get("x-priority", 0)
+    if (
+        isinstance(priority, bool)
+        or not isinstance(priority, int)
+        or abs(priority) >= _MOST_PRIORITY
+    ):
+        raise PreconditionFailed(f"invalid arg 'x-priority' for a consumer: {priority!r}")
+    return priority
+
+
+_Handler = Callable[[AmqpChannel, Any], None]
+
+_FROM_CLIENT: dict[type[methods.Method], _Handler] = {
+    methods.ChannelFlow: AmqpChannel.on_channel_flow,
+    methods.BasicQos: AmqpChannel.on_basic_qos,
+    methods.BasicConsume: AmqpChannel.on_basic_consume,
+    methods.BasicCancel: AmqpChannel.on_basic_cancel,
+    methods.BasicCancelOk: AmqpChannel.on_basic_cancel_ok,
+    methods.BasicGet: AmqpChannel.on_basic_get,
+    methods.BasicAck: AmqpChannel.on_basic_ack,
+    methods.BasicReject: AmqpChannel.on_basic_reject,
+    methods.BasicNack: AmqpChannel.on_basic_nack,
+    methods.BasicRecover: AmqpChannel.on_basic_recover,
+    methods.BasicRecoverAsync: AmqpChannel.on_basic_recover_async,
+    methods.ConfirmSelect: AmqpChannel.on_confirm_select,
+    methods.TxSelect: AmqpChannel.on_tx_select,
+    methods.TxCommit: AmqpChannel.on_tx_commit,
+    methods.TxRollback: AmqpChannel.on_tx_rollback,
+}
+
+_FROM_SERVER: tuple[type[methods.Method], ...] = (
+    methods.ExchangeDeclareOk,
+    methods.ExchangeDeleteOk,
+    methods.ExchangeBindOk,
+    methods.ExchangeUnbindOk,
+    methods.QueueDeclareOk,
+    methods.QueueBindOk,
+    methods.QueueUnbindOk,
+    methods.QueuePurgeOk,
+    methods.QueueDeleteOk,
+    methods.BasicQosOk,
+    methods.BasicConsumeOk,
+    methods.BasicReturn,
+    methods.BasicDeliver,
+    methods.BasicGetOk,
+    methods.BasicGetEmpty,
+    methods.BasicRecoverOk,
+    methods.TxSelectOk,
+    methods.TxCommitOk,
+    methods.TxRollbackOk,
+    methods.DtxSelectOk,
+    methods.DtxStartOk,
+    methods.DtxEndOk,
+    methods.DtxPrepareOk,
+    methods.DtxCommitOk,
+    methods.DtxRollbackOk,
+    methods.DtxForgetOk,
+    methods.DtxRecoverOk,
+    methods.DtxGetTimeoutOk,
+    methods.DtxSetTimeoutOk,
+    methods.ConfirmSelectOk,
+    methods.ChannelOpenOk,
+    methods.ChannelFlowOk,
+)
+
+HANDLERS: dict[type[methods.Method], _Handler] = {
+    **_FROM_CLIENT,
+    **dict.fromkeys(_FROM_SERVER, AmqpChannel.misplaced),
+}
+"""What is done for each other method on an open channel; what is in neither is 540."""

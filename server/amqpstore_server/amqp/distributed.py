@@ -1,0 +1,116 @@
+"""The class dtx of one channel: distributed transactions (PROTOCOL.md has its methods)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from amqpstore_server.broker.branches import XaStatus, Xid
+from amqpstore_server.broker.channel import Channel
+from amqpstore_server.broker.permissions import Access
+from amqpstore_server.protocol import methods
+from amqpstore_server.protocol.primitives import write_long, write_octets
+
+_Named = (
+    methods.DtxStart
+    | methods.DtxEnd
+    | methods.DtxPrepare
+    | methods.DtxCommit
+    | methods.DtxRollback
+    | methods.DtxForget
+    | methods.DtxGetTimeout
+    | methods.DtxSetTimeout
+)
+
+
+class Distributed:
+    """What a client does to branches. `send` sends a method, also when the client has left."""
+
+    def __init__(
+        self, channel: Channel, access: Access, send: Callable[[methods.Method], None]
+    ) -> None:
+        self._channel = channel
+        self._branches = channel.vhost.branches
+        self._access = access
+        self._send = send
+
+    def handle(self, method: methods.Method) -> None:
+        """Do what a method of the class asks for. Raises: BrokerError."""
+        if not isinstance(method, methods.DtxSelect):
+            self._channel.check_branches()
+        DTX_HANDLERS[type(method)](self, method)
+
+    def select(self, _method: methods.DtxSelect) -> None:
+        self._channel.select_branches()
+        self._send(methods.DtxSelectOk())
+
+    def start(self, method: methods.DtxStart) -> None:
+        status = self._branches.start(
+            self._channel, self._access, _xid(method), join=method.join, resume=method.resume
+        )
+        self._send(methods.DtxStartOk(status=status))
+
+    def end(self, method: methods.DtxEnd) -> None:
+        status = self._branches.end(
+            self._channel, self._access, _xid(method), fail=method.fail, suspend=method.suspend
+        )
+        self._send(methods.DtxEndOk(status=status))
+
+    def prepare(self, method: methods.DtxPrepare) -> None:
+        def told(status: XaStatus) -> None:
+            self._send(methods.DtxPrepareOk(status=status))
+
+        self._branches.prepare(self._access, _xid(method), told, self._channel.outlet.failed)
+
+    def commit(self, method: methods.DtxCommit) -> None:
+        def told(status: XaStatus) -> None:
+            self._send(methods.DtxCommitOk(status=status))
+
+        self._branches.commit(
+            self._access,
+            _xid(method),
+            told,
+            self._channel.outlet.failed,
+            one_phase=method.one_phase,
+        )
+
+    def rollback(self, method: methods.DtxRollback) -> None:
+        status = self._branches.rollback(self._access, _xid(method))
+        self._send(methods.DtxRollbackOk(status=status))
+
+    def forget(self, method: methods.DtxForget) -> None:
+        self._branches.forget(self._access, _xid(method))
+
+    def recover(self, _method: methods.DtxRecover) -> None:
+        names = [
+            write_long(xid.format_id) + write_octets(xid.global_id) + write_octets(xid.branch_id)
+            for xid in self._branches.recover(self._access)
+        ]
+        self._send(methods.DtxRecoverOk(in_doubt=b"".join(names)))
+
+    def get_timeout(self, method: methods.DtxGetTimeout) -> None:
+        timeout = self._branches.timeout_s(self._access, _xid(method))
+        self._send(methods.DtxGetTimeoutOk(timeout=timeout))
+
+    def set_timeout(self, method: methods.DtxSetTimeout) -> None:
+        self._branches.set_timeout(self._access, _xid(method), method.timeout)
+        self._send(methods.DtxSetTimeoutOk())
+
+
+def _xid(method: _Named) -> Xid:
+    return Xid(method.format_id, method.global_id, method.branch_id)
+
+
+DTX_HANDLERS: dict[type[methods.Method], Callable[[Distributed, Any], None]] = {
+    methods.DtxSelect: Distributed.select,
+    methods.DtxStart: Distributed.start,
+    methods.DtxEnd: Distributed.end,
+    methods.DtxPrepare: Distributed.prepare,
+    methods.DtxCommit: Distributed.commit,
+    methods.DtxRollback: Distributed.rollback,
+    methods.DtxForget: Distributed.forget,
+    methods.DtxRecover: Distributed.recover,
+    methods.DtxGetTimeout: Distributed.get_timeout,
+    methods.DtxSetTimeout: Distributed.set_timeout,
+}
+"""What is done for each method of the class that a client may send."""

@@ -1,0 +1,38 @@
+"""Logins: what the security mechanisms' responses say (AMQP 0-9-1, connection.start-ok)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from amqpstore_server.protocol.errors import MalformedError
+from amqpstore_server.protocol.field_table import decode_table
+
+MECHANISMS = ("PLAIN", "AMQPLAIN")
+
+
+@dataclass(frozen=True)
+class Login:
+    """Who a client says it is. Somebody has to check it, and to call `Connection.logged_in`."""
+
+    user: str
+    password: bytes
+
+
+def login_of(mechanism: str, response: bytes) -> Login | None:
+    """What a response says; None where it is not one of its mechanism."""
+    if mechanism == "PLAIN":
+        # RFC 4616: authorization identity, user and password, set apart by NUL.
+        parts = response.split(b"\0")
+        return Login(parts[1].decode("utf-8", "replace"), parts[2]) if len(parts) == 3 else None
+    if mechanism == "AMQPLAIN":
+        # The entries of a field table, without the length in front of them.
+        try:
+            table, _ = decode_table(len(response).to_bytes(4, "big") + response, 0)
+        except MalformedError:
+            return None
+        user, password = table.get("LOGIN"), table.get("PASSWORD")
+        if isinstance(password, str):
+            password = password.encode()
+        if isinstance(user, str) and isinstance(password, bytes):
+            return Login(user, password)
+    return None

@@ -1,0 +1,262 @@
+"""What a client does to exchanges, queues and bindings on one channel, and what it has to be
+allowed to do for it (the permissions are those of RabbitMQ)."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+from amqpstore_server.amqp.arguments import plain, queue_arguments
+from amqpstore_server.broker.exchanges.base import Exchange
+from amqpstore_server.broker.exchanges.delayed import TYPE_ARGUMENT as DELAYED
+from amqpstore_server.broker.exchanges.topic import TopicExchange
+from amqpstore_server.broker.held import REPLY_TO
+from amqpstore_server.broker.names import without_line_ends
+from amqpstore_server.broker.permissions import Access
+from amqpstore_server.broker.queue import Queue
+from amqpstore_server.broker.routing import DEFAULT_EXCHANGE
+from amqpstore_server.broker.vhost import VirtualHost
+from amqpstore_server.protocol import methods
+from amqpstore_server.protocol.errors import AccessRefused, NotFound
+
+_SERVER_NAMED = "amq.gen-"
+"""What a permission for queues that the server names has to match."""
+
+
+class Topology:
+    """The classes exchange and queue of one channel. `send` sends a method on it.
+
+    Args: owner, the connection, which exclusive queues belong to.
+    """
+
+    def __init__(
+        self,
+        vhost: VirtualHost,
+        access: Access,
+        owner: object,
+        send: Callable[[methods.Method], None],
+    ) -> None:
+        self._vhost = vhost
+        self._access = access
+        self._owner = owner
+        self._send = send
+        self._last_queue = ""
+
+    def handle(self, method: methods.Method) -> None:
+        """Do what a method of these classes asks for. Raises: AmqpError, BrokerError."""
+        # Before anything is asked about a name, it is what it will be.
+        changed = {
+            field: without_line_ends(name)
+            for field in ("queue", "exchange", "source", "destination")
+            if (name := getattr(method, field, "")) != without_line_ends(name)
+        }
+        if changed:
+            method = dataclasses.replace(method, **changed)  # type: ignore[type-var] # they all are
+        TOPOLOGY_HANDLERS[type(method)](self, method)
+
+    def queue(self, name: str, permission: str) -> Queue:
+        """The queue of that name, or the last one declared on this channel where it is empty.
+
+        Args: permission that it takes: "configure", "write", "read", or "" for any of them.
+        Raises: NotFound, AccessRefusedError, NotFoundError, ResourceLockedError.
+        """
+        name = self._named(without_line_ends(name))
+        # First of all: who may not use it is not told whether it exists either.
+        if permission:
+            self._access.check(permission, "queue", name)
+        else:
+            self._access.check_any("queue", name)
+        queue = self._vhost.queue(name)
+        queue.check_owner(self._owner)
+        queue.catch_up()
+        return queue
+
+    def _named(self, name: str) -> str:
+        """Raises: NotFound."""
+        if not name and not self._last_queue:
+            raise NotFound("no previously declared queue")
+        return name or self._last_queue
+
+    def check_topic(self, permission: str, exchange: str, *routing_keys: str) -> None:
+        """Raises: AccessRefusedError, where the user may not use a key with a topic exchange."""
+        found = self._vhost.exchanges.get(exchange)
+        if found is not None and TopicExchange.type in (found.type, found.arguments.get(DELAYED)):
+            for key in routing_keys:
+                self._access.check_topic(permission, exchange, key)
+
+    def check_replay(self, name: str) -> None:
+        """Make sure that the user may have the history of a queue put in queues.
+
+        Raises: AccessRefusedError, ResourceLockedError.
+        """
+        self._access.check("read", "queue", name)
+        self._access.check("write", "exchange", DEFAULT_EXCHANGE)
+        if queue := self._vhost.queues.get(name):
+            queue.check_owner(self._owner)
+
+    def exchange_declare(self, method: methods.ExchangeDeclare) -> None:
+        vhost, access = self._vhost, self._access
+        if method.passive:
+            access.check_any("exchange", method.exchange)
+            if method.exchange == DEFAULT_EXCHANGE:
+                raise AccessRefused("operation not permitted on the default exchange")
+            vhost.exchange(method.exchange)
+        else:
+            access.check("configure", "exchange", method.exchange)
+            arguments = plain(method.arguments)
+            # The empty name is the default exchange's, and takes its permission like any other.
+            if isinstance(alternate := arguments.get("alternate-exchange"), str):
+                access.check("read", "exchange", method.exchange)
+                access.check("write", "exchange", alternate)
+            vhost.declare_exchange(
+                method.exchange,
+                method.type,
+                durable=method.durable,
+                auto_delete=method.auto_delete,
+                internal=method.internal,
+                arguments=arguments,
+            )
+        if not method.no_wait:
+            self._send(methods.ExchangeDeclareOk())
+
+    def exchange_delete(self, method: methods.ExchangeDelete) -> None:
+        self._access.check("configure", "exchange", method.exchange)
+        self._vhost.delete_exchange(method.exchange, if_unused=method.if_unused)
+        if not method.no_wait:
+            self._send(methods.ExchangeDeleteOk())
+
+    def exchange_bind(self, method: methods.ExchangeBind) -> None:
+        destination = self._bound_exchange(method)
+        if destination is None:
+            raise NotFound(f"no exchange '{method.destination}'")
+        self._vhost.bind(destination, method.source, method.routing_key, plain(method.arguments))
+        if not method.no_wait:
+            self._send(methods.ExchangeBindOk())
+
+    def exchange_unbind(self, method: methods.ExchangeUnbind) -> None:
+        destination = self._bound_exchange(method)
+        if destination is not None and method.source in self._vhost.exchanges:
+            self._vhost.unbind(
+                destination, method.source, method.routing_key, plain(method.arguments)
+            )
+        if not method.no_wait:
+            self._send(methods.ExchangeUnbindOk())
+
+    def _bound_exchange(
+        self, method: methods.ExchangeBind | methods.ExchangeUnbind
+    ) -> Exchange | None:
+        """The destination of an exchange-to-exchange binding, where it exists."""
+        access = self._access
+        access.check("write", "exchange", method.destination)
+        access.check("read", "exchange", method.source)
+        self.check_topic("read", method.source, method.routing_key)
+        if not method.destination or not method.source:
+            raise AccessRefused("operation not permitted on the default exchange")
+        return self._vhost.exchanges.get(method.destination)
+
+    def queue_declare(self, method: methods.QueueDeclare) -> None:
+        vhost, access = self._vhost, self._access
+        if method.queue.startswith(REPLY_TO):
+            self._declare_reply_queue(method)
+            return
+        if method.passive:
+            queue = self.queue(method.queue, "")
+            queue.used()
+        else:
+            access.check("configure", "queue", method.queue or _SERVER_NAMED)
+            arguments = queue_arguments(method.arguments)
+            if isinstance(dead_letters := arguments.get("x-dead-letter-exchange"), str):
+                access.check("read", "queue", method.queue or _SERVER_NAMED)
+                access.check("write", "exchange", dead_letters)
+            queue = vhost.declare_queue(
+                method.queue,
+                durable=method.durable,
+                exclusive=method.exclusive,
+                auto_delete=method.auto_delete,
+                arguments=arguments,
+                connection=self._owner,
+            )
+        self._last_queue = queue.name
+        if not method.no_wait:
+            self._send_declared(queue.name, queue.ready_count, len(queue.consumers))
+
+    def _declare_reply_queue(self, method: methods.QueueDeclare) -> None:
+        """A server asks whether a client still waits for its direct reply, or a client for any."""
+        queue = self._vhost.queues.get(method.queue)
+        if queue is None and method.queue != REPLY_TO:
+            raise NotFound(f"no queue '{method.queue}'")
+        if not method.passive:
+            raise AccessRefused(f"queue name '{method.queue}' contains reserved prefix 'amq.*'")
+        self._last_queue = method.queue
+        if not method.no_wait:
+            self._send_declared(method.queue, 0, len(queue.consumers) if queue else 0)
+
+    def _send_declared(self, name: str, message_count: int, consumer_count: int) -> None:
+        self._send(
+            methods.QueueDeclareOk(
+                queue=name, message_count=message_count, consumer_count=consumer_count
+            )
+        )
+
+    def queue_bind(self, method: methods.QueueBind) -> None:
+        name, routing_key = self._bound(method)
+        queue = self.queue(name, "write")
+        self._vhost.bind(queue, method.exchange, routing_key, plain(method.arguments))
+        if not method.no_wait:
+            self._send(methods.QueueBindOk())
+
+    def queue_unbind(self, method: methods.QueueUnbind) -> None:
+        vhost = self._vhost
+        name, routing_key = self._bound(method)
+        if name in vhost.queues and method.exchange in vhost.exchanges:
+            queue = self.queue(name, "write")
+            vhost.unbind(queue, method.exchange, routing_key, plain(method.arguments))
+        self._send(methods.QueueUnbindOk())
+
+    def _bound(self, method: methods.QueueBind | methods.QueueUnbind) -> tuple[str, str]:
+        """The names of the queue and of the routing key of a binding, whether they exist or not.
+
+        With neither named, the key is the last declared queue's name.
+        Raises: NotFound, AccessRefused, AccessRefusedError.
+        """
+        name = self._named(method.queue)
+        routing_key = method.routing_key or ("" if method.queue else name)
+        self._access.check("write", "queue", name)
+        self._access.check("read", "exchange", method.exchange)
+        self.check_topic("read", method.exchange, routing_key)
+        if method.exchange == DEFAULT_EXCHANGE:
+            raise AccessRefused("operation not permitted on the default exchange")
+        return name, routing_key
+
+    def queue_purge(self, method: methods.QueuePurge) -> None:
+        count = self.queue(method.queue, "read").purge()
+        if not method.no_wait:
+            self._send(methods.QueuePurgeOk(message_count=count))
+
+    def queue_delete(self, method: methods.QueueDelete) -> None:
+        vhost = self._vhost
+        name = self._named(method.queue)
+        count = 0
+        self._access.check("configure", "queue", name)
+        if name in vhost.queues:
+            queue = vhost.queues[name]  # one that has failed can be deleted
+            queue.check_owner(self._owner)
+            queue.catch_up()
+            count = vhost.delete_queue(queue, if_unused=method.if_unused, if_empty=method.if_empty)
+        if not method.no_wait:
+            self._send(methods.QueueDeleteOk(message_count=count))
+
+
+TOPOLOGY_HANDLERS: dict[type[methods.Method], Callable[[Topology, Any], None]] = {
+    methods.ExchangeDeclare: Topology.exchange_declare,
+    methods.ExchangeDelete: Topology.exchange_delete,
+    methods.ExchangeBind: Topology.exchange_bind,
+    methods.ExchangeUnbind: Topology.exchange_unbind,
+    methods.QueueDeclare: Topology.queue_declare,
+    methods.QueueBind: Topology.queue_bind,
+    methods.QueueUnbind: Topology.queue_unbind,
+    methods.QueuePurge: Topology.queue_purge,
+    methods.QueueDelete: Topology.queue_delete,
+}
+"""What is done for each method of the classes exchange and queue."""

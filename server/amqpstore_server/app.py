@@ -1,0 +1,355 @@
+"""The broker as a program: what is started, in which order, and how it stops."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import resource
+import secrets
+import signal
+import socket
+import sys
+from collections.abc import AsyncIterator, Callable
+from datetime import UTC, datetime
+from functools import partial
+from importlib.metadata import version
+from typing import Any
+
+import trio
+
+from amqpstore import DurabilityError, Options, Store
+from amqpstore_server.amqp.connection import Limits
+from amqpstore_server.amqp.product import Product
+from amqpstore_server.broker.broker import DEFAULT_VHOST, Broker
+from amqpstore_server.broker.core import Core
+from amqpstore_server.broker.exchanges import EXCHANGE_TYPES, plugged_in
+from amqpstore_server.broker.faults import FATAL
+from amqpstore_server.broker.permissions import ALL
+from amqpstore_server.committer import Committer
+from amqpstore_server.config import Config, ConfigError, host_and_port
+from amqpstore_server.connection import SocketConnection
+from amqpstore_server.definitions import Definitions, DefinitionsError, User, load
+from amqpstore_server.doors import Doors, Visitor
+from amqpstore_server.importing import apply_definitions
+from amqpstore_server.login_checks import LoginChecks
+from amqpstore_server.recovery_reports import keep_report
+from amqpstore_server.turn import Turn
+from amqpstore_server.users import DEFAULT_PASSWORD, DEFAULT_USER, Users
+
+_log = logging.getLogger(__name__)
+
+_TICK_S = 0.5
+_LAZY_COMMIT_S = 0.05
+"""How long acks without company may wait for their fdatasync."""
+_GOODBYE_S = 3.0
+_BACKLOG = 1024
+_ACCEPT_AGAIN_S = 1.0
+_LONG_S = 3600.0
+_CLOCK_LOOK_S = 1.0
+
+
+def serve(config: Config, on_ready: Callable[[list[tuple[str, int]], str], None]) -> None:
+    """Run the broker until SIGTERM or SIGINT.
+
+    Args: on_ready, called with the addresses listened on and the data directory.
+    Raises: StoreError, ConfigError (an address cannot be listened on), DefinitionsError, OSError.
+    """
+    # The committer's thread wakes for a moment between two syncs; the default of 5 ms would have
+    # it wait for that moment as long as thirty syncs take.
+    sys.setswitchinterval(0.0005)
+    addresses = [host_and_port(address) for address in config.listen]
+    # One that comes before there is anything to read again, or after, is not to end the process.
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    definitions = load(config.definitions) if config.definitions else None
+    store = Store.open(config.data, options=_options(config))
+    try:
+        trio.run(_run, config, store, definitions, addresses, on_ready)
+    except BaseExceptionGroup as group:
+        store.abandon()
+        raise _cause(group) from None
+    except BaseException:
+        store.abandon()
+        raise
+    store.close()
+    _log.info("stopped")
+
+
+def _options(config: Config) -> Options:
+    return Options(
+        segment_bytes=config.segment_bytes,
+        memory_bytes=config.memory_bytes,
+        least_free_bytes=config.least_free_bytes,
+        compress_from_bytes=config.compress_from_bytes,
+    )
+
+
+def _cause(group: BaseExceptionGroup) -> BaseException:
+    """The one error to report of those that ended the tasks: a failed disk before all others."""
+    durability = group.subgroup(DurabilityError)
+    first: BaseException = durability or group
+    while isinstance(first, BaseExceptionGroup):
+        first = first.exceptions[0]
+    return first
+
+
+async def _run(
+    config: Config,
+    store: Store,
+    definitions: Definitions | None,
+    addresses: list[tuple[str, int]],
+    on_ready: Callable[[list[tuple[str, int]], str], None],
+) -> None:
+    # First: from the moment on that the port is open somebody may send one.
+    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
+        listeners = await listen(addresses)
+        app = App(config, store, definitions)
+        # What a queue does first is to drop what expired: one that fails in it is in the report.
+        app.core.run_timers()
+        keep_report(store, datetime.now(UTC), app.broker.set_aside)
+        # What is there now stays: collecting it over and over would only cost time.
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(50_000, 20, 50)
+        names = [listener.getsockname() for listener in listeners]
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(app.run, listeners, signals)
+            on_ready([(name[0], name[1]) for name in names], store.directory)
+
+
+class App:
+    """The tasks of a running broker, on an open store. Made within trio, whose clock it waits by.
+
+    What is due is so by the store's clock, whose monotonic time goes in step with trio's.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        store: Store,
+        definitions: Definitions | None,
+    ) -> None:
+        self._limits = Limits(
+            channel_max=config.channel_max,
+            frame_max=config.frame_max,
+            heartbeat_s=config.heartbeat_s,
+            max_message_bytes=config.max_message_bytes,
+            send_timeout_s=config.send_timeout_s,
+            # Whatever is configured: a message of the largest size can be sent while another is.
+            unfinished_bytes=max(config.connection_bytes, 2 * config.max_message_bytes),
+        )
+        core = Core(
+            store,
+            clock=store.clock,
+            random=secrets.SystemRandom().random,
+            make_name=partial(secrets.token_urlsafe, 16),
+            exchange_types={**EXCHANGE_TYPES, **plugged_in()},
+            name_rule=config.names,
+        )
+        self.core = core
+        # First: it finds out whether the store is a broker's.
+        self.broker = Broker(core)
+        self.users = Users(store)
+        self._definitions = config.definitions
+        if definitions is not None:
+            rows = {user.name: self._user_row(user) for user in definitions.users}
+            apply_definitions(definitions, self.broker, self.users, rows)
+        if self.users.is_empty:
+            # In this order: a user without permissions would stay one after a crash in between.
+            self.broker.define_permissions(DEFAULT_USER, DEFAULT_VHOST, ALL)
+            self.users.define(DEFAULT_USER, self.users.hashed(DEFAULT_PASSWORD))
+        self._turn = Turn(self.broker)
+        self.committer = Committer(store, self._turn.wake)
+        core.flush = self.committer.flush
+        # Whether there is room on the disk has to be known before the first publish.
+        self.committer.housekeep()
+        self.connections: set[SocketConnection] = set()
+        self._connections_bytes = config.connections_bytes
+        self._login_checks = LoginChecks()
+        self._doors = Doors(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+        self._product = Product(config.product, config.version or version("amqpstore"))
+
+    async def run(self, listeners: list[socket.socket], signals: AsyncIterator[int]) -> None:
+        """Serve until a signal asks to stop, then end in this order: listeners, clients, log.
+
+        Raises: DurabilityError, as soon as the disk fails.
+        """
+        async with trio.open_nursery() as service:
+            service.start_soon(self._turn.run, self.committer)
+            service.start_soon(self.committer.watch)
+            service.start_soon(self._tick)
+            service.start_soon(self._commit_lazily)
+            service.start_soon(self._run_timers)
+            async with trio.open_nursery() as clients:
+                async with trio.open_nursery() as doors:
+                    for listener in listeners:
+                        doors.start_soon(self._accept, listener, clients)
+                    async for number in signals:
+                        if number == signal.SIGHUP:
+                            await self._reload()
+                            continue
+                        _log.info("stopping", extra={"signal": signal.Signals(number).name})
+                        break
+                    doors.cancel_scope.cancel()
+                clients.start_soon(self._say_goodbye, clients.cancel_scope)
+            await self.committer.stop()
+            service.cancel_scope.cancel()
+
+    async def _reload(self) -> None:
+        """Read the definitions again; what is wrong with them is logged, and nothing changed."""
+        if not self._definitions:
+            _log.warning("nothing to read again: the configuration names no definitions")
+            return
+        try:
+            definitions = await trio.to_thread.run_sync(load, self._definitions)
+            rows = {}
+            for user in definitions.users:
+                rows[user.name] = await trio.to_thread.run_sync(self._user_row, user)
+            apply_definitions(definitions, self.broker, self.users, rows)
+        except DefinitionsError as error:
+            _log.error("definitions not read", extra={"reason": str(error)})
+        except FATAL:
+            raise
+        except Exception:  # noqa: BLE001 - no file may end a running broker
+            _log.exception("definitions not read")
+        else:
+            _log.info("definitions read", extra={"file": self._definitions})
+        self._turn.wake()
+
+    def _user_row(self, user: User) -> dict[str, Any]:
+        if user.password is not None:
+            row = self.users.hashed(user.password.encode())
+        else:
+            row = self.users.imported(user.password_hash or b"", user.hashing_algorithm)
+        return {**row, "tags": user.tags}
+
+    async def _accept(self, listener: socket.socket, clients: trio.Nursery) -> None:
+        with listener:
+            while True:
+                try:
+                    client, _ = listener.accept()
+                except BlockingIOError:
+                    await trio.lowlevel.wait_readable(listener)
+                    continue
+                except OSError as error:
+                    # Too many open files, mostly: wait for some to be closed.
+                    _log.error("cannot accept", extra={"reason": str(error)})
+                    await trio.sleep(_ACCEPT_AGAIN_S)
+                    continue
+                self._admit(client, clients)
+                # However many come at once: the others have their turn.
+                await trio.lowlevel.checkpoint()
+
+    def _admit(self, client: socket.socket, clients: trio.Nursery) -> None:
+        """Have a client served, or refuse it."""
+        try:
+            client.setblocking(False)
+            client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            connection = SocketConnection(
+                client,
+                self.broker,
+                self.users,
+                self._limits,
+                self._turn,
+                self.committer,
+                self._product,
+                self._login_checks,
+            )
+        except OSError:
+            client.close()  # it was gone before it was served
+            return
+        except Exception:  # noqa: BLE001
+            _log.exception("client not served")
+            client.close()
+            return
+        visitor = self._doors.enter(connection.host, connection.turn_away, trio.current_time())
+        if visitor is None:
+            client.close()
+        else:
+            clients.start_soon(self._serve_client, connection, visitor)
+
+    async def _serve_client(self, connection: SocketConnection, visitor: Visitor) -> None:
+        self.connections.add(connection)
+        try:
+            await connection.run(visitor)
+        except* DurabilityError:
+            raise
+        except* Exception:  # noqa: BLE001
+            # A fault of ours with one client is not the others' affair.
+            _log.exception("connection failed", extra={"peer": connection.amqp.peer})
+        finally:
+            self.connections.discard(connection)
+
+    async def _tick(self) -> None:
+        while True:
+            await trio.sleep(_TICK_S)
+            self.committer.housekeep()
+            self.broker.read_again()
+            if self.broker.has_work:
+                self._turn.wake()
+            self._tick_connections()
+
+    def _tick_connections(self) -> None:
+        # A function of its own, so that no variable keeps the last of them until the next tick.
+        now = trio.current_time()
+        for connection in list(self.connections):
+            connection.tick(now)
+        self._free_memory(now)
+
+    def _free_memory(self, now: float) -> None:
+        """While clients have too much in memory that is not published yet: close who has most."""
+        held = {one: one.amqp.unfinished_bytes for one in self.connections}
+        total = sum(held.values())
+        while total > self._connections_bytes:
+            most = max(held, key=held.__getitem__)
+            total -= held.pop(most)
+            most.amqp.exhaust(f"the limit of all connections is {self._connections_bytes}", now)
+
+    async def _commit_lazily(self) -> None:
+        while True:
+            await trio.sleep(_LAZY_COMMIT_S)
+            self.committer.commit()
+
+    async def _run_timers(self) -> None:
+        """Have what is due done on time: expiry, most of all."""
+        sooner = trio.Event()
+        self.core.timers.on_sooner = self.core.dates.on_sooner = lambda: sooner.set()
+        while True:
+            wait_ms = self.core.ms_to_next_timer()
+            # Nobody tells us that the wall clock was set: so while anything waits for a date, the
+            # clock is looked at in between.
+            wait_s = _LONG_S if wait_ms is None else min(wait_ms / 1000, _CLOCK_LOOK_S)
+            with trio.move_on_after(wait_s):
+                await sooner.wait()
+            sooner = trio.Event()
+            if self.core.run_timers():
+                self._turn.wake()
+                # Whatever is due at once again has to leave the others a turn.
+                await trio.lowlevel.checkpoint()
+
+    async def _say_goodbye(self, clients: trio.CancelScope) -> None:
+        """Close every connection, with some seconds for the clients to answer."""
+        now = trio.current_time()
+        for connection in list(self.connections):
+            connection.amqp.shut_down(now)
+            self._turn.has_output(connection)
+        with trio.move_on_after(_GOODBYE_S):
+            while self.connections:
+                await trio.sleep(0.01)
+        clients.cancel()
+
+
+async def listen(addresses: list[tuple[str, int]]) -> list[socket.socket]:
+    """The sockets that `App.run` accepts clients on. Raises: ConfigError."""
+    listeners = []
+    for host, port in addresses:
+        try:
+            opened = await trio.open_tcp_listeners(port, host=host, backlog=_BACKLOG)
+        except OSError as error:
+            raise ConfigError(f"cannot listen on {host}:{port}: {error.strerror}") from None
+        except UnicodeError as error:
+            raise ConfigError(f"cannot listen on {host}:{port}: {error}") from None
+        for listener in opened:
+            plain = socket.socket(fileno=listener.socket.detach())
+            plain.setblocking(False)
+            listeners.append(plain)
+    return listeners

@@ -1,0 +1,52 @@
+"""The bindings of a virtual host, by what they lead to.
+
+Each exchange knows its own. When a queue or an exchange goes, so do the bindings to it, which may
+be a few among very many: here is which exchanges have some.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from amqpstore_server.broker.exchanges.base import Binding, Exchange
+
+if TYPE_CHECKING:
+    from amqpstore_server.broker.queue import Queue
+
+
+class Bindings:
+    """The bindings between the exchanges and queues of a virtual host."""
+
+    def __init__(self) -> None:
+        self._sources: dict[Queue | Exchange, dict[Exchange, None]] = {}
+
+    def bind(self, source: Exchange, binding: Binding) -> bool:
+        """As `Exchange.bind`."""
+        is_new = source.bind(binding)
+        self._sources.setdefault(binding.destination, {})[source] = None
+        return is_new
+
+    def unbind(self, source: Exchange, binding: Binding) -> bool:
+        """As `Exchange.unbind`."""
+        was_bound = source.unbind(binding)
+        if not source.is_bound_to(binding.destination):
+            self._forget(source, binding.destination)
+        return was_bound
+
+    def unbind_all(self, destination: Queue | Exchange) -> dict[Exchange, list[Binding]]:
+        """Remove the bindings to a queue or an exchange. Returns them by their exchanges."""
+        sources = self._sources.pop(destination, {})
+        return {source: source.unbind_destination(destination) for source in sources}
+
+    def remove_source(self, source: Exchange) -> list[Binding]:
+        """An exchange is gone, with its bindings. Returns them."""
+        bindings = source.bindings
+        for destination in {binding.destination: None for binding in bindings}:
+            self._forget(source, destination)
+        return bindings
+
+    def _forget(self, source: Exchange, destination: Queue | Exchange) -> None:
+        sources = self._sources.get(destination, {})
+        sources.pop(source, None)
+        if not sources:
+            self._sources.pop(destination, None)

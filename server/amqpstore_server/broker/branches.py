@@ -1,0 +1,386 @@
+"""Distributed transactions: branches of them, in the model of X/Open (class dtx).
+
+A branch is begun on a channel, which does its work in it until the branch is ended there; others
+may join. Then it is prepared, and committed or rolled back by whoever has the right, anywhere.
+Until it is prepared it lives with the channels that worked in it: it is rolled back when one of
+them closes, when it takes longer than its timeout, and when its client says that it failed.
+
+What a client does wrong is named by the error codes of the X/Open specification (xa.h).
+"""
+
+from __future__ import annotations
+
+import enum
+import logging
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
+
+from amqpstore import Prepared
+from amqpstore_server.broker.core import Core
+from amqpstore_server.broker.errors import (
+    AccessRefusedError,
+    NotFoundError,
+    PreconditionFailedError,
+)
+from amqpstore_server.broker.local_transaction import LocalTransaction
+from amqpstore_server.broker.prepared_work import PreparedWork
+from amqpstore_server.broker.queue import Queue
+from amqpstore_server.broker.timers import Timer
+from amqpstore_server.broker.transaction import Transaction
+
+if TYPE_CHECKING:
+    from amqpstore_server.broker.channel import Channel
+    from amqpstore_server.broker.permissions import Access
+
+_log = logging.getLogger(__name__)
+
+RESOURCE = "amq.dtx"
+"""Who may configure it decides the branches of all users."""
+
+MOST_PART_BYTES = 64
+"""Bytes of a global id, and of a branch id."""
+
+_MOST_FAILED = 1000
+"""Branches that were rolled back, and of which nobody has asked yet what became of them."""
+
+
+class Xid(NamedTuple):
+    """The name of a branch: a global id of 1 to 64 bytes, a branch id of up to 64."""
+
+    format_id: int
+    global_id: bytes
+    branch_id: bytes
+
+    def __str__(self) -> str:
+        return f"{self.format_id}:{self.global_id.hex()}:{self.branch_id.hex()}"
+
+
+class XaStatus(enum.IntEnum):
+    """What becomes of a branch. The broker itself never decides one that is prepared (HEUR_*)."""
+
+    OK = 0
+    RB_ROLLBACK = 1
+    RB_TIMEOUT = 2
+    HEUR_HAZ = 3
+    HEUR_COM = 4
+    HEUR_RB = 5
+    HEUR_MIX = 6
+    RD_ONLY = 7
+
+
+Told = Callable[[XaStatus], None]
+"""Called with what became of a branch, once that is durable."""
+
+
+class _Branch:
+    """A branch that is not decided. `failure` says why it cannot be but rolled back."""
+
+    def __init__(self, xid: Xid, user: str, began_ms: int) -> None:
+        self.xid = xid
+        self.user = user
+        self.began_ms = began_ms
+        self.timeout_s = 0
+        self.timer: Timer | None = None
+        self.failure = XaStatus.OK
+        self.works: dict[Channel, LocalTransaction] = {}
+        self.active: set[Channel] = set()
+        self.suspended: set[Channel] = set()
+        self.prepared: PreparedWork | None = None
+
+    def stop_timer(self) -> None:
+        """It cannot time out any more."""
+        if self.timer is not None:
+            self.timer.set(0)
+
+    def check_ended(self) -> None:
+        """Raises: PreconditionFailedError, while a channel works in it."""
+        if self.active or self.suspended:
+            raise PreconditionFailedError(
+                f"XAER_PROTO: branch {self.xid} was not ended on every channel"
+            )
+
+    def check_unprepared(self) -> None:
+        """Raises: PreconditionFailedError."""
+        if self.prepared is not None:
+            raise PreconditionFailedError(f"XAER_PROTO: branch {self.xid} is prepared")
+
+
+class Branches:
+    """The branches of a virtual host."""
+
+    def __init__(self, vhost: str, core: Core) -> None:
+        self._vhost = vhost
+        self._core = core
+        self._branches: dict[Xid, _Branch] = {}
+        self._failed: dict[Xid, None] = {}
+
+    # Work. `xid` is the branch's, and the channel may work in branches.
+
+    def start(
+        self, channel: Channel, access: Access, xid: Xid, *, join: bool, resume: bool
+    ) -> XaStatus:
+        """The channel works in a branch from now on, unless the branch has failed.
+
+        Args: join, it is there already; resume, the channel has suspended it.
+        Raises: PreconditionFailedError, NotFoundError, AccessRefusedError.
+        """
+        if join and resume:
+            raise PreconditionFailedError("XAER_INVAL: join and resume exclude each other")
+        if channel.transaction is not None:
+            raise PreconditionFailedError("XAER_PROTO: the channel works in a branch already")
+        if not join and not resume:
+            if xid in self._branches:
+                raise PreconditionFailedError(f"XAER_DUPID: branch {xid} is there already")
+            _check_xid(xid)
+            branch = _Branch(xid, access.user, self._core.clock.monotonic_ms())
+            self._branches[xid] = branch
+        else:
+            branch = self._branch(xid, access)
+            branch.check_unprepared()
+            if resume and channel not in branch.suspended:
+                raise PreconditionFailedError(
+                    f"XAER_PROTO: branch {xid} is not suspended on this channel"
+                )
+            if branch.failure:
+                return branch.failure
+        branch.suspended.discard(channel)
+        branch.active.add(channel)
+        channel.transaction = branch.works.setdefault(channel, LocalTransaction(channel))
+        return XaStatus.OK
+
+    def end(
+        self, channel: Channel, access: Access, xid: Xid, *, fail: bool, suspend: bool
+    ) -> XaStatus:
+        """The channel does not work in a branch any more.
+
+        Args: fail, the branch can only be rolled back; suspend, it is to be resumed.
+        Raises: PreconditionFailedError, NotFoundError, AccessRefusedError.
+        """
+        if fail and suspend:
+            raise PreconditionFailedError("XAER_INVAL: fail and suspend exclude each other")
+        branch = self._branch(xid, access)
+        if channel not in branch.active and (suspend or channel not in branch.suspended):
+            raise PreconditionFailedError(f"XAER_PROTO: the channel does not work in branch {xid}")
+        if channel in branch.active:
+            channel.transaction = None
+        branch.active.discard(channel)
+        branch.suspended.discard(channel)
+        if suspend and not branch.failure:
+            branch.suspended.add(channel)
+        if fail or branch.failure:
+            self._fail(branch, XaStatus.RB_ROLLBACK)
+        return branch.failure
+
+    def leave(self, channel: Channel) -> None:
+        """The channel closes: what it worked in, and is not prepared, is rolled back."""
+        for branch in [one for one in self._branches.values() if channel in one.works]:
+            branch.active.discard(channel)
+            branch.suspended.discard(channel)
+            self._fail(branch, XaStatus.RB_ROLLBACK)
+            del branch.works[channel]
+        channel.transaction = None
+
+    # Decisions. None of them needs a channel that worked in the branch.
+
+    def prepare(
+        self, access: Access, xid: Xid, told: Told, or_else: Callable[[], None] | None = None
+    ) -> None:
+        """Make sure that a branch can be committed, whatever happens.
+
+        `told` hears OK; RD_ONLY, where there is nothing to commit; or why it was rolled back.
+        Where it fails once the branch is durable, `or_else` is called.
+        Raises: PreconditionFailedError, NotFoundError, AccessRefusedError, ResourceExhaustedError.
+        """
+        branch = self._branch(xid, access)
+        branch.check_unprepared()
+        transaction = self._gathered(branch)
+        if transaction is None:
+            self._forget(branch)
+            told(branch.failure)
+            return
+        if transaction.is_empty:
+            self._forget(branch)
+            self._finish(branch)
+            told(XaStatus.RD_ONLY)
+            return
+        label = {"vhost": self._vhost, "user": branch.user, "xid": list(xid)}
+        prepared = transaction.prepare(label)
+        branch.prepared = PreparedWork(self._core, prepared, transaction.queues)
+        branch.stop_timer()
+        self._finish(branch)
+        self._core.when_durable(partial(told, XaStatus.OK), or_else)
+
+    def commit(
+        self,
+        access: Access,
+        xid: Xid,
+        told: Told,
+        or_else: Callable[[], None] | None = None,
+        *,
+        one_phase: bool,
+    ) -> None:
+        """Commit a branch that is prepared, or with `one_phase` one that is not.
+
+        `told` hears OK, or why it was rolled back. Where it fails once that is durable, `or_else`
+        is called.
+        Raises: PreconditionFailedError, NotFoundError, AccessRefusedError; ResourceExhaustedError
+        (it is as it was).
+        """
+        branch = self._branch(xid, access)
+        done = partial(told, XaStatus.OK)
+        if branch.prepared is not None:
+            if one_phase:
+                branch.check_unprepared()
+            branch.prepared.commit(done, or_else)
+            self._forget(branch)
+            return
+        if not one_phase:
+            branch.check_ended()
+            if not branch.failure:
+                raise PreconditionFailedError(f"XAER_PROTO: branch {xid} is not prepared")
+        transaction = self._gathered(branch)
+        if transaction is not None:
+            transaction.commit(done, or_else)
+            self._finish(branch)
+        self._forget(branch)
+        if transaction is None:
+            told(branch.failure)
+
+    def rollback(self, access: Access, xid: Xid) -> XaStatus:
+        """Roll a branch back, durably on return: what it was to ack is ready, redelivered.
+
+        Returns OK, or why it was rolled back before.
+        Raises: PreconditionFailedError, NotFoundError, AccessRefusedError.
+        """
+        branch = self._branch(xid, access)
+        branch.check_ended()
+        if branch.prepared is not None:
+            branch.prepared.rollback()
+        else:
+            self._undo(branch)
+        self._forget(branch)
+        return branch.failure
+
+    def forget(self, access: Access, xid: Xid) -> None:
+        """Forget a branch that the broker decided by itself, which it never does.
+
+        Raises: PreconditionFailedError, NotFoundError, AccessRefusedError.
+        """
+        self._branch(xid, access)
+        raise PreconditionFailedError(f"XAER_PROTO: branch {xid} was not decided heuristically")
+
+    def recover(self, access: Access) -> list[Xid]:
+        """The prepared branches that the user may decide."""
+        return [
+            branch.xid
+            for branch in self._branches.values()
+            if branch.prepared is not None and _may_decide(access, branch)
+        ]
+
+    def timeout_s(self, access: Access, xid: Xid) -> int:
+        """Seconds that a branch may take from its start until it is prepared; 0 is any time.
+
+        Raises: NotFoundError, AccessRefusedError.
+        """
+        return self._branch(xid, access).timeout_s
+
+    def set_timeout(self, access: Access, xid: Xid, timeout_s: int) -> None:
+        """Change that. Raises: PreconditionFailedError, NotFoundError, AccessRefusedError."""
+        branch = self._branch(xid, access)
+        branch.check_unprepared()
+        branch.timeout_s = timeout_s
+        if branch.timer is None:
+            branch.timer = self._core.timers.timer(partial(self._time_out, branch))
+        branch.timer.set(branch.began_ms + 1000 * timeout_s if timeout_s else 0)
+
+    def restore(self, prepared: Prepared, queues: Mapping[int, Queue]) -> None:
+        """Take in a branch that the store has. Args: queues, by the ids of the store's."""
+        label = prepared.label
+        format_id, global_id, branch_id = label["xid"]
+        xid = Xid(format_id, global_id, branch_id)
+        branch = _Branch(xid, label["user"], self._core.clock.monotonic_ms())
+        branch.prepared = PreparedWork(self._core, prepared, queues)
+        self._branches[xid] = branch
+        _log.warning("in doubt", extra={"vhost": self._vhost, "xid": str(xid)})
+
+    def _branch(self, xid: Xid, access: Access) -> _Branch:
+        branch = self._branches.get(xid)
+        if branch is None:
+            raise NotFoundError(f"XAER_NOTA: no branch {xid} in vhost '{self._vhost}'")
+        if not _may_decide(access, branch):
+            raise AccessRefusedError(
+                f"access to branch {xid} in vhost '{self._vhost}' refused for user "
+                f"'{access.user}': it is another user's, and configuring '{RESOURCE}' is not "
+                "permitted"
+            )
+        return branch
+
+    def _gathered(self, branch: _Branch) -> Transaction | None:
+        """All the work of a branch; None where it has failed, or a queue refuses a part of it.
+
+        Raises: PreconditionFailedError, where it was not ended.
+        """
+        branch.check_ended()
+        if branch.failure:
+            return None
+        transaction = Transaction(self._core)
+        try:
+            for work in branch.works.values():
+                work.add_to(transaction)
+        except PreconditionFailedError as error:
+            transaction.undo()
+            _log.warning("branch rolled back", extra={"xid": str(branch.xid), "reason": str(error)})
+            self._fail(branch, XaStatus.RB_ROLLBACK)
+            return None
+        return transaction
+
+    def _finish(self, branch: _Branch) -> None:
+        """Its work is done, or the store's."""
+        for work in branch.works.values():
+            work.finish()
+        branch.works.clear()
+
+    def _fail(self, branch: _Branch, why: XaStatus) -> None:
+        """It can only be rolled back, and so it is."""
+        if branch.failure is XaStatus.OK:
+            branch.failure = why
+        self._undo(branch)
+        self._failed[branch.xid] = None
+        if len(self._failed) > _MOST_FAILED:
+            self._forget_oldest()
+
+    def _forget_oldest(self) -> None:
+        for xid in self._failed:
+            branch = self._branches[xid]
+            if not (branch.active or branch.suspended):
+                self._forget(branch)
+                return
+
+    def _undo(self, branch: _Branch) -> None:
+        for channel, work in branch.works.items():
+            for delivery in work.rollback():
+                channel.settled(delivery, requeue=True)
+
+    def _time_out(self, branch: _Branch) -> None:
+        if not branch.failure:
+            _log.warning("branch rolled back: it timed out", extra={"xid": str(branch.xid)})
+            self._fail(branch, XaStatus.RB_TIMEOUT)
+
+    def _forget(self, branch: _Branch) -> None:
+        branch.stop_timer()
+        del self._branches[branch.xid]
+        self._failed.pop(branch.xid, None)
+
+
+def _may_decide(access: Access, branch: _Branch) -> bool:
+    return access.user == branch.user or access.may("configure", RESOURCE)
+
+
+def _check_xid(xid: Xid) -> None:
+    """Raises: PreconditionFailedError."""
+    if not (0 < len(xid.global_id) <= MOST_PART_BYTES and len(xid.branch_id) <= MOST_PART_BYTES):
+        raise PreconditionFailedError(
+            f"XAER_INVAL: a global id has 1 to {MOST_PART_BYTES} bytes and a branch id up to "
+            f"{MOST_PART_BYTES}, these have {len(xid.global_id)} and {len(xid.branch_id)}"
+        )

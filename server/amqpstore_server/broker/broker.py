@@ -1,0 +1,223 @@
+"""The broker: its virtual hosts, restored from the store, and the queues that have work to do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from amqpstore import OtherOwnerError, Store
+from amqpstore.catalog import Change
+from amqpstore_server.broker.core import Core
+from amqpstore_server.broker.errors import NotAllowedError, NotFoundError
+from amqpstore_server.broker.permissions import Access
+from amqpstore_server.broker.policy import Policies, Policy
+from amqpstore_server.broker.queue import Queue
+from amqpstore_server.broker.rows import name_key
+from amqpstore_server.broker.stored import is_usable, leave_out, rows_of
+from amqpstore_server.broker.vhost import VirtualHost
+
+DEFAULT_VHOST = "/"
+
+_MAX_MOVES = 100
+"""Transactions of one turn that move messages between queues."""
+
+
+class Defined(NamedTuple):
+    """Definitions: virtual hosts, by user and virtual host what a user may do there, and by
+    virtual host all its policies, or with True its operator policies."""
+
+    vhosts: Sequence[str] = ()
+    permissions: Mapping[tuple[str, str], dict[str, Any]] = {}
+    policies: Mapping[tuple[str, bool], Sequence[Policy]] = {}
+
+
+class Broker:
+    """All virtual hosts on top of one store."""
+
+    def __init__(self, core: Core) -> None:
+        self.core = core
+        self.vhosts: dict[str, VirtualHost] = {}
+        store = core.store
+        names = store.definitions("vhosts")
+        if not names:
+            _check_owner(store)
+            store.define([Change("vhosts", DEFAULT_VHOST, {})])
+            names = {DEFAULT_VHOST: {}}
+        for name in names:
+            self.vhosts[name] = VirtualHost(name, core)
+        for vhost, row in self._stored("policies"):
+            vhost.policies.restore(row)
+        self._restore_queues()
+        for vhost, row in self._stored("exchanges"):
+            vhost.restore_exchange(row)
+        for vhost, row in self._stored("bindings"):
+            vhost.restore_binding(row)
+        # Only now there is a place for whatever a limit drops.
+        for vhost in self.vhosts.values():
+            vhost.apply_policies()
+        self._restore_branches()
+        self._permissions: dict[str, dict[str, Any]] = dict(rows_of(store, "permissions"))
+        self._accesses: dict[str, Access] = {}
+
+    def vhost(self, name: str) -> VirtualHost:
+        """Raises: NotFoundError."""
+        vhost = self.vhosts.get(name)
+        if vhost is None:
+            raise NotFoundError(f"vhost '{name}' not found")
+        return vhost
+
+    def access(self, user: str, vhost: str) -> Access:
+        """What a user may do in a virtual host. Raises: NotFoundError, NotAllowedError."""
+        self.vhost(vhost)
+        row = self.permissions(user, vhost)
+        key = name_key(user, vhost)
+        access = self._accesses.get(key)
+        if access is None:
+            access = self._accesses[key] = Access(user, vhost, row)
+        return access
+
+    def permissions(self, user: str, vhost: str) -> Mapping[str, Any]:
+        """The row of `define_permissions`. Raises: NotAllowedError, where there is none."""
+        row = self._permissions.get(name_key(user, vhost))
+        if row is None:
+            raise NotAllowedError(f"access to vhost '{vhost}' refused for user '{user}'")
+        return row
+
+    @property
+    def set_aside(self) -> list[tuple[str, str]]:
+        """The queues that have failed, and are not served: virtual host and name of each."""
+        return [
+            (vhost.name, queue.name)
+            for vhost in self.vhosts.values()
+            for queue in vhost.queues.values()
+            if queue.is_set_aside
+        ]
+
+    @property
+    def has_work(self) -> bool:
+        """Whether a queue has something to hand out, or somebody to hand it to, since `pump`."""
+        return bool(self.core.touched)
+
+    def pump(self) -> None:
+        """Have every queue that something happened to hand out what it can."""
+        core = self.core
+        touched = list(core.touched)
+        core.touched.clear()
+        core.moves = 0
+        for place, queue in enumerate(touched):
+            if core.moves >= _MAX_MOVES:
+                # A chain of queues must not be worked through while everybody else waits. Those
+                # that are left come first in the next turn.
+                core.touched = {**dict.fromkeys(touched[place:]), **core.touched}
+                return
+            queue.pump(in_turns=True)
+
+    def read_again(self) -> None:
+        """Have what could not be read tried again. To be called about once a second."""
+        counts = self.core.store.read_again()
+        if not counts:
+            return
+        queues = self._queues_by_level()
+        for level, count in counts.items():
+            if queue := queues.get(level.id):
+                queue.came_back(count)
+
+    # What an operator defines; durable on return.
+
+    def define_vhost(self, name: str) -> None:
+        """Create a virtual host, where there is none of that name."""
+        self.define(Defined([name]))
+
+    def define_permissions(self, user: str, vhost: str, row: dict[str, Any]) -> None:
+        """Say what a user may do: see `Access`. Open connections are held to it at once."""
+        self.vhost(vhost)
+        self.define(Defined(permissions={(user, vhost): row}))
+
+    def define(self, defined: Defined, others: Sequence[Change] = ()) -> None:
+        """Define all of it, in one commit with the other changes.
+
+        Raises: ValueError, TypeError or OverflowError, for what no catalog can hold; nothing is
+        changed then.
+        """
+        new = [name for name in dict.fromkeys(defined.vhosts) if name not in self.vhosts]
+        changes = [Change("vhosts", name, {}) for name in new]
+        rows = {name_key(*key): row for key, row in defined.permissions.items()}
+        changes += [Change("permissions", key, row) for key, row in rows.items()]
+        for (name, is_operator), policies in defined.policies.items():
+            known = Policies(name) if name in new else self.vhosts[name].policies
+            changes += known.changes(policies, operator=is_operator)
+        self.core.store.define([*changes, *others])
+        for name in new:
+            self.vhosts[name] = VirtualHost(name, self.core)
+        self._permissions |= rows
+        for key in rows.keys() & self._accesses.keys():
+            self._accesses[key].change(rows[key])
+        for (name, is_operator), policies in defined.policies.items():
+            self.vhosts[name].policies.have(policies, operator=is_operator)
+        for name in {name: None for name, _ in defined.policies}:
+            self.vhosts[name].apply_policies()
+
+    def _stored(self, table: str) -> Iterator[tuple[VirtualHost, Any]]:
+        """What can be used of a table, with the virtual host that each row is of."""
+        for key, row in rows_of(self.core.store, table):
+            if vhost := self.vhosts.get(row["vhost"]):
+                yield vhost, row
+            else:
+                leave_out(table, key, f"there is no virtual host {row['vhost']!r}")
+
+    def _restore_queues(self) -> None:
+        """Take in what the store has: first what queues are called, then their levels.
+
+        What nobody can be served by stays in the store as it is, messages and all.
+        """
+        store = self.core.store
+        levels = []
+        for stored in [one for one in store.queues.values() if one.id not in store.prepared]:
+            definition: Any = stored.definition
+            if not is_usable("queues", str(stored.id), definition):
+                continue
+            vhost = self.vhosts.get(definition["vhost"])
+            if vhost is None:
+                reason = f"there is no virtual host {definition['vhost']!r}"
+                leave_out("queues", str(stored.id), reason)
+            elif "level" in definition:
+                levels.append((vhost, stored, definition))
+            elif definition["name"] in vhost.queues:
+                reason = f"there is another queue {definition['name']!r}"
+                leave_out("queues", str(stored.id), reason)
+            else:
+                vhost.add_queue(stored, durable=True)
+        for vhost, stored, definition in levels:
+            if queue := vhost.queues.get(definition["name"]):
+                queue.levels.add(definition["level"], stored)
+            else:
+                leave_out("queues", str(stored.id), f"there is no queue {definition['name']!r}")
+
+    def _restore_branches(self) -> None:
+        """Take in the transactions that the store has, and nobody has decided."""
+        if not self.core.store.prepared:
+            return
+        queues = self._queues_by_level()
+        for key, prepared in self.core.store.prepared.items():
+            label = prepared.label
+            if not is_usable("branches", str(key), label):
+                continue
+            if vhost := self.vhosts.get(label["vhost"]):
+                vhost.branches.restore(prepared, queues)
+            else:
+                leave_out("branches", str(key), f"there is no virtual host {label['vhost']!r}")
+
+    def _queues_by_level(self) -> dict[int, Queue]:
+        return {
+            level.id: queue
+            for vhost in self.vhosts.values()
+            for queue in vhost.queues.values()
+            for level in queue.levels
+        }
+
+
+def _check_owner(store: Store) -> None:
+    """Raises: OtherOwnerError, where a store without virtual hosts has queues: a library's."""
+    if queue := next(iter(store.queues.values()), None):
+        found = f"it has no virtual hosts, and a queue defined as {queue.definition!r}"
+        raise OtherOwnerError(store.directory, "a broker's", found)

@@ -1,0 +1,402 @@
+"""A channel: what one client publishes, gets and has not acked yet, in the order of its tags."""
+
+from __future__ import annotations
+
+import enum
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import amqpstore
+from amqpstore import Message, Run
+from amqpstore.runs import RunList
+from amqpstore_server.broker.consumer import Consumer, ConsumerOptions, Window
+from amqpstore_server.broker.errors import NotAllowedError, PreconditionFailedError
+from amqpstore_server.broker.exchanges.replay import REPLAY_EXCHANGE
+from amqpstore_server.broker.label import Label
+from amqpstore_server.broker.local_transaction import LocalTransaction, Tally
+from amqpstore_server.broker.outlet import CLOSED, Outlet
+from amqpstore_server.broker.publishing import Flags, Publisher
+from amqpstore_server.broker.queue import Queue, Taken
+
+if TYPE_CHECKING:
+    from amqpstore_server.broker.permissions import Access
+    from amqpstore_server.broker.vhost import VirtualHost
+
+
+class _Mode(enum.StrEnum):
+    """What a channel was put into, once and for all."""
+
+    PLAIN = "plain"
+    CONFIRM = "confirm"
+    TX = "tx"
+    DTX = "dtx"
+
+
+class Delivery:
+    """A run that went out under contiguous delivery tags, from `first_sequence` on.
+
+    `consumer` is None for what was fetched with get.
+    """
+
+    __slots__ = ("consumer", "first_sequence", "level", "queue", "run")
+
+    def __init__(
+        self,
+        first_sequence: int,
+        queue: Queue,
+        consumer: Consumer | None,
+        level: amqpstore.Queue,
+        run: Run,
+    ) -> None:
+        self.first_sequence = first_sequence
+        self.queue = queue
+        self.consumer = consumer
+        self.level = level
+        self.run = run
+
+    @property
+    def count(self) -> int:
+        """Messages in it."""
+        return self.run.count
+
+    @property
+    def end(self) -> int:
+        """The tag after its last."""
+        return self.first_sequence + self.run.count
+
+    @property
+    def taken(self) -> Taken:
+        """What was taken off the queue for it."""
+        return Taken(self.level, self.run)
+
+    def split(self, count: int) -> Delivery:
+        """Take the first `count` messages (fewer than there are) off, as their own delivery."""
+        run = self.run.split(count)
+        head = Delivery(self.first_sequence, self.queue, self.consumer, self.level, run)
+        self.first_sequence += count
+        return head
+
+
+class Channel:
+    """One channel of a connection. `connection` is any object: it owns exclusive queues.
+
+    `tally` counts what its transactions, and those of the connection's other channels, have in
+    memory. `window` is what all its consumers together may have unacked, `consumer_window` what a
+    new consumer of it gets as its own. While it `is_paused` nothing is delivered. `transaction` is
+    what the client does on a transacted channel, or in a branch (see `branches`); else it is None.
+    """
+
+    def __init__(
+        self, vhost: VirtualHost, connection: object, outlet: Outlet, tally: Tally | None = None
+    ) -> None:
+        self.vhost = vhost
+        self.tally = tally or Tally()
+        self.connection = connection
+        self.outlet = outlet
+        self.consumers: dict[str, Consumer] = {}
+        self.window = Window()
+        self.consumer_window = (0, 0)
+        self.is_paused = False
+        self.reply_to = ""
+        """The address of its direct replies, where it has a consumer for them."""
+        self.transaction: LocalTransaction | None = None
+        self._mode = _Mode.PLAIN
+        self._publisher = Publisher(vhost, outlet)
+        self._unacked: RunList[Delivery] = RunList()
+        self._redeliveries: deque[Delivery] = deque()
+        """What recover asked for and is not sent again yet; it counts as unacked."""
+        self._next_delivery_tag = 1
+
+    # Publishing.
+
+    def select_confirms(self) -> None:
+        """From now on each publish is confirmed. Raises: PreconditionFailedError."""
+        self._select(_Mode.CONFIRM)
+        self._publisher.confirms = True
+
+    def publish(self, label: Label, messages: list[Message], flags: Flags) -> None:
+        """Route messages whose labels, the first of which is `label`, are alike.
+
+        Raises: NotFoundError, AccessRefusedError (an internal exchange), ResourceExhaustedError,
+        PreconditionFailedError (a replay that cannot be).
+        """
+        if label.exchange == REPLAY_EXCHANGE:
+            self._replay(messages, flags)
+            return
+        publisher = self._publisher if self.transaction is None else self.transaction
+        for route, its_label, part in self.vhost.router.routes(label, messages):
+            publisher.publish(route, its_label, part, flags)
+
+    def _replay(self, messages: list[Message], flags: Flags) -> None:
+        if self.transaction is not None:
+            raise PreconditionFailedError("a replay cannot be part of a transaction")
+        for message in messages:
+            self._publisher.replay(message, flags)
+
+    def settle(self) -> None:
+        """Confirm what was published since the last call: at once, or when it is durable."""
+        self._publisher.settle()
+
+    def when_durable(self, callback: Callable[[], None]) -> None:
+        """Call back once all that was promised before is durable, and was confirmed."""
+        self.vhost.core.when_durable(callback, self.outlet.failed)
+
+    # Consuming.
+
+    def consume(self, queue: Queue, tag: str, options: ConsumerOptions) -> Consumer:
+        """Start a consumer. Raises: NotAllowedError (the tag is taken), AccessRefusedError."""
+        if tag in self.consumers:
+            raise NotAllowedError(f"attempt to reuse consumer tag '{tag}'")
+        consumer = Consumer(self, queue, tag, options, Window(*self.consumer_window))
+        queue.add_consumer(consumer)
+        self.consumers[tag] = consumer
+        return consumer
+
+    def consume_replies(self, tag: str, options: ConsumerOptions) -> None:
+        """Start the consumer of this channel's direct replies.
+
+        Raises: PreconditionFailedError, NotAllowedError.
+        """
+        if not options.no_ack:
+            raise PreconditionFailedError("reply consumer cannot acknowledge")
+        if self.reply_to:
+            raise PreconditionFailedError("reply consumer already set")
+        queue = self.vhost.reply_queue(self.connection)
+        self.consume(queue, tag, options)
+        self.reply_to = queue.name
+
+    def cancel(self, tag: str) -> None:
+        """End a consumer, where there is one; what it has unacked stays with the client."""
+        if consumer := self.consumers.pop(tag, None):
+            self.vhost.remove_consumer(consumer)
+            if consumer.queue.name == self.reply_to:
+                self.reply_to = ""
+
+    def end_consumers(self, access: Access) -> None:
+        """End the consumers whose queues may not be read any more; the client is told."""
+        for tag, consumer in list(self.consumers.items()):
+            # The address of direct replies is nobody's to grant.
+            if consumer.queue.name != self.reply_to and not access.may("read", consumer.queue.name):
+                self.cancel(tag)
+                self.outlet.consumer_cancelled(tag)
+
+    def deliver(self, consumer: Consumer, taken: Taken) -> None:
+        """Send what was taken off a queue to one of the channel's consumers."""
+        level, run = taken
+        first_tag = self._next_delivery_tag
+        self._next_delivery_tag += run.count
+        if not consumer.no_ack:
+            self._unacked.append(Delivery(first_tag, consumer.queue, consumer, level, run))
+            consumer.window.add(run)
+            self.window.add(run)
+            if consumer.shares_limit:
+                # Whoever was served last is last in line: see `resume`.
+                self.consumers[consumer.tag] = self.consumers.pop(consumer.tag)
+        self.outlet.deliver(consumer, first_tag, consumer.queue.shown(run))
+
+    def get(self, queue: Queue, *, no_ack: bool) -> tuple[int, Run] | None:
+        """One message, with its delivery tag; None when nothing is ready."""
+        queue.used()
+        queue.expire()
+        return self.fetch(queue, no_ack=no_ack)
+
+    def fetch(self, queue: Queue, *, no_ack: bool) -> tuple[int, Run] | None:
+        """As `get`, for a get that waited: the queue has looked at what is due."""
+        taken = queue.take(1, acked=no_ack)
+        if taken is None:
+            return None
+        if queue.consumers:
+            queue.touch()  # what comes next may be small enough for one of them
+        tag = self._next_delivery_tag
+        self._next_delivery_tag += 1
+        if not no_ack:
+            self._unacked.append(Delivery(tag, queue, None, *taken))
+        return tag, queue.shown(taken.run)
+
+    def ack(self, first: int, last: int) -> None:
+        """Ack the tags `first` to `last`. Raises: PreconditionFailedError, at the first unknown."""
+        self._settle_each(first, last, requeue=None)
+
+    def ack_until(self, tag: int) -> None:
+        """Ack all up to `tag`; 0 is all there are. Raises: PreconditionFailedError."""
+        self._settle_until(tag, requeue=None)
+
+    def reject(self, tag: int, *, requeue: bool) -> None:
+        """Put one message back, or drop it. Raises: PreconditionFailedError."""
+        self._settle_each(tag, tag, requeue=requeue)
+
+    def reject_until(self, tag: int, *, requeue: bool) -> None:
+        """Put all messages up to `tag` back, or drop them. Raises: PreconditionFailedError."""
+        self._settle_until(tag, requeue=requeue)
+
+    def recover(self, *, requeue: bool) -> None:
+        """Put everything unacked back in its queue; or else send it to its consumers once more."""
+        self._redeliveries += self._unacked.clear()
+        if requeue:
+            self._requeue_redeliveries()
+        else:
+            self._redeliver()
+
+    def _requeue_redeliveries(self) -> None:
+        redeliveries, self._redeliveries = self._redeliveries, deque()
+        for delivery in redeliveries:
+            self.settled(delivery, requeue=True)
+
+    def _redeliver(self) -> None:
+        """Send again what recover asked for, as far as the client reads it."""
+        left_out = False
+        while self._redeliveries and self.outlet.is_writable:
+            delivery = self._redeliveries.popleft()
+            consumer = delivery.consumer
+            if consumer is None or self.consumers.get(consumer.tag) is not consumer:
+                self.settled(delivery, requeue=True)
+                continue
+            consumer.window.remove(delivery.run)
+            self.window.remove(delivery.run)
+            taken, rest = delivery.queue.bring_back(delivery.taken)
+            if rest is not None:
+                # It is as it was, but for what came of it.
+                delivery.run = rest.run
+                consumer.window.add(rest.run)
+                self.window.add(rest.run)
+                self._redeliveries.appendleft(delivery)
+            if taken is not None and delivery.queue.redeliver(taken):
+                self.deliver(consumer, taken)
+            else:
+                left_out = True
+        if left_out:
+            self._touch_queues()
+
+    def pause(self, *, paused: bool) -> None:
+        """Whether deliveries have to wait."""
+        self.is_paused = paused
+        if not paused:
+            self.resume()
+
+    def close(self) -> None:
+        """End the consumers and put everything unacked back, and undo what was not committed."""
+        for consumer in self.consumers.values():
+            self.vhost.remove_consumer(consumer)
+        self.consumers.clear()
+        if self._mode is _Mode.DTX:
+            self.vhost.branches.leave(self)
+        elif self.transaction is not None:
+            self.rollback()
+            self.transaction = None
+        self._redeliveries += self._unacked.clear()
+        self._requeue_redeliveries()
+
+    def forget_outlet(self) -> None:
+        """Nobody is to be told anything any more, of what becomes durable later."""
+        self.outlet = self._publisher.outlet = CLOSED
+
+    def resume(self) -> None:
+        """The client takes deliveries again: have the queues of its consumers look."""
+        self._redeliver()
+        self._touch_queues()
+
+    def _touch_queues(self) -> None:
+        # In the order of `consumers`, so that those that share a limit have their turns.
+        for consumer in self.consumers.values():
+            consumer.queue.touch()
+
+    # Transactions.
+
+    def select_transactions(self) -> None:
+        """From now on publishes and acks wait for a commit. Raises: PreconditionFailedError."""
+        self._select(_Mode.TX)
+        if self.transaction is None:
+            self.transaction = LocalTransaction(self)
+
+    def select_branches(self) -> None:
+        """From now on it may work in branches. Raises: PreconditionFailedError."""
+        self._select(_Mode.DTX)
+
+    def check_branches(self) -> None:
+        """Raises: PreconditionFailedError, where it may not work in branches."""
+        if self._mode is not _Mode.DTX:
+            raise PreconditionFailedError("channel is not in dtx mode: dtx.select comes first")
+
+    def commit(self) -> None:
+        """Do all that waits, all of it or nothing; the client is told once it is durable.
+
+        Raises: PreconditionFailedError, ResourceExhaustedError.
+        """
+        self._transaction.commit()
+
+    def rollback(self) -> None:
+        """Forget what was published; what was acked or rejected is unacked again.
+
+        Raises: PreconditionFailedError.
+        """
+        for delivery in self._transaction.rollback():
+            self._unacked.insert(delivery)
+
+    @property
+    def _transaction(self) -> LocalTransaction:
+        if self.transaction is None or self._mode is not _Mode.TX:
+            raise PreconditionFailedError("channel is not transactional")
+        return self.transaction
+
+    def _select(self, mode: _Mode) -> None:
+        if self._mode not in (_Mode.PLAIN, mode):
+            raise PreconditionFailedError(f"cannot switch from {self._mode} to {mode} mode")
+        self._mode = mode
+
+    # Settling: `requeue` says how, and None is an ack.
+
+    def _settle_each(self, first: int, last: int, *, requeue: bool | None) -> None:
+        """Settle tags that the client named one by one, up to the first that it may not name."""
+        deliveries = self._unacked.remove(first, last - first + 1)
+        expected = first
+        for place, delivery in enumerate(deliveries):
+            if delivery.first_sequence != expected:
+                for unreached in deliveries[place:]:
+                    self._unacked.insert(unreached)
+                break
+            expected = delivery.end
+            self._settle(delivery, requeue=requeue)
+        if expected <= last:
+            raise PreconditionFailedError(f"unknown delivery tag {expected}")
+
+    def _settle_until(self, tag: int, *, requeue: bool | None) -> None:
+        """Settle all that is unacked up to `tag`."""
+        unacked = self._unacked
+        if tag and (tag >= self._next_delivery_tag or not unacked.count):
+            raise PreconditionFailedError(f"unknown delivery tag {tag}")
+        if not unacked.count:
+            return
+        first = unacked.first.first_sequence
+        last = tag or self._next_delivery_tag - 1
+        if last < first:
+            raise PreconditionFailedError(f"unknown delivery tag {tag}")
+        for delivery in unacked.remove(first, last - first + 1):
+            self._settle(delivery, requeue=requeue)
+
+    def _settle(self, delivery: Delivery, *, requeue: bool | None) -> None:
+        if self.transaction is not None:
+            self.transaction.settle(delivery, requeue=requeue)
+        else:
+            self.settled(delivery, requeue=requeue)
+
+    def settled(self, delivery: Delivery, *, requeue: bool | None) -> None:
+        """A delivery, which is not among the unacked any more, is done with."""
+        self.forget(delivery)
+        if requeue is None:
+            delivery.queue.ack(delivery.taken)
+        elif requeue:
+            consumer = delivery.consumer
+            delivery.queue.requeue(delivery.taken, consumer.identity if consumer else None)
+        else:
+            delivery.queue.reject(delivery.taken)
+
+    def forget(self, delivery: Delivery) -> None:
+        """A delivery does not count as unacked any more."""
+        if consumer := delivery.consumer:
+            consumer.window.remove(delivery.run)
+            self.window.remove(delivery.run)
+            if self.window.is_limited:
+                self._touch_queues()
+            else:
+                consumer.queue.touch()

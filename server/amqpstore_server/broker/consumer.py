@@ -1,0 +1,119 @@
+"""A consumer: a channel's standing request for the messages of a queue."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from amqpstore import Run
+
+if TYPE_CHECKING:
+    from amqpstore_server.broker.channel import Channel
+    from amqpstore_server.broker.queue import Queue
+
+_DELIVERED_AT_ONCE = 1024
+"""How many messages a consumer without a prefetch limit is handed before the others' turn."""
+
+
+class Window:
+    """How much may be unacked at a time, and how much is: `messages`, and `size` bytes of bodies.
+
+    0 is no limit. The size does not hold back a single message (basic.qos, prefetch-size).
+    """
+
+    __slots__ = ("messages", "size", "unacked", "unacked_bytes")
+
+    def __init__(self, messages: int = 0, size: int = 0) -> None:
+        self.messages = messages
+        self.size = size
+        self.unacked = 0
+        self.unacked_bytes = 0
+
+    @property
+    def is_limited(self) -> bool:
+        """Whether it holds back anything."""
+        return bool(self.messages or self.size)
+
+    def fits(self, size: int) -> bool:
+        """Whether a message of that size may go out now, as far as bytes are concerned."""
+        return not self.size or not self.unacked or self.unacked_bytes + size <= self.size
+
+    def add(self, run: Run) -> None:
+        """A run is unacked."""
+        self.unacked += run.count
+        self.unacked_bytes += run.body_bytes
+
+    def remove(self, run: Run) -> None:
+        """It is not any more."""
+        self.unacked -= run.count
+        self.unacked_bytes -= run.body_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerOptions:
+    """How a consumer wants its messages. Those of a higher priority are served first."""
+
+    no_ack: bool = False
+    exclusive: bool = False
+    priority: int = 0
+
+
+class Consumer:
+    """Consumer `tag` of a channel. `window` is its own; its channel has one for all of them.
+
+    `identity` stands for it in what it gave back, which may wait longer than it lives.
+    """
+
+    __slots__ = ("channel", "exclusive", "identity", "no_ack", "priority", "queue", "tag", "window")
+
+    def __init__(
+        self, channel: Channel, queue: Queue, tag: str, options: ConsumerOptions, window: Window
+    ) -> None:
+        self.channel = channel
+        self.queue = queue
+        self.tag = tag
+        self.no_ack = options.no_ack
+        self.exclusive = options.exclusive
+        self.priority = options.priority
+        self.window = window
+        self.identity = object()
+
+    @property
+    def capacity(self) -> int:
+        """How many messages it can take now, as far as their number is concerned."""
+        channel = self.channel
+        if channel.is_paused or not channel.outlet.is_writable:
+            return 0
+        shared = channel.window
+        if self.no_ack:
+            # As in RabbitMQ it waits with the others of its channel, and counts for nothing there.
+            is_held = shared.messages and shared.unacked >= shared.messages
+            return 0 if is_held else _DELIVERED_AT_ONCE
+        capacity = _DELIVERED_AT_ONCE
+        for window in (self.window, shared):
+            if window.messages:
+                capacity = min(capacity, window.messages - window.unacked)
+        return capacity
+
+    @property
+    def shares_limit(self) -> bool:
+        """Whether what it takes is taken from other consumers of its channel."""
+        channel = self.channel
+        return bool(channel.window.messages) and not self.no_ack and len(channel.consumers) > 1
+
+    @property
+    def fair_share(self) -> int:
+        """How many messages it may take before the others of its channel have had their turn."""
+        if not self.shares_limit:
+            return _DELIVERED_AT_ONCE
+        window = self.channel.window
+        return max(1, (window.messages - window.unacked) // len(self.channel.consumers))
+
+    @property
+    def minds_size(self) -> bool:
+        """Whether `fits` has to be asked before each message."""
+        return not self.no_ack and bool(self.window.size or self.channel.window.size)
+
+    def fits(self, size: int) -> bool:
+        """Whether it can take a message of that size now."""
+        return self.window.fits(size) and self.channel.window.fits(size)

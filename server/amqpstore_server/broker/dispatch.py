@@ -1,0 +1,162 @@
+"""Dispatch: which of a queue's consumers gets what is ready.
+
+Consumers of the highest priority are served first, those of one priority in turns; with a single
+active consumer, that one alone. What a consumer gave back goes to another where there is one.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from amqpstore_server.broker.errors import AccessRefusedError
+
+if TYPE_CHECKING:
+    from amqpstore_server.broker.channel import Channel
+    from amqpstore_server.broker.consumer import Consumer
+    from amqpstore_server.broker.queue import Queue
+
+
+_UNLIMITED = 1 << 32
+
+
+class Dispatch:
+    """The consumers of a queue, in the order in which they came."""
+
+    def __init__(self, queue: Queue) -> None:
+        self.consumers: list[Consumer] = []
+        self._queue = queue
+        self._turns: dict[int, deque[Consumer]] = {}
+        self._is_single_active = False
+
+    def __bool__(self) -> bool:
+        return bool(self.consumers)
+
+    def __len__(self) -> int:
+        return len(self.consumers)
+
+    def add(self, consumer: Consumer) -> None:
+        """Raises: AccessRefusedError, when a consumer has, or wants, the queue for itself."""
+        if consumer.exclusive and self._queue.settings.single_active_consumer:
+            raise AccessRefusedError(
+                f"queue '{self._queue.name}' has a single active consumer: none can be exclusive"
+            )
+        if self.consumers and (consumer.exclusive or self.consumers[0].exclusive):
+            raise AccessRefusedError(f"queue '{self._queue.name}' in exclusive use")
+        self.consumers.append(consumer)
+        self._turns.setdefault(consumer.priority, deque()).append(consumer)
+        if len(self._turns) > 1:
+            self._turns = dict(sorted(self._turns.items(), reverse=True))
+
+    def remove(self, consumer: Consumer) -> bool:
+        """Returns whether it was there."""
+        if consumer not in self.consumers:
+            return False
+        self.consumers.remove(consumer)
+        turn = self._turns[consumer.priority]
+        turn.remove(consumer)
+        if not turn:
+            del self._turns[consumer.priority]
+        return True
+
+    def clear(self) -> list[Consumer]:
+        """Remove and return all."""
+        consumers, self.consumers = self.consumers, []
+        self._turns.clear()
+        return consumers
+
+    @property
+    def active(self) -> Sequence[Consumer]:
+        """Those that may be served."""
+        if self._queue.settings.single_active_consumer:
+            return self.consumers[:1]
+        return self.consumers
+
+    def capacity(self, size: int) -> int:
+        """How many messages of `size` bytes they can take now, together; at least so many."""
+        able = []
+        by_channel: dict[Channel, int] = {}
+        for consumer in self.active:
+            taken = consumer.capacity
+            if taken <= 0 or (consumer.minds_size and not consumer.fits(size)):
+                continue
+            able.append(consumer)
+            if consumer.no_ack:
+                continue
+            window = consumer.channel.window
+            if consumer.minds_size:
+                taken = 1
+            elif not (consumer.window.messages or window.messages):
+                taken = _UNLIMITED
+            taken += by_channel.get(consumer.channel, 0)
+            if window.size:
+                taken = min(taken, 1)
+            if window.messages:
+                taken = min(taken, window.messages - window.unacked)
+            by_channel[consumer.channel] = taken
+        total = sum(by_channel.values())
+        for consumer in able:
+            channel = consumer.channel
+            # It waits as well, once others have used up what its channel may have.
+            if consumer.no_ack and not (channel.window.messages and channel in by_channel):
+                total += _UNLIMITED
+        return total
+
+    def pump(self, *, in_turns: bool) -> None:
+        """Hand out what is ready while anybody can take it.
+
+        Each consumer gets its share as one run, so that a turn costs per run, not per message.
+        Args: in_turns, whether those that share the limit of their channel get one share each, and
+        no more before the other queues that they consume from had their turn.
+        """
+        if self._queue.settings.single_active_consumer:
+            self._serve(self.consumers[:1], in_turns=in_turns)
+            return
+        for priority in list(self._turns):
+            if not self._queue.ready_count:
+                return
+            # A turn may end with the queue, in the middle of this.
+            if not self._serve(self._turns.get(priority, ()), in_turns=in_turns):
+                return
+
+    def _serve(self, turn: Iterable[Consumer], *, in_turns: bool) -> bool:
+        """Returns False where the queue has to let others have their turn before it goes on."""
+        queue = self._queue
+        while queue.ready_count:
+            able = [consumer for consumer in turn if consumer.capacity > 0]
+            if not able:
+                return True
+            share = max(1, queue.ready_count // len(able))
+            # All must be asked, not just the first who takes something.
+            if not sum([self._hand_out(consumer, share) for consumer in able]):
+                return True
+            if in_turns and any(consumer.shares_limit for consumer in able):
+                queue.touch()
+                return False
+        return True
+
+    def _hand_out(self, consumer: Consumer, share: int) -> int:
+        """Give a consumer its share, as far as it can take it; it is the last in line then."""
+        queue = self._queue
+        # A message that it gave back is not for it, where there is somebody else.
+        others_too = len(self.consumers) > 1 and not queue.settings.single_active_consumer
+        shunned = consumer.identity if others_too else None
+        share = min(share, consumer.fair_share)
+        given = 0
+        while queue.ready_count and (limit := min(share - given, consumer.capacity)) > 0:
+            if consumer.minds_size:
+                head = queue.peek(shunned)
+                if head is not None and not consumer.fits(len(head.body)):
+                    break
+                limit = 1
+            taken = queue.take(limit, acked=consumer.no_ack, not_from=shunned)
+            if taken is None:
+                break
+            given += taken.run.count
+            consumer.channel.deliver(consumer, taken)
+        turn = self._turns.get(consumer.priority)
+        if given and turn and len(turn) > 1 and consumer in turn:
+            turn.remove(consumer)
+            turn.append(consumer)
+        return given

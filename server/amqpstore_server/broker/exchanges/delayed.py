@@ -1,0 +1,64 @@
+"""The delayed exchange: a message waits for the ms that its header x-delay says, then is routed.
+
+How it is routed is up to another type, which the argument x-delayed-type names. What waits is in a
+queue of the exchange's own, in the log like any message and in any number; to purge that queue is
+to cancel what waits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from amqpstore_server.broker import exchanges
+from amqpstore_server.broker.errors import PreconditionFailedError
+from amqpstore_server.broker.exchanges.base import Binding, Exchange
+from amqpstore_server.protocol.content import BasicProperties
+
+if TYPE_CHECKING:
+    from amqpstore_server.broker.queue import Queue
+
+TYPE_ARGUMENT = "x-delayed-type"
+DELAY_HEADER = "x-delay"
+
+MOST_DELAY_MS = (1 << 32) - 1
+"""What RabbitMQ's plug-in can wait, about 49 days. A longer delay is cut to it."""
+
+
+class DelayedExchange(Exchange):
+    """Routes now, or to `held`, the queue of what waits."""
+
+    type = "x-delayed-message"
+    reads_properties = True
+
+    def __init__(self, name: str, **properties: Any) -> None:
+        super().__init__(name, **properties)
+        inner = self.arguments.get(TYPE_ARGUMENT)
+        inner_type = exchanges.EXCHANGE_TYPES.get(inner) if isinstance(inner, str) else None
+        if inner_type is None or inner_type is DelayedExchange:
+            raise PreconditionFailedError(
+                f"invalid arg '{TYPE_ARGUMENT}' for exchange '{name}': it takes the type that "
+                f"routes what has waited, not {inner!r}"
+            )
+        self.inner = inner_type(name, **properties)
+        self.is_repeatable = self.inner.is_repeatable
+        self.held: Queue | None = None
+
+    def route(self, routing_key: str, properties: BasicProperties) -> Iterable[Queue | Exchange]:
+        if self.held is not None and delay_ms(properties):
+            return [self.held]
+        return self.inner.route(routing_key, properties)
+
+    def _add(self, binding: Binding) -> None:
+        self.inner.bind(binding)
+
+    def _remove(self, binding: Binding) -> None:
+        self.inner.unbind(binding)
+
+
+def delay_ms(properties: BasicProperties) -> int:
+    """How long a message has to wait; 0 is not at all."""
+    delay = (properties.headers or {}).get(DELAY_HEADER)
+    if isinstance(delay, bool) or not isinstance(delay, (int, float)) or not delay > 0:
+        return 0
+    return int(min(delay, MOST_DELAY_MS))

@@ -1,0 +1,34 @@
+"""The direct exchange: a message goes where the routing key equals the binding's (AMQP 3.1.3.1)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from amqpstore_server.broker.exchanges.base import Binding, Destinations, Exchange
+from amqpstore_server.protocol.content import BasicProperties
+
+if TYPE_CHECKING:
+    from amqpstore_server.broker.queue import Queue
+
+
+class DirectExchange(Exchange):
+    """Routing key equals binding key."""
+
+    type = "direct"
+
+    def __init__(self, name: str, **properties: Any) -> None:
+        super().__init__(name, **properties)
+        self._destinations: dict[str, Destinations] = {}
+
+    def route(self, routing_key: str, properties: BasicProperties) -> Iterable[Queue | Exchange]:  # noqa: ARG002
+        return self._destinations.get(routing_key, ())
+
+    def _add(self, binding: Binding) -> None:
+        self._destinations.setdefault(binding.routing_key, Destinations()).add(binding.destination)
+
+    def _remove(self, binding: Binding) -> None:
+        destinations = self._destinations[binding.routing_key]
+        destinations.remove(binding.destination)
+        if not destinations:
+            del self._destinations[binding.routing_key]

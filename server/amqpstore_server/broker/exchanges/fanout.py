@@ -1,0 +1,31 @@
+"""The fanout exchange: a message goes wherever a binding leads (AMQP 3.1.3.2)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from amqpstore_server.broker.exchanges.base import Binding, Destinations, Exchange
+from amqpstore_server.protocol.content import BasicProperties
+
+if TYPE_CHECKING:
+    from amqpstore_server.broker.queue import Queue
+
+
+class FanoutExchange(Exchange):
+    """All that is bound, whatever the routing key."""
+
+    type = "fanout"
+
+    def __init__(self, name: str, **properties: Any) -> None:
+        super().__init__(name, **properties)
+        self._destinations = Destinations()
+
+    def route(self, routing_key: str, properties: BasicProperties) -> Iterable[Queue | Exchange]:  # noqa: ARG002
+        return self._destinations
+
+    def _add(self, binding: Binding) -> None:
+        self._destinations.add(binding.destination)
+
+    def _remove(self, binding: Binding) -> None:
+        self._destinations.remove(binding.destination)

@@ -1,0 +1,107 @@
+"""The headers exchange: the message's headers against the binding's arguments (AMQP 3.1.3.4).
+
+Argument `x-match` says how: `all` (the default) wants each of the other arguments among the
+headers, `any` at least one. Both skip the arguments whose names start with "x-", which
+`all-with-x` and `any-with-x` do not. Nothing to look for is always found by `all`, never by `any`.
+
+An argument without a value asks only whether the header is there; any other asks for a value of
+the same type that is equal. All widths of integers are one type. Arguments are kept as plain
+values, so a timestamp is the integer of its seconds and a decimal is its text: a header of those
+types is compared as such.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+
+from amqpstore_server.broker.errors import PreconditionFailedError
+from amqpstore_server.broker.exchanges.base import Binding, Exchange
+from amqpstore_server.protocol.content import BasicProperties
+
+if TYPE_CHECKING:
+    from amqpstore_server.broker.queue import Queue
+
+_MATCH = "x-match"
+_RESERVED_PREFIX = "x-"
+
+# How to decide over all pairs, and whether those with a reserved name count.
+_MODES: dict[str, tuple[Callable[[Iterable[bool]], bool], bool]] = {
+    "all": (all, False),
+    "any": (any, False),
+    "all-with-x": (all, True),
+    "any-with-x": (any, True),
+}
+
+
+class HeadersExchange(Exchange):
+    """Headers have what the binding's arguments ask for."""
+
+    type = "headers"
+    reads_properties = True
+
+    def __init__(self, name: str, **properties: Any) -> None:
+        super().__init__(name, **properties)
+        self._rules: dict[tuple[int, str, bytes], _Rule] = {}
+
+    def route(self, routing_key: str, properties: BasicProperties) -> Iterable[Queue | Exchange]:  # noqa: ARG002
+        headers = properties.headers or {}
+        return [rule.destination for rule in self._rules.values() if rule.matches(headers)]
+
+    def _add(self, binding: Binding) -> None:
+        self._rules[binding.key] = _Rule(binding)
+
+    def _remove(self, binding: Binding) -> None:
+        del self._rules[binding.key]
+
+
+class _Rule:
+    """What a binding asks for. Raises: PreconditionFailedError."""
+
+    __slots__ = ("_decide", "_pairs", "destination")
+
+    def __init__(self, binding: Binding) -> None:
+        mode = binding.arguments.get(_MATCH, "all")
+        if not isinstance(mode, str) or mode not in _MODES:
+            raise PreconditionFailedError(
+                f"invalid {_MATCH} {mode!r} in a binding of a headers exchange; expected one of "
+                f"{', '.join(_MODES)}"
+            )
+        self.destination = binding.destination
+        self._decide, with_reserved = _MODES[mode]
+        self._pairs = [
+            (name, value)
+            for name, value in binding.arguments.items()
+            if name != _MATCH and (with_reserved or not name.startswith(_RESERVED_PREFIX))
+        ]
+
+    def matches(self, headers: dict[str, Any]) -> bool:
+        return self._decide(
+            name in headers and (value is None or _is_equal(headers[name], value))
+            for name, value in self._pairs
+        )
+
+
+def _is_equal(header: Any, argument: Any) -> bool:
+    """Whether they are the same type and value, inside tables and arrays too."""
+    if isinstance(argument, bool) or isinstance(header, bool):
+        return header is argument
+    if isinstance(argument, int):
+        return isinstance(header, int) and header == argument
+    if isinstance(argument, list):
+        return (
+            isinstance(header, list)
+            and len(header) == len(argument)
+            and all(map(_is_equal, header, argument))
+        )
+    if isinstance(argument, dict):
+        return (
+            isinstance(header, dict)
+            and header.keys() == argument.keys()
+            and all(_is_equal(header[name], value) for name, value in argument.items())
+        )
+    if isinstance(header, Decimal):
+        # Its text: 1.5 and 1.50 are different decimals.
+        return str(header) == str(argument) if isinstance(argument, (Decimal, str)) else False
+    return type(header) is type(argument) and bool(header == argument)

@@ -1,0 +1,48 @@
+"""The random exchange (RabbitMQ's `x-random`): each message goes to one of all that is bound."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from amqpstore_server.broker.exchanges.base import Binding, Destinations, Exchange
+from amqpstore_server.protocol.content import BasicProperties
+
+if TYPE_CHECKING:
+    from amqpstore_server.broker.queue import Queue
+
+
+class RandomExchange(Exchange):
+    """One destination, each as likely as the others however many bindings lead to it."""
+
+    type = "x-random"
+    is_repeatable = False
+
+    def __init__(self, name: str, **properties: Any) -> None:
+        super().__init__(name, **properties)
+        self._destinations: list[Queue | Exchange] = []
+        self._places: dict[Queue | Exchange, int] = {}
+        self._counts = Destinations()
+
+    def route(self, routing_key: str, properties: BasicProperties) -> Iterable[Queue | Exchange]:  # noqa: ARG002
+        if not self._destinations:
+            return ()
+        return (self._destinations[int(self.random() * len(self._destinations))],)
+
+    def _add(self, binding: Binding) -> None:
+        destination = binding.destination
+        if destination not in self._counts:
+            self._places[destination] = len(self._destinations)
+            self._destinations.append(destination)
+        self._counts.add(destination)
+
+    def _remove(self, binding: Binding) -> None:
+        destination = binding.destination
+        self._counts.remove(destination)
+        if destination in self._counts:
+            return
+        # The last takes its place: to close the gap would move all that are behind it.
+        place, last = self._places.pop(destination), self._destinations.pop()
+        if last is not destination:
+            self._destinations[place] = last
+            self._places[last] = place

@@ -1,0 +1,51 @@
+"""The recent-history exchange: a fanout that sends its last messages to every queue bound to it.
+
+How many is the argument x-recent-history-length says. They are in a queue of the exchange's own, so
+that persistent ones of a durable exchange are there after a restart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from amqpstore_server.broker.errors import PreconditionFailedError
+from amqpstore_server.broker.exchanges.base import Exchange
+from amqpstore_server.broker.exchanges.fanout import FanoutExchange
+from amqpstore_server.protocol.content import BasicProperties
+
+if TYPE_CHECKING:
+    from amqpstore_server.broker.queue import Queue
+
+LENGTH_ARGUMENT = "x-recent-history-length"
+NO_STORE_HEADER = "x-recent-history-no-store"
+
+_DEFAULT_LENGTH = 20
+_MOST_LENGTH = 100_000
+
+
+class RecentHistoryExchange(FanoutExchange):
+    """Routes to all that is bound and to `held`, the queue of the last `length` messages."""
+
+    type = "x-recent-history"
+    reads_properties = True
+
+    def __init__(self, name: str, **properties: Any) -> None:
+        super().__init__(name, **properties)
+        length = self.arguments.get(LENGTH_ARGUMENT, _DEFAULT_LENGTH)
+        if (
+            isinstance(length, bool)
+            or not isinstance(length, int)
+            or not (0 < length <= _MOST_LENGTH)
+        ):
+            raise PreconditionFailedError(
+                f"invalid arg '{LENGTH_ARGUMENT}' for exchange '{name}': {length!r} is no number "
+                f"from 1 to {_MOST_LENGTH}"
+            )
+        self.length = length
+        self.held: Queue | None = None
+
+    def route(self, routing_key: str, properties: BasicProperties) -> Iterable[Queue | Exchange]:
+        yield from super().route(routing_key, properties)
+        if self.held is not None and not (properties.headers or {}).get(NO_STORE_HEADER):
+            yield self.held

@@ -1,0 +1,40 @@
+"""The exchange that is asked to replay a queue's history: `amq.replay`, of which there is one.
+
+It routes nothing: whoever publishes to it asks for something (see `broker.replay`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from amqpstore_server.broker.errors import AccessRefusedError, PreconditionFailedError
+from amqpstore_server.broker.exchanges.base import Binding, Exchange
+from amqpstore_server.protocol.content import BasicProperties
+
+if TYPE_CHECKING:
+    from amqpstore_server.broker.queue import Queue
+
+REPLAY_EXCHANGE = "amq.replay"
+
+
+class ReplayExchange(Exchange):
+    """`amq.replay`. Nothing can be bound to it, and nothing comes out of it."""
+
+    type = "x-replay"
+
+    def __init__(self, name: str, **properties: Any) -> None:
+        if name != REPLAY_EXCHANGE:
+            raise PreconditionFailedError(
+                f"exchange '{name}' cannot be of type 'x-replay': '{REPLAY_EXCHANGE}' alone is"
+            )
+        super().__init__(name, **properties)
+
+    def route(self, routing_key: str, properties: BasicProperties) -> Iterable[Queue | Exchange]:  # noqa: ARG002
+        return ()
+
+    def _add(self, binding: Binding) -> None:  # noqa: ARG002
+        raise AccessRefusedError(f"nothing can be bound to '{REPLAY_EXCHANGE}': it routes nothing")
+
+    def _remove(self, binding: Binding) -> None:
+        """There is none."""

@@ -1,0 +1,89 @@
+"""The topic exchange: words of the routing key against a pattern (AMQP 3.1.3.3).
+
+Words are what stands between dots. In a binding key the word `*` stands for exactly one word and
+`#` for zero or more. An empty word counts, so "a..b" has three; the empty key has none.
+
+A pattern without wildcards is looked up as it is. The others stand together with those that begin
+with the same words, up to the first wildcard: so a key is matched against no others than those, and
+against all of them at once (see `topic_patterns`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from amqpstore_server.broker.errors import PreconditionFailedError
+from amqpstore_server.broker.exchanges.base import Binding, Destinations, Exchange
+from amqpstore_server.broker.exchanges.topic_patterns import ANY_WORDS, ONE_WORD, Pattern, Patterns
+from amqpstore_server.protocol.content import BasicProperties
+
+if TYPE_CHECKING:
+    from amqpstore_server.broker.queue import Queue
+
+MAX_WORDS = 128
+"""Of a binding key. A routing key may have as many as fit into its 255 bytes."""
+
+
+class TopicExchange(Exchange):
+    """Routing key matches the binding key's pattern."""
+
+    type = "topic"
+
+    def __init__(self, name: str, **properties: Any) -> None:
+        super().__init__(name, **properties)
+        self._exact: dict[str, Destinations] = {}
+        self._patterns: dict[str, Patterns] = {}
+        """By the words in front of the first wildcard, with a dot behind each."""
+
+    def route(self, routing_key: str, properties: BasicProperties) -> Iterable[Queue | Exchange]:  # noqa: ARG002
+        found = list(self._exact.get(routing_key, ()))
+        if not self._patterns:
+            return found
+        words = _words(routing_key)
+        beginning = ""
+        for place in range(len(words) + 1):
+            if patterns := self._patterns.get(beginning):
+                found += patterns.match(words[place:])
+            if place < len(words):
+                beginning += words[place] + "."
+        return found
+
+    def _add(self, binding: Binding) -> None:
+        key = binding.routing_key
+        words = _words(key)
+        if len(words) > MAX_WORDS:
+            raise PreconditionFailedError(
+                f"invalid binding key '{key}' for topic exchange '{self.name}': it has "
+                f"{len(words)} words, and may have {MAX_WORDS}"
+            )
+        beginning, pattern = _split(words)
+        if pattern is None:
+            self._exact.setdefault(key, Destinations()).add(binding.destination)
+        else:
+            self._patterns.setdefault(beginning, Patterns()).add(pattern, binding.destination)
+
+    def _remove(self, binding: Binding) -> None:
+        key = binding.routing_key
+        beginning, pattern = _split(_words(key))
+        if pattern is None:
+            self._exact[key].remove(binding.destination)
+            if not self._exact[key]:
+                del self._exact[key]
+        else:
+            patterns = self._patterns[beginning]
+            patterns.remove(pattern, binding.destination)
+            if not patterns:
+                del self._patterns[beginning]
+
+
+def _words(key: str) -> list[str]:
+    return key.split(".") if key else []
+
+
+def _split(words: list[str]) -> tuple[str, Pattern | None]:
+    """The words in front of the first wildcard, and the pattern from there; None without one."""
+    first = next((place for place, word in enumerate(words) if word in (ONE_WORD, ANY_WORDS)), None)
+    if first is None:
+        return "", None
+    return "".join([f"{word}." for word in words[:first]]), Pattern.of(words[first:])

@@ -1,0 +1,170 @@
+"""Many topic patterns at once, matched one word at a time by arithmetic on bits.
+
+A pattern is a row of items, each a word or `*`, which stands for any one word. It has a state for
+each number of its items that the words so far may have filled, and a state in which a `#` follows
+stays where it is whatever word comes. Each state is a bit. So one step of all patterns, with all
+their states, is: move every state to the next where the item between them takes the word, and keep
+those that stay (the Shift-And algorithm of Baeza-Yates and Gonnet). However the wildcards are
+mixed, a key costs its words x the bits, at many bits a nanosecond.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from amqpstore_server.broker.exchanges.base import Destinations
+
+if TYPE_CHECKING:
+    from amqpstore_server.broker.exchanges.base import Exchange
+    from amqpstore_server.broker.queue import Queue
+
+ONE_WORD = "*"
+ANY_WORDS = "#"
+
+_BLOCK_BITS = 4096
+"""States that are stepped together. A word has a number of so many bits at most in each block, and
+the more there are, the less each costs."""
+
+
+class Pattern(NamedTuple):
+    """What words have to be. `stays` has the states, by the items before them, that a `#` follows.
+
+    However often and on which side of a `*` a `#` stands: what matches alike is equal.
+    """
+
+    items: tuple[str, ...]
+    stays: frozenset[int]
+
+    @classmethod
+    def of(cls, words: Sequence[str]) -> Pattern:
+        """The pattern of a binding key's words."""
+        items: list[str] = []
+        stays = set()
+        is_open = False  # whether there was a `#` among the wildcards that the row ends with
+        for word in words:
+            if word == ANY_WORDS:
+                is_open = True
+                continue
+            if word != ONE_WORD:
+                if is_open:
+                    stays.add(len(items))
+                is_open = False
+            items.append(word)
+        if is_open:
+            stays.add(len(items))
+        return cls(tuple(items), frozenset(stays))
+
+
+class Patterns:
+    """Patterns, and the destinations that each leads to."""
+
+    def __init__(self) -> None:
+        self._blocks: list[_Block] = []
+        self._places: dict[Pattern, _Block] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._blocks)
+
+    def add(self, pattern: Pattern, destination: Queue | Exchange) -> None:
+        """A binding leads there."""
+        block = self._places.get(pattern)
+        if block is None:
+            block = self._blocks[-1] if self._blocks else None
+            if block is None or not block.has_room(pattern):
+                block = _Block()
+                self._blocks.append(block)
+            block.add(pattern, Destinations())
+            self._places[pattern] = block
+        block.destinations[pattern].add(destination)
+
+    def remove(self, pattern: Pattern, destination: Queue | Exchange) -> None:
+        """A binding, one that was added, does not lead there any more."""
+        block = self._places[pattern]
+        destinations = block.destinations[pattern]
+        destinations.remove(destination)
+        if not destinations:
+            del self._places[pattern]
+            block.remove(pattern)
+            if not block.destinations:
+                self._blocks.remove(block)
+
+    def match(self, words: Sequence[str]) -> Iterator[Queue | Exchange]:
+        """Where the patterns lead that match these words."""
+        for block in self._blocks:
+            yield from block.match(words)
+
+
+class _Block:
+    """Some of the patterns. Those that were removed keep their bits until they are half of them."""
+
+    def __init__(self) -> None:
+        self.destinations: dict[Pattern, Destinations] = {}
+        self._clear()
+
+    def _clear(self) -> None:
+        self._bit_count = self._live_bits = 0
+        self._first: dict[Pattern, int] = {}
+        self._last: dict[int, Pattern] = {}
+        # Sets of states, as bits: where patterns begin and end, which stay, and which may be
+        # reached by any word, or by one.
+        self._begins = self._ends = self._stay = self._any = 0
+        self._by_word: dict[str, int] = {}
+
+    def has_room(self, pattern: Pattern) -> bool:
+        return self._bit_count + len(pattern.items) < _BLOCK_BITS
+
+    def add(self, pattern: Pattern, destinations: Destinations) -> None:
+        first = self._bit_count
+        last = first + len(pattern.items)
+        self._bit_count = last + 1
+        self._live_bits += last + 1 - first
+        self.destinations[pattern] = destinations
+        self._first[pattern] = first
+        self._last[last] = pattern
+        self._begins |= 1 << first
+        self._ends |= 1 << last
+        self._stay |= _bits(first + state for state in pattern.stays)
+        by_word: dict[str, list[int]] = {}
+        for state, item in enumerate(pattern.items, first + 1):
+            by_word.setdefault(item, []).append(state)
+        self._any |= _bits(by_word.pop(ONE_WORD, ()))
+        for word, states in by_word.items():
+            self._by_word[word] = self._by_word.get(word, 0) | _bits(states)
+
+    def remove(self, pattern: Pattern) -> None:
+        del self.destinations[pattern]
+        first = self._first.pop(pattern)
+        last = first + len(pattern.items)
+        del self._last[last]
+        # What never begins is never reached.
+        self._begins &= ~(1 << first)
+        self._ends &= ~(1 << last)
+        self._live_bits -= last + 1 - first
+        if self._live_bits * 2 < self._bit_count:
+            left = list(self.destinations.items())
+            self._clear()
+            for kept, destinations in left:
+                self.add(kept, destinations)
+
+    def match(self, words: Sequence[str]) -> Iterator[Queue | Exchange]:
+        states, stay, any_word, by_word = self._begins, self._stay, self._any, self._by_word
+        for word in words:
+            moved = states << 1
+            states = (moved & any_word) | (states & stay)
+            if its_states := by_word.get(word):
+                states |= moved & its_states
+            if not states:
+                return
+        reached = states & self._ends
+        while reached:
+            last = reached.bit_length() - 1
+            yield from self.destinations[self._last[last]]
+            reached ^= 1 << last
+
+
+def _bits(places: Iterable[int]) -> int:
+    number = 0
+    for place in places:
+        number |= 1 << place
+    return number

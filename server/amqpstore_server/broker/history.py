@@ -1,0 +1,166 @@
+"""The history of a queue: copies of what its consumers are done with, for a time or a number.
+
+It is an extension: `x-history-length` and `x-history-ttl`. A message enters the history of its
+queue in the transaction of the store that acks it, so that after a crash it is in one of the two.
+The history is a queue of the broker's own, beside the queue that it belongs to and as durable.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from itertools import groupby
+from operator import attrgetter
+from typing import TYPE_CHECKING
+
+from amqpstore import DiskFullError, Envelope, Message, ReadLaterError
+from amqpstore_server.broker.label import Label
+from amqpstore_server.broker.queue import Queue, Taken
+from amqpstore_server.broker.settings import Settings
+from amqpstore_server.broker.transaction import Transaction
+from amqpstore_server.protocol.content import decode_properties, edit_properties
+from amqpstore_server.protocol.field_table import Int64
+
+if TYPE_CHECKING:
+    from amqpstore_server.broker.core import Core
+
+_log = logging.getLogger(__name__)
+
+HISTORY_PREFIX = "amq.consumed."
+_COPY_BYTES = 200
+"""More than a copy has beside what it is of."""
+
+CONSUMED_AT = "x-consumed-at"
+"""The header that says when a message was consumed, ms since 1970."""
+
+
+class ConsumedQueue(Queue):
+    """The history of one queue: the oldest go first when it is full, unread and to nowhere."""
+
+    is_internal = True
+    counts_as_route = False
+
+    def _expires_ms(self, label: Label) -> int:  # noqa: ARG002 - its time in the queue is over
+        ttl = self.settings.message_ttl
+        return 0 if ttl is None else self._core.clock.wall_ms() + ttl
+
+    def _drop_excess(self) -> None:
+        most = self.settings.max_length
+        if most is None:
+            return
+        level = self.levels.lowest
+        while (excess := level.ready_count - most) > 0:
+            first = (
+                level.paged[0].first if level.is_head_paged else level.ready.first.first_sequence
+            )
+            try:
+                runs = self._store.withdraw_range(level, first, excess)
+            except ReadLaterError as error:
+                # The next copy tries it again.
+                _log.warning(
+                    "history is too long", extra={"queue": self.name, "reason": str(error)}
+                )
+                return
+            for run in runs:
+                self._store.ack(level, run)
+
+
+class History:
+    """What a queue does with what is consumed from it: `held` keeps copies."""
+
+    def __init__(self, core: Core, held: ConsumedQueue) -> None:
+        self.held = held
+        self._core = core
+        self._has_room = True
+        self._last: tuple[Envelope, int, Label] | None = None
+
+    def consumed(self, queue: Queue, taken: Taken) -> None:
+        """Ack a run that was taken off the queue: it is in the history from then on."""
+        transaction = Transaction(self._core)
+        transaction.consume(queue, taken)
+        transaction.commit()
+
+    def add(self, transaction: Transaction, taken: Taken) -> None:
+        """Have a run, which a transaction acks, in the history.
+
+        Not while the disk is full: acks have to go through then.
+        Raises: ReadLaterError, MessageDamagedError (one has to be read back and cannot be).
+        """
+        if self.held.is_set_aside:
+            return
+        consumed = self._core.store.read_all(taken.run)
+        if not self._look_for_room(consumed):
+            return
+        now_ms = self._core.clock.wall_ms()
+        for envelope, group in groupby(consumed, attrgetter("envelope")):
+            label = self._label(envelope, now_ms)
+            messages = [Message(label, message.body) for message in group]
+            placement = self.held.placement(label, messages, immediate=False)
+            transaction.add(self.held, label, messages, placement)
+
+    def _label(self, envelope: Envelope, now_ms: int) -> Label:
+        """The label of a copy. Most come in a row that share one."""
+        last = self._last
+        if last is not None and last[0] is envelope and last[1] == now_ms:
+            return last[2]
+        raw = edit_properties(envelope.properties, headers={CONSUMED_AT: Int64(now_ms)})
+        label = Label(envelope.exchange, envelope.routing_key, raw, decode_properties(raw))
+        self._last = envelope, now_ms, label
+        return label
+
+    def _look_for_room(self, messages: Sequence[Message]) -> bool:
+        had_room, self._has_room = self._has_room, True
+        needed_bytes = sum([len(one.body) + len(one.envelope.head) for one in messages])
+        needed_bytes += _COPY_BYTES * len(messages)
+        try:
+            self._core.store.check_writable(publishing=True, needed_bytes=needed_bytes)
+        except DiskFullError as error:
+            self._has_room = False
+            if had_room:
+                extra = {"queue": self.held.name, "reason": str(error)}
+                _log.warning("history is not kept while the disk is full", extra=extra)
+        return self._has_room
+
+
+class Histories:
+    """The histories of one virtual host's `queues`. Args: create, makes a queue of that name."""
+
+    def __init__(
+        self, core: Core, queues: Mapping[str, Queue], create: Callable[[str, Queue], Queue]
+    ) -> None:
+        self._core = core
+        self._queues = queues
+        self._create = create
+
+    def of(self, name: str) -> ConsumedQueue | None:
+        """The history of a queue, by the queue's name; None where there is none."""
+        held = self._queues.get(history_name(name))
+        return held if isinstance(held, ConsumedQueue) else None
+
+    def apply(self, queue: Queue) -> None:
+        """Have a queue keep the history that its settings ask for.
+
+        Where they ask for none any more, what is there stays, until its own time is over.
+        """
+        if type(queue) is not Queue:
+            return
+        settings = queue.settings
+        held: Queue | None = self.of(queue.name)
+        if held is None and settings.keeps_history:
+            held = self._create(history_name(queue.name), queue)
+        queue.history = None
+        if isinstance(held, ConsumedQueue):
+            held.apply(
+                Settings(
+                    max_length=settings.history_length,
+                    message_ttl=settings.history_ttl,
+                    queue_mode="lazy",
+                )
+            )
+            if settings.keeps_history:
+                queue.history = History(self._core, held)
+
+
+def history_name(name: str) -> str:
+    """The name of a queue's history."""
+    return HISTORY_PREFIX + name

@@ -1,0 +1,88 @@
+"""Messages on their way out of a queue whose bodies have left memory: they are read back for it.
+
+They were rejected or delivered too often, where the queue has dead letters, or consumed, where it
+keeps a history. However many they are, they go about 1 MiB at a time, no faster than the disk takes
+what they become, and in the order in which they were settled. Until one is gone it is unacked for
+the store: a crash leaves it in its queue, as one that was delivered.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from amqpstore import MessageDamagedError, ReadLaterError
+from amqpstore_server.broker.core import Core
+
+if TYPE_CHECKING:
+    from amqpstore_server.broker.queue import Queue, Taken
+
+_log = logging.getLogger(__name__)
+
+_READ_AT_ONCE = 4
+"""Parts of about 1 MiB that go in one turn."""
+
+Go = Callable[["Taken"], bool]
+"""Has a run leave. Returns False where the disk is full: the run is back in its queue then."""
+
+
+class Leaving:
+    """What is on its way out of one queue, the next first."""
+
+    def __init__(self, core: Core, queue: Queue) -> None:
+        self._core = core
+        self._queue = queue
+        self._line: deque[tuple[Taken, Go]] = deque()
+        self._left_in_turn = _READ_AT_ONCE
+
+    def __bool__(self) -> bool:
+        return bool(self._line)
+
+    def add(self, taken: Taken, go: Go) -> None:
+        """Have a run leave: now, or when its turn comes."""
+        self._line.append((taken, go))
+        self._queue.touch()
+        if len(self._line) == 1:
+            self._go()
+
+    def pump(self) -> None:
+        """Have some of them leave. The queue is touched while there are more."""
+        self._left_in_turn = _READ_AT_ONCE
+        self._go()
+
+    def _go(self) -> None:
+        store = self._core.store
+        while self._line and self._left_in_turn:
+            if not self._core.has_room:
+                self._core.wait_for_room(self._queue.touch)
+                return
+            self._left_in_turn -= 1
+            taken, go = self._line.popleft()
+            part, rest = store.bring_back(*taken)
+            if rest is not None:
+                self._line.appendleft((taken._replace(run=rest), go))
+            if isinstance(part, ReadLaterError):
+                self._queue.read_later(part)
+                return
+            if isinstance(part, MessageDamagedError):
+                extra = {"queue": self._queue.name, "reason": str(part)}
+                _log.error("messages cannot be read, others are served", extra=extra)
+            elif not go(taken._replace(run=part)):
+                self.stay()
+                return
+        if self._line:
+            self._queue.touch()
+
+    def stay(self) -> None:
+        """None of them can leave now: they are ready again."""
+        line, self._line = self._line, deque()
+        for taken, _ in line:
+            self._queue.put_back(taken)
+
+    def forget(self) -> None:
+        """The queue is deleted, and they are with it."""
+        line, self._line = self._line, deque()
+        for taken, _ in line:
+            self._core.store.ack(*taken)

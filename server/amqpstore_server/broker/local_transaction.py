@@ -1,0 +1,165 @@
+"""What a client does on a channel between two commits (AMQP 0-9-1, class tx), or in a branch.
+
+Routes are found, and errors raised, when a message is sent. At the commit, what was published and
+what was acked or rejected, with the dead letters of that, is one transaction of the store.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from amqpstore import Message, MessageDamagedError, ReadLaterError
+from amqpstore_server.broker.errors import PreconditionFailedError
+from amqpstore_server.broker.label import Label
+from amqpstore_server.broker.outlet import Returned
+from amqpstore_server.broker.publishing import Flags
+from amqpstore_server.broker.queue import Reason
+from amqpstore_server.broker.routing import Route
+from amqpstore_server.broker.transaction import Plan, Transaction, plan, refuse_if_full
+
+if TYPE_CHECKING:
+    from amqpstore_server.broker.channel import Channel, Delivery
+
+
+class _Sent(NamedTuple):
+    """Messages that are alike, and where they went when they were sent."""
+
+    route: Route
+    label: Label
+    messages: list[Message]
+    flags: Flags
+
+
+class _Settled(NamedTuple):
+    """An ack (`requeue` is None) or a rejection."""
+
+    delivery: Delivery
+    requeue: bool | None
+
+
+_MESSAGE_BYTES = 200
+_SENT_BYTES = 600
+"""About what a message, and what is said once of messages that are alike, take besides what the
+client sent."""
+
+MAX_READ_BACK_BYTES = 64 << 20
+"""Of what is settled in a transaction: bodies that have left memory, and go elsewhere with it."""
+
+
+class Tally:
+    """How many bytes of memory the uncommitted publishes of a connection's channels take."""
+
+    __slots__ = ("byte_count",)
+
+    def __init__(self) -> None:
+        self.byte_count = 0
+
+
+class LocalTransaction:
+    """The uncommitted work of a channel. What it publishes is counted in the channel's tally."""
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+        self._tally = channel.tally
+        self._byte_count = 0
+        self._sent: list[_Sent] = []
+        self._settled: list[_Settled] = []
+
+    def publish(self, route: Route, label: Label, messages: list[Message], flags: Flags) -> None:
+        """Messages were sent."""
+        size = _SENT_BYTES
+        for message in messages:
+            size += len(message.body) + len(message.envelope.properties) + _MESSAGE_BYTES
+        self._byte_count += size
+        self._tally.byte_count += size
+        self._sent.append(_Sent(route, label, messages, flags))
+
+    def settle(self, delivery: Delivery, *, requeue: bool | None) -> None:
+        """A delivery was acked or rejected; it counts as unacked until the commit."""
+        self._settled.append(_Settled(delivery, requeue))
+
+    def rollback(self) -> list[Delivery]:
+        """Forget everything. Returns what was settled: the client has it still."""
+        settled, self._settled = self._settled, []
+        self._forget_sent()
+        return [delivery for delivery, _ in settled]
+
+    def commit(self) -> None:
+        """Do everything, or nothing. Raises: PreconditionFailedError, ResourceExhaustedError."""
+        channel = self._channel
+        transaction = Transaction(channel.vhost.core)
+        try:
+            self.add_to(transaction)
+        except PreconditionFailedError:
+            transaction.undo()
+            raise
+        transaction.commit(channel.outlet.committed, channel.outlet.failed)
+        self.finish()
+
+    def add_to(self, transaction: Transaction) -> None:
+        """Have a transaction do it; what is to come back to the publisher does now.
+
+        Raises: PreconditionFailedError, where a queue refuses a part: the transaction is to be
+        undone then.
+        """
+        plans = []
+        for sent in self._sent:
+            planned = self._plan(sent)
+            refuse_if_full(planned)
+            transaction.publish(planned)
+            plans.append(planned)
+        self._add_settled(transaction)
+        for sent, planned in zip(self._sent, plans, strict=True):
+            self._return(sent, planned)
+
+    def _add_settled(self, transaction: Transaction) -> None:
+        """Raises: PreconditionFailedError, where bodies are needed that memory cannot have."""
+        room = MAX_READ_BACK_BYTES
+        for delivery, requeue in self._settled:
+            queue, taken = delivery.queue, delivery.taken
+            if queue.is_deleted or requeue:
+                continue
+            goes_on = queue.sends_on if requeue is False else queue.history is not None
+            if goes_on and taken.run.messages is None:
+                room -= taken.run.body_bytes
+                if room < 0:
+                    raise PreconditionFailedError(
+                        f"more than {MAX_READ_BACK_BYTES >> 20} MiB of messages would be read back "
+                        "for this transaction, to be dead letters or kept in a history: it is "
+                        "undone; settle fewer of them at a time"
+                    )
+            try:
+                if requeue is None:
+                    transaction.consume(queue, taken)
+                else:
+                    dead_letters = self._channel.vhost.dead_letters
+                    dead_letters.add(transaction, queue, [taken], Reason.REJECTED)
+            except (ReadLaterError, MessageDamagedError) as error:
+                raise PreconditionFailedError(f"the transaction is undone: {error}") from None
+
+    def finish(self) -> None:
+        """The transaction does it: what was settled is the client's no more."""
+        channel = self._channel
+        settled, self._settled = self._settled, []
+        self._forget_sent()
+        for delivery, requeue in settled:
+            if requeue or delivery.queue.is_deleted:
+                channel.settled(delivery, requeue=True)
+            else:
+                channel.forget(delivery)
+
+    def _forget_sent(self) -> None:
+        self._sent = []
+        self._tally.byte_count -= self._byte_count
+        self._byte_count = 0
+
+    def _plan(self, sent: _Sent) -> Plan:
+        queues = [queue for queue in sent.route.queues if not queue.is_deleted]
+        return plan(Route(queues), sent.label, sent.messages, immediate=sent.flags.immediate)
+
+    def _return(self, sent: _Sent, planned: Plan) -> None:
+        outlet = self._channel.outlet
+        if sent.flags.mandatory and not sent.route.is_routed:
+            outlet.returned(sent.messages, Returned.NO_ROUTE)
+        elif sent.flags.immediate and planned.delivered < len(sent.messages):
+            outlet.returned(sent.messages[planned.delivered :], Returned.NO_CONSUMERS)

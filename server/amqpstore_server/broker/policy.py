@@ -1,0 +1,107 @@
+"""Policies: settings that an operator gives to all queues and exchanges whose names match.
+
+Of the policies that match, the one with the highest priority counts, alone. An operator policy is
+chosen in the same way, and goes on top of it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from typing import Any
+
+from amqpstore.catalog import Change
+from amqpstore.shapes import MAX_KEY_BYTES
+from amqpstore_server.broker.patterns import Pattern, pattern_of
+from amqpstore_server.broker.settings import (
+    ALTERNATE_EXCHANGE,
+    POLICY_KEYS,
+    Settings,
+    is_quorum,
+    settings_of,
+)
+
+_QUEUES = frozenset({"all", "queues", "classic_queues"})
+_QUORUM_QUEUES = frozenset({"all", "queues", "quorum_queues"})
+_EXCHANGES = frozenset({"all", "exchanges"})
+
+
+@dataclass(frozen=True)
+class Policy:
+    """Policy `name` of a virtual host. `definition` has settings by their policy keys."""
+
+    name: str
+    pattern: str
+    apply_to: str = "all"
+    priority: int = 0
+    definition: Mapping[str, Any] = field(default_factory=dict)
+
+    def applies(self, name: str, kinds: frozenset[str]) -> bool:
+        """Whether it is for something of this name, and of one of these kinds."""
+        its_pattern = self._pattern
+        return self.apply_to in kinds and its_pattern is not None and its_pattern.matches(name)
+
+    @cached_property
+    def _pattern(self) -> Pattern | None:
+        return pattern_of(self.pattern, f"policy '{self.name}'")
+
+
+class Policies:
+    """The policies, and the operator policies, of virtual host `vhost`."""
+
+    def __init__(self, vhost: str) -> None:
+        self._vhost = vhost
+        self._policies: dict[bool, list[Policy]] = {False: [], True: []}
+
+    def restore(self, row: Mapping[str, Any]) -> None:
+        """Take in a policy from the catalog."""
+        policy = Policy(
+            row["name"], row["pattern"], row["apply_to"], row["priority"], row["definition"]
+        )
+        self._policies[row["operator"]].append(policy)
+
+    def have(self, policies: Sequence[Policy], *, operator: bool) -> None:
+        """Have these policies, or operator policies, and no others; see `changes`."""
+        self._policies[operator] = list(policies)
+
+    def changes(self, policies: Sequence[Policy], *, operator: bool) -> list[Change]:
+        """What is to be committed before `have`."""
+        kept = {policy.name for policy in policies}
+        changes = [
+            Change("policies", self._key(policy.name, operator=operator), None)
+            for policy in self._policies[operator]
+            if policy.name not in kept
+        ]
+        for policy in policies:
+            row = {"vhost": self._vhost, "operator": operator, **asdict(policy)}
+            changes.append(Change("policies", self._key(policy.name, operator=operator), row))
+        return changes
+
+    def queue_settings(self, name: str, arguments: Mapping[str, Any]) -> Settings:
+        """What a queue's arguments, and the policies for it, come to."""
+        kinds = _QUORUM_QUEUES if is_quorum(arguments) else _QUEUES
+        policy = _chosen(self._policies[False], name, kinds)
+        operator_policy = _chosen(self._policies[True], name, kinds)
+        return settings_of(arguments, policy, operator_policy)
+
+    def alternate(self, name: str, arguments: Mapping[str, Any]) -> str:
+        """The alternate exchange of an exchange; empty where it has none."""
+        policy = _chosen(self._policies[False], name, _EXCHANGES)
+        alternate = arguments.get(ALTERNATE_EXCHANGE) or policy.get(ALTERNATE_EXCHANGE) or ""
+        return "" if POLICY_KEYS[ALTERNATE_EXCHANGE](alternate) else str(alternate)
+
+    def _key(self, name: str, *, operator: bool) -> str:
+        key = f"{self._vhost}\0{'operator' if operator else 'user'}\0{name}"
+        if len(key.encode()) > MAX_KEY_BYTES:
+            return hashlib.blake2b(key.encode()).hexdigest()
+        return key
+
+
+def _chosen(policies: Iterable[Policy], name: str, kinds: frozenset[str]) -> Mapping[str, Any]:
+    """The definition that counts for a name; an empty one where no policy is for it."""
+    found = [policy for policy in policies if policy.applies(name, kinds)]
+    if not found:
+        return {}
+    return max(found, key=lambda policy: (policy.priority, policy.name)).definition

@@ -1,0 +1,140 @@
+"""Publishing: messages of one channel, into queues or back to the publisher, and its confirms."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
+
+from amqpstore import DiskFullError, Message, Placement
+from amqpstore_server.broker.errors import ResourceExhaustedError
+from amqpstore_server.broker.label import Label
+from amqpstore_server.broker.outlet import Outlet, Returned
+from amqpstore_server.broker.replay import Outcome
+from amqpstore_server.broker.transaction import plan
+
+if TYPE_CHECKING:
+    from amqpstore_server.broker.routing import Route
+    from amqpstore_server.broker.vhost import VirtualHost
+
+
+class Flags(NamedTuple):
+    """What the publisher wants to have back: what no queue takes, and what nobody waits for."""
+
+    mandatory: bool = False
+    immediate: bool = False
+
+
+class _Promise(enum.Enum):
+    """When a publish is confirmed, or whether it is refused."""
+
+    NOW = enum.auto()
+    WHEN_DURABLE = enum.auto()
+    REFUSED = enum.auto()
+
+
+class _Published(NamedTuple):
+    """Publishes of contiguous tags."""
+
+    first: int
+    last: int
+    promise: _Promise
+
+
+class Publisher:
+    """The publishing half of a channel. `confirms` is whether it tells its `outlet` what became of
+    each."""
+
+    def __init__(self, vhost: VirtualHost, outlet: Outlet) -> None:
+        self.confirms = False
+        self.outlet = outlet
+        self._vhost = vhost
+        self._next_tag = 1
+        self._published: list[_Published] = []
+        self._waiting_confirms = 0
+
+    def publish(self, route: Route, label: Label, messages: list[Message], flags: Flags) -> None:
+        """Put messages that are alike where their route leads. Raises: ResourceExhaustedError."""
+        count = len(messages)
+        if flags.mandatory and not route.is_routed:
+            self.outlet.returned(messages, Returned.NO_ROUTE)
+        if route.placements and label.expiration_ms is None and not flags.immediate:
+            self._vhost.core.touched.update(route.touches)
+            self._note(count, self._place(route.placements, label, messages))
+            return
+        if not route.queues:
+            self._note(count, _Promise.NOW)
+            return
+        planned = plan(route, label, messages, immediate=flags.immediate)
+        promise = self._place(planned.placements, label, messages)
+        planned.arrived()
+        if planned.delivered < count and flags.immediate:
+            self.outlet.returned(messages[planned.delivered :], Returned.NO_CONSUMERS)
+        self._note(planned.accepted, promise)
+        if planned.accepted < count:
+            self._note(count - planned.accepted, _Promise.REFUSED)
+            for queue, placement in zip(planned.queues, planned.placements, strict=True):
+                if queue.buries_refused and placement.most is not None:
+                    self._vhost.dead_letters.bury_refused(queue, messages[placement.most :])
+
+    def replay(self, message: Message, flags: Flags) -> None:
+        """Do the replay that a message asks for. Raises: PreconditionFailedError,
+        ResourceExhaustedError."""
+        outcome = self._vhost.replays.replay(message.envelope)
+        if outcome is Outcome.NOWHERE and flags.mandatory:
+            self.outlet.returned([message], Returned.NO_ROUTE)
+        self._note(1, _Promise.REFUSED if outcome is Outcome.REFUSED else _Promise.WHEN_DURABLE)
+
+    def _place(
+        self, placements: Sequence[Placement], label: Label, messages: list[Message]
+    ) -> _Promise:
+        """Raises: ResourceExhaustedError."""
+        store = self._vhost.core.store
+        try:
+            logged = store.place(placements, messages, priority=label.priority)
+        except DiskFullError as error:
+            raise ResourceExhaustedError(str(error)) from None
+        return _Promise.WHEN_DURABLE if logged else _Promise.NOW
+
+    def settle(self) -> None:
+        """Confirm what was published since the last call: at once, or when it is durable."""
+        published, self._published = self._published, []
+        first = last = 0
+        for place, (run_first, run_last, promise) in enumerate(published):
+            first = first or run_first
+            last = run_last
+            if place + 1 < len(published) and published[place + 1].promise == promise:
+                continue
+            if promise is _Promise.WHEN_DURABLE:
+                self._waiting_confirms += 1
+                confirm = partial(self._confirm_logged, first, last)
+                self._vhost.core.when_durable(confirm, self._failed)
+            elif promise is _Promise.NOW:
+                self._confirm_now(first, last)
+            else:
+                for tag in range(first, last + 1):
+                    self.outlet.refuse(tag)
+            first = 0
+
+    def _note(self, count: int, promise: _Promise) -> None:
+        if self.confirms and count:
+            first = self._next_tag
+            self._next_tag += count
+            self._published.append(_Published(first, self._next_tag - 1, promise))
+
+    def _confirm_logged(self, first: int, last: int) -> None:
+        # Batches become durable in order, and all else was answered before: multiple is true.
+        self._waiting_confirms -= 1
+        self.outlet.confirm(last, multiple=last > first)
+
+    def _failed(self) -> None:
+        # The outlet may be another one by now: that of a channel that is closed.
+        self.outlet.failed()
+
+    def _confirm_now(self, first: int, last: int) -> None:
+        if not self._waiting_confirms:
+            self.outlet.confirm(last, multiple=last > first)
+            return
+        for tag in range(first, last + 1):
+            self.outlet.confirm(tag, multiple=False)

@@ -1,0 +1,647 @@
+"""A queue of a virtual host: its settings, who may use it, what it takes in and what leaves it.
+
+What is ready is in the store's queues (see `levels`), who gets it is decided by `dispatch`, and
+what leaves it without a consumer goes through `dead_letter`.
+"""
+
+from __future__ import annotations
+
+import enum
+import logging
+from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import groupby
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import amqpstore
+from amqpstore import Envelope, Message, MessageDamagedError, Placement, ReadLaterError, Run
+from amqpstore_server.broker.core import Core
+from amqpstore_server.broker.dispatch import Dispatch
+from amqpstore_server.broker.errors import ResourceLockedError, SetAsideError
+from amqpstore_server.broker.faults import Contained
+from amqpstore_server.broker.leaving import Leaving
+from amqpstore_server.broker.levels import Levels
+from amqpstore_server.broker.settings import REJECT_PUBLISH_DLX, Settings, is_quorum
+from amqpstore_server.broker.waiting import QueueLine
+from amqpstore_server.protocol.content import edit_properties
+from amqpstore_server.protocol.field_table import FieldValue, Int64
+
+if TYPE_CHECKING:
+    from amqpstore_server.broker.consumer import Consumer
+    from amqpstore_server.broker.history import History
+    from amqpstore_server.broker.label import Label
+
+_log = logging.getLogger(__name__)
+
+_COUNT_HEADER = "x-delivery-count"
+
+_EXPIRED_AT_ONCE = 16
+"""Runs that expire in one go; others have their turn before the next."""
+
+_DROPPED_AT_ONCE = 16_384
+"""Messages that a limit drops in one go."""
+
+
+class Reason(enum.StrEnum):
+    """Why a message leaves its queue without a consumer, as the header x-death has it."""
+
+    REJECTED = "rejected"
+    EXPIRED = "expired"
+    MAXLEN = "maxlen"
+    DELIVERY_LIMIT = "delivery_limit"
+
+
+class Taken(NamedTuple):
+    """A run that was taken off a queue, and the store's queue that it came from."""
+
+    level: amqpstore.Queue
+    run: Run
+
+
+Bury = Callable[["Queue", Sequence[Taken], Reason], bool]
+"""What is done with messages that leave a queue: they are the queue's, taken off, and the last
+argument says why (see `Reason`). Returns False where they had to be put back."""
+
+_RETRY_MS = 1000
+"""After that, what could not leave its queue, or be read, is tried again."""
+
+
+class Queue:
+    """A queue, under the name it was declared with.
+
+    `owner` is the connection that an exclusive queue belongs to, and None for a shared one.
+    `durable` is what was declared; an exclusive queue acts transient whatever it says.
+    Args: bury, for messages that leave it without a consumer; on_unused, called when nobody has
+    used it for the time that its settings say; on_set_aside, when it has failed.
+    """
+
+    is_internal = False
+    """Whether it is an exchange's own, that no client may consume from."""
+
+    counts_as_route = True
+    """Whether a mandatory message that goes there alone is not returned."""
+
+    def __init__(
+        self,
+        core: Core,
+        stored: amqpstore.Queue,
+        name: str,
+        *,
+        durable: bool,
+        auto_delete: bool,
+        arguments: dict[str, Any],
+        owner: object = None,
+        bury: Bury,
+        on_unused: Callable[[Queue], None],
+        on_set_aside: Callable[[Queue, Exception], None],
+    ) -> None:
+        self.name = name
+        self.durable = durable
+        self.auto_delete = auto_delete
+        self.arguments = arguments
+        self.owner = owner
+        self.settings = Settings()
+        self.levels = Levels(core.store, stored, keeps_transient=is_quorum(arguments))
+        self.consumers = Dispatch(self)
+        self.waiting = QueueLine(self)
+        self.leaving = Leaving(core, self)
+        self.history: History | None = None
+        """Where what was consumed goes; None where it is just gone."""
+        self.is_deleted = False
+        self.is_set_aside = False
+        self._failure = ""
+        self._has_new = False
+        self._core = core
+        self._store = core.store
+        self._bury = bury
+        self._on_set_aside = on_set_aside
+        self._ready_bytes = 0
+        self._coming = self._coming_bytes = 0
+        self._expiry = core.dates.timer(self._expire_due)
+        # After what could not leave, or be read.
+        self._retry = core.timers.timer(self._try_again)
+        self._unused = core.timers.timer(lambda: on_unused(self))
+
+    def apply(self, settings: Settings) -> None:
+        """Have other settings from now on. What they change comes with `enforce`."""
+        counted_before = self.settings.max_length_bytes is not None
+        self.settings = settings
+        with Contained(self):
+            self.levels.set_lazy(lazy=settings.queue_mode == "lazy")
+            if settings.max_length_bytes is not None and not counted_before:
+                self._ready_bytes = sum(self._store.ready_bytes(level) for level in self.levels)
+
+    def enforce(self) -> None:
+        """Make what is there fit the settings, once all queues have theirs."""
+        if self.is_set_aside:
+            return
+        self.used()
+        self.touch()
+        with Contained(self):
+            self._watch_expiry()
+            self._drop_excess()
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether what is published needs no more than to be appended to level 0."""
+        return self.settings.is_plain and not self.is_set_aside
+
+    @property
+    def ready_count(self) -> int:
+        """Messages that wait for a consumer."""
+        return self.levels.ready_count
+
+    def check_owner(self, connection: object, *, exclusive: bool | None = None) -> None:
+        """Make sure that a connection may use the queue.
+
+        Args: exclusive, whether it declares the queue as its own; None where it does not say.
+        Raises: ResourceLockedError.
+        """
+        if self.owner is not None and self.owner is not connection:
+            raise ResourceLockedError(
+                f"cannot obtain exclusive access to locked queue '{self.name}'; it was declared "
+                "exclusive by another connection"
+            )
+        if exclusive is not None and exclusive is not (self.owner is not None):
+            raise ResourceLockedError(
+                f"cannot obtain exclusive access to locked queue '{self.name}'; it was declared "
+                f"{'exclusive' if self.owner is not None else 'not exclusive'}"
+            )
+
+    def check_served(self, vhost: str) -> None:
+        """Raises: SetAsideError."""
+        if self.is_set_aside:
+            raise SetAsideError(
+                f"queue '{self.name}' in vhost '{vhost}' has failed and is set aside until the "
+                f"broker starts again, with all that is in it: see the broker's log "
+                f"({self._failure})"
+            )
+
+    # Consumers.
+
+    def add_consumer(self, consumer: Consumer) -> None:
+        """Raises: AccessRefusedError, when a consumer has, or wants, the queue for itself."""
+        self.consumers.add(consumer)
+        self._unused.set(0)
+        self.touch()
+
+    def used(self) -> None:
+        """Somebody did what keeps it from being unused: declared it, fetched, or left."""
+        expires = self.settings.expires
+        in_use = self.consumers or self.waiting
+        idle = expires is not None and not (in_use or self.is_deleted or self.is_set_aside)
+        now_ms = self._core.clock.monotonic_ms()
+        self._unused.set(now_ms + expires if idle and expires is not None else 0)
+
+    def touch(self) -> None:
+        """Have `pump` called at the end of this turn."""
+        self._core.touched[self] = None
+
+    def catch_up(self) -> None:
+        """Do now what the end of this turn would: for whoever asks what is in the queue.
+
+        A consumer that waits has what came before a get or a count that came behind it.
+        """
+        if self in self._core.touched:
+            del self._core.touched[self]
+            self.pump()
+
+    def pump(self, *, in_turns: bool = False) -> None:
+        """Hand out what is ready, while anybody can take it.
+
+        Args: in_turns, whether those that share the limit of their channel leave some of it to the
+        other queues that they consume from: the rest comes with the next `pump`.
+        """
+        if self.is_deleted or self.is_set_aside:
+            return
+        with Contained(self):
+            if self._has_new:
+                self._has_new = False
+                self._hand_out()  # before anything is dropped: see `arrived`
+            self.expire()
+            self.leaving.pump()
+            # Nothing is dropped that anybody could still take, so that cannot wait for a turn.
+            self._hand_out(in_turns=in_turns and not self._excess)
+            self._drop_excess()
+
+    def _hand_out(self, *, in_turns: bool = False) -> None:
+        """Gets that wait are first: each has one message, and is gone."""
+        if self.history is not None and not self._core.has_room:
+            self._core.wait_for_room(self.touch)
+            return
+        if self.waiting:
+            self.waiting.pump()
+        self.consumers.pump(in_turns=in_turns)
+
+    # What comes in.
+
+    def placement(self, label: Label, messages: Sequence[Message], *, immediate: bool) -> Placement:
+        """Where messages that are alike go, when they expire, and how many it takes of them."""
+        place = self.place_for(label)
+        if self.is_set_aside:
+            return place._replace(most=0)
+        if immediate or self.settings.rejects:
+            self.pump()
+            largest = max([len(message.body) for message in messages])
+            able = 0
+            if not self.ready_count:
+                able = self.waiting.able_count + self.consumers.capacity(largest)
+            place = place._replace(most=able if immediate else self._room(messages, able))
+        return place
+
+    def place_for(self, label: Label) -> Placement:
+        """Where messages go that it takes in however full it is, and when they expire."""
+        expires_ms = self._expires_ms(label)
+        return Placement(self._level(label, expires_ms), expires_ms)
+
+    def arrived(self, messages: Sequence[Message], placement: Placement) -> None:
+        """Messages were placed as `placement` said, and are ready."""
+        if self._count_in(messages, placement):
+            with Contained(self):
+                # Whoever can take it at once does, before anything is dropped: with a length of 0,
+                # or a TTL of 0, that is the only way through.
+                self._hand_out()
+                self._expire(self._core.clock.wall_ms())
+                self._drop_excess()
+
+    def moved_in(self, messages: Sequence[Message], placement: Placement) -> None:
+        """As `arrived`, of messages from other queues: it sees to them when it has its turn.
+
+        At once would be in the middle of the work of the queue that they left, and so on in a
+        chain of any length.
+        """
+        self._has_new |= self._count_in(messages, placement)
+
+    def _count_in(self, messages: Sequence[Message], placement: Placement) -> bool:
+        """Count new messages. Returns whether some of what is here may have to leave for it."""
+        if self.is_set_aside:
+            return False
+        self.touch()
+        if self.is_plain and not placement.expires_ms:
+            return False
+        placed = messages if placement.most is None else messages[: placement.most]
+        if self.settings.max_length_bytes is not None:
+            self._ready_bytes += sum([len(message.body) for message in placed])
+        self._watch_arrival(placement)
+        return self.settings.is_limited or 0 < placement.expires_ms <= self._core.clock.wall_ms()
+
+    def expect(self, messages: Sequence[Message], placement: Placement, sign: int = 1) -> None:
+        """Messages will arrive once a transaction is durable; with a sign of -1, they do not."""
+        placed = messages if placement.most is None else messages[: placement.most]
+        self._coming += sign * len(placed)
+        self._coming_bytes += sign * sum([len(message.body) for message in placed])
+
+    @property
+    def buries_refused(self) -> bool:
+        """Whether messages that it has no room for become dead letters."""
+        return self.settings.overflow == REJECT_PUBLISH_DLX and not self.is_set_aside
+
+    def _level(self, label: Label, expires_ms: int) -> amqpstore.Queue:  # noqa: ARG002
+        """Where a message goes that comes now."""
+        return self.levels.at(min(label.priority, self.settings.max_priority))
+
+    def _expires_ms(self, label: Label) -> int:
+        """When a message that comes now expires; 0 is never."""
+        ttl = self.settings.message_ttl
+        if label.expiration_ms is not None:
+            ttl = label.expiration_ms if ttl is None else min(ttl, label.expiration_ms)
+        return 0 if ttl is None else self._core.clock.wall_ms() + ttl
+
+    def _room(self, messages: Sequence[Message], able: int) -> int:
+        """How many messages it takes before it is full; `able` of them leave it at once."""
+        settings = self.settings
+        count = len(messages)
+        if settings.max_length is not None:
+            room = settings.max_length - self.ready_count - self._coming
+            count = min(count, max(room, 0) + able)
+        if settings.max_length_bytes is not None:
+            room = settings.max_length_bytes - self._ready_bytes - self._coming_bytes
+            for place in range(able, count):
+                room -= len(messages[place].body)
+                if room < 0:
+                    return place
+        return count
+
+    # What goes out.
+
+    def peek(self, not_from: object = None) -> Message | None:
+        """The message that `take` would give, which stays; None where there is none to be read."""
+        return self.levels.peek(not_from)
+
+    def take(self, limit: int, *, acked: bool, not_from: object = None) -> Taken | None:
+        """Up to `limit` messages off the head; None where there is none for whoever asks.
+
+        Args: not_from, whose messages, that it gave back, are passed over.
+        """
+        history = self.history if acked else None
+        ends = acked and history is None
+        while not self.is_set_aside and (
+            found := self.levels.take(limit, acked=ends, not_from=not_from)
+        ):
+            level, run = found
+            if isinstance(run, ReadLaterError):
+                self.read_later(run)
+                return None
+            if isinstance(run, MessageDamagedError):
+                extra = {"queue": self.name, "reason": str(run)}
+                _log.error("messages cannot be read, others are served", extra=extra)
+                self._ready_bytes -= run.body_bytes
+                continue
+            self._left(run)
+            taken = Taken(level, run)
+            if self._is_over_limit(run) and not acked:
+                if not self._send_away(taken, Reason.DELIVERY_LIMIT):
+                    return None
+                continue
+            if history is not None:
+                history.consumed(self, taken)
+            return taken
+        return None
+
+    def shown(self, run: Run) -> Run:
+        """A run as consumers get it: with its count, where that is limited."""
+        if not run.delivery_count or self.settings.delivery_limit is None:
+            return run
+        messages = []
+        for envelope, group in groupby(run.messages or (), attrgetter("envelope")):
+            headers: dict[str, FieldValue] = {_COUNT_HEADER: Int64(run.delivery_count)}
+            counted = Envelope(
+                envelope.exchange,
+                envelope.routing_key,
+                edit_properties(envelope.properties, headers=headers),
+                persistent=envelope.persistent,
+            )
+            messages += [Message(counted, message.body) for message in group]
+        return Run(
+            run.first_sequence, run.count, messages=messages, delivery_count=run.delivery_count
+        )
+
+    def ack(self, taken: Taken) -> None:
+        """The run is done with."""
+        with Contained(self):
+            if self.history is None:
+                self._store.ack(taken.level, taken.run)
+            elif self.leaving or taken.run.messages is None:
+                self.leaving.add(taken, self._consumed)
+            else:
+                self.history.consumed(self, taken)
+
+    def _consumed(self, taken: Taken) -> bool:
+        """A run that was acked some time ago leaves for the history."""
+        if self.history is not None:
+            self.history.consumed(self, taken)
+        else:
+            self._store.ack(*taken)
+        return True
+
+    def requeue(self, taken: Taken, giver: object) -> None:
+        """The run goes back to its place; `giver` gets it again only where there is nobody else."""
+        level, run = taken
+        if self.is_deleted:
+            self._store.ack(level, run)
+            return
+        limit = self.settings.delivery_limit
+        if limit is not None and run.delivery_count + 1 > limit:
+            run.delivery_count += 1
+            self._leave(taken, Reason.DELIVERY_LIMIT)
+            return
+        run.returned_by = giver
+        with Contained(self):
+            if self.settings.max_length_bytes is not None:
+                self._ready_bytes += self._store.run_bytes(run)
+            self._store.requeue(level, run)
+            if run.expires_ms:
+                self._watch_expiry()
+            self.touch()
+
+    def reject(self, taken: Taken) -> None:
+        """The run is not wanted: it becomes a dead letter, or is dropped."""
+        if self.is_deleted:
+            self._store.ack(*taken)
+            return
+        # It was delivered: where it cannot leave now, it has to say so when it comes again.
+        taken.run.delivery_count += 1
+        self._leave(taken, Reason.REJECTED)
+
+    def _leave(self, taken: Taken, reason: Reason) -> None:
+        """Have a run that a consumer had leave: at once, where nothing has to be read for it."""
+        needs_bodies = taken.run.messages is None and self.sends_on
+        if self.is_set_aside or not (self.leaving or needs_bodies):
+            if not self._send_away(taken, reason):
+                self.touch()
+            return
+        self.leaving.add(taken, partial(self._send_away, reason=reason))
+
+    def put_back(self, taken: Taken) -> None:
+        """The run could not leave: it is where it was."""
+        if self.settings.max_length_bytes is not None:
+            self._ready_bytes += self._store.run_bytes(taken.run)
+        self._store.put_back(taken.level, taken.run)
+        if taken.run.expires_ms and not self.is_set_aside:
+            self._watch_expiry()
+
+    def redeliver(self, taken: Taken) -> bool:
+        """The run, which is unacked, is delivered to who has it once more.
+
+        Returns False where that would be too often: it is gone then.
+        """
+        limit = self.settings.delivery_limit
+        if limit is not None and taken.run.delivery_count + 1 > limit:
+            self.requeue(taken, None)
+            return False
+        self._store.redeliver(taken.level, taken.run)
+        return True
+
+    def bring_back(self, taken: Taken) -> tuple[Taken | None, Taken | None]:
+        """A run that is unacked, with its messages: as much of it as comes, and the rest.
+
+        None for the first where a message cannot be read, and is in quarantine; or cannot be read
+        now: the run is in its queue again then, and there is no rest.
+        """
+        part, rest = self._store.bring_back(*taken)
+        if isinstance(part, ReadLaterError):
+            self.requeue(taken, None)
+            return None, None
+        left = None if rest is None else taken._replace(run=rest)
+        if isinstance(part, MessageDamagedError):
+            extra = {"queue": self.name, "reason": str(part)}
+            _log.error("messages cannot be read, others are served", extra=extra)
+            return None, left
+        return taken._replace(run=part), left
+
+    def purge(self) -> int:
+        """Remove what is ready, not what is unacked. Returns how many messages."""
+        self._ready_bytes = 0
+        return sum([self._store.purge(level) for level in self.levels])
+
+    def closed(self) -> None:
+        """It was deleted."""
+        self.is_deleted = True
+        self.leaving.forget()
+        self.history = None
+        self._rest()
+
+    def set_aside(self, error: Exception) -> None:
+        """It has failed: it is not served until the next start. What is in it stays there."""
+        if self.is_set_aside:
+            return
+        self.is_set_aside = True
+        self._failure = f"{type(error).__name__}: {error}"
+        self.leaving.stay()
+        self._rest()
+        self._on_set_aside(self, error)
+
+    def _rest(self) -> None:
+        """Nothing is to be done from now on."""
+        self._expiry.set(0)
+        self._retry.set(0)
+        self._unused.set(0)
+        self.waiting.dissolve()
+
+    def read_later(self, error: ReadLaterError) -> None:
+        """What cannot be read for lack of descriptors or memory stays where it is for a while."""
+        if not self._retry.due_ms:
+            extra = {"queue": self.name, "reason": str(error)}
+            _log.warning("messages wait: they cannot be read now", extra=extra)
+            self._retry.set(self._core.clock.monotonic_ms() + _RETRY_MS)
+
+    def came_back(self, count: int) -> None:
+        """Messages that could not be read are ready again, in their places."""
+        _log.info("messages can be read again", extra={"queue": self.name, "count": count})
+        if self.is_deleted or self.is_set_aside:
+            return
+        with Contained(self):
+            if self.settings.max_length_bytes is not None:
+                # It was perhaps not known what they had when they left.
+                self._ready_bytes = sum(self._store.ready_bytes(level) for level in self.levels)
+        self.enforce()
+
+    def _try_again(self) -> None:
+        if self.is_deleted or self.is_set_aside:
+            return
+        with Contained(self):
+            self._drop_excess()
+        self._expire_due()
+
+    def _has_room(self) -> bool:
+        """Whether messages may leave it by themselves; if not, it is tried again when they may."""
+        if not self.sends_on or self._core.has_room:
+            return True
+        self._core.wait_for_room(self._try_again)
+        return False
+
+    def _left(self, run: Run) -> None:
+        if self.settings.max_length_bytes is not None:
+            self._ready_bytes -= run.body_bytes
+
+    def _is_over_limit(self, run: Run) -> bool:
+        """Whether it was delivered too often: only what a crash interrupted is, at this place."""
+        limit = self.settings.delivery_limit
+        return limit is not None and run.delivery_count > limit
+
+    @property
+    def _excess(self) -> int:
+        """How many messages have to be dropped, or at least one of them, to keep to the limits."""
+        settings = self.settings
+        if not settings.is_limited or settings.rejects:
+            return 0
+        excess = 0
+        if settings.max_length is not None:
+            excess = max(0, self.ready_count - settings.max_length)
+        if settings.max_length_bytes is not None and self._ready_bytes > settings.max_length_bytes:
+            excess = max(excess, 1)
+        return excess
+
+    def _drop_excess(self) -> None:
+        """Keep to the limits: the lowest priority goes first, and of it the oldest."""
+        dropped = 0
+        while (excess := self._excess) and (level := self.levels.least()):
+            if dropped >= _DROPPED_AT_ONCE:
+                self.touch()
+                return
+            if not self._has_room():
+                return
+            run = self._store.withdraw(level, min(excess, _DROPPED_AT_ONCE))
+            if isinstance(run, ReadLaterError):
+                self.read_later(run)
+                return
+            if isinstance(run, MessageDamagedError):
+                self._ready_bytes -= run.body_bytes
+            if isinstance(run, Run):
+                dropped += run.count
+                self._left(run)
+                if not self._send_away(Taken(level, run), Reason.MAXLEN):
+                    return
+        if dropped and self.consumers:
+            self.touch()  # what comes next may be small enough for one of them
+
+    def _send_away(self, taken: Taken, reason: Reason) -> bool:
+        """Have a run that was taken off leave for good. Returns False where it is still here."""
+        if self.is_set_aside:
+            self.put_back(taken)
+            return False
+        with Contained(self):
+            return self._bury(self, [taken], reason)
+        return False
+
+    def expire(self) -> None:
+        """Have what is due by now gone."""
+        if 0 < self._expiry.due_ms <= (now := self._core.clock.wall_ms()):
+            self._expire(now)
+
+    def _expire_due(self) -> None:
+        """The timer's: what is due expires, and whoever can be served is."""
+        with Contained(self):
+            self._expire(self._core.clock.wall_ms())
+        self.touch()
+
+    def _expire(self, now_ms: int) -> None:
+        for level in self.levels:
+            if not self._expire_level(level, now_ms):
+                return
+        self._watch_expiry()
+
+    def _expire_level(self, level: amqpstore.Queue, now_ms: int) -> bool:
+        """Returns False where something could not leave: the timer says when to try again."""
+        for _ in range(_EXPIRED_AT_ONCE):
+            next_ms = self._store.next_expiry(level)
+            if not 0 < next_ms <= now_ms:
+                break
+            if not self._has_room():
+                self._expiry.set(0)
+                return False
+            run = self._store.withdraw_expired(level, now_ms, bodies=self._needs_bodies)
+            if isinstance(run, ReadLaterError):
+                self._expiry.set(0)
+                self.read_later(run)
+                return False
+            if isinstance(run, MessageDamagedError):
+                self._ready_bytes -= run.body_bytes
+            if isinstance(run, Run):
+                self._left(run)
+                if not self._send_away(Taken(level, run), Reason.EXPIRED):
+                    self._expiry.set(0)
+                    if not self.is_set_aside:
+                        self._retry.set(self._core.clock.monotonic_ms() + _RETRY_MS)
+                    return False
+        return True
+
+    @property
+    def sends_on(self) -> bool:
+        """Whether what leaves it without a consumer goes elsewhere."""
+        return self.settings.dead_letter_exchange is not None
+
+    @property
+    def _needs_bodies(self) -> bool:
+        """Whether what expires has to be read."""
+        return self.sends_on or self.settings.max_length_bytes is not None
+
+    def _watch_arrival(self, placement: Placement) -> None:
+        """Have the timer ring when what arrived expires, or before."""
+        self._expiry.set_sooner(placement.expires_ms)
+
+    def _watch_expiry(self) -> None:
+        """Have the timer ring when the next message expires, or before."""
+        dues = [due for level in self.levels if (due := self._store.next_expiry(level))]
+        self._expiry.set_sooner(min(dues, default=0))

@@ -1,0 +1,214 @@
+"""Routing: from an exchange and routing keys, over bindings and alternate exchanges, to queues."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, TypeVar, cast
+
+from amqpstore import Message
+from amqpstore.queue import Placement
+from amqpstore_server.broker.errors import AccessRefusedError, NotFoundError
+from amqpstore_server.broker.exchanges.base import Exchange
+from amqpstore_server.broker.label import Label
+from amqpstore_server.broker.queue import Queue
+from amqpstore_server.protocol.content import BasicProperties, decode_properties
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+DEFAULT_EXCHANGE = ""
+
+_CACHED_BYTES = 32 << 20
+"""About what the routes that are remembered may take, of either kind: then it is begun anew."""
+
+_ROUTE_BYTES = 700
+_QUEUE_BYTES = 200
+_KEY_BYTES = 60
+"""About what a route takes itself, for each queue, and for a routing key but for its text."""
+
+_CACHED_PROPERTIES_BYTES = 1024
+"""Above that a route that depends on them is found anew: the cache must not fill memory."""
+
+_NO_PROPERTIES = BasicProperties()
+
+_Address = tuple[str, tuple[str, ...]]
+KeyT = TypeVar("KeyT")
+RouteT = TypeVar("RouteT")
+
+
+class Route:
+    """The queues that a message goes to, each once.
+
+    Where all of them are plain, `placements` are where the messages go; otherwise it is empty and
+    each queue has to be asked; `touches` are the queues as `Core.touched` has them. `is_routed` is
+    whether it counts as going anywhere.
+    """
+
+    __slots__ = ("is_routed", "placements", "queues", "touches")
+
+    def __init__(self, queues: list[Queue]) -> None:
+        self.queues = queues
+        self.touches = dict.fromkeys(queues)
+        self.is_routed = any(queue.counts_as_route for queue in queues)
+        self.placements: list[Placement] = []
+        if all(queue.is_plain for queue in queues):
+            self.placements = [Placement(queue.levels.lowest) for queue in queues]
+
+
+class _Routes(dict[KeyT, RouteT]):
+    """Routes that were found, by what led to them; all are forgotten when they take too much."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._byte_count = 0
+
+    def remember(self, key: KeyT, route: RouteT, queue_count: int, address: _Address) -> None:
+        """Args: queue_count, of the route; address, which the key is made of."""
+        keys = address[1]
+        size = _ROUTE_BYTES + _QUEUE_BYTES * queue_count
+        size += sum(map(len, keys)) + _KEY_BYTES * len(keys)
+        self._byte_count += size
+        if self._byte_count > _CACHED_BYTES:
+            self.clear()
+            self._byte_count = size
+        self[key] = route
+
+    def clear(self) -> None:
+        """Forget all of them."""
+        super().clear()
+        self._byte_count = 0
+
+
+class Router:
+    """The routes of one virtual host, through its `exchanges` and to its `queues`, by name.
+
+    Routes are remembered until `changed` is called.
+    """
+
+    def __init__(
+        self, vhost: str, exchanges: Mapping[str, Exchange], queues: Mapping[str, Queue]
+    ) -> None:
+        self._vhost = vhost
+        self._exchanges = exchanges
+        self._queues = queues
+        self._routes: _Routes[_Address, Route | None] = _Routes()
+        self._read_routes: _Routes[tuple[str, tuple[str, ...], bytes], Route] = _Routes()
+
+    def changed(self) -> None:
+        """Exchanges, queues, bindings or settings are not what they were."""
+        self._routes.clear()
+        self._read_routes.clear()
+
+    def check(self, exchange_name: str) -> None:
+        """Make sure that a client can publish there. Raises: NotFoundError, AccessRefusedError."""
+        if exchange_name == DEFAULT_EXCHANGE:
+            return
+        exchange = self._exchanges.get(exchange_name)
+        if exchange is None:
+            raise NotFoundError(f"no exchange '{exchange_name}' in vhost '{self._vhost}'")
+        if exchange.internal:
+            raise AccessRefusedError(
+                f"cannot publish to internal exchange '{exchange_name}' in vhost '{self._vhost}'"
+            )
+
+    def routes(
+        self, label: Label, messages: list[Message]
+    ) -> Iterator[tuple[Route, Label, list[Message]]]:
+        """The routes of messages whose labels are alike, for as many of them as go the same way.
+
+        Args: label, of the first; the envelopes of all are labels.
+        Raises: NotFoundError, AccessRefusedError, before the first.
+        """
+        address = label.address
+        if (route := self._routes.get(address)) is not None:
+            yield route, label, messages
+            return
+        self.check(label.exchange)
+        if address not in self._routes:
+            route, is_shared, _ = self._find(label, _NO_PROPERTIES)
+            known = route if is_shared else None
+            self._routes.remember(address, known, len(route.queues) if known else 0, address)
+            if is_shared:
+                yield route, label, messages
+                return
+        yield from self._each(messages)
+
+    def route(self, label: Label) -> Route:
+        """The route of one message, of the broker's own too: an internal exchange is none here.
+
+        Where there is no such exchange it leads nowhere.
+        """
+        known = self._routes.get(label.address)
+        return known or self._find(label, decode_properties(label.properties))[0]
+
+    def through(self, exchange: Exchange, label: Label, properties: BasicProperties) -> Route:
+        """The route of a message that begins at an exchange, whatever its label says."""
+        return self._walk([exchange], label.address[1], properties)[0]
+
+    def _each(self, messages: list[Message]) -> Iterator[tuple[Route, Label, list[Message]]]:
+        """Message by message: the exchanges read more of them than the routing key."""
+        first = 0
+        known = cast("Label", messages[0].envelope)
+        route, is_repeatable = self._read(known)
+        for place, message in enumerate(messages):
+            if not place or (message.envelope is known and is_repeatable):
+                continue
+            label = cast("Label", message.envelope)
+            its_route, is_repeatable = self._read(label)
+            if its_route is not route:
+                yield route, known, messages[first:place]
+                first = place
+                route = its_route
+            known = label
+        yield route, known, messages[first:]
+
+    def _read(self, label: Label) -> tuple[Route, bool]:
+        """The route of one message, and whether it is that of all that are equal to it."""
+        key = (*label.address, label.properties)
+        route = self._read_routes.get(key)
+        if route is not None:
+            return route, True
+        route, _, is_repeatable = self._find(label, decode_properties(label.properties))
+        if is_repeatable and len(label.properties) <= _CACHED_PROPERTIES_BYTES:
+            self._read_routes.remember(key, route, len(route.queues), label.address)
+        return route, is_repeatable
+
+    def _find(self, label: Label, properties: BasicProperties) -> tuple[Route, bool, bool]:
+        """The route; whether it is the same for all properties; and whether for all times."""
+        exchange_name, keys = label.address
+        if exchange_name == DEFAULT_EXCHANGE:
+            named = [self._queues[key] for key in dict.fromkeys(keys) if key in self._queues]
+            return Route([queue for queue in named if not queue.is_internal]), True, True
+        exchange = self._exchanges.get(exchange_name)
+        return self._walk([exchange] if exchange else [], keys, properties)
+
+    def _walk(
+        self, exchanges: list[Exchange], keys: Iterable[str], properties: BasicProperties
+    ) -> tuple[Route, bool, bool]:
+        """From exchange to exchange, each once, however they lead to each other."""
+        waiting = list(exchanges)
+        seen = {exchange.name for exchange in waiting}
+        queues: dict[Queue, None] = {}
+        is_shared = is_repeatable = True
+        while waiting:
+            exchange = waiting.pop()
+            if exchange.reads_properties:
+                is_shared = False
+            if not exchange.is_repeatable:
+                is_shared = is_repeatable = False
+            goes_anywhere = False
+            for key in keys:
+                for destination in exchange.route(key, properties):
+                    if isinstance(destination, Exchange):
+                        goes_anywhere = True
+                        if destination.name not in seen:
+                            seen.add(destination.name)
+                            waiting.append(destination)
+                    elif not destination.is_deleted:
+                        goes_anywhere = goes_anywhere or destination.counts_as_route
+                        queues[destination] = None
+            alternate = self._exchanges.get(exchange.alternate) if not goes_anywhere else None
+            if alternate is not None and alternate.name not in seen:
+                seen.add(alternate.name)
+                waiting.append(alternate)
+        return Route(list(queues)), is_shared, is_repeatable

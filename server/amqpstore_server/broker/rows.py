@@ -1,0 +1,108 @@
+"""Definitions as rows of the store's catalog, and the comparison of what is declared with them."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgpack
+
+from amqpstore.catalog import Change
+from amqpstore_server.broker.errors import PreconditionFailedError
+from amqpstore_server.broker.exchanges.base import Binding, Exchange
+from amqpstore_server.broker.settings import ALTERNATE_EXCHANGE, CHECKS, CLASSIC, QUEUE_TYPE
+
+_MISSING: Any = object()
+"""In the place of an argument that is not there, which is not the same as one without a value."""
+
+
+def exchange_change(vhost: str, exchange: Exchange, *, add: bool) -> Change:
+    """The row of a durable exchange comes, or goes."""
+    row = {"vhost": vhost, "name": exchange.name, **exchange_row(exchange)}
+    return Change("exchanges", name_key(vhost, exchange.name), row if add else None)
+
+
+def binding_changes(
+    vhost: str, source: Exchange, bindings: Sequence[Binding], *, add: bool
+) -> list[Change]:
+    """The rows of those bindings that are durable: both ends of them are."""
+    changes = []
+    for destination, routing_key, arguments in bindings:
+        if isinstance(destination, Exchange):
+            kind, durable = "exchange", destination.durable
+        else:
+            kind, durable = "queue", destination.levels.lowest.durable
+        if source.durable and durable:
+            row = {
+                "vhost": vhost,
+                "exchange": source.name,
+                "to": kind,
+                "name": destination.name,
+                "routing_key": routing_key,
+                "arguments": arguments,
+            }
+            changes.append(Change("bindings", _row_key(row), row if add else None))
+    return changes
+
+
+def exchange_row(exchange: Exchange) -> dict[str, Any]:
+    """What the store keeps of an exchange beside its name."""
+    return {
+        "type": exchange.type,
+        "durable": exchange.durable,
+        "auto_delete": exchange.auto_delete,
+        "internal": exchange.internal,
+        "arguments": exchange.arguments,
+    }
+
+
+def compared_exchange(row: Mapping[str, Any]) -> dict[str, Any]:
+    """What two declarations of an exchange have to agree in, as in RabbitMQ."""
+    arguments = row["arguments"]
+    counted = {ALTERNATE_EXCHANGE: arguments.get(ALTERNATE_EXCHANGE, _MISSING)}
+    return {name: value for name, value in row.items() if name != "arguments"} | counted
+
+
+def compared_queue(
+    *, durable: bool, auto_delete: bool, arguments: Mapping[str, Any]
+) -> dict[str, Any]:
+    """What two declarations of a queue have to agree in, as in RabbitMQ.
+
+    Arguments without an effect may differ, and `classic` is what a queue without a type is.
+    """
+    counted = {name: arguments.get(name, _MISSING) for name in CHECKS}
+    return {
+        "durable": durable,
+        "auto_delete": auto_delete,
+        **counted,
+        QUEUE_TYPE: arguments.get(QUEUE_TYPE, CLASSIC),
+    }
+
+
+def check_equivalent(what: str, asked: Mapping[str, Any], present: Mapping[str, Any]) -> None:
+    """Raises: PreconditionFailedError, naming the first property that differs."""
+    for field, value in asked.items():
+        current = present[field]
+        # Types count: 10 and 10.0 are different, and so are 1 and true.
+        if type(value) is not type(current) or value != current:
+            raise PreconditionFailedError(
+                f"inequivalent arg '{field}' for {what}: received {_said(value)} but current is "
+                f"{_said(current)}"
+            )
+
+
+def name_key(vhost: str, name: str) -> str:
+    """The key of a row that a name in a virtual host has."""
+    return f"{vhost}\0{name}"
+
+
+def _said(value: Any) -> str:
+    if value is _MISSING:
+        return "none"
+    return f"'{str(value).lower() if isinstance(value, bool) else value}'"
+
+
+def _row_key(row: dict[str, Any]) -> str:
+    """A key for a row that no other row shares; names alone may be longer than a key can be."""
+    return hashlib.blake2b(msgpack.packb(row), digest_size=16).hexdigest()

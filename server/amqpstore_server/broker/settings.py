@@ -1,0 +1,204 @@
+"""The settings of a queue: what its arguments and the policies that match it come to.
+
+Where an argument and a policy say different numbers, the smaller holds; of all else the argument
+counts. An operator policy limits both: its numbers hold where they are smaller, and of all else
+it overrides the policy, but not the argument (as in RabbitMQ).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from amqpstore_server.broker.errors import PreconditionFailedError
+
+DROP_HEAD = "drop-head"
+REJECT_PUBLISH = "reject-publish"
+REJECT_PUBLISH_DLX = "reject-publish-dlx"
+
+QUEUE_TYPE = "x-queue-type"
+CLASSIC = "classic"
+QUORUM = "quorum"
+
+_NOT_OF_QUORUM = ("x-max-priority", "x-queue-mode")
+"""Arguments that RabbitMQ takes from no quorum queue."""
+
+_MOST_MS = 1 << 52
+_MOST_NAME_BYTES = 255
+_QUORUM_DELIVERY_LIMIT = 20
+"""What RabbitMQ gives a quorum queue that does not say."""
+_UNLIMITED = -1
+"""A delivery limit that is none: how a quorum queue is declared without one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Of one queue; None is no limit. Times in ms, sizes in bytes of bodies."""
+
+    message_ttl: int | None = None
+    expires: int | None = None
+    max_length: int | None = None
+    max_length_bytes: int | None = None
+    overflow: str = DROP_HEAD
+    dead_letter_exchange: str | None = None
+    dead_letter_routing_key: str | None = None
+    max_priority: int = 0
+    delivery_limit: int | None = None
+    queue_mode: str = "default"
+    single_active_consumer: bool = False
+    history_length: int | None = None
+    history_ttl: int | None = None
+
+    @property
+    def keeps_history(self) -> bool:
+        """Whether what was consumed is kept; a limit of 0 is a way to say that it is not."""
+        limits = {self.history_length, self.history_ttl} - {None}
+        return bool(limits) and 0 not in limits
+
+    @property
+    def is_limited(self) -> bool:
+        """Whether there is a limit to what may be ready."""
+        return self.max_length is not None or self.max_length_bytes is not None
+
+    @property
+    def rejects(self) -> bool:
+        """Whether the publisher is told, instead of the oldest dropped."""
+        return self.overflow != DROP_HEAD
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether what is published needs no more than to be appended."""
+        return not (self.is_limited or self.max_priority or self.message_ttl is not None)
+
+
+def settings_of(
+    arguments: Mapping[str, Any],
+    policy: Mapping[str, Any] | None = None,
+    operator_policy: Mapping[str, Any] | None = None,
+) -> Settings:
+    """What arguments and policies come to. A value of the wrong type counts as none."""
+    found: dict[str, Any] = {}
+    if is_quorum(arguments):
+        found["delivery_limit"] = _QUORUM_DELIVERY_LIMIT
+    for field in fields(Settings):
+        key = field.name.replace("_", "-")
+        argument = _valid(key, arguments.get(f"x-{key}"))
+        given = _valid(key, (policy or {}).get(key))
+        limit = _valid(key, (operator_policy or {}).get(key))
+        if key in _NUMBERS:
+            numbers = [value for value in (argument, given, limit) if value is not None]
+            value = min((number for number in numbers if number != _UNLIMITED), default=None)
+            if numbers and value is None:
+                found.pop(field.name, None)  # said to be without a limit
+        else:
+            value = next((one for one in (argument, limit, given) if one is not None), None)
+        if value is not None:
+            found[field.name] = value
+    return Settings(**found)
+
+
+def is_quorum(arguments: Mapping[str, Any]) -> bool:
+    """Whether a queue is declared as a quorum queue, which keeps whatever it has confirmed."""
+    return arguments.get(QUEUE_TYPE) == QUORUM
+
+
+def check_quorum(
+    what: str, arguments: Mapping[str, Any], *, durable: bool, exclusive: bool, auto_delete: bool
+) -> None:
+    """Make sure that a quorum queue is declared as one can be.
+
+    Args: what, the queue, for the error. Raises: PreconditionFailedError.
+    """
+    if not is_quorum(arguments):
+        return
+    for wrong, name in (
+        (not durable, "property 'non-durable'"),
+        (exclusive, "property 'exclusive'"),
+        (auto_delete, "property 'auto-delete'"),
+        *((name in arguments, f"arg '{name}'") for name in _NOT_OF_QUORUM),
+    ):
+        if wrong:
+            raise PreconditionFailedError(f"invalid {name} for {what}: it is a quorum queue")
+
+
+def check_arguments(what: str, arguments: Mapping[str, Any]) -> None:
+    """Make sure that the arguments of a queue are of their types, and make sense together.
+
+    Args: what, the queue, for the error. Raises: PreconditionFailedError.
+    """
+    for name, value in arguments.items():
+        check = CHECKS.get(name)
+        if check and (reason := check(value)):
+            raise PreconditionFailedError(f"invalid arg '{name}' for {what}: {reason}")
+    if "x-dead-letter-routing-key" in arguments and "x-dead-letter-exchange" not in arguments:
+        raise PreconditionFailedError(
+            f"invalid arg 'x-dead-letter-routing-key' for {what}: "
+            "it needs x-dead-letter-exchange beside it"
+        )
+
+
+def _number(lowest: int, highest: int = _MOST_MS) -> Callable[[Any], str]:
+    def check(value: Any) -> str:
+        if isinstance(value, bool) or not isinstance(value, int):
+            return f"{value!r} is no integer"
+        if not lowest <= value <= highest:
+            return f"{value} is not from {lowest} to {highest}"
+        return ""
+
+    return check
+
+
+def _name(value: Any) -> str:
+    if not isinstance(value, str):
+        return f"{value!r} is no string"
+    return "" if len(value.encode()) <= _MOST_NAME_BYTES else "it has over 255 bytes"
+
+
+def _flag(value: Any) -> str:
+    return "" if isinstance(value, bool) else f"{value!r} is no boolean"
+
+
+def _one_of(*words: str) -> Callable[[Any], str]:
+    def check(value: Any) -> str:
+        is_word = isinstance(value, str) and value in words
+        return "" if is_word else f"{value!r} is none of {', '.join(words)}"
+
+    return check
+
+
+_NUMBERS = {
+    "message-ttl": _number(0),
+    "expires": _number(1),
+    "max-length": _number(0),
+    "max-length-bytes": _number(0),
+    "delivery-limit": _number(_UNLIMITED),
+    "max-priority": _number(0, 255),
+    "history-length": _number(0),
+    "history-ttl": _number(0),
+}
+
+_CHECKS = {
+    **_NUMBERS,
+    "overflow": _one_of(DROP_HEAD, REJECT_PUBLISH, REJECT_PUBLISH_DLX),
+    "dead-letter-exchange": _name,
+    "dead-letter-routing-key": _name,
+    "queue-mode": _one_of("default", "lazy"),
+    "single-active-consumer": _flag,
+}
+
+CHECKS: dict[str, Callable[[Any], str]] = {
+    **{f"x-{key}": check for key, check in _CHECKS.items()},
+    QUEUE_TYPE: _one_of(CLASSIC, QUORUM),
+}
+"""For each argument of a queue that has an effect: what is wrong with a value, if anything."""
+
+ALTERNATE_EXCHANGE = "alternate-exchange"
+
+POLICY_KEYS: dict[str, Callable[[Any], str]] = {**_CHECKS, ALTERNATE_EXCHANGE: _name}
+"""The same for each key of a policy's definition."""
+
+
+def _valid(key: str, value: Any) -> Any:
+    """A value; None where it is of the wrong type."""
+    return None if value is None or _CHECKS[key](value) else value

@@ -1,0 +1,94 @@
+"""Timers: what is to be done later, in the order in which it is due. Time is passed in."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable
+from itertools import count
+
+from amqpstore_server.broker.faults import called
+
+_MOST_STALE = 64
+"""Entries of timers that were set anew, beside twice those that count."""
+
+
+class Timer:
+    """Calls `action` once it is due. Made by `Timers.timer`; `due_ms` is 0 while it is not set."""
+
+    __slots__ = ("_timers", "action", "due_ms")
+
+    def __init__(self, timers: Timers, action: Callable[[], None]) -> None:
+        self._timers = timers
+        self.action = action
+        self.due_ms = 0
+
+    def set(self, due_ms: int) -> None:
+        """Be due then, whatever was set before; 0 is never."""
+        if due_ms != self.due_ms:
+            self._timers.changed(self, due_ms)
+
+    def end(self) -> None:
+        """Never be due again. What `action` needs is free, however long the timers keep this."""
+        self.set(0)
+        self.action = _nothing
+
+    def set_sooner(self, due_ms: int) -> None:
+        """Be due then, unless it is due before already; 0 changes nothing."""
+        if due_ms and not 0 < self.due_ms <= due_ms:
+            self._timers.changed(self, due_ms)
+
+
+class Timers:
+    """All timers of a broker. `on_sooner` is called when the next is due before it was.
+
+    Times are in ms, by whichever clock its owner goes by.
+    """
+
+    def __init__(self) -> None:
+        self.on_sooner: Callable[[], None] = lambda: None
+        self._heap: list[tuple[int, int, Timer]] = []
+        self._order = count()
+        self._set_count = 0
+
+    def timer(self, action: Callable[[], None]) -> Timer:
+        """A timer that is not set yet."""
+        return Timer(self, action)
+
+    def changed(self, timer: Timer, due_ms: int) -> None:
+        """A timer is to be due at another time, 0 for never."""
+        self._set_count += (due_ms > 0) - (timer.due_ms > 0)
+        timer.due_ms = due_ms
+        if not due_ms:
+            return
+        heap = self._heap
+        if len(heap) > _MOST_STALE + 2 * self._set_count:
+            # Timers are set anew far more often than they are due.
+            heap[:] = [entry for entry in heap if entry[2].due_ms == entry[0]]
+            heapq.heapify(heap)
+        is_next = not heap or due_ms < heap[0][0]
+        heapq.heappush(heap, (due_ms, next(self._order), timer))
+        if is_next:
+            self.on_sooner()
+
+    @property
+    def next_ms(self) -> int:
+        """When the next may be due; 0 where none is set."""
+        heap = self._heap
+        while heap and heap[0][2].due_ms != heap[0][0]:
+            heapq.heappop(heap)
+        return heap[0][0] if heap else 0
+
+    def run(self, now_ms: int) -> bool:
+        """Do what is due. Returns whether anything was."""
+        due = []
+        while (next_ms := self.next_ms) and next_ms <= now_ms:
+            timer = heapq.heappop(self._heap)[2]
+            timer.set(0)
+            due.append(timer)
+        for timer in due:
+            called(timer.action)
+        return bool(due)
+
+
+def _nothing() -> None:
+    """What is due when a timer has ended."""

@@ -1,0 +1,545 @@
+"""A virtual host: a name space of exchanges, queues and bindings."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import amqpstore
+from amqpstore.catalog import Change
+from amqpstore_server.broker.bindings import Bindings
+from amqpstore_server.broker.branches import Branches
+from amqpstore_server.broker.core import Core
+from amqpstore_server.broker.dead_letter import DeadLetters
+from amqpstore_server.broker.errors import (
+    AccessRefusedError,
+    NotFoundError,
+    PreconditionFailedError,
+    UnknownTypeError,
+)
+from amqpstore_server.broker.exchanges.base import Binding, Exchange
+from amqpstore_server.broker.exchanges.delayed import DelayedExchange
+from amqpstore_server.broker.exchanges.recent_history import RecentHistoryExchange
+from amqpstore_server.broker.exchanges.replay import REPLAY_EXCHANGE
+from amqpstore_server.broker.faults import called
+from amqpstore_server.broker.held import (
+    REPLY_TO,
+    DelayQueue,
+    HeldMessages,
+    held_queue_name,
+    held_settings,
+    queue_type,
+)
+from amqpstore_server.broker.history import Histories
+from amqpstore_server.broker.names import RESERVED_PREFIX, check_name, without_line_ends
+from amqpstore_server.broker.policy import Policies, Policy
+from amqpstore_server.broker.queue import Queue, Reason, Taken
+from amqpstore_server.broker.replay import Replays
+from amqpstore_server.broker.routing import DEFAULT_EXCHANGE, Router
+from amqpstore_server.broker.rows import (
+    binding_changes,
+    check_equivalent,
+    compared_exchange,
+    compared_queue,
+    exchange_change,
+    exchange_row,
+)
+from amqpstore_server.broker.settings import (
+    ALTERNATE_EXCHANGE,
+    POLICY_KEYS,
+    check_arguments,
+    check_quorum,
+)
+
+if TYPE_CHECKING:
+    from amqpstore_server.broker.consumer import Consumer
+
+_log = logging.getLogger(__name__)
+
+_PREDECLARED = {
+    "amq.direct": "direct",
+    "amq.fanout": "fanout",
+    "amq.topic": "topic",
+    "amq.headers": "headers",
+    "amq.match": "headers",
+    REPLAY_EXCHANGE: "x-replay",
+}
+
+
+class VirtualHost:
+    """Virtual host `name`. Durable definitions are in the store when a call returns."""
+
+    def __init__(self, name: str, core: Core) -> None:
+        self.name = name
+        self.core = core
+        self.exchanges: dict[str, Exchange] = {}
+        self.queues: dict[str, Queue] = {}
+        self._owned: dict[object, dict[Queue, None]] = {}
+        self._bindings = Bindings()
+        self.router = Router(name, self.exchanges, self.queues)
+        self.dead_letters = DeadLetters(core, self.router)
+        self.policies = Policies(name)
+        self.branches = Branches(name, core)
+        self.histories = Histories(core, self.queues, self._create_history)
+        self.replays = Replays(core, self.queues, self.histories)
+        self._held = HeldMessages(core, self.router, self.exchanges, self.dead_letters)
+        for predeclared, type_name in _PREDECLARED.items():
+            row = {
+                "name": predeclared,
+                "type": type_name,
+                "auto_delete": False,
+                "internal": False,
+                "arguments": {},
+            }
+            self.restore_exchange(row)
+
+    # Exchanges.
+
+    def exchange(self, name: str) -> Exchange:
+        """Raises: NotFoundError."""
+        exchange = self.exchanges.get(name)
+        if exchange is None:
+            raise NotFoundError(f"no exchange '{name}' in vhost '{self.name}'")
+        return exchange
+
+    def declare_exchange(
+        self,
+        name: str,
+        type_name: str,
+        *,
+        durable: bool,
+        auto_delete: bool,
+        internal: bool,
+        arguments: dict[str, Any],
+    ) -> None:
+        """Create an exchange, or check that the one there is has the same properties.
+
+        Raises: UnknownTypeError, AccessRefusedError, PreconditionFailedError.
+        """
+        name = without_line_ends(name)
+        exchange_type = self.core.exchange_types.get(type_name)
+        if exchange_type is None:
+            raise UnknownTypeError(f"unknown exchange type '{type_name}'")
+        if name == DEFAULT_EXCHANGE:
+            raise AccessRefusedError("operation not permitted on the default exchange")
+        asked = {
+            "type": type_name,
+            "durable": durable,
+            "auto_delete": auto_delete,
+            "internal": internal,
+            "arguments": arguments,
+        }
+        if present := self.exchanges.get(name):
+            what = f"exchange '{name}' in vhost '{self.name}'"
+            check_equivalent(
+                what, compared_exchange(asked), compared_exchange(exchange_row(present))
+            )
+            return
+        check_name("exchange", name, self.name, self.core.name_rule)
+        if reason := POLICY_KEYS[ALTERNATE_EXCHANGE](arguments.get(ALTERNATE_EXCHANGE, "")):
+            raise PreconditionFailedError(
+                f"invalid arg '{ALTERNATE_EXCHANGE}' for exchange '{name}': {reason}"
+            )
+        exchange = exchange_type(
+            name,
+            durable=durable,
+            auto_delete=auto_delete,
+            internal=internal,
+            arguments=arguments,
+            random=self.core.random,
+        )
+        changes = [exchange_change(self.name, exchange, add=True)] if durable else []
+        if not self._hold(exchange, changes):
+            self._define(changes)
+        self._add_exchange(exchange)
+
+    def delete_exchange(self, name: str, *, if_unused: bool) -> None:
+        """Delete an exchange and its bindings; nothing happens where there is none.
+
+        Raises: AccessRefusedError, PreconditionFailedError (it has bindings).
+        """
+        if name == DEFAULT_EXCHANGE:
+            raise AccessRefusedError("operation not permitted on the default exchange")
+        if name.startswith(RESERVED_PREFIX):
+            raise AccessRefusedError(
+                f"exchange name '{name}' in vhost '{self.name}' contains reserved prefix 'amq.*'"
+            )
+        exchange = self.exchanges.get(name)
+        if exchange is None:
+            return
+        if if_unused and exchange.is_bound:
+            raise PreconditionFailedError(f"exchange '{name}' in vhost '{self.name}' in use")
+        changes: list[Change] = []
+        self._remove(self._take_down([exchange], changes), changes)
+
+    def _take_down(self, exchanges: Iterable[Exchange], changes: list[Change]) -> list[Queue]:
+        """Take exchanges out, and each auto-delete one that loses its last binding by it.
+
+        Adds to the changes what is to be committed, and returns the exchanges' own queues, which
+        are to be removed with it.
+        """
+        going = list(exchanges)
+        held = []
+        while going:
+            exchange = going.pop()
+            if self.exchanges.get(exchange.name) is not exchange:
+                continue
+            del self.exchanges[exchange.name]
+            bindings = self._bindings.remove_source(exchange)
+            changes += binding_changes(self.name, exchange, bindings, add=False)
+            if exchange.durable:
+                changes.append(exchange_change(self.name, exchange, add=False))
+            going += self._unbind_all(exchange, changes)
+            if isinstance(queue := getattr(exchange, "held", None), Queue):
+                held.append(queue)
+        return held
+
+    def restore_exchange(self, row: Mapping[str, Any]) -> None:
+        """Take in a durable exchange from the catalog.
+
+        Where a plug-in is gone, or does not want it any more, it is left out, and stays there.
+        """
+        extra = {"vhost": self.name, "exchange": row["name"], "type": row["type"]}
+        exchange_type = self.core.exchange_types.get(row["type"])
+        if exchange_type is None:
+            _log.error("exchange left out: nothing installed has its type", extra=extra)
+            return
+        try:
+            exchange = exchange_type(
+                row["name"],
+                durable=True,
+                auto_delete=row["auto_delete"],
+                internal=row["internal"],
+                arguments=row["arguments"],
+                random=self.core.random,
+            )
+        except Exception as error:  # noqa: BLE001 - the type may be a package's
+            _log.error("exchange left out", extra={**extra, "reason": str(error)})
+            return
+        self._hold(exchange, [])
+        self._add_exchange(exchange)
+
+    def _add_exchange(self, exchange: Exchange) -> None:
+        self.exchanges[exchange.name] = exchange
+        self._apply_to_exchange(exchange)
+        self.router.changed()
+
+    def _hold(self, exchange: Exchange, changes: Sequence[Change]) -> bool:
+        """Give an exchange that keeps messages its queue, and commit changes with a new one.
+
+        Returns False where there was nothing to commit them with.
+        """
+        if not isinstance(exchange, (DelayedExchange, RecentHistoryExchange)):
+            return False
+        name = held_queue_name(exchange)
+        queue = self.queues.get(name)
+        is_new = queue is None
+        if queue is None:
+            definition = _definition(self.name, name, auto_delete=False, arguments={})
+            stored = self.core.store.create_queue(
+                definition, durable=exchange.durable, changes=changes
+            )
+            queue = self.add_queue(stored, durable=exchange.durable)
+        queue.settings = held_settings(exchange)
+        self._apply_to_queue(queue)
+        exchange.held = queue
+        return is_new
+
+    # Queues.
+
+    def queue(self, name: str) -> Queue:
+        """Raises: NotFoundError, SetAsideError."""
+        queue = self.queues.get(name)
+        if queue is None:
+            raise NotFoundError(f"no queue '{name}' in vhost '{self.name}'")
+        queue.check_served(self.name)
+        return queue
+
+    def declare_queue(
+        self,
+        name: str,
+        *,
+        durable: bool,
+        exclusive: bool,
+        auto_delete: bool,
+        arguments: dict[str, Any],
+        connection: object,
+    ) -> Queue:
+        """Create a queue, under a name of the server's where `name` is empty, or check its like.
+
+        An exclusive queue belongs to `connection` and ends with it, so it is never durable,
+        whatever is asked for (as in RabbitMQ).
+        Raises: AccessRefusedError, ResourceLockedError, SetAsideError, PreconditionFailedError.
+        """
+        name = without_line_ends(name)
+        survives = durable and not exclusive
+        if not name:
+            name = f"{RESERVED_PREFIX}gen-{self.core.make_name()}"
+        elif queue := self.queues.get(name):
+            queue.check_owner(connection, exclusive=exclusive)
+            queue.check_served(self.name)
+            check_equivalent(
+                f"queue '{name}' in vhost '{self.name}'",
+                compared_queue(durable=survives, auto_delete=auto_delete, arguments=arguments),
+                compared_queue(
+                    durable=queue.durable,
+                    auto_delete=queue.auto_delete,
+                    arguments=queue.arguments,
+                ),
+            )
+            queue.used()
+            return queue
+        else:
+            check_name("queue", name, self.name, self.core.name_rule)
+        what = f"queue '{name}' in vhost '{self.name}'"
+        check_arguments(what, arguments)
+        check_quorum(what, arguments, durable=durable, exclusive=exclusive, auto_delete=auto_delete)
+        definition = _definition(self.name, name, auto_delete=auto_delete, arguments=arguments)
+        stored = self.core.store.create_queue(definition, durable=survives)
+        queue = self.add_queue(stored, durable=survives, owner=connection if exclusive else None)
+        self._apply_to_queue(queue)
+        queue.enforce()
+        return queue
+
+    def _create_history(self, name: str, queue: Queue) -> Queue:
+        """The queue for what is consumed from another, which is as durable, and has its owner."""
+        durable = queue.levels.lowest.durable
+        definition = _definition(self.name, name, auto_delete=False, arguments={})
+        stored = self.core.store.create_queue(definition, durable=durable)
+        return self.add_queue(stored, durable=durable, owner=queue.owner)
+
+    def reply_queue(self, connection: object) -> Queue:
+        """A queue for a channel's direct replies, which ends with its consumer."""
+        name = f"{REPLY_TO}.{self.core.make_name()}"
+        definition = _definition(self.name, name, auto_delete=True, arguments={})
+        stored = self.core.store.create_queue(definition, durable=False)
+        return self.add_queue(stored, durable=False, owner=connection)
+
+    def add_queue(self, stored: amqpstore.Queue, *, durable: bool, owner: object = None) -> Queue:
+        """Take in a queue that the store has. Its settings come with `apply_policies`."""
+        definition: Any = stored.definition
+        name = definition["name"]
+        queue = queue_type(name)(
+            self.core,
+            stored,
+            name,
+            durable=durable,
+            auto_delete=definition["auto_delete"],
+            arguments=definition["arguments"],
+            owner=owner,
+            bury=self._bury,
+            on_unused=self._delete_unused,
+            on_set_aside=self._set_aside,
+        )
+        self.queues[name] = queue
+        if owner is not None:
+            self._owned.setdefault(owner, {})[queue] = None
+        self.router.changed()
+        return queue
+
+    def delete_queue(self, queue: Queue, *, if_unused: bool = False, if_empty: bool = False) -> int:
+        """Delete a queue, its bindings and messages; its consumers are told.
+
+        Returns the number of messages that were ready.
+        Raises: AccessRefusedError (it is the broker's own), PreconditionFailedError.
+        """
+        self.check_usable(queue)
+        if if_unused and queue.consumers:
+            raise PreconditionFailedError(f"queue '{queue.name}' in vhost '{self.name}' in use")
+        if if_empty and queue.ready_count:
+            raise PreconditionFailedError(f"queue '{queue.name}' in vhost '{self.name}' not empty")
+        count = queue.ready_count
+        changes: list[Change] = []
+        going = [queue, *self._take_down(self._unbind_all(queue, changes), changes)]
+        if history := self.histories.of(queue.name):
+            going.append(history)
+        self._remove(going, changes)
+        _end_consumers(queue)
+        return count
+
+    def delete_queues_of(self, connection: object) -> None:
+        """Delete the exclusive queues of a connection that ended."""
+        for queue in list(self._owned.get(connection, ())):
+            if not (queue.is_internal or queue.is_deleted):
+                called(partial(self.delete_queue, queue))
+        self._owned.pop(connection, None)
+
+    def remove_consumer(self, consumer: Consumer) -> None:
+        """Take a consumer off its queue, and delete an auto-delete queue with its last."""
+        queue = consumer.queue
+        if not queue.consumers.remove(consumer):
+            return
+        if queue.auto_delete and not queue.consumers:
+            self.delete_queue(queue)
+        else:
+            queue.used()
+            queue.touch()
+
+    def check_usable(self, queue: Queue) -> None:
+        """Raises: AccessRefusedError, where a queue is the broker's own."""
+        if queue.is_internal:
+            raise AccessRefusedError(
+                f"queue '{queue.name}' in vhost '{self.name}' is the broker's own: it can be "
+                "purged, and nothing else"
+            )
+
+    def _remove(self, queues: Sequence[Queue], changes: Sequence[Change]) -> None:
+        """Delete queues with their messages; changes are committed with them."""
+        levels = [level for queue in queues for level in queue.levels]
+        while any(self.core.moved[level.id] for level in levels):
+            # The deletion is durable at once. What was moved elsewhere has to be before that, or
+            # a crash would leave it nowhere.
+            self.core.flush()
+        if levels:
+            self.core.store.delete_queue(*levels, changes=changes)
+        else:
+            self._define(changes)
+        for queue in queues:
+            del self.queues[queue.name]
+            if queue.owner is not None:
+                self._owned.get(queue.owner, {}).pop(queue, None)
+            queue.closed()
+        self.router.changed()
+
+    def _delete_unused(self, queue: Queue) -> None:
+        if not queue.is_deleted and not queue.consumers:
+            _log.info("unused queue deleted", extra={"vhost": self.name, "queue": queue.name})
+            self.delete_queue(queue)
+
+    def _set_aside(self, queue: Queue, error: Exception) -> None:
+        extra = {"vhost": self.name, "queue": queue.name}
+        _log.error("queue set aside: it is not served", extra=extra, exc_info=error)
+        self.router.changed()
+        _end_consumers(queue)
+
+    def _bury(self, queue: Queue, taken: Sequence[Taken], reason: Reason) -> bool:
+        if isinstance(queue, DelayQueue):
+            return self._held.release(queue, taken)
+        return self.dead_letters.bury(queue, taken, reason)
+
+    # Bindings.
+
+    def bind(
+        self,
+        destination: Queue | Exchange,
+        exchange_name: str,
+        routing_key: str,
+        arguments: dict[str, Any],
+    ) -> None:
+        """Bind a queue or an exchange; an equal binding is no error.
+
+        Raises: NotFoundError, AccessRefusedError, PreconditionFailedError.
+        """
+        exchange = self._bindable(exchange_name)
+        self._check_destination(destination)
+        binding = Binding(destination, routing_key, arguments)
+        if not self._bindings.bind(exchange, binding):
+            return
+        self._define(binding_changes(self.name, exchange, [binding], add=True))
+        self.router.changed()
+        if isinstance(exchange, RecentHistoryExchange) and isinstance(destination, Queue):
+            self._held.send_history(exchange, destination)
+
+    def unbind(
+        self,
+        destination: Queue | Exchange,
+        exchange_name: str,
+        routing_key: str,
+        arguments: dict[str, Any],
+    ) -> None:
+        """Remove a binding, if there. Raises: NotFoundError, AccessRefusedError."""
+        exchange = self._bindable(exchange_name)
+        self._check_destination(destination)
+        binding = Binding(destination, routing_key, arguments)
+        if self._bindings.unbind(exchange, binding):
+            changes = binding_changes(self.name, exchange, [binding], add=False)
+            going = [exchange] if exchange.auto_delete and not exchange.is_bound else []
+            self._remove(self._take_down(going, changes), changes)
+
+    def restore_binding(self, row: Mapping[str, Any]) -> None:
+        """Take in a binding from the catalog."""
+        exchange = self.exchanges.get(row["exchange"])
+        ends: Mapping[str, Queue | Exchange] = (
+            self.exchanges if row["to"] == "exchange" else self.queues
+        )
+        destination = ends.get(row["name"])
+        if exchange and destination:
+            try:
+                self._bindings.bind(
+                    exchange, Binding(destination, row["routing_key"], row["arguments"])
+                )
+            except Exception as error:  # noqa: BLE001 - the type may be a package's
+                extra = {"vhost": self.name, "exchange": exchange.name, "reason": str(error)}
+                _log.error("binding left out", extra=extra)
+            self.router.changed()
+
+    def _bindable(self, name: str) -> Exchange:
+        if name == DEFAULT_EXCHANGE:
+            raise AccessRefusedError("operation not permitted on the default exchange")
+        return self.exchange(name)
+
+    def _check_destination(self, destination: Queue | Exchange) -> None:
+        if isinstance(destination, Queue):
+            self.check_usable(destination)
+
+    def _unbind_all(self, destination: Queue | Exchange, changes: list[Change]) -> list[Exchange]:
+        """Remove all bindings to a queue or an exchange, and add that to the changes.
+
+        Returns the exchanges that are to go with their last binding.
+        """
+        unbound = []
+        for exchange, gone in self._bindings.unbind_all(destination).items():
+            changes += binding_changes(self.name, exchange, gone, add=False)
+            if exchange.auto_delete and not exchange.is_bound:
+                unbound.append(exchange)
+        return unbound
+
+    def _define(self, changes: Sequence[Change]) -> None:
+        if changes:
+            self.core.store.define(changes)
+
+    # Policies.
+
+    def define_policies(self, policies: Sequence[Policy], *, operator: bool) -> None:
+        """Have these policies, or operator policies, and no others. Durable on return."""
+        self._define(self.policies.changes(policies, operator=operator))
+        self.policies.have(policies, operator=operator)
+        self.apply_policies()
+
+    def apply_policies(self) -> None:
+        """The policies are others: give every queue and exchange the settings that hold now."""
+        queues = list(self.queues.values())
+        for queue in queues:
+            self._apply_to_queue(queue)
+        for exchange in self.exchanges.values():
+            self._apply_to_exchange(exchange)
+        self.router.changed()
+        # Only now: what one of them drops may come to another, which has to know what it takes.
+        for queue in queues:
+            queue.enforce()
+
+    def _apply_to_queue(self, queue: Queue) -> None:
+        if queue.is_internal:
+            queue.apply(queue.settings)
+            return
+        queue.apply(self.policies.queue_settings(queue.name, queue.arguments))
+        self.histories.apply(queue)
+
+    def _apply_to_exchange(self, exchange: Exchange) -> None:
+        exchange.alternate = self.policies.alternate(exchange.name, exchange.arguments)
+
+
+def _end_consumers(queue: Queue) -> None:
+    """Have nobody served by a queue any more; the clients are told."""
+    for consumer in queue.consumers.clear():
+        consumer.channel.consumers.pop(consumer.tag, None)
+        consumer.channel.outlet.consumer_cancelled(consumer.tag)
+
+
+def _definition(
+    vhost: str, name: str, *, auto_delete: bool, arguments: dict[str, Any]
+) -> dict[str, Any]:
+    """What the store keeps of a queue for the broker."""
+    return {"vhost": vhost, "name": name, "auto_delete": auto_delete, "arguments": arguments}

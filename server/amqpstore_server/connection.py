@@ -1,0 +1,288 @@
+"""A connection's socket: reads into the protocol, writes out of its outbox. No protocol here."""
+
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+import logging
+import socket
+from collections.abc import Callable
+from functools import partial
+
+import trio
+
+from amqpstore_server.amqp.connection import Connection, Limits
+from amqpstore_server.amqp.login import Login
+from amqpstore_server.amqp.product import Product
+from amqpstore_server.broker.broker import Broker
+from amqpstore_server.broker.faults import FATAL, called
+from amqpstore_server.committer import Committer
+from amqpstore_server.doors import Visitor
+from amqpstore_server.login_checks import LoginChecks
+from amqpstore_server.turn import Turn
+from amqpstore_server.users import DEFAULT_USER, Users
+
+_log = logging.getLogger(__name__)
+
+_SMALLEST_READ_BYTES = 16 << 10
+_LARGEST_READ_BYTES = 256 << 10
+_LAST_WORDS_S = 5.0
+_DRAINED_BYTES = 64 << 20
+_STRANGERS_DRAINED_BYTES = 1 << 20
+"""What is still read of a client that goes on writing after the end, and of one that never logged
+in."""
+
+
+class SocketConnection:
+    """One client. `run` serves it until either side ends the connection."""
+
+    def __init__(
+        self,
+        sock: socket.socket,
+        broker: Broker,
+        users: Users,
+        limits: Limits,
+        turn: Turn,
+        committer: Committer,
+        product: Product,
+        login_checks: LoginChecks,
+    ) -> None:
+        self._socket = sock
+        self._users = users
+        self._turn = turn
+        self._committer = committer
+        self._login_checks = login_checks
+        self._send_timeout_s = limits.send_timeout_s
+        address = sock.getpeername()
+        self.host: str = address[0]
+        self._is_loopback = _is_loopback(self.host)
+        self.amqp = Connection(
+            broker,
+            limits,
+            peer=f"{self.host}:{address[1]}",
+            product=product,
+            may_impersonate=users.may_impersonate,
+            on_output=self._has_output,
+            now=trio.current_time(),
+        )
+        self._unsent = memoryview(b"")
+        self._blocked = trio.Event()
+        self._reading = trio.CancelScope()
+        self._unread = trio.lowlevel.ParkingLot()
+        self._taken_at = 0.0
+        self._is_broken = False
+
+    async def run(self, visitor: Visitor) -> None:
+        """Serve the client."""
+        extra = {"peer": self.amqp.peer}
+        _log.info("connection accepted", extra=extra)
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._write_rest)
+                with self._reading:
+                    await self._read(visitor)
+                nursery.cancel_scope.cancel()
+            drained_bytes = _STRANGERS_DRAINED_BYTES if visitor.is_stranger else _DRAINED_BYTES
+            self.amqp.lost()
+            if not self.amqp.is_lost:
+                await self._last_words(drained_bytes)
+        finally:
+            called(self.amqp.lost)
+            # It is freed now, with all that it had, and not when a collection finds it.
+            self.amqp.outbox.close()
+            self._turn.wake()
+            self._socket.close()
+            visitor.leave()
+            _log.info("connection closed", extra=extra)
+
+    def tick(self, now: float) -> None:
+        """Call it about once a second."""
+        self._contained(partial(self._look_at_time, now))
+
+    def _contained(self, work: Callable[[], None]) -> None:
+        """Do what tasks do for all connections in turn: where it fails, only this one ends."""
+        try:
+            work()
+        except FATAL:
+            raise
+        except Exception:  # noqa: BLE001
+            _log.exception("connection failed", extra={"peer": self.amqp.peer})
+            self._is_broken = True
+            called(self.amqp.abandon)
+            self.end()
+
+    def _look_at_time(self, now: float) -> None:
+        self.amqp.tick(now)
+        if self._unsent and now - self._taken_at > self._send_timeout_s:
+            _log.warning("client reads nothing", extra={"peer": self.amqp.peer})
+            self.amqp.abandon()
+        if self.amqp.is_finished:
+            # Whatever is unsent: `_last_words` has some seconds for that.
+            self.end()
+
+    def end(self) -> None:
+        """Have `run` return soon, whatever it waits for: the connection is finished."""
+        self._reading.cancel()
+
+    def turn_away(self) -> None:
+        """End it at once: its place is needed for another."""
+        self.amqp.abandon()
+        self.end()
+
+    async def _read(self, visitor: Visitor) -> None:
+        size = _SMALLEST_READ_BYTES
+        amqp = self.amqp
+        while True:
+            if not self._committer.has_room:
+                # Right before it is read, so that of all those that wait no more go on than there
+                # is room for.
+                amqp.is_paused = True
+                await self._committer.wait_for_room()
+                amqp.is_paused = False
+            try:
+                read = self._socket.recv(size)
+            except BlockingIOError:
+                await trio.lowlevel.wait_readable(self._socket)
+                continue
+            except OSError:
+                return
+            if not read:
+                return
+            amqp.receive(read, trio.current_time())
+            self._turn.wake()
+            while amqp.is_held and not amqp.is_finished:
+                if amqp.login is not None:
+                    await self._check_login(visitor)
+                else:
+                    await self._unread.park()
+                    amqp.go_on(trio.current_time())
+                self._turn.wake()
+            if amqp.is_finished or self._is_broken:
+                return
+            if amqp.has_published and self._committer.is_disk_low:
+                amqp.pause("low on disk")
+                await self._committer.wait_for_disk()
+                amqp.resume()
+            if len(read) == size:
+                size = min(size * 2, _LARGEST_READ_BYTES)
+                await trio.lowlevel.checkpoint()
+            else:
+                size = max(_SMALLEST_READ_BYTES, size // 2) if len(read) * 4 < size else size
+                await trio.lowlevel.wait_readable(self._socket)
+
+    async def _check_login(self, visitor: Visitor) -> None:
+        visitor.said_who()
+        login = self.amqp.login
+        assert login is not None  # the caller asked
+        if login.user == DEFAULT_USER and not self._is_loopback:
+            granted = False
+        else:
+            granted = await self._is_right(login)
+        if granted:
+            visitor.logged_in()
+        self.amqp.logged_in(granted=granted, now=trio.current_time())
+
+    async def _is_right(self, login: Login) -> bool:
+        if not self._users.is_known(login.user, login.password):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._end_when_left)
+                async with self._login_checks.turn(self.host, login.user):
+                    # Another client of the user may have had it checked meanwhile.
+                    if not self._users.is_known(login.user, login.password):
+                        await trio.to_thread.run_sync(self._users.check, login.user, login.password)
+                nursery.cancel_scope.cancel()
+        return self._users.is_known(login.user, login.password)
+
+    async def _end_when_left(self) -> None:
+        """End the connection when its client goes, which nobody reads from while it waits."""
+        await trio.lowlevel.wait_readable(self._socket)
+        try:
+            has_left = not self._socket.recv(1, socket.MSG_PEEK)
+        except BlockingIOError:
+            has_left = False
+        except OSError:
+            has_left = True
+        if has_left:
+            self.end()
+
+    def _has_output(self) -> None:
+        self._turn.has_output(self)
+
+    def send_now(self) -> None:
+        """Send what the socket takes; the rest is `_write_rest`'s."""
+        if not (self._unsent or self._is_broken):
+            self._contained(self._send_outbox)
+
+    def _send_outbox(self) -> None:
+        outbox = self.amqp.outbox
+        was_writable = outbox.is_writable
+        while outbox.byte_count:
+            self._unsent = memoryview(outbox.next_bytes())
+            self._taken_at = trio.current_time()
+            if not self._send():
+                self._blocked.set()
+                break
+        if not was_writable and outbox.is_writable:
+            self.amqp.writable()
+            self._turn.wake()
+        if not outbox.is_unread:
+            self._unread.unpark_all()
+        if self.amqp.is_finished and not outbox.byte_count and not self._unsent:
+            self.end()
+
+    def _send(self) -> bool:
+        """Send of `_unsent` what goes at once. Returns whether all of it did."""
+        try:
+            sent = self._socket.send(self._unsent)
+        except BlockingIOError:
+            return False
+        except OSError:
+            self._is_broken = True
+            self._unsent = memoryview(b"")
+            self.end()
+            return False
+        self._unsent = self._unsent[sent:]
+        self._taken_at = trio.current_time()
+        self.amqp.sent(self._taken_at)
+        return not self._unsent
+
+    async def _write_rest(self) -> None:
+        """Whenever the socket took less than there was: wait until it takes more."""
+        while True:
+            await self._blocked.wait()
+            self._blocked = trio.Event()
+            while self._unsent:
+                try:
+                    await trio.lowlevel.wait_writable(self._socket)
+                except (OSError, trio.ClosedResourceError):
+                    return
+                self._send()
+            self.send_now()
+
+    async def _last_words(self, drained_bytes: int) -> None:
+        """Give the client some seconds to take what is still to be sent, a close method mostly.
+
+        And to close its side: a socket that is closed with bytes unread resets the connection,
+        and the client would fail at what it still writes, and lose what it was told last.
+        """
+        with trio.move_on_after(_LAST_WORDS_S), contextlib.suppress(OSError):
+            self.send_now()
+            while self._unsent and not self._is_broken:
+                await trio.lowlevel.wait_writable(self._socket)
+                self._send()
+                self.send_now()
+            self._socket.shutdown(socket.SHUT_WR)
+            while drained_bytes > 0 and not self._is_broken:
+                await trio.lowlevel.wait_readable(self._socket)
+                read = self._socket.recv(_SMALLEST_READ_BYTES)
+                if not read:
+                    return
+                drained_bytes -= len(read)
+
+
+def _is_loopback(host: str) -> bool:
+    """Whether a peer's address is of this machine's loopback, IPv4 in IPv6 included."""
+    address = ipaddress.ip_address(host.partition("%")[0])
+    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped:
+        return address.ipv4_mapped.is_loopback
+    return address.is_loopback

@@ -1,0 +1,347 @@
+"""RabbitMQ's definitions file: users, virtual hosts, permissions, policies and topology, as JSON.
+
+It is what `rabbitmqctl export_definitions` and the export of the management page write. Here it is
+read and checked, one entry at a time; whether what an entry names exists is not checked, as an
+export leaves out internal exchanges but not their bindings. Keys that are not read, such as
+`rabbit_version`, are accepted.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import stat
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+from amqpstore_server.broker.patterns import Pattern, PatternError
+from amqpstore_server.protocol.field_table import MAX_DEPTH
+
+_log = logging.getLogger(__name__)
+
+_SALT_BYTES = 4
+_DIGEST_BYTES = {"rabbit_password_hashing_sha256": 32, "rabbit_password_hashing_sha512": 64}
+_APPLY_TO = ("all", "queues", "classic_queues", "quorum_queues", "exchanges")
+_DESTINATION_TYPES = ("queue", "exchange")
+_SHORTSTR_BYTES = 255
+
+_MAX_FILE_BYTES = 64 << 20
+"""More than 100,000 queues with their bindings take."""
+
+
+class DefinitionsError(Exception):
+    """The file cannot be used. The message names it, the place in it and what is expected there."""
+
+
+# What `__post_init__` raises, msgspec turns into an error that names the entry's place in the file.
+
+
+class User(msgspec.Struct, kw_only=True):
+    """A user with a `password` or its hash. Without both, `password_hash` is empty: no password.
+
+    `password_hash` is a salt of 4 bytes, and then what `hashing_algorithm` makes of the salt
+    followed by the password in UTF-8.
+    """
+
+    name: str
+    password: str | None = None
+    password_hash: bytes | None = None
+    hashing_algorithm: str = "rabbit_password_hashing_sha256"
+    listed_tags: list[str] | str = msgspec.field(name="tags", default_factory=list)
+
+    def __post_init__(self) -> None:
+        _check_named(self.name)
+        _check_key_part("name", self.name)
+        _check_one_of("hashing_algorithm", self.hashing_algorithm, tuple(_DIGEST_BYTES))
+        if (self.password is None) == (self.password_hash is None):
+            raise ValueError(f"user '{self.name}': expected either `password` or `password_hash`")
+        if self.password == "":
+            raise ValueError(f"user '{self.name}': expected a `password` that is not empty")
+        expected = _SALT_BYTES + _DIGEST_BYTES[self.hashing_algorithm]
+        if self.password_hash and len(self.password_hash) != expected:
+            raise ValueError(
+                f"`password_hash` of user '{self.name}' has {len(self.password_hash)} bytes; "
+                f"expected {expected} for {self.hashing_algorithm}, or none"
+            )
+
+    def __repr__(self) -> str:
+        """Without the password and its hash, which no log and no traceback shall have."""
+        return f"User(name={self.name!r}, tags={self.tags!r})"
+
+    @property
+    def tags(self) -> list[str]:
+        """The tags; old versions write them as one text with commas."""
+        if isinstance(self.listed_tags, str):
+            return [tag for part in self.listed_tags.split(",") if (tag := part.strip())]
+        return self.listed_tags
+
+
+class VirtualHost(msgspec.Struct, kw_only=True):
+    """A virtual host."""
+
+    name: str
+
+    def __post_init__(self) -> None:
+        _check_named(self.name)
+        _check_key_part("name", self.name)
+
+
+class Permission(msgspec.Struct, kw_only=True):
+    """What of a virtual host a user may configure, write to and read from: expressions for names.
+
+    They are searched for in the name, not anchored. An empty one is for the empty name alone.
+    """
+
+    user: str
+    vhost: str
+    configure: str
+    write: str
+    read: str
+
+    def __post_init__(self) -> None:
+        _check_key_part("user", self.user)
+        _check_key_part("vhost", self.vhost)
+        for name in ("configure", "write", "read"):
+            owner = f"user '{self.user}' in vhost '{self.vhost}'"
+            _check_expression(name, getattr(self, name), owner)
+
+
+class TopicPermission(msgspec.Struct, kw_only=True):
+    """Which routing keys of a topic exchange a user may publish with and bind with.
+
+    In the expressions, `{username}` and `{vhost}` stand for those of the connection.
+    """
+
+    user: str
+    vhost: str
+    exchange: str
+    write: str
+    read: str
+
+    def __post_init__(self) -> None:
+        for name in ("write", "read"):
+            owner = f"user '{self.user}' in vhost '{self.vhost}'"
+            _check_expression(name, getattr(self, name), owner)
+
+
+class _PolicyValue(msgspec.Struct, kw_only=True):
+    """What a policy is, but for its name."""
+
+    pattern: str
+    apply_to: str = msgspec.field(name="apply-to", default="all")
+    priority: int = 0
+    settings: dict[str, Any] | list[tuple[str, Any]] = msgspec.field(name="definition")
+
+    def __post_init__(self) -> None:
+        _check_expression("pattern", self.pattern, f"policy '{getattr(self, 'name', '')}'")
+        _check_one_of("apply-to", self.apply_to, _APPLY_TO)
+        _check_numbers("priority", self.priority)
+        _check_numbers("definition", self.definition)
+
+    @property
+    def definition(self) -> dict[str, Any]:
+        """The settings by name. RabbitMQ 3.10 writes those of an operator policy as pairs."""
+        return dict(self.settings)
+
+
+class Policy(_PolicyValue, kw_only=True):
+    """A policy, or an operator policy, of a virtual host."""
+
+    vhost: str
+    name: str
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check_named(self.name)
+        _check_key_part("name", self.name)
+
+
+class Queue(msgspec.Struct, kw_only=True):
+    """A queue."""
+
+    vhost: str
+    name: str
+    durable: bool = True
+    auto_delete: bool = False
+    arguments: dict[str, Any] = {}
+
+    def __post_init__(self) -> None:
+        _check_named(self.name)
+        _check_shortstr("name", self.name)
+        _check_numbers("arguments", self.arguments)
+
+
+class Exchange(msgspec.Struct, kw_only=True):
+    """An exchange."""
+
+    vhost: str
+    name: str
+    type: str
+    durable: bool = True
+    auto_delete: bool = False
+    internal: bool = False
+    arguments: dict[str, Any] = {}
+
+    def __post_init__(self) -> None:
+        _check_named(self.name)
+        _check_shortstr("name", self.name)
+        _check_numbers("arguments", self.arguments)
+
+
+class Binding(msgspec.Struct, kw_only=True):
+    """A binding from exchange `source` to a `destination` of type queue or exchange."""
+
+    vhost: str
+    source: str
+    destination: str
+    destination_type: str
+    routing_key: str
+    arguments: dict[str, Any] = {}
+
+    def __post_init__(self) -> None:
+        _check_one_of("destination_type", self.destination_type, _DESTINATION_TYPES)
+        for name in ("source", "destination", "routing_key"):
+            _check_shortstr(name, getattr(self, name))
+        _check_numbers("arguments", self.arguments)
+
+
+class Definitions(msgspec.Struct, kw_only=True):
+    """All that is read of a file, each list in the file's order."""
+
+    users: list[User] = []
+    vhosts: list[VirtualHost] = []
+    permissions: list[Permission] = []
+    topic_permissions: list[TopicPermission] = []
+    policies: list[Policy] = []
+    operator_policies: list[Policy] = []
+    queues: list[Queue] = []
+    exchanges: list[Exchange] = []
+    bindings: list[Binding] = []
+
+
+class _Parameter(msgspec.Struct, kw_only=True):
+    """A setting of some component; what the value is depends on which."""
+
+    component: str
+    vhost: str
+    name: str
+    value: Any
+
+
+class _Parameters(msgspec.Struct, kw_only=True):
+    """The part of a file where operator policies are, among others."""
+
+    parameters: list[_Parameter] = []
+
+
+def load(path: str) -> Definitions:
+    """The definitions in a file. What is there but cannot be had here is logged as a warning.
+
+    Raises: DefinitionsError.
+    """
+    try:
+        content = msgspec.json.decode(_read(path))
+        definitions = msgspec.convert(content, Definitions)
+        parameters = msgspec.convert(content, _Parameters).parameters
+        definitions.operator_policies = list(_operator_policies(path, parameters))
+    except OSError as error:
+        raise DefinitionsError(f"cannot read the definitions {path}: {error.strerror}") from None
+    except msgspec.ValidationError as error:
+        raise DefinitionsError(f"{path}: {error}") from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise DefinitionsError(f"{path} is not JSON: {error}") from None
+    return definitions
+
+
+def _operator_policies(path: str, parameters: list[_Parameter]) -> Iterator[Policy]:
+    """Raises: msgspec.ValidationError, with the place in the file."""
+    for number, parameter in enumerate(parameters):
+        if parameter.component != "operator_policy":
+            _log.warning(
+                "definition ignored",
+                extra={
+                    "file": path,
+                    "component": parameter.component,
+                    "vhost": parameter.vhost,
+                    "parameter": parameter.name,
+                },
+            )
+            continue
+        try:
+            value = msgspec.convert(parameter.value, _PolicyValue)
+        except msgspec.ValidationError as error:
+            place = f"$.parameters[{number}].value"
+            message, found, inner = str(error).rpartition(" - at `$")
+            text = f"{message} - at `{place}{inner}" if found else f"{error} - at `{place}`"
+            raise msgspec.ValidationError(text) from None
+        try:
+            policy = Policy(
+                vhost=parameter.vhost,
+                name=parameter.name,
+                pattern=value.pattern,
+                apply_to=value.apply_to,
+                priority=value.priority,
+                settings=value.settings,
+            )
+        except ValueError as error:
+            place = f"$.parameters[{number}]"
+            raise msgspec.ValidationError(f"{error} - at `{place}`") from None
+        yield policy
+
+
+def _read(path: str) -> bytes:
+    """Raises: DefinitionsError, OSError."""
+    # Neither a pipe, which may never end, nor what would not fit into memory.
+    if not stat.S_ISREG(os.stat(path).st_mode):
+        raise DefinitionsError(f"cannot read the definitions {path}: it is not a regular file")
+    with open(path, "rb") as file:
+        content = file.read(_MAX_FILE_BYTES + 1)
+    if len(content) > _MAX_FILE_BYTES:
+        raise DefinitionsError(
+            f"cannot read the definitions {path}: it has more than {_MAX_FILE_BYTES >> 20} MiB"
+        )
+    return content
+
+
+def _check_key_part(field: str, value: str) -> None:
+    """What keys in the catalog are made of, with a NUL in between."""
+    _check_shortstr(field, value)
+    if "\0" in value:
+        raise ValueError(f"`{field}` has a NUL; expected a name without")
+
+
+def _check_named(name: str) -> None:
+    if not name:
+        raise ValueError("expected a `name` that is not empty")
+
+
+def _check_one_of(field: str, value: str, expected: tuple[str, ...]) -> None:
+    if value not in expected:
+        raise ValueError(f"invalid `{field}` '{value}'; expected one of {', '.join(expected)}")
+
+
+def _check_shortstr(field: str, value: str) -> None:
+    if len(value.encode(errors="replace")) > _SHORTSTR_BYTES:
+        raise ValueError(f"`{field}` is too long; expected at most {_SHORTSTR_BYTES} bytes")
+
+
+def _check_expression(field: str, expression: str, owner: str) -> None:
+    try:
+        Pattern(expression)
+    except PatternError as error:
+        raise ValueError(f"`{field}` of {owner}: {error}") from None
+
+
+def _check_numbers(field: str, value: Any, depth: int = 0) -> None:
+    """Integers must fit the 64 bits that a field of AMQP has, and tables their limit of levels."""
+    if depth > MAX_DEPTH:
+        raise ValueError(f"`{field}` is nested more than {MAX_DEPTH} deep")
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, list):
+        for item in value:
+            _check_numbers(field, item, depth + 1)
+    elif isinstance(value, int) and not -(1 << 63) <= value < 1 << 63:
+        raise ValueError(f"`{field}` has {value}; expected integers of at most 64 bits")

@@ -1,0 +1,137 @@
+"""Importing: what a definitions file says becomes so, in the broker and in its store.
+
+As in RabbitMQ an import adds and changes, and deletes nothing; but for policies, which are those of
+the file, all of them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import Any
+
+from amqpstore_server.broker.broker import Broker, Defined
+from amqpstore_server.broker.errors import NotFoundError
+from amqpstore_server.broker.faults import FATAL
+from amqpstore_server.broker.policy import Policy
+from amqpstore_server.broker.settings import POLICY_KEYS
+from amqpstore_server.broker.vhost import VirtualHost
+from amqpstore_server.definitions import Binding, Definitions, DefinitionsError
+from amqpstore_server.definitions import Policy as DefinedPolicy
+from amqpstore_server.users import Users
+
+_log = logging.getLogger(__name__)
+
+
+def apply_definitions(
+    definitions: Definitions, broker: Broker, users: Users, rows: Mapping[str, dict[str, Any]]
+) -> None:
+    """Make all of it so, with the users that `rows` has: see `Users.hashed`.
+
+    Users, virtual hosts, permissions and policies are one commit. Of exchanges, queues and bindings
+    what cannot be is logged as an error and left out.
+    Raises: DefinitionsError (nothing is changed then), DurabilityError.
+    """
+    vhosts = list(dict.fromkeys([*broker.vhosts, *(vhost.name for vhost in definitions.vhosts)]))
+    policies: dict[tuple[str, bool], list[Policy]] = {}
+    for name in vhosts:
+        for is_operator in (False, True):
+            of_all = definitions.operator_policies if is_operator else definitions.policies
+            policies[name, is_operator] = _policies(one for one in of_all if one.vhost == name)
+    defined = Defined(vhosts, _permissions(definitions, broker, vhosts), policies)
+    try:
+        broker.define(defined, users.changes(rows))
+    except (ValueError, TypeError, OverflowError) as error:
+        raise DefinitionsError(f"the definitions cannot be kept: {error}") from error
+    users.have(rows)
+    _declare(definitions, broker)
+
+
+def _declare(definitions: Definitions, broker: Broker) -> None:
+    for exchange in definitions.exchanges:
+        with _left_out("exchange", exchange.vhost, exchange.name):
+            broker.vhost(exchange.vhost).declare_exchange(
+                exchange.name,
+                exchange.type,
+                durable=exchange.durable,
+                auto_delete=exchange.auto_delete,
+                internal=exchange.internal,
+                arguments=exchange.arguments,
+            )
+    for queue in definitions.queues:
+        with _left_out("queue", queue.vhost, queue.name):
+            broker.vhost(queue.vhost).declare_queue(
+                queue.name,
+                durable=queue.durable,
+                exclusive=False,
+                auto_delete=queue.auto_delete,
+                arguments=queue.arguments,
+                connection=None,
+            )
+    for binding in definitions.bindings:
+        with _left_out("binding", binding.vhost, f"{binding.source} -> {binding.destination}"):
+            _bind(broker.vhost(binding.vhost), binding)
+
+
+def _permissions(
+    definitions: Definitions, broker: Broker, vhosts: Collection[str]
+) -> dict[tuple[str, str], dict[str, Any]]:
+    """What each user may do, by user and virtual host."""
+    topics: dict[tuple[str, str], dict[str, Any]] = {}
+    for topic in definitions.topic_permissions:
+        of_user = topics.setdefault((topic.user, topic.vhost), {})
+        of_user[topic.exchange] = {"write": topic.write, "read": topic.read}
+    found: dict[tuple[str, str], dict[str, Any]] = {}
+    for one in definitions.permissions:
+        with _left_out("permission", one.vhost, one.user):
+            if one.vhost not in vhosts:
+                raise NotFoundError(f"vhost '{one.vhost}' not found")
+            found[one.user, one.vhost] = {
+                "configure": one.configure,
+                "write": one.write,
+                "read": one.read,
+                "topic": topics.pop((one.user, one.vhost), {}),
+            }
+    # What is left limits users whose permissions an earlier file gave.
+    for (user, vhost), limits in topics.items():
+        with _left_out("topic permission", vhost, user):
+            found[user, vhost] = {**broker.permissions(user, vhost), "topic": limits}
+    return found
+
+
+def _policies(defined: Iterable[DefinedPolicy]) -> list[Policy]:
+    policies: dict[str, Policy] = {}
+    for policy in defined:
+        for key, value in policy.definition.items():
+            check = POLICY_KEYS.get(key)
+            reason = check(value) if check else "the key is not known here"
+            if reason:
+                extra = {"policy": policy.name, "key": key, "reason": reason}
+                _log.error("a key of a policy has no effect", extra=extra)
+        policies[policy.name] = Policy(
+            policy.name, policy.pattern, policy.apply_to, policy.priority, policy.definition
+        )
+    return list(policies.values())
+
+
+def _bind(vhost: VirtualHost, binding: Binding) -> None:
+    """Raises: BrokerError."""
+    destination = (
+        vhost.queue(binding.destination)
+        if binding.destination_type == "queue"
+        else vhost.exchange(binding.destination)
+    )
+    vhost.bind(destination, binding.source, binding.routing_key, binding.arguments)
+
+
+@contextlib.contextmanager
+def _left_out(kind: str, vhost: str, name: str) -> Iterator[None]:
+    """Log a definition that the broker refuses, and go on."""
+    try:
+        yield
+    except FATAL:
+        raise
+    except Exception as error:  # noqa: BLE001 - one that cannot be must not keep the others out
+        extra = {"kind": kind, "vhost": vhost, "definition": name, "reason": str(error)}
+        _log.error("definition left out", extra=extra)

@@ -1,0 +1,221 @@
+"""Content headers: how large a message's body is, and the properties it comes with.
+
+The broker keeps and forwards a message's properties as the bytes that the publisher sent, so what
+`decode_content_header` let pass must be well formed for every consumer.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from amqpstore_server.protocol.errors import FrameError, MalformedError
+from amqpstore_server.protocol.field_table import (
+    FieldValue,
+    decode_own_table,
+    decode_table,
+    encode_table,
+    split_table,
+)
+from amqpstore_server.protocol.primitives import (
+    Reader,
+    Writer,
+    read_longlong,
+    read_longstr,
+    read_octet,
+    read_short,
+    read_shortstr,
+    write_longlong,
+    write_octet,
+    write_short,
+    write_shortstr,
+)
+
+_HEADER = struct.Struct(">HHQ")
+"""Class id, weight (always 0), body size in bytes; the properties follow (section 4.2.6.1)."""
+
+
+@dataclass(slots=True)
+class ContentHeader:
+    """A content header frame's payload.
+
+    `body_size` in bytes; `properties` are the property flags and the property list as they came.
+    """
+
+    class_id: int
+    body_size: int
+    properties: bytes
+
+
+@dataclass(slots=True)
+class BasicProperties:
+    """The properties of class basic; None is absent. `timestamp` in seconds since 1970, UTC."""
+
+    content_type: str | None = None
+    content_encoding: str | None = None
+    headers: dict[str, FieldValue] | None = None
+    delivery_mode: int | None = None
+    priority: int | None = None
+    correlation_id: str | None = None
+    reply_to: str | None = None
+    expiration: str | None = None
+    message_id: str | None = None
+    timestamp: int | None = None
+    type: str | None = None
+    user_id: str | None = None
+    app_id: str | None = None
+    cluster_id: str | None = None
+
+
+_SHORTSTR = (read_shortstr, write_shortstr)
+_OCTET = (read_octet, write_octet)
+
+_PROPERTIES: tuple[tuple[str, Reader, Writer], ...] = (
+    ("content_type", *_SHORTSTR),
+    ("content_encoding", *_SHORTSTR),
+    ("headers", decode_table, encode_table),
+    ("delivery_mode", *_OCTET),
+    ("priority", *_OCTET),
+    ("correlation_id", *_SHORTSTR),
+    ("reply_to", *_SHORTSTR),
+    ("expiration", *_SHORTSTR),
+    ("message_id", *_SHORTSTR),
+    ("timestamp", read_longlong, write_longlong),
+    ("type", *_SHORTSTR),
+    ("user_id", *_SHORTSTR),
+    ("app_id", *_SHORTSTR),
+    ("cluster_id", *_SHORTSTR),
+)
+"""In their order on the wire, where the first has the flag of the highest bit."""
+
+_FLAGS = tuple((1 << (15 - place), name, read) for place, (name, read, _) in enumerate(_PROPERTIES))
+_OWN_FLAGS = tuple(
+    (flag, name, decode_own_table if name == "headers" else read) for flag, name, read in _FLAGS
+)
+"""For what `decode_content_header` let pass before."""
+
+_UNKNOWN_FLAG = 0b10
+_CONTINUED = 0b01
+"""The flag that says that another word of flags follows."""
+
+
+def decode_content_header(payload: bytes) -> ContentHeader:
+    """The payload of a content header frame.
+
+    Raises: FrameError when it is too short for a header, or its weight is not 0; MalformedError
+    for properties that `decode_properties` would refuse.
+    """
+    if len(payload) < _HEADER.size:
+        raise FrameError(f"a content header of {len(payload)} bytes, shorter than {_HEADER.size}")
+    class_id, weight, body_size = _HEADER.unpack_from(payload)
+    if weight:
+        raise FrameError(f"a content header with weight {weight}, which must be 0")
+    properties = payload[_HEADER.size :]
+    for _ in _walk(properties, _FLAGS):
+        pass
+    return ContentHeader(class_id, body_size, properties)
+
+
+def encode_content_header(class_id: int, body_size: int, raw_properties: bytes) -> bytes:
+    """The payload of a content header frame, around properties as encode_properties makes them."""
+    return _HEADER.pack(class_id, 0, body_size) + raw_properties
+
+
+def decode_properties(raw: bytes) -> BasicProperties:
+    """Property flags and property list as properties.
+
+    Raises: MalformedError when they end too early or too late, are ill-formed, or have a flag
+    that is none of the fourteen.
+    """
+    properties = BasicProperties()
+    for name, value in _walk(raw, _OWN_FLAGS):
+        setattr(properties, name, value)
+    return properties
+
+
+def encode_properties(properties: BasicProperties) -> bytes:
+    """Property flags and property list. Raises: ValueError for a value that does not fit."""
+    flags = 0
+    parts = [b""]
+    for (flag, name, _), (_, _, write) in zip(_FLAGS, _PROPERTIES, strict=True):
+        value = getattr(properties, name)
+        if value is not None:
+            flags |= flag
+            parts.append(write(value))
+    parts[0] = write_short(flags)
+    return b"".join(parts)
+
+
+def edit_properties(
+    raw: bytes,
+    *,
+    headers: Mapping[str, FieldValue] | None = None,
+    without_headers: Collection[str] = (),
+    **properties: Any,
+) -> bytes:
+    """The same properties with some of them, and some of the headers, changed.
+
+    All else stays as it is, byte for byte. Args: headers to set, and names of those to remove;
+    properties by name, None is none.
+    Raises: ValueError for a value that does not fit.
+    """
+    parts: dict[str, bytes] = {}
+    for name, start, end in _spans(raw):
+        parts[name] = raw[start:end]
+    if headers or without_headers:
+        table: dict[str, FieldValue] = {}
+        if "headers" in parts:
+            table.update(split_table(parts["headers"], 0)[0])
+        table.update(headers or {})
+        for name in without_headers:
+            table.pop(name, None)
+        parts["headers"] = encode_table(table)
+    flags = 0
+    content = []
+    for (flag, name, _), (_, _, write) in zip(_FLAGS, _PROPERTIES, strict=True):
+        if name in properties:
+            value = properties[name]
+            part = None if value is None else write(value)
+        else:
+            part = parts.get(name)
+        if part is not None:
+            flags |= flag
+            content.append(part)
+    return write_short(flags) + b"".join(content)
+
+
+def _spans(raw: bytes) -> Iterator[tuple[str, int, int]]:
+    """Each property that is there: its name, where it starts and where it ends."""
+    flags, offset = _flags(raw)
+    for flag, name, read in _OWN_FLAGS:
+        if flags & flag:
+            # A table says how long it is: what is in it need not be decoded for that.
+            _, end = read(raw, offset) if name != "headers" else read_longstr(raw, offset)
+            yield name, offset, end
+            offset = end
+
+
+def _walk(raw: bytes, readers: Iterable[tuple[int, str, Reader]]) -> Iterator[tuple[str, Any]]:
+    """Each property that is there, by name."""
+    flags, offset = _flags(raw)
+    for flag, name, read in readers:
+        if flags & flag:
+            value, offset = read(raw, offset)
+            yield name, value
+    if offset != len(raw):
+        raise MalformedError(f"{len(raw) - offset} bytes behind the last property")
+
+
+def _flags(raw: bytes) -> tuple[int, int]:
+    """The property flags, and where the list of properties starts."""
+    flags, offset = read_short(raw, 0)
+    last = flags
+    while last & _CONTINUED:
+        last, offset = read_short(raw, offset)
+        if last & ~_CONTINUED:
+            raise MalformedError(f"property flags {last:#06x} behind the first are not known")
+    if flags & _UNKNOWN_FLAG:
+        raise MalformedError(f"property flags {flags:#06x} have one for no property")
+    return flags, offset

@@ -1,0 +1,288 @@
+"""Field tables: named values of many types, as arguments of methods and headers of messages.
+
+The tags are those that RabbitMQ and Qpid use and clients send, which are not the ones printed in
+section 4.2.1 (`s` is a 16-bit integer, not a short string; `l` and `L` are both signed). Each tag,
+with its bytes and what it is in Python, has a row in server/PROTOCOL.md, which a test holds
+against this module.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Mapping
+from decimal import Decimal
+from typing import TypeAlias
+
+from amqpstore_server.protocol.errors import MalformedError
+from amqpstore_server.protocol.primitives import (
+    number_reader,
+    number_writer,
+    read_long,
+    read_longlong,
+    read_longstr,
+    read_octet,
+    read_shortstr,
+    write_longlong,
+    write_longstr,
+    write_octet,
+    write_shortstr,
+)
+
+MAX_DEPTH = 32
+"""Tables and arrays inside each other, the outermost included."""
+
+MAX_ENTRIES = 1024
+"""Entries of a table and of everything inside it, taken together."""
+
+
+class Timestamp(int):
+    """Seconds since 1970-01-01 UTC, unsigned 64 bits; a type of its own to keep its tag."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return f"Timestamp({int(self)})"
+
+
+class Int64(int):
+    """An integer that is written in 64 bits (`l`), however small it is."""
+
+    __slots__ = ()
+
+
+class Encoded(bytes):
+    """A value as it is on the wire, with its tag."""
+
+    __slots__ = ()
+
+
+FieldValue: TypeAlias = (
+    bool
+    | int
+    | float
+    | str
+    | bytes
+    | bytearray
+    | Decimal
+    | Timestamp
+    | list["FieldValue"]
+    | dict[str, "FieldValue"]
+    | None
+)
+"""What a field may hold. int and float stand for all widths, bytes for tag `x`."""
+
+
+def decode_table(buffer: bytes, offset: int) -> tuple[dict[str, FieldValue], int]:
+    """The table that starts at `offset`, and the offset behind it. Of equal names the last counts.
+
+    Raises: MalformedError for anything that is not a table within the limits above.
+    """
+    return _TableReader(buffer, MAX_ENTRIES).table(offset, 1)
+
+
+def decode_own_table(buffer: bytes, offset: int) -> tuple[dict[str, FieldValue], int]:
+    """As `decode_table`, for what was let in before and has got entries of the broker's since."""
+    return _TableReader(buffer, len(buffer)).table(offset, 1)
+
+
+def encode_table(table: Mapping[str, FieldValue]) -> bytes:
+    """A table with its length, each value under the tag that its Python type says.
+
+    An int is 32 bits wide (`I`) where that is enough and else 64 (`l`). What `decode_table` read
+    is the same table again, though not always the same bytes: narrower and unsigned integers, `f`
+    and an `S` that is no UTF-8 (bytes, hence `x`) come out under the tags above.
+
+    Raises: ValueError for a number that no tag can hold; TypeError for a type that has no tag.
+    """
+    return write_longstr(
+        b"".join(write_shortstr(name) + _encode_value(value) for name, value in table.items())
+    )
+
+
+def split_table(buffer: bytes, offset: int) -> tuple[dict[str, Encoded], int]:
+    """As `decode_own_table`, but for the values, which are left as they are."""
+    return _TableReader(buffer, len(buffer)).split(offset)
+
+
+_FIXED_READERS = {
+    ord(tag): number_reader(struct.Struct(f">{layout}"), type_name)
+    for tag, layout, type_name in (
+        ("b", "b", "int8"),
+        ("B", "B", "uint8"),
+        ("s", "h", "int16"),
+        ("U", "h", "int16"),
+        ("u", "H", "uint16"),
+        ("I", "i", "int32"),
+        ("i", "I", "uint32"),
+        ("l", "q", "int64"),
+        ("L", "q", "int64"),
+        ("f", "f", "float"),
+        ("d", "d", "double"),
+    )
+}
+_read_decimal_digits = number_reader(struct.Struct(">i"), "decimal")
+
+
+def _read_bool(buffer: bytes, offset: int) -> tuple[bool, int]:
+    octet, offset = read_octet(buffer, offset)
+    return octet != 0, offset
+
+
+def _read_decimal(buffer: bytes, offset: int) -> tuple[Decimal, int]:
+    scale, offset = read_octet(buffer, offset)
+    unscaled, offset = _read_decimal_digits(buffer, offset)
+    sign, digits, _ = Decimal(unscaled).as_tuple()
+    # Built from its digits: arithmetic would round to the precision of the thread's context.
+    return Decimal((sign, digits, -scale)), offset
+
+
+def _read_string(buffer: bytes, offset: int) -> tuple[str | bytes, int]:
+    """Text is what it nearly always is, but nothing in the protocol says so."""
+    value, offset = read_longstr(buffer, offset)
+    try:
+        return value.decode(), offset
+    except UnicodeDecodeError:
+        return value, offset
+
+
+def _read_timestamp(buffer: bytes, offset: int) -> tuple[Timestamp, int]:
+    seconds, offset = read_longlong(buffer, offset)
+    return Timestamp(seconds), offset
+
+
+def _read_void(_buffer: bytes, offset: int) -> tuple[None, int]:
+    return None, offset
+
+
+_READERS: dict[int, Callable[[bytes, int], tuple[FieldValue, int]]] = {
+    **_FIXED_READERS,
+    ord("t"): _read_bool,
+    ord("D"): _read_decimal,
+    ord("S"): _read_string,
+    ord("T"): _read_timestamp,
+    ord("V"): _read_void,
+    ord("x"): read_longstr,
+}
+_ARRAY = ord("A")
+_TABLE = ord("F")
+
+
+class _TableReader:
+    """One decoding of a table. Counts the entries, however deep."""
+
+    __slots__ = ("_buffer", "_entries_left")
+
+    def __init__(self, buffer: bytes, most_entries: int) -> None:
+        self._buffer = buffer
+        self._entries_left = most_entries
+
+    def table(self, offset: int, depth: int) -> tuple[dict[str, FieldValue], int]:
+        offset, end = self._bounds("table", offset, depth)
+        table: dict[str, FieldValue] = {}
+        while offset < end:
+            name, offset = read_shortstr(self._buffer, offset)
+            table[name], offset = self._value(offset, depth)
+        self._check_end("table", offset, end)
+        return table, offset
+
+    def split(self, offset: int) -> tuple[dict[str, Encoded], int]:
+        offset, end = self._bounds("table", offset, 1)
+        table: dict[str, Encoded] = {}
+        while offset < end:
+            name, start = read_shortstr(self._buffer, offset)
+            _, offset = self._value(start, 1)
+            table[name] = Encoded(self._buffer[start:offset])
+        self._check_end("table", offset, end)
+        return table, offset
+
+    def _array(self, offset: int, depth: int) -> tuple[list[FieldValue], int]:
+        offset, end = self._bounds("array", offset, depth)
+        array: list[FieldValue] = []
+        while offset < end:
+            value, offset = self._value(offset, depth)
+            array.append(value)
+        self._check_end("array", offset, end)
+        return array, offset
+
+    def _bounds(self, kind: str, offset: int, depth: int) -> tuple[int, int]:
+        """Where the entries start and end."""
+        if depth > MAX_DEPTH:
+            raise MalformedError(f"tables and arrays are nested more than {MAX_DEPTH} deep")
+        length, start = read_long(self._buffer, offset)
+        end = start + length
+        if end > len(self._buffer):
+            raise MalformedError(
+                f"the {kind} at byte {offset} has a length of {length} bytes, and "
+                f"{len(self._buffer) - start} are there"
+            )
+        return start, end
+
+    @staticmethod
+    def _check_end(kind: str, offset: int, end: int) -> None:
+        if offset != end:
+            raise MalformedError(f"the last entry of a {kind} runs past its end at byte {end}")
+
+    def _value(self, offset: int, depth: int) -> tuple[FieldValue, int]:
+        self._entries_left -= 1
+        if self._entries_left < 0:
+            raise MalformedError(f"a table has more than {MAX_ENTRIES} entries")
+        tag, offset = read_octet(self._buffer, offset)
+        if tag == _TABLE:
+            return self.table(offset, depth + 1)
+        if tag == _ARRAY:
+            return self._array(offset, depth + 1)
+        reader = _READERS.get(tag)
+        if reader is None:
+            raise MalformedError(f"{bytes((tag,))!r} at byte {offset - 1} is no field type")
+        return reader(self._buffer, offset)
+
+
+_write_int32 = number_writer(struct.Struct(">i"), "int32")
+_write_int64 = number_writer(struct.Struct(">q"), "int64")
+_write_double = number_writer(struct.Struct(">d"), "double")
+
+
+def _encode_value(value: FieldValue) -> bytes:
+    writer = _WRITERS.get(type(value)) or next(
+        (writer for kind, writer in _WRITERS.items() if isinstance(value, kind)), None
+    )
+    if writer is None:
+        raise TypeError(f"{value!r} is of a type that no field can have")
+    return writer(value)
+
+
+def _encode_int(value: int) -> bytes:
+    if -(1 << 31) <= value < 1 << 31:
+        return b"I" + _write_int32(value)
+    return b"l" + _write_int64(value)
+
+
+def _encode_decimal(value: Decimal) -> bytes:
+    sign, digits, exponent = value.as_tuple()
+    # Nothing wider than 10 digits fits; checked first, as 1E+999999 would be written out whole.
+    if not isinstance(exponent, int) or exponent + len(digits) > 10 or exponent < -255:
+        raise ValueError(f"{value!r} does not fit the type decimal")
+    unscaled = int("".join(map(str, digits))) * 10 ** max(exponent, 0)
+    return b"D" + write_octet(max(-exponent, 0)) + _write_int32(-unscaled if sign else unscaled)
+
+
+def _encode_array(array: list[FieldValue]) -> bytes:
+    return b"A" + write_longstr(b"".join(map(_encode_value, array)))
+
+
+# Subclasses find the first type that fits, so bool and Timestamp stand before int.
+_WRITERS: dict[type, Callable[..., bytes]] = {
+    Encoded: bytes,
+    Int64: lambda value: b"l" + _write_int64(value),
+    str: lambda value: b"S" + write_longstr(value.encode()),
+    bool: lambda value: b"t\x01" if value else b"t\x00",
+    Timestamp: lambda value: b"T" + write_longlong(value),
+    int: _encode_int,
+    float: lambda value: b"d" + _write_double(value),
+    bytes: lambda value: b"x" + write_longstr(value),
+    bytearray: lambda value: b"x" + write_longstr(value),
+    Decimal: _encode_decimal,
+    type(None): lambda _value: b"V",
+    list: _encode_array,
+    dict: lambda value: b"F" + encode_table(value),
+}

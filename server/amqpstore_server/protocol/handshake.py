@@ -1,0 +1,71 @@
+"""Receiving before a connection is open: the methods of the handshake, and nothing else.
+
+Whoever speaks here has not logged in. One method is due at a time (`protocol.states`);
+the first frame that cannot be it ends the connection at its first seven bytes, so that a stranger
+can have no more kept than one small frame and what came with it in one read.
+"""
+
+from __future__ import annotations
+
+import struct
+
+from amqpstore_server.protocol.errors import FatalFramingError
+from amqpstore_server.protocol.frames import OVERHEAD_BYTES
+from amqpstore_server.protocol.methods import ConnectionOpen, Method, decode_method
+from amqpstore_server.protocol.spec import FRAME_END, FRAME_HEARTBEAT, FRAME_METHOD
+
+HANDSHAKE_FRAME_BYTES = 8192
+"""The largest frame before connection.open: twice what the specification asks for, for long
+tokens, and what RabbitMQ takes."""
+
+_FRAME = struct.Struct(">BHI")
+_METHOD = struct.Struct(">HH")
+
+
+class Handshake:
+    """Receives method by method. `rest` is what came behind the last that was taken."""
+
+    def __init__(self) -> None:
+        self.rest = b""
+
+    def receive(self, read: bytes) -> None:
+        """Bytes came in. They are looked at when something is due."""
+        self.rest += read
+
+    def take(self, due: type[Method]) -> Method | None:
+        """The method that is due, once it is whole.
+
+        Raises: FatalFramingError, for anything else; MalformedError.
+        """
+        while len(self.rest) >= _FRAME.size:
+            frame_type, channel, payload_bytes = _FRAME.unpack_from(self.rest)
+            end = _FRAME.size + payload_bytes
+            # Its interval was agreed on with connection.tune-ok, so it may be sent from then on.
+            is_heartbeat = due is ConnectionOpen and frame_type == FRAME_HEARTBEAT
+            if channel or not (frame_type == FRAME_METHOD or is_heartbeat):
+                raise FatalFramingError(
+                    f"a frame of type {frame_type} on channel {channel} where {due.name} is due"
+                )
+            if payload_bytes > (0 if is_heartbeat else HANDSHAKE_FRAME_BYTES):
+                raise FatalFramingError(
+                    f"a frame of {payload_bytes + OVERHEAD_BYTES} bytes where {due.name} is due"
+                )
+            if not is_heartbeat:
+                self._check_ids(due, payload_bytes)
+            if len(self.rest) <= end:
+                return None
+            if self.rest[end] != FRAME_END:
+                raise FatalFramingError(f"a frame ends with {self.rest[end]:#04x}, not with 0xce")
+            payload, self.rest = self.rest[_FRAME.size : end], self.rest[end + 1 :]
+            if not is_heartbeat:
+                return decode_method(payload)
+        return None
+
+    def _check_ids(self, due: type[Method], payload_bytes: int) -> None:
+        """Raises: FatalFramingError, as soon as a frame says that it is of another method."""
+        if payload_bytes < _METHOD.size:
+            raise FatalFramingError(f"a method of {payload_bytes} bytes where {due.name} is due")
+        if len(self.rest) >= _FRAME.size + _METHOD.size:
+            ids = _METHOD.unpack_from(self.rest, _FRAME.size)
+            if ids != (due.class_id, due.method_id):
+                raise FatalFramingError(f"method {ids[0]}, {ids[1]} where {due.name} is due")

@@ -1,0 +1,417 @@
+"""Receiving: one read's bytes in, what they say out, in batches.
+
+The hot path of the whole broker starts here, so it works on reads, not on frames: publishes that
+repeat the bytes of the one before, but for the body, are recognised by one comparison; what was
+decoded once is not decoded again; publishes to one exchange and routing key, and acks of
+contiguous tags, come out as one event each.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from amqpstore_server.protocol.content import ContentHeader, decode_content_header
+from amqpstore_server.protocol.errors import (
+    AmqpError,
+    ChannelError,
+    CommandInvalid,
+    ContentTooLarge,
+    FatalFramingError,
+    FrameError,
+    UnexpectedFrame,
+)
+from amqpstore_server.protocol.methods import (
+    BasicAck,
+    BasicPublish,
+    ChannelClose,
+    ChannelCloseOk,
+    Method,
+    decode_method,
+)
+from amqpstore_server.protocol.spec import (
+    FRAME_BODY,
+    FRAME_END,
+    FRAME_HEADER,
+    FRAME_HEARTBEAT,
+    FRAME_METHOD,
+)
+
+_FRAME = struct.Struct(">BHI")
+_TAG = struct.Struct(">Q")
+
+_ACK = struct.pack(">HH", BasicAck.class_id, BasicAck.method_id)
+_PUBLISH = struct.pack(">HH", BasicPublish.class_id, BasicPublish.method_id)
+_ACK_BYTES = 13
+_CLOSES = {
+    struct.pack(">HH", method.class_id, method.method_id)
+    for method in (ChannelClose, ChannelCloseOk)
+}
+"""What may come in the middle of a content: the rest of it then never comes."""
+
+_CACHED_METHODS = 1024
+_CACHED_HEADERS_BYTES = 256 << 10
+"""Publishes and headers remembered a connection; a client with more of them starts over."""
+
+_SMALL_BYTES = 4096
+_PIECE_BYTES = 64 << 10
+"""Small pieces of a body are joined as they come, to pieces of about this size: each takes some 60
+bytes besides its own."""
+
+
+class Publishes:
+    """Messages published one after the other with equal basic.publish arguments on one channel."""
+
+    __slots__ = ("bodies", "channel", "headers", "publish")
+
+    def __init__(self, channel: int, publish: BasicPublish) -> None:
+        self.channel = channel
+        self.publish = publish
+        self.headers: list[ContentHeader] = []
+        self.bodies: list[bytes] = []
+
+
+class Acks:
+    """basic.acks of the tags `first` to `last`, each on its own."""
+
+    __slots__ = ("channel", "first", "last")
+
+    def __init__(self, channel: int, first: int, last: int) -> None:
+        self.channel = channel
+        self.first = first
+        self.last = last
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """A method, whole, that carries no content."""
+
+    channel: int
+    method: Method
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """What a peer did wrong in a frame of `channel`; 0 where none can answer for it."""
+
+    channel: int
+    error: AmqpError | FatalFramingError
+
+
+Event = Publishes | Acks | Received | Failed
+
+
+@dataclass(slots=True)
+class _Content:
+    """A publish whose header, or the rest of whose body, has not come yet."""
+
+    publish: BasicPublish
+    publish_payload: bytes
+    header: ContentHeader | None = None
+    header_payload: bytes = b""
+    is_header_known: bool = False
+    received_bytes: int = 0
+    refused: bool = False
+
+
+class _Repeated(NamedTuple):
+    """A publish in three frames that is likely to come again: all its bytes up to the body."""
+
+    prefix: bytes
+    channel: int
+    publish: BasicPublish
+    header: ContentHeader
+
+
+class Receiver:
+    """The receiving half of an open connection.
+
+    Args: frame_max, bytes of the largest payload the peer may send; max_message_bytes, the
+    largest body accepted: a larger one is refused (311), skipped and costs no memory.
+    """
+
+    def __init__(self, frame_max: int, max_message_bytes: int) -> None:
+        self.frame_max = frame_max
+        """It changes with the tune handshake."""
+        self._max_message_bytes = max_message_bytes
+        self._rest = b""
+        self._contents: dict[int, _Content] = {}
+        self._chunks: dict[int, list[bytes | bytearray]] = {}
+        self._publishes: dict[bytes, BasicPublish] = {}
+        self._headers: dict[bytes, ContentHeader] = {}
+        self._headers_bytes = 0
+        self._discards = False
+        self._chunks_bytes = 0
+        self._repeated: _Repeated | None = None
+        self.is_lost = False
+        """Where the next frame starts is not known any more: nothing is received again."""
+        self._events: list[Event] = []
+
+    @property
+    def buffered_bytes(self) -> int:
+        """Bytes of an unfinished frame that wait for the next read."""
+        return len(self._rest)
+
+    @property
+    def unfinished_bytes(self) -> int:
+        """What contents take in memory whose end has not come yet, with their headers."""
+        headers = [len(content.header_payload) for content in self._contents.values()]
+        return self._chunks_bytes + 2 * sum(headers)
+
+    def receive(self, read: bytes) -> list[Event]:
+        """What these bytes complete, in order. Nothing, once `is_lost`."""
+        self._events = []
+        if self.is_lost:
+            return self._events
+        content = self._rest + read if self._rest else read
+        try:
+            offset = self._frames(content)
+        except (FrameError, FatalFramingError) as error:
+            self.is_lost = True
+            self._fail(0, error)
+            return self._events
+        self._rest = content[offset:]
+        return self._events
+
+    def _frames(self, content: bytes) -> int:
+        """Handle every whole frame. Returns the offset of the first that is not."""
+        offset = 0
+        size = len(content)
+        while size - offset >= _FRAME.size:
+            repeated = self._repeated
+            if repeated and content.startswith(repeated.prefix, offset) and not self._contents:
+                offset, is_whole = self._repeats(repeated, content, offset)
+                if not is_whole:
+                    break
+                continue
+            frame_type, channel, payload_bytes = _FRAME.unpack_from(content, offset)
+            if not FRAME_METHOD <= frame_type <= FRAME_BODY and frame_type != FRAME_HEARTBEAT:
+                raise FatalFramingError(f"frame type {frame_type} does not exist")
+            # The frame-max counts the 8 bytes around a payload; clients that do not are served.
+            if payload_bytes > self.frame_max:
+                raise FrameError(
+                    f"a frame with a payload of {payload_bytes} bytes is larger than the agreed "
+                    f"frame-max, {self.frame_max}"
+                )
+            payload_offset = offset + 7
+            end = payload_offset + payload_bytes
+            if end >= size:
+                break
+            if content[end] != FRAME_END:
+                raise FatalFramingError(f"a frame ends with {content[end]:#04x}, not with 0xce")
+            self._frame(frame_type, channel, content[payload_offset:end])
+            offset = end + 1
+        return offset
+
+    def _frame(self, frame_type: int, channel: int, payload: bytes) -> None:
+        """Handle one frame, whole and of a known type."""
+        try:
+            if frame_type == FRAME_METHOD:
+                self._method(channel, payload)
+            elif frame_type == FRAME_HEADER:
+                self._header(channel, payload)
+            elif frame_type == FRAME_BODY:
+                self._body(channel, payload)
+            elif channel:
+                raise CommandInvalid(f"a heartbeat frame on channel {channel}")
+        except AmqpError as error:
+            self._abandon(channel)
+            self._fail(0 if frame_type == FRAME_HEARTBEAT else channel, error)
+
+    def _fail(self, channel: int, error: AmqpError | FatalFramingError) -> None:
+        # Without its traceback, which has the frames of this receiver: it would never be freed.
+        self._events.append(Failed(channel, error.with_traceback(None)))
+
+    def _abandon(self, channel: int) -> None:
+        """Forget the content that is under way on a channel."""
+        self._contents.pop(channel, None)
+        self._take_chunks(channel)
+
+    def _take_chunks(self, channel: int) -> list[bytes | bytearray]:
+        chunks = self._chunks.pop(channel, [])
+        for chunk in chunks:
+            self._chunks_bytes -= len(chunk)
+        return chunks
+
+    def discard_contents(self) -> None:
+        """From now on skip contents, those that are under way too: nobody wants them."""
+        self._discards = True
+        self._chunks.clear()
+        self._chunks_bytes = 0
+        for content in self._contents.values():
+            content.refused = True
+            content.header_payload = b""
+
+    def _repeats(self, repeated: _Repeated, content: bytes, offset: int) -> tuple[int, bool]:
+        """Handle publishes that differ from the last in nothing but the body, as many as there are.
+
+        Returns the offset behind them, and False where the last of them is not whole.
+        """
+        prefix, channel, publish, header = repeated
+        before = len(prefix)
+        body_bytes = header.body_size
+        size = len(content)
+        bodies: list[bytes] = []
+        append = bodies.append
+        startswith = content.startswith
+        is_whole = True
+        while startswith(prefix, offset):
+            start = offset + before
+            end = start + body_bytes
+            if end >= size:
+                is_whole = False
+                break
+            if content[end] != FRAME_END:
+                raise FatalFramingError(f"a frame ends with {content[end]:#04x}, not with 0xce")
+            append(content[start:end])
+            offset = end + 1
+        if bodies:
+            publishes = self._run(channel, publish)
+            publishes.headers += [header] * len(bodies)
+            publishes.bodies += bodies
+        return offset, is_whole
+
+    def _run(self, channel: int, publish: BasicPublish) -> Publishes:
+        """The event that a message goes to: the last one, where it is alike."""
+        events = self._events
+        if events:
+            last = events[-1]
+            if type(last) is Publishes and last.publish is publish and last.channel == channel:
+                return last
+        publishes = Publishes(channel, publish)
+        events.append(publishes)
+        return publishes
+
+    def _method(self, channel: int, payload: bytes) -> None:
+        start = payload[:4]
+        if channel in self._contents:
+            if start not in _CLOSES:
+                raise UnexpectedFrame(f"a method on channel {channel} in the middle of a content")
+            self._abandon(channel)
+        if start == _PUBLISH and channel:
+            publish = self._publishes.get(payload)
+            if publish is None:
+                method = decode_method(payload)
+                assert isinstance(method, BasicPublish)  # narrows the type; the ids say so
+                if len(self._publishes) >= _CACHED_METHODS:
+                    self._publishes.clear()
+                publish = self._publishes[payload] = method
+            self._contents[channel] = _Content(publish, payload)
+        elif start == _ACK and len(payload) == _ACK_BYTES and payload[12] == 0:
+            self._ack(channel, _TAG.unpack_from(payload, 4)[0])
+        else:
+            self._events.append(Received(channel, decode_method(payload)))
+
+    def _ack(self, channel: int, tag: int) -> None:
+        events = self._events
+        if events:
+            last = events[-1]
+            if type(last) is Acks and last.channel == channel and last.last + 1 == tag:
+                last.last = tag
+                return
+        events.append(Acks(channel, tag, tag))
+
+    def _header(self, channel: int, payload: bytes) -> None:
+        if not channel:
+            raise ChannelError("a content header on channel 0")
+        content = self._contents.get(channel)
+        if content is None or content.header is not None:
+            raise UnexpectedFrame(f"a content header on channel {channel} that no method announced")
+        header = self._headers.get(payload)
+        if header is None:
+            header = decode_content_header(payload)
+            if header.class_id != BasicPublish.class_id:
+                raise FrameError(
+                    f"a content header of class {header.class_id} behind a method of class "
+                    f"{BasicPublish.class_id}"
+                )
+            self._headers_bytes += len(payload)
+            if len(self._headers) >= _CACHED_METHODS or self._headers_bytes > _CACHED_HEADERS_BYTES:
+                self._headers.clear()
+                self._headers_bytes = len(payload)
+            self._headers[payload] = header
+        else:
+            content.is_header_known = True
+        content.header = header
+        content.header_payload = payload
+        if self._discards:
+            content.refused = True
+        elif header.body_size > self._max_message_bytes:
+            content.refused = True
+            error = ContentTooLarge(
+                f"a body of {header.body_size} bytes is larger than the limit, "
+                f"{self._max_message_bytes} bytes"
+            )
+            error.class_id, error.method_id = BasicPublish.class_id, BasicPublish.method_id
+            self._events.append(Failed(channel, error))
+        elif not header.body_size:
+            self._complete(channel, content, header, b"")
+
+    def _body(self, channel: int, payload: bytes) -> None:
+        if not channel:
+            raise ChannelError("a content body on channel 0")
+        content = self._contents.get(channel)
+        if content is None or content.header is None:
+            raise UnexpectedFrame(f"a content body on channel {channel} that no header announced")
+        header = content.header
+        content.received_bytes += len(payload)
+        missing = header.body_size - content.received_bytes
+        if missing < 0:
+            raise UnexpectedFrame(
+                f"a content body of {content.received_bytes} bytes, announced with "
+                f"{header.body_size}"
+            )
+        if content.refused:
+            if not missing:
+                del self._contents[channel]
+        elif missing:
+            self._collect(channel, payload)
+        elif channel in self._chunks:
+            chunks = self._take_chunks(channel)
+            chunks.append(payload)
+            self._complete(channel, content, header, b"".join(chunks))
+        else:
+            self._complete(channel, content, header, payload)
+            if content.is_header_known:
+                self._expect_repeats(channel, content, header)
+
+    def _collect(self, channel: int, payload: bytes) -> None:
+        """Keep a piece of a body that is not whole yet."""
+        if not payload:
+            return
+        self._chunks_bytes += len(payload)
+        chunks = self._chunks.setdefault(channel, [])
+        if len(payload) >= _SMALL_BYTES:
+            chunks.append(payload)
+            return
+        last = chunks[-1] if chunks else b""
+        if not isinstance(last, bytearray) or len(last) >= _PIECE_BYTES:
+            last = bytearray()
+            chunks.append(last)
+        last += payload
+
+    def _expect_repeats(self, channel: int, content: _Content, header: ContentHeader) -> None:
+        prefix = b"".join(
+            (
+                _FRAME.pack(FRAME_METHOD, channel, len(content.publish_payload)),
+                content.publish_payload,
+                _END,
+                _FRAME.pack(FRAME_HEADER, channel, len(content.header_payload)),
+                content.header_payload,
+                _END,
+                _FRAME.pack(FRAME_BODY, channel, header.body_size),
+            )
+        )
+        self._repeated = _Repeated(prefix, channel, content.publish, header)
+
+    def _complete(
+        self, channel: int, content: _Content, header: ContentHeader, body: bytes
+    ) -> None:
+        del self._contents[channel]
+        publishes = self._run(channel, content.publish)
+        publishes.headers.append(header)
+        publishes.bodies.append(body)
+
+
+_END = bytes([FRAME_END])

@@ -1,0 +1,145 @@
+"""What a start found after a crash: logged, and kept as JSON in `reports/` beside the store."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+from collections import Counter
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from amqpstore import Store
+from amqpstore_server.broker.branches import Xid
+from amqpstore_server.broker.stored import misshapen
+
+DIRECTORY = "reports"
+
+_KEPT_REPORTS = 20
+_LOGGED_QUEUES = 20
+
+_log = logging.getLogger(__name__)
+
+
+def keep_report(
+    store: Store, now: datetime, set_aside: Sequence[tuple[str, str]] = ()
+) -> str | None:
+    """Log what recovery found, and write it down where the last run did not end cleanly.
+
+    Args: set_aside, the queues that failed at this start: virtual host and name of each.
+    Returns the path of the report; None where the start was clean, or where it cannot be written.
+    That is logged, and no reason not to start.
+    """
+    report = store.recovery_report
+    queues = _by_queue(store)
+    summary = {
+        "segments": report.segments,
+        "scanned_bytes": report.scanned_bytes,
+        "messages": sum(queue["kept"] for queue in queues),
+        "redelivered": sum(report.redelivered.values()),
+        "torn_bytes": report.torn_bytes,
+        "rolled_back": report.rolled_back,
+        "lost": len(report.lost),
+        "orphaned": len(report.orphaned),
+    }
+    for path, offset, size, reason in report.damage:
+        extra = {"path": path, "offset": offset, "bytes": size, "reason": reason}
+        _log.error("damage", extra=extra)
+    level = logging.INFO if report.is_clean else logging.WARNING
+    _log.log(level, "store opened", extra=summary)
+    if report.is_clean and not report.scanned_bytes and not set_aside:
+        return None
+    touched = [queue for queue in queues if queue["redelivered"] or _is_hurt(queue)]
+    for queue in touched[:_LOGGED_QUEUES]:
+        _log.log(logging.WARNING if _is_hurt(queue) else logging.INFO, "recovered", extra=queue)
+    content = {
+        "time": now.isoformat(timespec="milliseconds"),
+        **summary,
+        "queues": queues,
+        "set_aside": [{"vhost": vhost, "queue": queue} for vhost, queue in set_aside],
+        "in_doubt": _in_doubt(store),
+        "damage": [
+            {"path": path, "offset": offset, "bytes": size, "reason": reason}
+            for path, offset, size, reason in report.damage
+        ],
+        "unknown_files": report.unknown_files,
+    }
+    try:
+        path = _write(store.directory, now, content)
+    except OSError as error:
+        _log.error("the recovery report is not kept", extra={"reason": str(error)})
+        return None
+    _log.info("recovery report", extra={"path": path})
+    return path
+
+
+def _by_queue(store: Store) -> list[dict[str, Any]]:
+    """What became of each queue that recovery had to do with, by virtual host and name."""
+    report = store.recovery_report
+    lost = [queue_id for queue_id, _, _ in report.lost]
+    queues = []
+    for queue_id in sorted({*report.kept, *report.redelivered, *lost} - store.prepared.keys()):
+        stored = store.queues.get(queue_id)
+        if stored is None and queue_id not in lost:
+            continue  # It was of a transaction that is decided.
+        definition: Any = stored.definition if stored else None
+        named = definition if isinstance(definition, dict) else {}
+        queues.append(
+            {
+                "vhost": named.get("vhost"),
+                "queue": named.get("name"),
+                "queue_id": queue_id,
+                "kept": report.kept.get(queue_id, 0),
+                "redelivered": report.redelivered.get(queue_id, 0),
+                "lost": lost.count(queue_id),
+                "quarantined": stored.quarantined.count if stored else 0,
+                "unreadable": stored.unreadable_count if stored else 0,
+            }
+        )
+    return queues
+
+
+def _in_doubt(store: Store) -> list[dict[str, Any]]:
+    """The distributed transactions that wait for a decision, and what they have locked."""
+    found = []
+    for prepared in store.prepared.values():
+        label = prepared.label
+        if misshapen("branches", label):
+            continue  # The broker has said so, and cannot decide it.
+        format_id, global_id, branch_id = label["xid"]
+        locked: Counter[str] = Counter()
+        for queue, run in prepared.locked:
+            definition: Any = queue.definition
+            if not misshapen("queues", definition):
+                locked[definition["name"]] += run.count
+        found.append(
+            {
+                "vhost": label["vhost"],
+                "user": label["user"],
+                "xid": str(Xid(format_id, global_id, branch_id)),
+                "locked": dict(locked),
+            }
+        )
+    return found
+
+
+def _is_hurt(queue: dict[str, Any]) -> bool:
+    return bool(queue["lost"] or queue["quarantined"] or queue["unreadable"])
+
+
+def _write(data_directory: str, now: datetime, content: dict[str, Any]) -> str:
+    """Raises: OSError."""
+    directory = os.path.join(data_directory, DIRECTORY)
+    os.makedirs(directory, exist_ok=True)
+    name = f"recovery-{now.astimezone(UTC):%Y%m%dT%H%M%S.%f}Z.json"
+    path = os.path.join(directory, name)
+    with open(path, "w", encoding="utf-8") as file:
+        json.dump(content, file, indent=2)
+        file.write("\n")
+    known = sorted(one for one in os.listdir(directory) if one.startswith("recovery-"))
+    for old in known[:-_KEPT_REPORTS]:
+        with contextlib.suppress(OSError):
+            os.remove(os.path.join(directory, old))
+    return path

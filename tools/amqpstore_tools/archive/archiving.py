@@ -1,0 +1,130 @@
+"""One run of an archive: what is new in a store's log is written, and then made part of it."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+from amqpstore_tools.archive.committing import writing_to
+from amqpstore_tools.archive.events import DELETE, GONE, found_out
+from amqpstore_tools.archive.layout import QueueName, directory_of, file_name, hour_of, staging_name
+from amqpstore_tools.archive.manifest import Manifest
+from amqpstore_tools.archive.planning import Plan, plan
+from amqpstore_tools.archive.writing import SegmentItem, Shared, Written, write, write_table
+from amqpstore_tools.offline.image import StoreImage
+from amqpstore_tools.offline.queues import QueueImage
+from amqpstore_tools.spark.reading.live import runs_of
+from amqpstore_tools.spark.task_files import for_tasks
+
+_BEHIND_ALL = (1 << 32) - 1
+"""In the place of a segment's number: these files come last."""
+
+Spread = Callable[
+    [Sequence[SegmentItem], Callable[[Iterable[SegmentItem]], Written]], Iterable[Written]
+]
+"""Has neighbouring items written together, wherever. Returns what came of each group."""
+
+
+def archive(directory: str, out: str, spread: Spread, *, is_local: bool = True) -> Manifest | None:
+    """Bring an archive up to where the log of the store in `directory` ends now.
+
+    Returns what was added; None where nothing is new.
+    Raises: ArchiveError, NotAStoreError, FormatVersionError, SnapshotError, OSError.
+    """
+    with StoreImage.open(directory, live=True) as image, writing_to(out) as target:
+        planned = plan(image, out, target.manifests())
+        if not planned.items and not planned.gone:
+            return None
+        staging = staging_name(planned.run)
+        shared = Shared(
+            planned.run,
+            target.staging(staging),
+            for_tasks(image.files, is_local=is_local),
+            planned.seed,
+            planned.known,
+            planned.dictionaries,
+        )
+        written = list(spread(planned.items, lambda items: write(shared, items)))
+        batches = sum(one.batches for one in written)
+        missing = max(planned.end.lsn - planned.start.lsn - batches, 0)
+        others = _FoundOut(target.staging(staging), planned)
+        seen = {entry.queue_id for one in written for entry in one.files}
+        others.deleted(sorted({*planned.gone, *(seen - planned.queues.keys())}))
+        if missing:
+            others.gone(image)
+        manifest = _manifest(
+            planned, [*written, others.written], missing, others.queue_ids, staging
+        )
+        target.commit(manifest)
+        return manifest
+
+
+def _manifest(
+    planned: Plan, written: Sequence[Written], missing: int, deleted: list[int], staging: str
+) -> Manifest:
+    events: Counter[str] = Counter()
+    for one in written:
+        events.update(one.events)
+    return Manifest(
+        planned.run,
+        planned.store_id,
+        planned.taken_ms,
+        planned.end,
+        min((one.first_lsn for one in written if one.first_lsn), default=0),
+        sum(one.batches for one in written),
+        missing,
+        sum(one.damaged for one in written),
+        sum(one.unreadable for one in written),
+        dict(events),
+        planned.queues,
+        planned.next_positions,
+        deleted,
+        sorted((entry for one in written for entry in one.files), key=lambda entry: entry.path),
+        staging,
+    )
+
+
+class _FoundOut:
+    """Writes what no batch of the log says: `written` files. `queue_ids` are those deleted."""
+
+    def __init__(self, staging: str, planned: Plan) -> None:
+        self._staging = staging
+        self._planned = planned
+        self.written = Written()
+        self.queue_ids: list[int] = []
+
+    def deleted(self, queue_ids: list[int]) -> None:
+        """These queues are not there any more."""
+        self.queue_ids = queue_ids
+        for queue_id in queue_ids:
+            self._write(DELETE, queue_id, [(0, 0)])
+
+    def gone(self, image: StoreImage) -> None:
+        """What no queue holds now may have left it in batches that nobody has read."""
+        for queue in image.queues:
+            if ranges := list(_gone(queue)):
+                self._write(GONE, queue.id, ranges)
+
+    def _write(self, event: str, queue_id: int, ranges: list[tuple[int, int]]) -> None:
+        planned = self._planned
+        table = found_out(event, queue_id, ranges, planned.end.lsn - 1, planned.taken_ms)
+        name = planned.known.get(queue_id, QueueName(None, None))
+        path = os.path.join(
+            directory_of(name, hour_of(planned.taken_ms)),
+            file_name(planned.run, _BEHIND_ALL, 0, queue_id),
+        )
+        self.written.files.append(write_table(table, self._staging, path, queue_id))
+        self.written.events[event] += len(ranges)
+
+
+def _gone(queue: QueueImage) -> Iterator[tuple[int, int]]:
+    """Positions that were given, and of which the queue holds nothing."""
+    last = 1
+    for entries in queue.columns():
+        for run in runs_of(queue.id, entries):
+            if run.first_sequence > last:
+                yield last, run.first_sequence
+            last = run.first_sequence + run.size
+    if queue.next_sequence > last:
+        yield last, queue.next_sequence

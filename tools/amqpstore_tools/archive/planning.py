@@ -1,0 +1,148 @@
+"""What of a store is not in an archive yet."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from amqpstore.filenames import FIRST_COMPACTED
+from amqpstore_tools.archive.errors import ArchiveError
+from amqpstore_tools.archive.layout import QueueName
+from amqpstore_tools.archive.manifest import LogPosition, Manifest
+from amqpstore_tools.archive.writing import SegmentItem
+from amqpstore_tools.offline.image import StoreImage
+from amqpstore_tools.offline.segments import SegmentImage, SegmentState
+from amqpstore_tools.spark.reading.live import Collector, LiveRun, runs_of
+
+_START = LogPosition(0, 0, 1)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a run has to do. `known` queues are all that were ever named, `gone` those that were
+    there when the last run was; `held_ms` is the time of what was there before."""
+
+    run: int
+    items: list[SegmentItem]
+    start: LogPosition
+    end: LogPosition
+    known: dict[int, QueueName]
+    queues: dict[int, QueueName]
+    next_positions: dict[int, int]
+    gone: list[int]
+    seed: int
+    store_id: str
+    taken_ms: int
+    dictionaries: dict[int, bytes]
+
+
+def plan(image: StoreImage, directory: str, earlier: Sequence[Manifest]) -> Plan:
+    """Look at a store. Args: directory, of the archive; earlier, what its runs added.
+
+    Raises: ArchiveError, where they do not belong together; OSError.
+    """
+    last = earlier[-1] if earlier else None
+    store_id = image.store_id.hex if image.store_id else ""
+    if image.is_rebuilt or not store_id:
+        reason = f"the store's catalog cannot be read ({image.catalog_reason}): repair it first"
+        raise ArchiveError(directory, reason)
+    if last and last.store_id != store_id:
+        reason = f"it is of store {last.store_id}, and this one is {store_id}. Name another one."
+        raise ArchiveError(directory, reason)
+    start = last.position if last else _START
+    position = image.recovered.position
+    end = LogPosition(position.segment, position.offset, position.lsn)
+    if end.lsn < start.lsn:
+        reason = (
+            f"it has the log up to LSN {start.lsn - 1}, and the store's ends at {end.lsn - 1}: an "
+            "older copy was put in its place. Archive it to another directory."
+        )
+        raise ArchiveError(directory, reason)
+    queues = {one.id: QueueName(one.vhost, one.name) for one in image.queues}
+    known = {queue_id: name for one in earlier for queue_id, name in one.queues.items()} | queues
+    log = [
+        SegmentItem(
+            one.number,
+            os.path.abspath(one.path) if not image.is_live else one.path,
+            _size(one, end),
+            start.offset if one.number == start.segment else 0,
+            end.lsn,
+        )
+        for one in image.log_segments()
+        if start.segment <= one.number <= end.segment
+        and one.state not in (SegmentState.LEFT_OVER, SegmentState.MISSING)
+    ]
+    log = [one for one in log if one.size > one.start]
+    return Plan(
+        last.run + 1 if last else 1,
+        [*_held(image, last, start, log), *log],
+        start,
+        end,
+        known,
+        queues,
+        {one.id: one.next_sequence for one in image.queues},
+        sorted(set(last.queues) - set(queues)) if last else [],
+        image.seed,
+        store_id,
+        image.taken_ms,
+        {
+            int(key): row
+            for key, row in image.rows("dictionaries").items()
+            if key.isdecimal() and isinstance(row, bytes)
+        },
+    )
+
+
+def _size(segment: SegmentImage, end: LogPosition) -> int:
+    """Bytes that are part of the store: without a torn tail."""
+    sound = segment.sound_size
+    return min(sound, end.offset) if segment.number == end.segment else sound
+
+
+def _held(
+    image: StoreImage, last: Manifest | None, start: LogPosition, log: Sequence[SegmentItem]
+) -> list[SegmentItem]:
+    """Compacted segments, with what queues hold of them and the archive does not have.
+
+    An ENQUEUE is in the segment that its messages were written to, so only of what compaction has
+    moved since it is gone.
+    """
+    compacted = [one for one in image.segments if one.is_compacted and one.size and one.first_id]
+    known = [one for one in image.segments if one.first_id]
+    known.sort(key=lambda one: one.first_id)
+    if not compacted:
+        return []
+    collector = Collector([one.first_id for one in known])
+    for queue in image.queues:
+        archived = last.next_positions.get(queue.id, 0) if last else 0
+        for entries in queue.columns():
+            collector.add(
+                part for run in runs_of(queue.id, entries) if (part := _from(run, archived)).size
+            )
+    numbers = {one.number for one in compacted}
+    held_ms = _first_time(image, log)
+    items = []
+    for place, one in enumerate(known):
+        packed = collector.packed(place)
+        if one.number in numbers and packed:
+            path = os.path.abspath(one.path) if not image.is_live else one.path
+            lsn = max(start.lsn - 1, 0)
+            items.append(SegmentItem(one.number, path, one.sound_size, 0, 0, packed, lsn, held_ms))
+    return items
+
+
+def _from(run: LiveRun, position: int) -> LiveRun:
+    """Those of its messages that are at a position or behind it."""
+    skipped = min(max(position - run.first_sequence, 0), run.size)
+    return run.part(run.first_id + skipped, run.end_id)
+
+
+def _first_time(image: StoreImage, log: Sequence[SegmentItem]) -> int:
+    """When the log that is there begins, in ms since 1970."""
+    for item in log:
+        segment = image.segment(item.number)
+        if segment is not None and item.number < FIRST_COMPACTED:
+            for transaction in image.transactions(segment, item.start):
+                return transaction.time_ms
+    return image.taken_ms

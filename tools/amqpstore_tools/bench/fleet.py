@@ -1,0 +1,153 @@
+"""The worker processes of a run: start together, watch, and be gone at the end in every case."""
+
+import contextlib
+import multiprocessing
+import resource
+import signal
+from collections.abc import Sequence
+from multiprocessing.connection import Connection as Pipe
+from multiprocessing.connection import wait
+from multiprocessing.process import BaseProcess
+from types import TracebackType
+from typing import Self
+
+from amqpstore_tools.bench.board import Board
+from amqpstore_tools.bench.settings import Settings
+from amqpstore_tools.bench.worker import Outcome, Schedule, Task, Worker
+from amqpstore_tools.client.errors import BenchError, ConnectError, PeerError
+
+SETUP_LIMIT_S = 60.0  # for all workers to have connected
+_READY = "ready"
+
+
+class Member:
+    """One worker process as its parent sees it."""
+
+    def __init__(self, role: str, process: BaseProcess, pipe: Pipe) -> None:
+        self.role = role
+        self.process = process
+        self.pipe = pipe
+        self.outcome: Outcome | None = None
+
+    def receive(self) -> object:
+        """The next report of the worker.
+
+        Raises:
+            BenchError: the worker failed, with its own message, or died without one.
+        """
+        try:
+            report: object = self.pipe.recv()
+        except EOFError:
+            self.process.join(1.0)
+            code = self.process.exitcode
+            raise BenchError(f"a {self.role} process died with exit code {code}") from None
+        if isinstance(report, BaseException):
+            raise report
+        return report
+
+
+class Fleet:
+    """Runs one process for each task. Leaving the context ends every process that is left."""
+
+    def __init__(self, settings: Settings, tasks: Sequence[Task]) -> None:
+        self.board = Board(len(tasks))
+        self.members: list[Member] = []
+        context = multiprocessing.get_context("fork")
+        for index, task in enumerate(tasks):
+            ours, theirs = context.Pipe()
+            process = context.Process(
+                target=_work, args=(settings, self.board, index, task, theirs), daemon=True
+            )
+            process.start()
+            theirs.close()
+            self.members.append(Member(task.role, process, ours))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        for member in self.members:
+            if member.outcome is None:
+                member.process.terminate()
+        for member in self.members:
+            member.process.join(2.0)
+            if member.process.is_alive():
+                member.process.kill()
+                member.process.join()
+            member.pipe.close()
+
+    def wait_until_ready(self) -> None:
+        """Returns when every worker has connected and waits for the start.
+
+        Raises:
+            BenchError: one failed, or they did not all connect within `SETUP_LIMIT_S`.
+        """
+        for member in self.members:
+            if not member.pipe.poll(SETUP_LIMIT_S):
+                raise BenchError(
+                    f"a {member.role} did not get ready within {SETUP_LIMIT_S:.0f} s: "
+                    "does the broker answer?"
+                )
+            member.receive()
+
+    def start(self, schedule: Schedule) -> None:
+        """Gives every worker the common signal."""
+        for member in self.members:
+            with contextlib.suppress(BrokenPipeError):  # its own report says why it is gone
+                member.pipe.send(schedule)
+
+    def collect(self, timeout_s: float) -> None:
+        """Takes the outcomes that come within the time, and returns at once after some did.
+
+        Raises:
+            BenchError: a worker failed.
+        """
+        waiting = {member.pipe: member for member in self.members if member.outcome is None}
+        for pipe in wait(list(waiting), timeout_s):
+            member = next(member for known, member in waiting.items() if known is pipe)
+            report = member.receive()
+            if not isinstance(report, Outcome):
+                raise BenchError(f"a {member.role} process reported {report!r}")
+            member.outcome = report
+
+    def finished(self, *, but: str = "") -> bool:
+        """Whether all workers are done, those of the role `but` not looked at."""
+        return all(member.outcome is not None for member in self.members if member.role != but)
+
+
+def _work(settings: Settings, board: Board, index: int, task: Task, pipe: Pipe) -> None:
+    """The whole life of a worker process."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent sees Ctrl-C and ends us
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    # Should the parent be killed, nobody else would end us.
+    signal.alarm(int(SETUP_LIMIT_S + settings.timeout) + 15)
+    cpu_before_s = 0.0
+
+    def wait_for_start() -> Schedule:
+        nonlocal cpu_before_s
+        pipe.send(_READY)
+        schedule: Schedule = pipe.recv()
+        cpu_before_s = cpu_s(resource.RUSAGE_SELF)
+        return schedule
+
+    try:
+        outcome = task.run(Worker(settings, board, board.row(index), wait_for_start))
+        outcome.cpu_s = cpu_s(resource.RUSAGE_SELF) - cpu_before_s
+        pipe.send(outcome)
+    except (ConnectError, PeerError) as error:
+        pipe.send(error)
+    except OSError as error:
+        pipe.send(PeerError(f"a {task.role} lost its connection to the broker: {error}"))
+    except EOFError:
+        pass  # the parent is gone, or gave up before the start
+
+
+def cpu_s(who: int) -> float:
+    """User and system seconds used so far by `who`, one of `resource.RUSAGE_*`."""
+    usage = resource.getrusage(who)
+    return usage.ru_utime + usage.ru_stime

@@ -1,0 +1,99 @@
+"""Many connections that each publish one message and wait for its confirm, in one process."""
+
+import select
+
+from amqpstore_tools.bench.board import now_ns
+from amqpstore_tools.bench.histogram import Histogram
+from amqpstore_tools.bench.worker import Outcome, Worker
+from amqpstore_tools.client import wire
+from amqpstore_tools.client.confirms import ConfirmLedger
+from amqpstore_tools.client.connection import CHANNEL, Connection
+from amqpstore_tools.client.errors import PeerError
+
+_RECEIVE_BYTES = 4096
+_TICK_S = 0.05
+
+
+class Publisher:
+    """One connection of the many, with at most one message unconfirmed."""
+
+    def __init__(self, connection: Connection, message: bytes) -> None:
+        connection.socket.settimeout(None)
+        self.connection = connection
+        self.ledger = ConfirmLedger()
+        self.published = 0
+        self.sent_ns = 0
+        self._message = message
+
+    def publish(self, now: int) -> None:
+        """Sends the next message; the clock of its confirm starts."""
+        self.sent_ns = now
+        self.published += 1
+        self.connection.socket.sendall(self._message)
+
+    def read(self) -> bool:
+        """Reads once from a readable socket; whether the outstanding message is now confirmed."""
+        octets = self.connection.socket.recv(_RECEIVE_BYTES)
+        if not octets:
+            raise PeerError("the broker closed the socket of a producer")
+        self.ledger.received(octets)
+        if self.ledger.answer:
+            self.connection.socket.sendall(self.ledger.answer)
+            self.ledger.answer = b""
+        return self.ledger.confirmed == self.published
+
+
+def publish_in_lockstep(
+    worker: Worker, routes: list[tuple[str, str]], connections: int, quota: int
+) -> Outcome:
+    """A worker with `connections` that each wait for every confirm.
+
+    The outcome's histogram `confirm` has the time from send to confirm, within the measured
+    window.
+    """
+    settings = worker.settings
+    publishers: dict[int, Publisher] = {}
+    for index in range(connections):
+        connection = Connection(settings.address)
+        connection.select_confirms()
+        exchange, routing_key = routes[index % len(routes)]
+        message = wire.publish(
+            CHANNEL,
+            exchange,
+            routing_key,
+            bytes(settings.size),
+            persistent=settings.persistent,
+            frame_max=connection.frame_max,
+        )
+        publishers[connection.socket.fileno()] = Publisher(connection, message)
+    poller = select.epoll()
+    for descriptor in publishers:
+        poller.register(descriptor, select.EPOLLIN)
+    schedule = worker.start()
+    latency = Histogram()
+    published = confirmed = 0
+    for publisher in list(publishers.values())[:quota]:
+        publisher.publish(now_ns())
+        published += 1
+    while confirmed < published:
+        for descriptor, _ in poller.poll(_TICK_S):
+            publisher = publishers[descriptor]
+            if not publisher.read():
+                continue
+            now = now_ns()
+            confirmed += 1
+            if schedule.in_window(publisher.sent_ns):
+                latency.record(now - publisher.sent_ns)
+            if now < schedule.stop_ns and published < quota:
+                publisher.publish(now)
+                published += 1
+        worker.row.publishing(published, confirmed, now_ns())
+    poller.close()
+    for publisher in publishers.values():
+        publisher.connection.close(publisher.ledger.unparsed())
+    ledgers = [publisher.ledger for publisher in publishers.values()]
+    return Outcome(
+        nacked=sum(ledger.nacked for ledger in ledgers),
+        blocked=sum(ledger.blocked for ledger in ledgers),
+        histograms={"confirm": latency},
+    )

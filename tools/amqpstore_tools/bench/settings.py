@@ -1,0 +1,202 @@
+"""What a run is asked to do, checked: the options of each workload and their defaults."""
+
+import argparse
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+
+from amqpstore_tools.client.connection import Address
+from amqpstore_tools.client.errors import UsageError
+
+DEFAULT_URL = "amqp://guest:guest@127.0.0.1:5672/%2F"
+_UNTIMED_LIMIT_S = 600.0  # of a run that ends with a number of messages
+_GRACE_S = 30.0  # beyond the timed part, to drain what is under way
+_MOST_WORKERS = 64
+_MOST_CONNECTIONS = 4096
+_STAMP_BYTES = 8
+
+_PUBLISHING: dict[str, object] = {
+    "size": 1024,
+    "persistent": True,
+    "confirm": 2000,
+    "producers": 1,
+    "queues": 1,
+    "queue_type": "",
+}
+_CONSUMING: dict[str, object] = {
+    "prefetch": 500,
+    "auto_ack": False,
+    "ack_every": 1,
+    "consumers": 1,
+    "queues": 1,
+}
+# Which options a workload takes, with their defaults; any other one given is a usage error.
+WORKLOADS: Mapping[str, Mapping[str, object]] = {
+    "through": {**_PUBLISHING, **_CONSUMING},
+    "sync": {
+        "size": 1024,
+        "persistent": True,
+        "connections": 100,
+        "processes": 1,
+        "queues": 1,
+        "queue_type": "",
+    },
+    "fill": _PUBLISHING,
+    "drain": _CONSUMING,
+    "fanout": {**_PUBLISHING, **_CONSUMING, "queues": 4},
+    "batches": {
+        "size": 1024,
+        "persistent": True,
+        "batch": 100,
+        "by": "tx",
+        "producers": 1,
+        "queues": 10,
+        "queue_type": "",
+    },
+    "connect": {"connections": 10},
+    "latency": {
+        **{name: _PUBLISHING[name] for name in ("size", "persistent", "confirm", "queue_type")},
+        **{name: _CONSUMING[name] for name in ("prefetch", "auto_ack", "ack_every")},
+        "rate": 1000,
+    },
+}
+ABOUT = {
+    "through": "producers and consumers at once",
+    "sync": "many connections that each wait for every confirm",
+    "fill": "publish only; the messages stay in the queue",
+    "drain": "consume what is in the queue",
+    "fanout": "one fanout exchange to --queues queues, all consumed",
+    "batches": "publish --batch messages, ack those before, and wait: a tx, or confirms",
+    "connect": "open a connection and a channel, close them, again",
+    "latency": "publish at --rate and measure from the intended send time to the delivery",
+}
+
+
+@dataclass(frozen=True)
+class Settings:
+    """One run. Options that the workload does not take hold a value that is not looked at."""
+
+    workload: str
+    address: Address
+    queue: str
+    keep: bool
+    seconds: float  # of the measured window; 0 when the run ends with `messages`
+    messages: int  # 0 when the run ends with `seconds`, or with what the queue held
+    warmup: float  # seconds before the measured window
+    timeout: float  # seconds until the run is given up
+    size: int = 1024  # bytes of a body
+    persistent: bool = True
+    confirm: int = 0  # unconfirmed publishes allowed to a producer; 0 is no confirm mode
+    prefetch: int = 0  # unacked deliveries allowed to a consumer
+    auto_ack: bool = False
+    ack_every: int = 1  # deliveries; acked at the end of the chunk in which they are reached
+    producers: int = 1
+    consumers: int = 1
+    queues: int = 1
+    queue_type: str = ""
+    connections: int = 1
+    processes: int = 1
+    rate: int = 0  # messages a second
+    batch: int = 1  # messages of a batch, each of which waits until it is safe
+    by: str = "tx"  # what makes a batch safe: tx or confirms
+
+    def parameters(self) -> dict[str, object]:
+        """Everything that shaped the run, for the report; the password is not among it."""
+        names = ["queue", "seconds", "messages", "warmup", "timeout", *WORKLOADS[self.workload]]
+        chosen: dict[str, object] = {name: getattr(self, name) for name in names}
+        address = self.address
+        return {"host": address.host, "port": address.port, "vhost": address.vhost, **chosen}
+
+    def queue_names(self) -> list[str]:
+        """The queues of the run, all of equally long names."""
+        if self.queues == 1:
+            return [self.queue]
+        return [f"{self.queue}-{index:04d}" for index in range(self.queues)]
+
+    @classmethod
+    def of(cls, args: argparse.Namespace) -> "Settings":
+        """From a parsed command line.
+
+        Raises:
+            UsageError: an option does not fit the workload or another option.
+        """
+        workload: str = args.workload
+        chosen = dict(WORKLOADS[workload])
+        optional = {field.name for field in fields(cls)} - set(_COMMON)
+        for name in sorted(optional):
+            given = getattr(args, name, None)
+            if given is None:
+                continue
+            if name not in chosen:
+                raise UsageError(f"{workload} takes no --{name.replace('_', '-')}")
+            chosen[name] = given
+        settings = cls(**_common(args), **chosen)  # type: ignore[arg-type]
+        settings._check()
+        return settings
+
+    def _check(self) -> None:
+        takes = WORKLOADS[self.workload]
+        for name, lowest, highest in _RANGES:
+            number = getattr(self, name)
+            if name in takes and not lowest <= number <= highest:
+                option = f"--{name.replace('_', '-')}"
+                raise UsageError(f"{option} must be {lowest} to {highest}, not {number}")
+        if self.workload == "latency" and self.size < _STAMP_BYTES:
+            raise UsageError(f"latency needs --size {_STAMP_BYTES} or more, for the send time")
+        if "prefetch" in takes and not self.auto_ack and 0 < self.prefetch < self.ack_every:
+            raise UsageError("--ack-every above --prefetch would wait forever")
+        if self.workload == "batches" and self.producers > self.queues:
+            raise UsageError("batches needs at least one of --queues for each of --producers")
+        if self.workload == "sync" and self.processes > self.connections:
+            raise UsageError("sync needs at least one of --connections for each of --processes")
+        if not 0 < len(self.queue.encode()) <= 200:
+            raise UsageError("--queue must be 1 to 200 octets long")
+
+
+_COMMON = ("workload", "address", "queue", "keep", "seconds", "messages", "warmup", "timeout")
+_RANGES = (
+    ("size", 0, 128 * 1024 * 1024),
+    ("confirm", 0, 1_000_000),
+    ("prefetch", 0, 65_535),
+    ("ack_every", 1, 65_535),
+    ("producers", 1, _MOST_WORKERS),
+    ("consumers", 1, _MOST_WORKERS),
+    ("queues", 1, 1000),
+    ("connections", 1, _MOST_CONNECTIONS),
+    ("processes", 1, _MOST_WORKERS),
+    ("rate", 1, 1_000_000),
+    ("batch", 1, 10_000),
+)
+
+
+def _common(args: argparse.Namespace) -> dict[str, object]:
+    """The options every workload takes, their durations settled."""
+    if args.seconds is not None and args.messages is not None:
+        raise UsageError("give --seconds or --messages, not both")
+    if args.messages is not None and args.messages < 1:
+        raise UsageError(f"--messages must be 1 or more, not {args.messages}")
+    counted = args.messages is not None or args.workload == "drain"
+    if args.workload == "connect" and args.messages is not None:
+        raise UsageError("connect takes no --messages")
+    if args.workload == "drain" and args.seconds is not None:
+        raise UsageError("drain takes no --seconds: it ends when the messages are gone")
+    seconds = 0.0 if counted else (10.0 if args.seconds is None else args.seconds)
+    if not counted and seconds <= 0:
+        raise UsageError(f"--seconds must be above 0, not {seconds}")
+    warmup = args.warmup if args.warmup is not None else (0.0 if counted else 1.0)
+    if warmup < 0:
+        raise UsageError(f"--warmup must not be negative: {warmup}")
+    timeout = args.timeout
+    if timeout is None:
+        timeout = warmup + (_UNTIMED_LIMIT_S if counted else seconds + _GRACE_S)
+    if timeout <= 0:
+        raise UsageError(f"--timeout must be above 0, not {timeout}")
+    return {
+        "workload": args.workload,
+        "address": Address.parse(args.url),
+        "queue": args.queue,
+        "keep": args.keep or args.workload == "fill",
+        "seconds": seconds,
+        "messages": args.messages or 0,
+        "warmup": warmup,
+        "timeout": timeout,
+    }

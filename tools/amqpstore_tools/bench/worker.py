@@ -1,0 +1,56 @@
+"""What a worker process is given, and what it gives back."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from amqpstore_tools.bench.board import Board, Row, now_ns
+from amqpstore_tools.bench.histogram import Histogram
+from amqpstore_tools.bench.settings import Settings
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """When things happen, on the monotonic clock in nanoseconds; the same for all workers."""
+
+    start_ns: int
+    window_ns: int  # the measured window opens
+    stop_ns: int  # publishing ends; `FOREVER_NS` when a number of messages ends it
+
+    def in_window(self, moment_ns: int) -> bool:
+        """Whether something that was due at this moment is to be measured."""
+        return self.window_ns <= moment_ns < self.stop_ns
+
+
+@dataclass
+class Outcome:
+    """What a worker reports when it is done."""
+
+    cpu_s: float = 0.0  # user and system, from the start signal on
+    nacked: int = 0
+    blocked: int = 0  # times the broker announced connection.blocked
+    histograms: dict[str, Histogram] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Worker:
+    """One worker's view of the run, inside its process."""
+
+    settings: Settings
+    board: Board
+    row: Row
+    wait_for_start: Callable[[], Schedule]  # reports ready, then waits for the common signal
+
+    def start(self) -> Schedule:
+        """Reports ready, and returns at the common start."""
+        schedule = self.wait_for_start()
+        time.sleep(max(0, schedule.start_ns - now_ns()) / 1e9)
+        return schedule
+
+
+@dataclass(frozen=True)
+class Task:
+    """What one worker process is to do; `role` groups CPU time in the report."""
+
+    role: str
+    run: Callable[[Worker], Outcome]

@@ -1,0 +1,88 @@
+"""Reading the catalog for a check: row by row, so that one that cannot be read costs no other."""
+
+from __future__ import annotations
+
+import os
+from typing import NamedTuple
+
+import zstandard
+
+from amqpstore.catalog import TABLES
+from amqpstore.errors import DamageError
+from amqpstore.filenames import CATALOG
+from amqpstore.lmdb_pages import check_pages
+from amqpstore.shapes import Rows
+from amqpstore_tools.check.findings import Findings
+from amqpstore_tools.offline.catalog import CatalogImage
+
+FILE = f"{CATALOG}/data.mdb"
+
+
+class Catalog(NamedTuple):
+    """The rows that are as they should be, and table and key of those that are not.
+
+    `is_plain`: one of them has no checksum.
+    """
+
+    rows: Rows
+    damaged: set[tuple[str, str]]
+    is_plain: bool
+
+
+def read_catalog(path: str, findings: Findings, *, plain: bool) -> Catalog | None:
+    """The rows of every table; None where nothing can be read.
+
+    Those that are damaged are left out of `rows`, but for those that can be corrected.
+    Args: path, the directory that the catalog is in; plain, whether rows may have no checksum.
+    """
+    if not os.path.exists(os.path.join(path, os.path.basename(FILE))):
+        findings.add("catalog-missing", FILE, "the file is missing")
+        return None
+    try:
+        check_pages(os.path.join(path, os.path.basename(FILE)))
+    except DamageError as error:
+        findings.add("catalog-damaged", FILE, error.reason, error.offset)
+        return None
+    except OSError as error:
+        findings.add("file-unreadable", FILE, str(error))
+        return None
+    image = CatalogImage(path, plain=plain)
+    try:
+        return _rows(image, findings)
+    except DamageError as error:
+        findings.add("catalog-damaged", FILE, error.reason)
+        return None
+    finally:
+        image.close()
+
+
+def _rows(image: CatalogImage, findings: Findings) -> Catalog:
+    """Raises: DamageError."""
+    rows: Rows = {table: image.rows(table) for table in TABLES}
+    damaged: set[tuple[str, str]] = set()
+    for table in sorted({*image.tables} - {*TABLES}):
+        findings.add("table-unknown", FILE, f"nothing is known of a table {table!r}")
+    for bad in image.bad_rows:
+        name = bad.key.decode("utf-8", "backslashreplace")
+        text = f"table {bad.table}, row {name!r}: {bad.reason}"
+        if bad.is_corrected:
+            text = f"{text}; one bit of it is wrong, and it is known which"
+        else:
+            damaged.add((bad.table, name))
+        findings.add("row-damaged", FILE, text)
+    _check_dictionaries(rows, findings)
+    return Catalog(rows, damaged, image.is_plain)
+
+
+def _check_dictionaries(rows: Rows, findings: Findings) -> None:
+    for key, row in list(rows["dictionaries"].items()):
+        try:
+            number = zstandard.ZstdCompressionDict(row).dict_id()
+        except zstandard.ZstdError as error:
+            number = 0
+            reason = str(error)
+        else:
+            reason = f"it says that it is number {number}"
+        if number != int(key):
+            findings.add("dictionary-damaged", FILE, f"dictionary {int(key)}: {reason}")
+            del rows["dictionaries"][key]

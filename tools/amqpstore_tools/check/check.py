@@ -1,0 +1,528 @@
+"""A check of a whole store, from its marker to the last reference."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from amqpstore import marker
+from amqpstore.compression import Decompressor, body_size
+from amqpstore.errors import DamageError, NotAStoreError
+from amqpstore.filenames import (
+    CATALOG,
+    FIRST_COMPACTED,
+    INDEX,
+    LOCK,
+    MARKER,
+    NEW_MARKER,
+    QUARANTINE,
+    RESERVE,
+    SEGMENTS,
+    TRANSIENT,
+    index_key,
+    repair_number,
+    segment_number,
+)
+from amqpstore.files import Files
+from amqpstore.log import FORMAT_VERSION
+from amqpstore.marker import Marker
+from amqpstore.records import HEADER, SEGMENT_PAYLOAD, Kind, Record, checksum_seed, record_at
+from amqpstore.shapes import Rows
+from amqpstore_tools.check.catalog import FILE, read_catalog
+from amqpstore_tools.check.findings import Findings
+from amqpstore_tools.check.history import History, LogChecker, check_position
+from amqpstore_tools.check.index import IndexChecker, Live
+from amqpstore_tools.check.marks import MarkChecker
+from amqpstore_tools.check.prepared import Holdings, check_prepared
+from amqpstore_tools.check.reading import StoreFile
+from amqpstore_tools.check.references import ReferenceChecker
+from amqpstore_tools.check.segments import Segment, SegmentReader, copied_from, segment_name
+from amqpstore_tools.copying.manifest import MANIFEST
+from amqpstore_tools.offline.holding import held
+from amqpstore_tools.offline.progress import Progress
+from amqpstore_tools.offline.queues import name_of
+from amqpstore_tools.offline.reading import ReadOnlyFiles
+from amqpstore_tools.offline.snapshot import Snapshot
+
+Tell = Progress
+"""Told what is read, and how many bytes of segments are done of how many."""
+
+_OURS = {
+    MARKER,
+    NEW_MARKER,
+    LOCK,
+    CATALOG,
+    SEGMENTS,
+    INDEX,
+    QUARANTINE,
+    RESERVE,
+    TRANSIENT,
+    "reports",
+    MANIFEST,
+}
+
+
+@dataclass
+class Checked:
+    """What was found, and how much was looked at in how long.
+
+    `queues` are those that a broker has: one with priorities is several stored queues.
+    """
+
+    findings: Findings = field(default_factory=Findings)
+    queues: int = 0
+    messages: int = 0
+    segments: int = 0
+    segment_bytes: int = 0
+    index_files: int = 0
+    prepared: int = 0
+    is_compared: bool = False
+    seconds: float = 0.0
+    cpu_seconds: float = 0.0
+    store_id: bytes | None = None
+    format_version: int = FORMAT_VERSION
+    rows: Rows | None = None
+    """Of the catalog, as far as they are as they should be; None where it is no help."""
+    damaged_rows: set[tuple[str, str]] = field(default_factory=set)
+    """Table and key of the others; the key is empty where it is the whole table."""
+
+    @property
+    def is_damaged(self) -> bool:
+        """Whether anything was found that a crash or a repair does not leave."""
+        return bool(self.findings.of_harm())
+
+
+def check(
+    directory: str,
+    *,
+    live: bool = False,
+    is_held: bool = False,
+    tell: Tell = lambda *_: None,
+) -> Checked:
+    """Look at everything in the store in `directory`, and change nothing.
+
+    Args: live, a broker may run on it: then what is looked at is the durable state of one moment;
+    is_held, the caller keeps brokers out of it.
+    Raises: NotAStoreError, FormatVersionError, StoreLockedError, SnapshotError, OSError: nothing
+    could be checked.
+    """
+    with opened(directory, live=live, is_held=is_held) as (files, catalog):
+        started, cpu = time.monotonic(), time.process_time()
+        checked = StoreCheck(directory, files, catalog, tell, is_live=live).run()
+        checked.seconds = time.monotonic() - started
+        checked.cpu_seconds = time.process_time() - cpu
+        return checked
+
+
+@contextlib.contextmanager
+def opened(directory: str, *, live: bool, is_held: bool = False) -> Iterator[tuple[Files, str]]:
+    """The files that are checked, and the directory of the catalog; brokers stay out meanwhile.
+
+    Args and raises: as `check`.
+    """
+    if not os.path.isdir(directory):
+        reason = "it is a file" if os.path.exists(directory) else "it is not there"
+        raise NotAStoreError(directory, reason)
+    if not live:
+        with contextlib.nullcontext() if is_held else held(directory):
+            yield ReadOnlyFiles(), os.path.join(directory, CATALOG)
+        return
+    snapshot = Snapshot(directory)
+    try:
+        yield snapshot.files, snapshot.catalog_path
+    finally:
+        snapshot.close()
+
+
+class SegmentJob(NamedTuple):
+    """A segment that is to be read: see `SegmentReader.read`. `size` is that of its file."""
+
+    number: int
+    size: int
+    end: int | None
+    least: int
+    is_open: bool
+
+
+class StoreCheck:
+    """One check. What takes long is in methods of its own, to be done elsewhere.
+
+    Args: catalog, the directory that it is in; is_live, whether files and catalog are those of a
+    snapshot.
+    """
+
+    def __init__(
+        self, directory: str, files: Files, catalog: str, tell: Tell, *, is_live: bool
+    ) -> None:
+        self._directory = directory
+        self._files = files
+        self._catalog = catalog
+        self._tell = tell
+        self._is_live = is_live
+        self._out = Checked()
+        self._findings = self._out.findings
+        self._rows: Rows | None = None
+        self._segments: dict[int, Segment] = {}
+        self._live: list[Live] = []
+        self._left_over: set[int] = set()
+
+    def run(self) -> Checked:
+        """All of it. Raises: NotAStoreError, FormatVersionError, OSError."""
+        self.prepare()
+        return self.finish(self._segment_jobs())
+
+    def prepare(self) -> None:
+        """What comes before the segments: the marker, the catalog and names. Raises: as `run`."""
+        marked = self._read_marker()
+        self._numbers = self._list_segments()
+        if marked is None and not self._numbers and not list(self._findings):
+            raise NotAStoreError(self._directory, f"it has neither a file {MARKER} nor a segment")
+        if marked is None and not list(self._findings):
+            self._findings.add("marker-missing", MARKER, "the file is missing")
+        self._tell("the catalog", 0, 0)
+        catalog = read_catalog(
+            self._catalog, self._findings, plain=marked is None or marked.is_plain
+        )
+        rows = catalog.rows if catalog else None
+        self._damaged_rows = catalog.damaged if catalog else set()
+        if rows:
+            self._findings.names |= {
+                int(key): queue_name(row) for key, row in rows["queues"].items()
+            }
+        if marked:
+            self._out.format_version = marked.version
+        elif catalog:
+            # It is the marker alone that says so, and that is lost.
+            self._out.format_version = 1 if catalog.is_plain else FORMAT_VERSION
+        self._store_id = self._identify(marked.store_id.bytes if marked else None, rows)
+        if rows and rows["store"].get("store_id") not in (None, self._store_id):
+            rows = None  # It is of another store.
+        self._rows = rows
+        self._out.store_id, self._out.rows = self._store_id, rows
+        self._out.damaged_rows = self._damaged_rows
+        self._check_names()
+
+    def finish(self, jobs: Sequence[SegmentJob]) -> Checked:
+        """Everything else."""
+        rows = self._rows
+        history = self._read_segments(jobs)
+        if rows is None:
+            self._out.index_files = self._index_checker().check_unrowed()
+            text = "without the catalog no queues, references and counters can be compared"
+            self._findings.add("not-compared", FILE, text)
+            return self._out
+        self._compare(rows, history)
+        return self._out
+
+    # The marker, and which store it is.
+
+    def _read_marker(self) -> Marker | None:
+        """Raises: FormatVersionError."""
+        try:
+            # It is never written over, so it is read where it is.
+            return marker.read(ReadOnlyFiles(), self._directory)
+        except DamageError as error:
+            self._findings.add("marker-damaged", MARKER, error.reason, error.offset)
+            return None
+
+    @property
+    def _seed(self) -> int:
+        return checksum_seed(self._store_id or b"")
+
+    def _identify(self, marked: bytes | None, rows: Rows | None) -> bytes | None:
+        """The store's id: what most segments say, else the marker, else the catalog."""
+        in_catalog = rows["store"].get("store_id") if rows else None
+        if rows and in_catalog is None:
+            self._findings.add("row-damaged", FILE, "table store has no row 'store_id'")
+        headers = Counter(one for number in self._numbers if (one := self._header_id(number)))
+        store_id: bytes | None = in_catalog
+        if marked and (marked in headers or not headers):
+            store_id = marked
+        elif headers:
+            store_id = headers.most_common(1)[0][0]
+        for file, found in ((MARKER, marked), (FILE, in_catalog)):
+            if found and store_id and found != store_id:
+                text = f"it is of another store, {found.hex()}: this one is {store_id.hex()}"
+                self._findings.add("store-id-differs", file, text)
+        return store_id
+
+    def _header_id(self, number: int) -> bytes | None:
+        """The store id in a segment's SEGMENT record."""
+        try:
+            file = self._files.open(os.path.join(self._directory, segment_name(number)))
+        except OSError:
+            return None
+        try:
+            content = file.read(0, HEADER.size + SEGMENT_PAYLOAD.size)
+        except OSError:
+            return None
+        finally:
+            file.close()
+        found = record_at(content, 0, number, 0)
+        if not isinstance(found, Record) or found.kind != Kind.SEGMENT:
+            return None
+        payload = content[found.payload_offset : found.end]
+        if len(payload) != SEGMENT_PAYLOAD.size:
+            return None
+        return bytes(SEGMENT_PAYLOAD.unpack(payload)[1])
+
+    # Names.
+
+    def _list(self, name: str) -> list[str]:
+        return self._files.list_directory(f"{self._directory}/{name}")
+
+    def _list_segments(self) -> list[int]:
+        return sorted(number for name in self._list(SEGMENTS) if (number := segment_number(name)))
+
+    def _check_names(self) -> None:
+        findings = self._findings
+        for name in ReadOnlyFiles().list_directory(self._directory):
+            if name not in _OURS:
+                findings.add("file-unknown", name, "no file or directory of a store has this name")
+        if not self._is_live and os.path.exists(os.path.join(self._directory, NEW_MARKER)):
+            findings.add("file-left-over", NEW_MARKER, "a marker that was not finished")
+        for directory in (SEGMENTS, QUARANTINE, INDEX):
+            known = index_key if directory == INDEX else segment_number
+            for name in self._list(directory):
+                if directory == QUARANTINE and repair_number(name):
+                    text = "what a repair replaced is kept here: it can be undone"
+                    findings.add("repair-kept", f"{directory}/{name}", text)
+                elif known(name) is None:
+                    text = "no file of a store has this name: it is left alone"
+                    findings.add("file-unknown", f"{directory}/{name}", text)
+        if self._rows is not None:
+            self._check_quarantine(self._rows)
+            self._check_unrowed(self._rows)
+
+    def _check_quarantine(self, rows: Rows) -> None:
+        moved = {number for name in self._list(QUARANTINE) if (number := segment_number(name))}
+        for number in sorted(moved):
+            places = len(rows["quarantine"].get(f"{number:010}", ()))
+            text = f"segment {number} was moved here, whole: {places} places in it are damaged"
+            self._findings.add("quarantined", f"{QUARANTINE}/{number:010}.segment", text)
+        for key in rows["quarantine"]:
+            if int(key) not in moved and int(key) not in self._numbers:
+                text = f"segment {int(key)} was to be kept in {QUARANTINE}/, and is not there"
+                self._findings.add("quarantine-missing", FILE, text)
+
+    def _check_unrowed(self, rows: Rows) -> None:
+        """Files that no row speaks of: the next start removes them, or moves them away."""
+        start = self._position(rows)[0]
+        for number in self._numbers:
+            key = f"{number:010}"
+            is_known = key in rows["segments"] or ("segments", key) in self._damaged_rows
+            if is_known or start <= number < FIRST_COMPACTED:
+                continue
+            self._left_over.add(number)
+            if of := self._copied_from(number):
+                text = f"it is a copy of segment {of}: nothing in it counts"
+                self._findings.add("segment-copied", segment_name(number), text, 0)
+                continue
+            does = "moves it to quarantine" if key in rows["quarantine"] else "removes it"
+            text = f"nothing in it is live: the next start {does}"
+            self._findings.add("file-left-over", segment_name(number), text)
+        for name in self._list(INDEX):
+            found = index_key(name)
+            key = f"{found[0]:020}-{found[1]:010}" if found else ""
+            if found and key not in rows["index"] and ("index", key) not in self._damaged_rows:
+                text = "no row speaks of it: the next start removes it"
+                self._findings.add("file-left-over", f"{INDEX}/{name}", text, queue_id=found[0])
+
+    def _copied_from(self, number: int) -> int:
+        """The number of the segment that a file is a copy of; 0 where it is none."""
+        try:
+            file = StoreFile(self._files, self._directory, segment_name(number), self._findings)
+        except FileNotFoundError:
+            return 0
+        try:
+            return copied_from(file.read(0, HEADER.size), number)
+        finally:
+            file.close()
+
+    # Segments.
+
+    @staticmethod
+    def _position(rows: Rows) -> tuple[int, int]:
+        row = rows["store"].get("position") or {"segment": 0, "offset": 0}
+        return row["segment"], row["offset"]
+
+    def _expected(self, rows: Rows) -> set[int]:
+        """Numbers of the segments that should be there."""
+        start = self._position(rows)[0]
+        log = [one for one in self._numbers if start <= one < FIRST_COMPACTED]
+        ends = {int(key) for key in rows["ends"]}
+        last = max([start, *log, *(one for one in ends if one < FIRST_COMPACTED)])
+        # A number in a row that is damaged may be anything.
+        last = min(last, max([start, *log]) + 1)
+        expected = {int(key) for key in rows["segments"]}
+        return expected | (set(range(max(start, 1), last + 1)) if last else set())
+
+    def _segment_jobs(self) -> list[SegmentJob]:
+        """The segments that should be there, and those that are, in the order of their numbers."""
+        rows = self._rows
+        numbers = set(self._numbers) - self._left_over
+        if rows is not None:
+            numbers |= self._expected(rows)
+        last = max((one for one in self._numbers if one < FIRST_COMPACTED), default=0)
+        jobs = []
+        for number in sorted(numbers):
+            end, least = self._ends(rows, number)
+            is_open = number == last and (end is None or self._is_live)
+            jobs.append(SegmentJob(number, self._size(number), end, least, is_open))
+        return jobs
+
+    def _read_segments(self, jobs: Sequence[SegmentJob]) -> History:
+        rows = self._rows
+        reader = SegmentReader(
+            self._files,
+            self._directory,
+            self._findings,
+            store_id=self._store_id,
+            seed=self._seed,
+            measure=measure_of(rows),
+        )
+        log = LogChecker(rows, self._findings)
+        position = self._position(rows)[0] if rows else 0
+        total, done = sum(job.size for job in jobs), 0
+        for job in jobs:
+            self._tell(segment_name(job.number), done, total)
+            segment = reader.read(job.number, end=job.end, least=job.least, is_open=job.is_open)
+            done += job.size
+            if segment is not None:
+                self._note(segment, job.size)
+                if not segment.is_compacted:
+                    log.check(segment)
+                if job.number != position:
+                    # They are many, and nobody looks at them again.
+                    segment.scanned.batches = []
+        self._tell("", total, total)
+        return log.history
+
+    def _note(self, segment: Segment, size: int) -> None:
+        """A segment was read."""
+        self._segments[segment.number] = segment
+        self._out.segments += 1
+        self._out.segment_bytes += size
+
+    def _ends(self, rows: Rows | None, number: int) -> tuple[int | None, int]:
+        """Where a segment's end is noted to be, and how large it is at least."""
+        if rows is None:
+            return None, 0
+        key = f"{number:010}"
+        end = rows["ends"].get(key, {"end": None})["end"]
+        start, offset = self._position(rows)
+        least = rows["segments"].get(key, {"end_bytes": 0})["end_bytes"]
+        return end, max(least, offset) if number == start else least
+
+    def _size(self, number: int) -> int:
+        try:
+            file = self._files.open(os.path.join(self._directory, segment_name(number)))
+        except OSError:
+            return 0
+        try:
+            return file.size()
+        finally:
+            file.close()
+
+    # All against all.
+
+    def _compare(self, rows: Rows, history: History) -> None:
+        self._tell("index files", 0, 0)
+        is_whole = self._check_index(rows, history)
+        self._out.index_files = len(rows["index"])
+        self._tell("references", 0, 0)
+        check_position(rows, self._segments, self._findings)
+        is_whole = self._is_index_whole(is_whole)
+        if not is_whole:
+            text = "what all index files hold is not known, so references cannot be counted anew"
+            self._findings.add("not-compared", INDEX, text)
+        self._check_references(rows, history, is_whole=is_whole)
+        self._check_queues(rows, history)
+        self._check_marks(rows)
+        holdings = self._holdings(history)
+        check_prepared(rows, holdings, history, self._findings)
+        owned = rows["queues"].keys() - rows["prepared"].keys()
+        self._out.prepared = len(rows["prepared"])
+        self._out.queues = len({_named(rows["queues"][key]) or key for key in owned})
+        self._out.messages = sum(holdings.count(int(key)) for key in owned)
+        self._out.is_compared = True
+
+    def _index_checker(self) -> IndexChecker:
+        return IndexChecker(self._files, self._directory, self._seed, self._findings)
+
+    def _check_index(self, rows: Rows, _history: History) -> bool:
+        """Read all index files. Returns whether it is known what every queue holds."""
+        index = self._index_checker()
+        self._live = [one for of_file in index.check(rows) for one in of_file]
+        return index.is_whole
+
+    def _is_index_whole(self, is_whole: bool) -> bool:
+        """Whether that is so, rows that are damaged considered."""
+        return is_whole and not any(table == "index" for table, _ in self._damaged_rows)
+
+    def _check_references(self, rows: Rows, history: History, *, is_whole: bool) -> None:
+        references = ReferenceChecker(rows, self._segments, history, self._findings)
+        references.check(self._live, is_whole=is_whole)
+
+    def _check_marks(self, rows: Rows) -> None:
+        marks = MarkChecker(
+            self._files, self._directory, self._segments, self._damaged_accounts, self._findings
+        )
+        marks.check(rows)
+
+    @property
+    def _damaged_accounts(self) -> set[str]:
+        return {key for table, key in self._damaged_rows if table == "segments"}
+
+    def _holdings(self, history: History) -> Holdings:
+        return Holdings(self._live, history)
+
+    def _check_queues(self, rows: Rows, history: History) -> None:
+        findings = self._findings
+        heads = {int(key): row["next_sequence"] for key, row in rows["heads"].items()}
+        for key, row in rows["index"].items():
+            queue_id = int(key[:20])
+            head = heads.get(queue_id)
+            if head is None:
+                text = f"table index, row {key!r}: queue {queue_id} has no row in heads"
+                findings.add("row-orphaned", FILE, text, queue_id=queue_id)
+            elif row["end"] > head:
+                text = f"queue {queue_id}: sequence {row['end'] - 1} is in {INDEX}/{key}.index,"
+                text = f"{text} and {head} is said to be next"
+                findings.add("head-too-low", FILE, text, queue_id=queue_id)
+        known = [*heads, *map(int, rows["queues"]), history.highest_queue_id]
+        highest = max(known, default=0)
+        if highest >= (following := rows["store"].get("next_queue_id", 1)):
+            text = f"queue {highest} is there, and {following} is said to be next"
+            findings.add("queue-id-too-low", FILE, text, queue_id=highest)
+
+
+def measure_of(rows: Rows | None) -> Callable[[bytes], int]:
+    """How large a body was before it was compressed. Without the catalog, and so without its
+    dictionaries, it is only asked."""
+    if rows is None:
+        return body_size
+    dictionaries = {int(key): row for key, row in rows["dictionaries"].items()}
+    return Decompressor(dictionaries).measure
+
+
+def queue_name(definition: object) -> str:
+    """What a queue's definition says that it is called."""
+    if not (named := _named(definition)):
+        return ""
+    vhost, name = named
+    return name if vhost is None else f"{vhost.rstrip('/')}/{name}"
+
+
+def _named(definition: object) -> tuple[str | None, str] | None:
+    """Virtual host and name of a broker's queue: one with priorities is several stored queues."""
+    name = name_of(definition)
+    if name is None or not isinstance(definition, dict):
+        return None
+    vhost = definition.get("vhost")
+    return vhost if isinstance(vhost, str) else None, name

@@ -1,0 +1,257 @@
+"""The log as a whole: what its batches say of queues, sequences and messages.
+
+Batches before the position of the last checkpoint are history: the catalog says what came of them,
+and only their order is looked at. Those behind it are what a start reads.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from operator import itemgetter
+from typing import NamedTuple
+
+from amqpstore.log import START, Position
+from amqpstore.records import Operation, OperationKind, malformed
+from amqpstore.shapes import Rows
+from amqpstore_tools.check.catalog import FILE
+from amqpstore_tools.check.findings import Findings
+from amqpstore_tools.check.scanning import Batch
+from amqpstore_tools.check.segments import Segment
+
+
+@dataclass
+class Fresh:
+    """Messages that a batch behind the position put in a queue."""
+
+    segment: Segment
+    operation: Operation
+
+
+@dataclass
+class History:
+    """What the log came to. `next_sequences` are queues' by id; `fresh` runs came behind the
+    position, `removed` ranges of sequences left behind it, by queue, ascending and apart."""
+
+    next_sequences: dict[int, int] = field(default_factory=dict)
+    fresh: list[Fresh] = field(default_factory=list)
+    removed: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
+    highest_queue_id: int = 0
+
+    def remove(self, queue_id: int, first: int, end: int) -> None:
+        """Messages left their queue, some of them perhaps before."""
+        ranges = self.removed.setdefault(queue_id, [])
+        low = bisect_left(ranges, first, key=itemgetter(1))
+        high = bisect_right(ranges, end, key=itemgetter(0))
+        if low < high:
+            first, end = min(first, ranges[low][0]), max(end, ranges[high - 1][1])
+        ranges[low:high] = [(first, end)]
+
+    def removed_of(self, queue_id: int, first: int, end: int) -> int:
+        """How many of a range of sequences left their queue behind the position."""
+        ranges = self.removed.get(queue_id, ())
+        place = bisect_right(ranges, first, key=itemgetter(1))
+        count = 0
+        while place < len(ranges) and ranges[place][0] < end:
+            count += min(end, ranges[place][1]) - max(first, ranges[place][0])
+            place += 1
+        return count
+
+
+class LogPlace(NamedTuple):
+    """What came before a place in the log: the highest LSN and id, whether any of it `is_behind`
+    the position, and of queues by id the sequence that is next."""
+
+    lsn: int
+    message_id: int
+    is_behind: bool
+    next_sequences: dict[int, int]
+
+
+class LogChecker:
+    """Reads the log's segments in their order.
+
+    Args: rows, None where there is no catalog: then all of the log is history.
+    """
+
+    def __init__(self, rows: Rows | None, findings: Findings) -> None:
+        self._findings = findings
+        self._rows = rows
+        self._heads: dict[int, int] = {}
+        self._next_queue_id: int | None = None
+        self._position = START
+        if rows is not None:
+            for key, row in rows["heads"].items():
+                self._heads[int(key)] = row["next_sequence"]
+            self._next_queue_id = rows["store"].get("next_queue_id")
+            if row := rows["store"].get("position"):
+                self._position = Position.of_row(row)
+        self._lsn = 0
+        self._message_id = 0
+        self._is_behind = False
+        self.history = History()
+
+    def resume(self, place: LogPlace) -> None:
+        """Go on somewhere in the log, with a history of its own."""
+        self._lsn, self._message_id, self._is_behind = place[:3]
+        self.history = History(dict(place.next_sequences))
+
+    def place(self) -> LogPlace:
+        """Where it is now."""
+        return LogPlace(self._lsn, self._message_id, self._is_behind, self.history.next_sequences)
+
+    def joined(self, before: LogPlace, after: LogPlace) -> LogPlace:
+        """What came before a place, and then what a segment there comes to when nothing did."""
+        known = dict(before.next_sequences)
+        for queue_id, sequence in after.next_sequences.items():
+            known[queue_id] = max(sequence, known.get(queue_id, 0))
+        if after.is_behind and not before.is_behind:
+            # From the position on the catalog says it, whatever came before.
+            known |= {queue_id: after.next_sequences[queue_id] for queue_id in self._heads}
+        return LogPlace(
+            max(before.lsn, after.lsn),
+            max(before.message_id, after.message_id),
+            before.is_behind or after.is_behind,
+            known,
+        )
+
+    def check(self, segment: Segment) -> None:
+        """The next segment of the log."""
+        lsn = 0
+        for batch in segment.scanned.batches:
+            is_behind = (segment.number, batch.start) >= self._position[:2]
+            if is_behind and not self._is_behind:
+                self._is_behind = True
+                self.history.next_sequences |= self._heads
+            self._check_batch(segment, batch, is_behind=is_behind)
+            if batch.lsn:
+                if lsn and batch.lsn != lsn + 1 and not segment.scanned.gaps:
+                    self._add("log-order", segment, batch, f"LSN {lsn} is before {batch.lsn}")
+                lsn = batch.lsn
+            self._check_numbers(segment, batch, is_behind=is_behind)
+            for operation in batch.operations:
+                self._check_operation(segment, batch, operation, is_behind=is_behind)
+
+    def _add(self, code: str, segment: Segment, batch: Batch, text: str, queue_id: int = 0) -> None:
+        offset = batch.transaction or batch.start
+        self._findings.add(code, segment.name, text, offset, queue_id=queue_id)
+
+    def _check_batch(self, segment: Segment, batch: Batch, *, is_behind: bool) -> None:
+        """Whether a batch is all there, and holds together."""
+        if batch.gaps:
+            # What is missing of it was found there.
+            if is_behind and not batch.lsn:
+                for first, end in batch.messages:
+                    text = f"messages {first} to {end - 1} are sound, and their TRANSACTION is not:"
+                    self._findings.add(
+                        "message-orphaned",
+                        segment.name,
+                        f"{text} nothing says which queues held them",
+                        batch.start,
+                        message_id=first,
+                        messages=end - first,
+                    )
+            return
+        if not batch.lsn:
+            first, end = batch.messages[0][0], batch.messages[-1][1]
+            text = f"messages {first} to {end - 1} have no TRANSACTION: their queues are unknown"
+            self._add("batch-broken", segment, batch, text)
+            return
+        if batch.malformed:
+            self._add("operation-malformed", segment, batch, batch.malformed)
+            return
+        if batch.tag != batch.lsn & 0xFFFF:
+            text = f"batch {batch.lsn} says in its records that it is {batch.tag}"
+            self._add("batch-broken", segment, batch, text)
+        enqueued = batch.enqueued
+        if enqueued != batch.messages:
+            text = f"it enqueues messages {_ranges(enqueued)}, and has {_ranges(batch.messages)}"
+            self._add("batch-broken", segment, batch, text)
+        keys = [(one.kind, one.queue_id) for one in batch.operations]
+        if keys != sorted(keys):
+            self._add("operation-malformed", segment, batch, "the operations are not in order")
+
+    def _check_numbers(self, segment: Segment, batch: Batch, *, is_behind: bool) -> None:
+        """LSNs and ids ascend from segment to segment, and the position is between two batches."""
+        if batch.lsn:
+            if batch.lsn <= self._lsn:
+                text = f"LSN {batch.lsn} is behind {self._lsn}"
+                self._add("log-order", segment, batch, text)
+            self._lsn = max(self._lsn, batch.lsn)
+        for first, end in batch.messages:
+            if first <= self._message_id:
+                text = f"message {first} is behind message {self._message_id}"
+                self._add("log-order", segment, batch, text)
+            self._message_id = max(self._message_id, end - 1)
+        if self._position == START:
+            return
+        _, _, lsn, message_id = self._position
+        ids = [one for first, end in batch.messages for one in (first, end - 1)]
+        wrong = ""
+        if batch.lsn and (batch.lsn >= lsn) != is_behind:
+            wrong = f"LSN {batch.lsn} is {_side(is_behind)} it, and its LSN is {lsn}"
+        elif any((one >= message_id) != is_behind for one in ids):
+            wrong = f"messages {ids[0]} to {ids[-1]} are {_side(is_behind)} it, and its message"
+            wrong += f" id is {message_id}"
+        if wrong:
+            text = f"the position in segment {self._position.segment}: {wrong}"
+            self._findings.add("position-wrong", FILE, text)
+
+    def _check_operation(
+        self, segment: Segment, batch: Batch, operation: Operation, *, is_behind: bool
+    ) -> None:
+        kind, count, queue_id, first, *_ = operation
+        end = first + count
+        history = self.history
+        history.highest_queue_id = max(history.highest_queue_id, queue_id)
+        if reason := malformed(operation):
+            self._add("operation-malformed", segment, batch, reason, queue_id)
+            return
+        if self._next_queue_id is not None and queue_id >= self._next_queue_id:
+            text = f"an operation is of queue {queue_id}, and ids are given up to before"
+            text = f"{text} {self._next_queue_id}"
+            self._add("operation-queue-unknown", segment, batch, text, queue_id)
+        known = history.next_sequences.get(queue_id)
+        if kind == OperationKind.ENQUEUE:
+            if known is not None and first < known:
+                text = f"sequence {first} is given again: {known} was next"
+                self._add("sequence-reused", segment, batch, text, queue_id)
+            history.next_sequences[queue_id] = max(known or 0, end)
+            if is_behind:
+                history.fresh.append(Fresh(segment, operation))
+        else:
+            if is_behind and known is not None and end > known and not segment.scanned.gaps:
+                text = f"sequence {end - 1} has left the queue, or was delivered, and {known}"
+                self._add("operation-sequence-unknown", segment, batch, f"{text} is next", queue_id)
+            if is_behind and kind != OperationKind.DELIVERED:
+                history.remove(queue_id, first, end)
+        head = self._heads.get(queue_id)
+        if head is not None and not is_behind and end > head:
+            text = f"queue {queue_id}: sequence {end - 1} was given, and {head} is said to be next"
+            self._findings.add("head-too-low", FILE, text, queue_id=queue_id, sequence=end - 1)
+
+
+def check_position(rows: Rows, segments: dict[int, Segment], findings: Findings) -> None:
+    """The position is between two batches of a segment that is there."""
+    row = rows["store"].get("position")
+    if not row or not row["segment"]:
+        return
+    segment = segments.get(row["segment"])
+    if segment is None:
+        return  # It is missing, and that was found.
+    offset = row["offset"]
+    boundaries = {0, segment.end}
+    boundaries |= {place for batch in segment.scanned.batches for place in (batch.start, batch.end)}
+    if offset not in boundaries and not segment.in_gap(offset):
+        text = f"the position, offset {offset} of segment {segment.number}, is in a batch's middle"
+        findings.add("position-wrong", FILE, text)
+
+
+def _side(is_behind: bool) -> str:
+    return "behind" if is_behind else "before"
+
+
+def _ranges(ranges: Sequence[tuple[int, int]]) -> str:
+    shown = [f"{first} to {end - 1}" for first, end in ranges[:3]]
+    return (", ".join(shown) or "none") + (", ..." if len(ranges) > 3 else "")

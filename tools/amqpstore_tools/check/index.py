@@ -1,0 +1,234 @@
+"""Index files against their rows: what each queue holds, as the last checkpoint left it."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator, Sequence
+from itertools import compress
+from operator import not_
+from typing import Any, NamedTuple
+
+from amqpstore.filenames import INDEX, index_key
+from amqpstore.files import Files
+from amqpstore.index import (
+    ENTRIES_A_FILE,
+    MAX_FILE_BYTES,
+    Bits,
+    Entries,
+    IndexState,
+    ascends,
+    decode_block,
+    no_entries,
+    total_of,
+)
+from amqpstore.records import Gap, Kind, Record, scan
+from amqpstore.shapes import Rows
+from amqpstore_tools.check.findings import Findings
+from amqpstore_tools.check.reading import StoreFile
+
+
+class Live(NamedTuple):
+    """Live entries of contiguous sequences and ids; `sizes` of the messages' records."""
+
+    queue_id: int
+    first_sequence: int
+    first_id: int
+    sizes: array[int]
+
+    @property
+    def end_id(self) -> int:
+        return self.first_id + len(self.sizes)
+
+
+class IndexChecker:
+    """Reads the index files of a store. Args: seed, of its checksums.
+
+    `is_whole` says, when all are read, whether it is known what every queue holds.
+    """
+
+    def __init__(self, files: Files, directory: str, seed: int, findings: Findings) -> None:
+        self._files = files
+        self._directory = directory
+        self._seed = seed
+        self._findings = findings
+        self.is_whole = True
+
+    def check(self, rows: Rows) -> Iterator[list[Live]]:
+        """What is live of each index file that has a row, in the order of queues and sequences."""
+        return self.check_files(in_order(rows))
+
+    def check_files(
+        self, files: Sequence[tuple[str, Any]], last_end: int = 0
+    ) -> Iterator[list[Live]]:
+        """The same for some of them.
+
+        Args: last_end, where the one before the first one ends, of the same queue.
+        """
+        last = {int(files[0][0][:20]): last_end} if files else {}
+        for key, row in files:
+            queue_id = int(key[:20])
+            name = f"{INDEX}/{key}.index"
+            fields = {field: row[field] for field in IndexState._fields if field in row}
+            state = IndexState(**fields)
+            entries = self._entries(name, queue_id, state)
+            if state.first < last.get(queue_id, 0):
+                text = f"it begins with sequence {state.first}, which another file has too"
+                self._findings.add("index-order", name, text, 0, queue_id=queue_id)
+            last[queue_id] = state.end
+            if entries is None:
+                self.is_whole = False
+            else:
+                self._compare(name, queue_id, state, entries)
+                yield list(_live(queue_id, state, entries))
+
+    def check_unrowed(self) -> int:
+        """All index files by themselves, where there is no catalog. Returns how many there are."""
+        names = self._files.list_directory(f"{self._directory}/{INDEX}")
+        keys = [key for name in names if (key := index_key(name))]
+        for queue_id, number in keys:
+            name = f"{INDEX}/{queue_id:020}-{number:010}.index"
+            self._entries(name, queue_id, IndexState(number, -1, 0, 0, 0))
+        return len(keys)
+
+    def _entries(self, name: str, queue_id: int, state: IndexState) -> Entries | None:
+        """All that is sound in what is committed of a file; None where that is not all of it.
+
+        Where the state's `end_bytes` is -1, the whole file is looked at.
+        """
+        findings = self._findings
+        try:
+            file = StoreFile(self._files, self._directory, name, findings)
+        except FileNotFoundError:
+            live = state.live
+            text = f"the file is missing, and with it where {live} messages are"
+            findings.add("index-missing", name, text, queue_id=queue_id, messages=live)
+            return None
+        try:
+            committed = MAX_FILE_BYTES if state.end_bytes < 0 else state.end_bytes
+            size = min(file.size, committed)
+            content = file.read(0, size)
+        finally:
+            file.close()
+        if file.size < state.end_bytes:
+            text = f"it has {file.size} bytes, and {state.end_bytes} were written"
+            findings.add(
+                "index-damaged", name, text, file.size, queue_id=queue_id, messages=state.live
+            )
+            return None
+        if file.size > size:
+            text = f"{file.size - size} bytes were written and not committed: they do not count"
+            findings.add("index-behind-end", name, text, size, queue_id=queue_id)
+        return self._decode(name, queue_id, state, content)
+
+    def _decode(
+        self, name: str, queue_id: int, state: IndexState, content: bytes
+    ) -> Entries | None:
+        entries = no_entries()
+        is_whole = True
+        for found in scan(content, state.number, self._seed):
+            reason = self._extend(entries, queue_id, found, content)
+            if reason:
+                self._findings.add(
+                    "index-damaged",
+                    name,
+                    reason,
+                    found.offset,
+                    queue_id=queue_id,
+                    messages=state.live if is_whole else 0,
+                )
+                is_whole = False
+        for column in (entries.sequences, entries.ids):
+            if not ascends(column):
+                text = "its entries do not ascend"
+                self._findings.add("index-order", name, text, 0, queue_id=queue_id)
+                return None
+        return entries if is_whole else None
+
+    def _extend(self, entries: Entries, queue_id: int, found: Record | Gap, content: bytes) -> str:
+        """Add a record's entries. Returns why that cannot be done."""
+        if isinstance(found, Gap):
+            return f"{found.end - found.offset} bytes are no record: {found.reason}"
+        if found.kind != Kind.INDEX:
+            return f"a record of kind {found.kind} is in an index file"
+        try:
+            of_queue, block = decode_block(content[found.payload_offset : found.end])
+        except ValueError as error:
+            return str(error)
+        if of_queue != queue_id:
+            return f"it is of queue {of_queue}"
+        if not block.sequences or block.sequences[0] != found.number:
+            return f"its first sequence is not {found.number}"
+        if len(entries.ids) + len(block.ids) > ENTRIES_A_FILE:
+            return f"it has more than {ENTRIES_A_FILE} entries"
+        if block.flags.count(0) != len(block.flags):
+            return "entries have unknown flags"
+        entries.extend(block)
+        return ""
+
+    def _compare(self, name: str, queue_id: int, state: IndexState, entries: Entries) -> None:
+        """What the row says of a file, and what is in it."""
+        acked = Bits.of(state.acked, state.entries)
+        sequences = entries.sequences
+        found = {
+            "entries": len(sequences),
+            "first": sequences[0] if sequences else 0,
+            "end": sequences[-1] + 1 if sequences else 0,
+            "acked_count": acked.count(1),
+        }
+        for field, value in found.items():
+            if getattr(state, field) != value:
+                text = f"{field} is {value}, and its row says {getattr(state, field)}"
+                self._findings.add("index-row-differs", name, text, queue_id=queue_id)
+        if found["entries"] != state.entries:
+            return
+        live = array("I", compress(entries.body_sizes, map(not_, acked)))
+        if state.body_bytes not in (None, total_of(live)):
+            text = f"the bodies have {total_of(live)} bytes, and its row says {state.body_bytes}"
+            self._findings.add("index-row-differs", name, text, queue_id=queue_id)
+        if any(acked[place] for place in state.delivered):
+            text = "its row has a delivery count of an entry that is not live"
+            self._findings.add("index-row-differs", name, text, queue_id=queue_id)
+        expires = [
+            expires_ms
+            for expires_ms, is_acked in zip(entries.expires_ms, acked, strict=True)
+            if expires_ms and not is_acked
+        ]
+        if expires and not 0 < state.expires_ms <= min(expires):
+            text = f"an entry expires at {min(expires)}, and its row says {state.expires_ms}"
+            self._findings.add("index-row-differs", name, text, queue_id=queue_id)
+
+
+def in_order(rows: Rows) -> list[tuple[str, Any]]:
+    """Keys and rows of index files, by queue and sequence."""
+    return sorted(rows["index"].items(), key=lambda item: (item[0][:20], item[1]["first"]))
+
+
+def _live(queue_id: int, state: IndexState, entries: Entries) -> Iterator[Live]:
+    """The entries that are not acked: what accounts count. Whatever was postponed is among them."""
+    acked = Bits.of(state.acked, state.entries)
+    sequences, ids, sizes = entries.sequences, entries.ids, entries.sizes
+    stop = min(len(acked), len(sequences))
+    start = acked.find(0, 0, stop)
+    while start != -1:
+        end = acked.find(1, start, stop)
+        end = stop if end == -1 else end
+        while start < end:
+            place = _contiguous_until(sequences, ids, start, end)
+            yield Live(queue_id, sequences[start], ids[start], sizes[start:place])
+            start = place
+        start = acked.find(0, end, stop)
+
+
+def _contiguous_until(sequences: array[int], ids: array[int], start: int, end: int) -> int:
+    """Up to where both columns go up by one from place `start` on, at most to `end`."""
+    count = end - 1 - start
+    if sequences[end - 1] - sequences[start] == count and ids[end - 1] - ids[start] == count:
+        return end
+    place = start + 1
+    while (
+        place < end
+        and sequences[place] == sequences[place - 1] + 1
+        and ids[place] == ids[place - 1] + 1
+    ):
+        place += 1
+    return place

@@ -1,0 +1,80 @@
+"""The tables of offsets in `marks`, by which messages are found in segments."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+from amqpstore.filenames import FIRST_COMPACTED
+from amqpstore.files import Files
+from amqpstore.shapes import Rows
+from amqpstore_tools.check.catalog import FILE
+from amqpstore_tools.check.findings import Findings
+from amqpstore_tools.check.reading import StoreFile
+from amqpstore_tools.check.segments import Segment, check_mark, segment_name
+
+
+class MarkChecker:
+    """Args: segments, those that were read, by number; damaged, keys of rows in `segments`."""
+
+    def __init__(
+        self,
+        files: Files,
+        directory: str,
+        segments: dict[int, Segment],
+        damaged: Collection[str],
+        findings: Findings,
+    ) -> None:
+        self._files = files
+        self._directory = directory
+        self._segments = segments
+        self._damaged = damaged
+        self._findings = findings
+
+    def check(self, rows: Rows) -> None:
+        """All tables: where they lead, and that each id is looked for in one segment only."""
+        findings = self._findings
+        position = rows["store"].get("position") or {"segment": 0}
+        last_end = 0
+        for key, row in sorted(rows["marks"].items(), key=lambda item: int(item[1]["first_id"])):
+            number = int(key)
+            account = rows["segments"].get(key)
+            is_known = account is not None or key in self._damaged
+            if not is_known and not position["segment"] <= number < FIRST_COMPACTED:
+                text = f"table marks, row {key!r}: segment {number} has no row in segments"
+                findings.add("row-orphaned", FILE, text)
+                continue
+            if segment := self._segments.get(number):
+                self.check_offsets(segment, row)
+            self._check_range(segment_name(number), row, account, last_end)
+            last_end = max(last_end, row["end_id"])
+        for key, row in rows["segments"].items():
+            if row["live_count"] and key not in rows["marks"]:
+                findings.add("marks-wrong", segment_name(int(key)), "it has no row in marks")
+
+    def _check_range(self, name: str, row: Any, account: Any, last_end: int) -> None:
+        first, end = row["first_id"], row["end_id"]
+        if first < min(last_end, end):
+            text = f"ids from {first} on are said to be in another segment too"
+            self._findings.add("marks-wrong", name, text)
+        if account and account["live_count"]:
+            has_first, has_end = account["first_id"], account["end_id"]
+            if not (first <= has_first and has_end <= end):
+                text = f"it has ids from {has_first} to {has_end - 1}, and is searched for those"
+                self._findings.add("marks-wrong", name, f"{text} from {first} to {end - 1}")
+
+    def check_offsets(self, segment: Segment, row: Any) -> None:
+        """Where the table of one segment leads."""
+        try:
+            file = StoreFile(self._files, self._directory, segment.name, self._findings)
+        except FileNotFoundError:
+            return
+        try:
+            for message_id, offset in zip(row["ids"], row["offsets"], strict=True):
+                if not check_mark(file, offset, message_id) and not segment.in_gap(offset):
+                    text = f"message {message_id} is said to be at {offset}, and is not"
+                    self._findings.add(
+                        "marks-wrong", segment.name, text, offset, message_id=message_id, messages=1
+                    )
+        finally:
+            file.close()

@@ -1,0 +1,70 @@
+"""Prepared transactions: what each is to ack and to publish has to be there until it is decided."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from amqpstore.shapes import Rows
+from amqpstore_tools.check.catalog import FILE
+from amqpstore_tools.check.findings import Findings
+from amqpstore_tools.check.history import History
+from amqpstore_tools.check.index import Live
+
+
+class Holdings:
+    """How many messages queues hold: what is live in index files, and what the log made of it."""
+
+    def __init__(self, live: Iterable[Live], history: History) -> None:
+        self._history = history
+        self._runs: dict[int, list[tuple[int, int]]] = {}
+        for one in live:
+            end = one.first_sequence + len(one.sizes)
+            self._runs.setdefault(one.queue_id, []).append((one.first_sequence, end))
+        for fresh in history.fresh:
+            _, count, queue_id, first, *_ = fresh.operation
+            self._runs.setdefault(queue_id, []).append((first, first + count))
+
+    def count(self, queue_id: int, first: int = 0, end: int = 1 << 64) -> int:
+        """Of a queue, from sequence `first` to before `end`."""
+        count = 0
+        for start, stop in self._runs.get(queue_id, ()):
+            start, stop = max(start, first), min(stop, end)
+            if start < stop:
+                count += stop - start - self._history.removed_of(queue_id, start, stop)
+        return count
+
+
+def check_prepared(rows: Rows, holdings: Holdings, history: History, findings: Findings) -> None:
+    """Every transaction that is undecided. One whose queue is empty is decided, or never was."""
+    for key, row in rows["prepared"].items():
+        hidden = int(key)
+        name = f"the prepared transaction of queue {hidden}"
+        if key not in rows["queues"]:
+            text = f"{name}: the queue is not there"
+            findings.add("prepared-queue-missing", FILE, text, queue_id=hidden)
+            continue
+        if not holdings.count(hidden):
+            continue
+        for queue_id, first, count in row["locked"]:
+            if gone := history.removed_of(queue_id, first, first + count):
+                text = f"{name} is to ack messages that have left their queue already"
+                findings.add(
+                    "prepared-incomplete",
+                    FILE,
+                    text,
+                    queue_id=queue_id,
+                    sequence=first,
+                    messages=gone,
+                )
+        for first, count, *_ in row["publishes"]:
+            # Transient messages are gone after a crash, all of a publish or none.
+            if 0 < (there := holdings.count(hidden, first, first + count)) < count:
+                text = f"{name} is to publish {count} messages, and has {there} of them"
+                findings.add(
+                    "prepared-incomplete",
+                    FILE,
+                    text,
+                    queue_id=hidden,
+                    sequence=first,
+                    messages=count - there,
+                )

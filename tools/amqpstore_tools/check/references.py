@@ -1,0 +1,357 @@
+"""What queues hold, against what segments have and against what accounts say of it.
+
+All counts are made anew, from the live entries of all index files: how many queues hold each
+message, how many messages of a segment are live, and how large they are.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from operator import itemgetter
+from typing import Any
+
+from amqpstore.accounts import Account
+from amqpstore.filenames import FIRST_COMPACTED
+from amqpstore.shapes import Rows
+from amqpstore_tools.check.catalog import FILE
+from amqpstore_tools.check.findings import Findings
+from amqpstore_tools.check.history import Fresh, History
+from amqpstore_tools.check.index import Live
+from amqpstore_tools.check.scanning import Ids
+from amqpstore_tools.check.segments import Segment, segment_name
+
+_LEAST_RECORD_BYTES = 38
+_MOST_IDS = 1 << 28
+"""In one segment: what is counted has to be in memory."""
+
+
+class ReferenceChecker:
+    """Compares. Args: segments, those that were read, by number; history, of the log."""
+
+    def __init__(
+        self, rows: Rows, segments: dict[int, Segment], history: History, findings: Findings
+    ) -> None:
+        self._rows = rows
+        self._segments = segments
+        self._history = history
+        self._findings = findings
+        row = rows["store"].get("position")
+        self._ranges: dict[int, list[tuple[int, int]]] = {}
+        self.is_whole = True
+        self._position_id = row["message_id"] if row else 1
+        self._position_segment = row["segment"] if row else 0
+        self._position_offset = row["offset"] if row else 0
+
+    def check(self, live: Sequence[Live], *, is_whole: bool) -> None:
+        """Args: live, of all index files; is_whole, whether all of these could be read."""
+        self.is_whole = is_whole
+        accounts = list(self.accounts())
+        by_id = sorted(live, key=lambda one: one.first_id)
+        starts = [one.first_id for one in by_id]
+        longest = max((len(one.sizes) for one in by_id), default=0)
+        last_end = 0
+        for account in accounts:
+            last_end = self.check_overlap(account, last_end)
+            low = bisect_left(starts, account.first_id - longest)
+            high = bisect_left(starts, account.end_id)
+            self.check_account(account, by_id[low:high])
+        numbers = {account.number for account in accounts}
+        # What is in segments whose accounts are damaged.
+        homeless = [
+            (run.first_id, run.end_id)
+            for number, segment in self._segments.items()
+            if number not in numbers
+            for run in segment.scanned.runs
+        ]
+        self.check_homes(accounts, sorted(homeless), by_id)
+        for fresh in self._history.fresh:
+            self.check_fresh(fresh)
+
+    def check_overlap(self, account: Account, last_end: int) -> int:
+        """Ids are in one account only. Returns where the ids end of all so far."""
+        if account.first_id < last_end:
+            text = f"its ids from {account.first_id} on are another segment's too"
+            self._findings.add("account-differs", segment_name(account.number), text)
+        return max(last_end, account.end_id)
+
+    def check_account(self, account: Account, live: Sequence[Live]) -> None:
+        """One segment against what is live, in the order of ids."""
+        _AccountCheck(self, account, live).run()
+
+    def lost(self, live: Live, first_id: int, end_id: int, file: str, reason: str) -> None:
+        """Messages of a queue are not there. What was acked since is not missed."""
+        history = self._history
+        ids = range(first_id, end_id)
+        sequence = live.first_sequence - live.first_id
+        for is_removed, group in groupby(
+            ids, lambda one: history.removed_of(live.queue_id, sequence + one, sequence + one + 1)
+        ):
+            missing = list(group)
+            if not is_removed:
+                self._lost(live.queue_id, missing[0], sequence + missing[0], missing, file, reason)
+
+    def _lost(
+        self, queue_id: int, first: int, sequence: int, ids: Sequence[int], file: str, reason: str
+    ) -> None:
+        what = f"message {first}" if len(ids) == 1 else f"messages {first} to {ids[-1]}"
+        self._findings.add(
+            "message-lost",
+            file,
+            f"{what}: {reason}",
+            queue_id=queue_id,
+            message_id=first,
+            sequence=sequence,
+            messages=len(ids),
+        )
+
+    def accounts(self) -> Iterator[Account]:
+        """In the order of their ids. One that cannot be, for the size of its file, is left out."""
+        accounts = [Account.of_row(row) for row in self._rows["segments"].values()]
+        for account in sorted(accounts, key=lambda one: (one.first_id, one.number)):
+            name = segment_name(account.number)
+            ids = account.end_id - account.first_id
+            most = max(account.count, len(account.references or ()))
+            if account.ids is None and account.references is None and ids > most:
+                continue  # Its row was refused.
+            if account.count * _LEAST_RECORD_BYTES > account.end_bytes or ids > _MOST_IDS:
+                text = f"{account.count} messages, of {ids} ids, cannot be in {account.end_bytes}"
+                self._findings.add("account-differs", name, f"{text} bytes")
+                continue
+            yield account
+
+    def check_homes(
+        self,
+        accounts: Sequence[Account],
+        homeless: Sequence[tuple[int, int]],
+        by_id: Sequence[Live],
+    ) -> None:
+        """Every live message has a segment with an account.
+
+        Args: homeless, ids of sound messages that no account has, the first and the one after the
+        last of each run, ascending.
+        """
+        starts = [account.first_id for account in accounts]
+        for live in by_id:
+            wanted = live.first_id
+            while wanted < live.end_id:
+                place = bisect_right(starts, wanted) - 1
+                if place >= 0 and wanted < accounts[place].end_id:
+                    wanted = accounts[place].end_id
+                    continue
+                following = starts[place + 1] if place + 1 < len(starts) else live.end_id
+                end = min(max(following, wanted + 1), live.end_id)
+                for first, stop in _missing(homeless, wanted, end):
+                    self.lost(live, first, stop, FILE, "no segment has it")
+                wanted = end
+
+    def check_fresh(self, fresh: Fresh) -> None:
+        """A run that was put in a queue behind the position has its records."""
+        operation = fresh.operation
+        if f"{operation.queue_id:020}" not in self._rows["queues"]:
+            return  # It was deleted.
+        first, end = operation.first_id, operation.first_id + operation.message_count
+        live = Live(operation.queue_id, operation.first_sequence, first, array("I"))
+        segment = fresh.segment
+        if segment.number not in self._ranges:
+            runs = [(run.first_id, run.end_id) for run in segment.scanned.runs]
+            self._ranges[segment.number] = runs
+        for start, stop in _missing(self._ranges[segment.number], first, end):
+            self.lost(live, start, stop, fresh.segment.name, "no sound record of it is there")
+
+    def known_runs(self, segment: Segment) -> list[Ids]:
+        """The records in a segment that the last checkpoint knew."""
+        runs = segment.scanned.runs
+        if segment.number >= FIRST_COMPACTED:
+            return runs
+        end = self._position_id
+        return [
+            run._replace(sizes=run.sizes[: end - run.first_id])
+            for run in runs
+            if run.first_id < end
+        ]
+
+    def segment(self, number: int) -> Segment | None:
+        return self._segments.get(number)
+
+    @property
+    def findings(self) -> Findings:
+        return self._findings
+
+    def known_end(self, segment: Segment) -> int:
+        """Up to where the last checkpoint knew a segment."""
+        is_position = segment.number == self._position_segment
+        return self._position_offset if is_position else segment.end
+
+
+class _AccountCheck:
+    """One segment's account, against those live entries that may be of its messages."""
+
+    def __init__(self, checker: ReferenceChecker, account: Account, live: Sequence[Live]) -> None:
+        self._checker = checker
+        self._account = account
+        self._live = live
+        self._segment = checker.segment(account.number)
+        self._name = segment_name(account.number)
+        count = account.end_id - account.first_id if account.ids is None else len(account.ids)
+        self._references = array("I", bytes(4 * count))
+        self._index_sizes = array("I", bytes(4 * count))
+        self._sizes = array("I", bytes(4 * count))
+
+    def run(self) -> None:
+        for one in self._live:
+            self._count(one)
+        if self._segment is not None:
+            for run in self._checker.known_runs(self._segment):
+                self._place(run)
+        is_whole = self._check_present()
+        if self._checker.is_whole:
+            self._check_references()
+        self._check_counts(is_whole=is_whole)
+
+    def _places(self, first_id: int, end_id: int) -> Iterator[tuple[int, int, int]]:
+        """Of a range of ids: the first and the one after the last place of those that the
+        account has, and the first of these ids."""
+        ids = self._account.ids
+        if ids is None:
+            base = self._account.first_id
+            first = max(first_id, base)
+            end = min(end_id, self._account.end_id)
+            if first < end:
+                yield first - base, end - base, first
+            return
+        place = bisect_left(ids, first_id)
+        stop = bisect_left(ids, end_id)
+        while place < stop:
+            after = place + 1
+            if ids[stop - 1] - ids[place] == stop - 1 - place:
+                after = stop
+            while after < stop and ids[after] == ids[after - 1] + 1:
+                after += 1
+            yield place, after, ids[place]
+            place = after
+
+    def _count(self, live: Live) -> None:
+        references = self._references
+        for start, stop, first in self._places(live.first_id, live.end_id):
+            skipped = first - live.first_id
+            self._index_sizes[start:stop] = live.sizes[skipped : skipped + stop - start]
+            if references[start:stop].count(0) == stop - start:
+                references[start:stop] = array("I", [1]) * (stop - start)
+            else:
+                for place in range(start, stop):
+                    references[place] += 1
+
+    def _place(self, run: Ids) -> None:
+        for start, stop, first in self._places(run.first_id, run.end_id):
+            skipped = first - run.first_id
+            self._sizes[start:stop] = run.sizes[skipped : skipped + stop - start]
+
+    def _check_present(self) -> bool:
+        """Every message that is live has its record. Returns whether it is so, sizes included."""
+        if self._index_sizes == self._sizes:
+            return True
+        is_whole = True
+        differs: list[int] = []
+        absent = array("B", bytes(len(self._sizes)))
+        for place, (count, said, size) in enumerate(
+            zip(self._references, self._index_sizes, self._sizes, strict=True)
+        ):
+            if not count or said == size:
+                continue
+            is_whole = False
+            if size:
+                differs.append(place)
+            else:
+                absent[place] = 1
+        if absent.count(1):
+            self._name_absent(absent)
+        for place in differs:
+            text = f"its record has {self._sizes[place]} bytes, and its index entry says"
+            text = f"{text} {self._index_sizes[place]}"
+            message_id = self._id(place)
+            self._checker.findings.add(
+                "message-size-differs", self._name, text, message_id=message_id, messages=1
+            )
+        return is_whole
+
+    def _name_absent(self, absent: array[int]) -> None:
+        """Each queue's messages that are not there, in runs."""
+        reason = "no sound record of it is there"
+        for live in self._live:
+            for start, stop, first in self._places(live.first_id, live.end_id):
+                place = start
+                for is_absent, group in groupby(absent[start:stop]):
+                    count = len(list(group))
+                    if is_absent:
+                        lost = first + place - start
+                        self._checker.lost(live, lost, lost + count, self._name, reason)
+                    place += count
+
+    def _check_references(self) -> None:
+        expected = self._account.references
+        if expected is None:
+            expected = array("I", [1]) * len(self._references)
+        if expected == self._references:
+            return
+        pairs = zip(self._references, expected, strict=True)
+        place = 0
+        for (found, said), group in groupby(pairs):
+            count = len(list(group))
+            if found != said:
+                first, last = self._id(place), self._id(place + count - 1)
+                what = f"messages {first} to {last}" if count > 1 else f"message {first}"
+                text = f"{found} queues hold {what}, and the account says {said}"
+                self._checker.findings.add(
+                    "references-differ", self._name, text, message_id=first, messages=count
+                )
+            place += count
+
+    def _check_counts(self, *, is_whole: bool) -> None:
+        """Args: is_whole, all that is live is there, in its size: so sums can be compared."""
+        account, segment = self._account, self._segment
+        found: dict[str, Any] = {}
+        live_sizes = self._live_sizes()
+        if self._checker.is_whole:
+            found["live_count"] = len(live_sizes)
+        if self._checker.is_whole and is_whole and 0 not in live_sizes:
+            found["live_bytes"] = sum(live_sizes)
+        if segment is not None and not segment.scanned.gaps:
+            if is_whole or account.ids is None:
+                found["count"] = len(self._sizes) - self._sizes.count(0)
+            if is_whole:
+                found["total_bytes"] = sum(self._sizes)
+            found["end_bytes"] = self._checker.known_end(segment)
+        for field, value in found.items():
+            if (said := getattr(account, field)) != value:
+                text = f"the account's {field} is {said}, and {value} was counted"
+                self._checker.findings.add("account-differs", self._name, text)
+
+    def _live_sizes(self) -> Sequence[int]:
+        """Of what is live, as index entries say."""
+        if 0 not in self._references:
+            return self._index_sizes
+        pairs = zip(self._references, self._index_sizes, strict=True)
+        return [size for count, size in pairs if count]
+
+    def _id(self, place: int) -> int:
+        ids = self._account.ids
+        return self._account.first_id + place if ids is None else ids[place]
+
+
+def _missing(
+    runs: Sequence[tuple[int, int]], first_id: int, end_id: int
+) -> Iterator[tuple[int, int]]:
+    """What of a range of ids is in none of these runs, which ascend."""
+    wanted = first_id
+    place = max(bisect_right(runs, first_id, key=itemgetter(0)) - 1, 0)
+    for first, end in runs[place:]:
+        if first >= end_id:
+            break
+        if first > wanted:
+            yield wanted, first
+        wanted = max(wanted, end)
+    if wanted < end_id:
+        yield wanted, end_id

@@ -1,0 +1,245 @@
+"""What a check is after in a segment: every record, its checksums and its order.
+
+For plain messages with ids one apart that is two slices and two checksums a record.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from array import array
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from operator import attrgetter
+from typing import NamedTuple
+
+from crc32c import crc32c
+
+from amqpstore.compression import body_size
+from amqpstore.message import HEAD
+from amqpstore.records import (
+    Gap,
+    Kind,
+    Operation,
+    OperationKind,
+    Record,
+    decode_transaction,
+    head_size,
+)
+from amqpstore_tools.offline.scanning import BATCH_BITS, LEADS, PLAIN_MESSAGE, RecordScanner
+
+
+class Ids(NamedTuple):
+    """Sound MESSAGE records of contiguous ids; `sizes`, of each without compression, in bytes."""
+
+    first_id: int
+    offset: int
+    sizes: array[int]
+
+    @property
+    def end_id(self) -> int:
+        return self.first_id + len(self.sizes)
+
+
+class Unread(NamedTuple):
+    """A sound MESSAGE record whose payload, or whose body, does not say what it should."""
+
+    message_id: int
+    offset: int
+    reason: str
+    is_body: bool = False
+
+
+@dataclass
+class Batch:
+    """Records up to and with one TRANSACTION, number `lsn`, at `transaction` (0: it has none).
+
+    `tag` is what its records say of their batch: -1 where none is sound. `messages` are runs of
+    ids, each the first and the one after the last, ascending.
+    """
+
+    start: int
+    end: int = 0
+    tag: int = -1
+    messages: list[tuple[int, int]] = field(default_factory=list)
+    lsn: int = 0
+    transaction: int = 0
+    operations: list[Operation] = field(default_factory=list)
+    malformed: str = ""
+    gaps: int = 0
+
+    @property
+    def enqueued(self) -> list[tuple[int, int]]:
+        """The ids that it puts in queues, as `messages`."""
+        found: list[tuple[int, int]] = []
+        for one in sorted(self.operations, key=attrgetter("first_id")):
+            if one.kind == OperationKind.ENQUEUE:
+                end = one.first_id + one.message_count
+                if found and one.first_id <= found[-1][1]:
+                    found[-1] = found[-1][0], max(found[-1][1], end)
+                else:
+                    found.append((one.first_id, end))
+        return found
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the TRANSACTION is there, and each message that it enqueues."""
+        return bool(self.lsn) and all(
+            any(first <= start and end <= stop for first, stop in self.messages)
+            for start, end in self.enqueued
+        )
+
+
+@dataclass
+class Scanned:
+    """What is in a segment, as far as it was read. `headers` are its SEGMENT records."""
+
+    headers: list[tuple[int, int, bytes]] = field(default_factory=list)
+    runs: list[Ids] = field(default_factory=list)
+    batches: list[Batch] = field(default_factory=list)
+    gaps: list[Gap] = field(default_factory=list)
+    unread: list[Unread] = field(default_factory=list)
+
+
+class Scanner(RecordScanner):
+    """Scans one segment up to `end`. Use it once.
+
+    Args: as of `RecordScanner`; measure, how large a body was before it was compressed, raises
+    ValueError where it cannot be decompressed.
+    """
+
+    def __init__(
+        self,
+        read: Callable[[int, int], bytes],
+        end: int,
+        *,
+        segment: int,
+        seed: int,
+        measure: Callable[[bytes], int],
+    ) -> None:
+        super().__init__(read, 0, end, segment=segment, seed=seed)
+        self._measure = measure
+        self._out = Scanned(gaps=self.gaps)
+        self._batch = Batch(0)
+        self._names = (0, b"")
+        self._head = b""
+        self._ids: Ids | None = None
+
+    def run(self) -> Scanned:
+        for _ in self._windows():
+            pass
+        return self._out
+
+    def _messages(self, offset: int) -> int:
+        """Those that go on where the last one ended."""
+        content = self._content
+        size = len(content)
+        seed, segment = self._seed, self._segment
+        unpack = LEADS.unpack_from
+        checksum = crc32c
+        starts = content.startswith
+        ids = self._ids
+        place = offset - self._base
+        last = size - 32
+        if ids is None or place > last:
+            return offset
+        lead = PLAIN_MESSAGE + self._tag
+        if self._tag < 0:
+            # The first record of a batch says which batch it is.
+            lead = unpack(content, place)[0]
+            if lead & ~BATCH_BITS != PLAIN_MESSAGE:
+                return offset
+        head = self._head
+        append = ids.sizes.append
+        wanted = first = ids.end_id
+        while place <= last:
+            leads, number, written_in, length, header_checksum, payload_checksum = unpack(
+                content, place
+            )
+            start = place + 32
+            end = start + length
+            if (
+                number != wanted
+                or leads != lead
+                or end > size
+                or checksum(content[place : place + 24], seed) != header_checksum
+                or checksum(content[start:end], header_checksum) != payload_checksum
+                or written_in != segment
+            ):
+                break
+            if not starts(head, start) or not head:
+                if self._malformed(content[start:end]):
+                    break
+                head = self._head
+            append(length + 32)
+            wanted += 1
+            place = end
+        if wanted > first:
+            self._tag = lead & BATCH_BITS
+            self._note(first, wanted)
+        return self._base + place
+
+    def _malformed(self, payload: bytes) -> str:
+        """Why the payload of a MESSAGE does not fit together."""
+        try:
+            size = head_size(payload)
+            exchange, key, _ = HEAD.unpack_from(payload)
+            names = exchange, payload[HEAD.size : HEAD.size + exchange + key]
+            # Properties differ from message to message, names hardly ever do.
+            if names != self._names:
+                names[1][:exchange].decode()
+                names[1][exchange:].decode()
+                self._names = names
+        except ValueError as error:
+            return str(error)
+        self._head = payload[:size]
+        return ""
+
+    def _note(self, first: int, end: int) -> None:
+        """Messages of these ids are in the batch."""
+        messages = self._batch.messages
+        self._last[Kind.MESSAGE] = end - 1
+        if messages and messages[-1][1] == first:
+            messages[-1] = messages[-1][0], end
+        else:
+            messages.append((first, end))
+
+    def _header(self, record: Record, payload: bytes) -> None:
+        self._out.headers.append((record.offset, record.number, payload))
+
+    def _gap(self, gap: Gap, offset: int) -> int:
+        self._batch.gaps += 1
+        return super()._gap(gap, offset)
+
+    def _message(self, record: Record, payload: bytes) -> None:
+        size = record.end - record.offset
+        if reason := self._malformed(payload):
+            self._out.unread.append(Unread(record.number, record.offset, reason))
+        elif record.flags:
+            try:
+                compressed = payload[len(self._head) :]
+                size += self._measure(compressed) - len(compressed)
+            except ValueError as error:
+                unread = Unread(record.number, record.offset, str(error), is_body=True)
+                self._out.unread.append(unread)
+                with contextlib.suppress(ValueError):
+                    size += body_size(compressed) - len(compressed)
+        if self._ids is None or self._ids.end_id != record.number:
+            self._ids = Ids(record.number, record.offset, array("I"))
+            self._out.runs.append(self._ids)
+        self._ids.sizes.append(size)
+        self._note(record.number, record.number + 1)
+
+    def _transaction(self, record: Record, payload: bytes) -> None:
+        batch = self._batch
+        batch.lsn, batch.transaction = record.number, record.offset
+        try:
+            _, batch.operations = decode_transaction(payload, record.end)
+        except ValueError as error:
+            batch.malformed = str(error)
+
+    def _end_batch(self, end: int) -> None:
+        batch = self._batch
+        if end > batch.start and (self._tag != -1 or batch.gaps):
+            batch.end, batch.tag = end, self._tag
+            self._out.batches.append(batch)
+        self._batch = Batch(end)

@@ -1,0 +1,208 @@
+"""One segment after another: what is in each, and what of that is a finding by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from crc32c import crc32c
+
+from amqpstore.filenames import FIRST_COMPACTED, SEGMENTS
+from amqpstore.files import Files
+from amqpstore.log import READ_VERSIONS
+from amqpstore.records import HEADER, MAGIC, SEGMENT_PAYLOAD, Kind
+from amqpstore_tools.check.findings import Findings
+from amqpstore_tools.check.reading import StoreFile
+from amqpstore_tools.check.scanning import Scanned, Scanner
+
+_MOST_LISTED = 100
+"""Damaged places of one segment that are listed one by one."""
+
+
+@dataclass
+class Segment:
+    """Segment `number` as far as it is part of the store: `end` bytes of its file.
+
+    `is_open`: it is the log's last one and its end is not noted, so its last batch may be torn.
+    """
+
+    number: int
+    name: str
+    end: int
+    is_open: bool
+    scanned: Scanned
+
+    @property
+    def is_compacted(self) -> bool:
+        return self.number >= FIRST_COMPACTED
+
+    def in_gap(self, offset: int) -> bool:
+        """Whether an offset is in a damaged place, or behind the end."""
+        gaps = self.scanned.gaps
+        return offset >= self.end or any(gap.offset <= offset < gap.end for gap in gaps)
+
+
+class SegmentReader:
+    """Reads the segments of one store.
+
+    Args: store_id, of 16 bytes, None where it is not known; seed, of its checksums; measure, how
+    large a body was before it was compressed, raises ValueError.
+    """
+
+    def __init__(
+        self,
+        files: Files,
+        directory: str,
+        findings: Findings,
+        *,
+        store_id: bytes | None,
+        seed: int,
+        measure: Callable[[bytes], int],
+    ) -> None:
+        self._files = files
+        self._directory = directory
+        self._findings = findings
+        self._store_id = store_id
+        self._seed = seed
+        self._measure = measure
+
+    def read(self, number: int, *, end: int | None, least: int, is_open: bool) -> Segment | None:
+        """A segment; None where its file is missing, which is a finding.
+
+        Args: end, where it is noted that it ends; least, how large the catalog says that it is.
+        """
+        name = segment_name(number)
+        try:
+            file = StoreFile(self._files, self._directory, name, self._findings)
+        except FileNotFoundError:
+            self._findings.add("segment-missing", name, "the file is missing")
+            return None
+        try:
+            return self._read(file, number, end, least, is_open=is_open)
+        finally:
+            file.close()
+
+    def _read(
+        self, file: StoreFile, number: int, end: int | None, least: int, *, is_open: bool
+    ) -> Segment:
+        if file.size < max(end or 0, least):
+            missing = f"it has {file.size} bytes, and {max(end or 0, least)} were written"
+            self._findings.add("segment-short", file.name, missing, file.size)
+        stop = file.size if end is None else min(end, file.size)
+        scanned = self._scan(file.read, stop, number)
+        segment = Segment(number, file.name, stop, is_open, scanned)
+        torn = _leave_out_torn(segment)
+        if torn is not None:
+            size = segment.end - torn
+            text = f"the last batch was not whole when the process ended: {size} bytes do not count"
+            if not torn and (of := copied_from(file.read(0, HEADER.size), number)):
+                text = f"it is a copy of segment {of}: nothing in it counts"
+                self._findings.add("segment-copied", file.name, text, 0)
+            else:
+                self._findings.add("batch-torn", file.name, text, torn)
+            segment.end = torn
+        if not is_open or torn != 0:
+            self._check_header(segment)
+        self._check_records(segment)
+        if stop < file.size:
+            self._check_behind_end(file, number, stop)
+        return segment
+
+    def _scan(self, read: Callable[[int, int], bytes], end: int, number: int) -> Scanned:
+        scanner = Scanner(read, end, segment=number, seed=self._seed, measure=self._measure)
+        return scanner.run()
+
+    def _check_header(self, segment: Segment) -> None:
+        """Every segment begins with a SEGMENT record, and has no other."""
+        findings, name = self._findings, segment.name
+        headers = segment.scanned.headers
+        if not headers or headers[0][0]:
+            text = "it does not begin with its SEGMENT record"
+            findings.add("segment-header", name, text, 0)
+        for offset, number, payload in headers:
+            if offset:
+                findings.add("segment-header", name, "a SEGMENT record is in its middle", offset)
+            elif number != segment.number or len(payload) != SEGMENT_PAYLOAD.size:
+                findings.add("segment-header", name, "its SEGMENT record is none of its", offset)
+            else:
+                self._check_store(name, payload)
+
+    def _check_store(self, name: str, payload: bytes) -> None:
+        version, store_id, _ = SEGMENT_PAYLOAD.unpack(payload)
+        if version not in READ_VERSIONS:
+            text = f"its format version is {version}: nothing in it is read"
+            self._findings.add("segment-header", name, text, HEADER.size)
+        elif self._store_id not in (None, store_id):
+            text = f"it is of another store, {store_id.hex()}: nothing in it is read"
+            self._findings.add("store-id-differs", name, text, HEADER.size + 4)
+
+    def _check_records(self, segment: Segment) -> None:
+        findings, name = self._findings, segment.name
+        gaps = segment.scanned.gaps
+        for gap in gaps[:_MOST_LISTED]:
+            text = f"{gap.end - gap.offset} bytes are no record: {gap.reason}"
+            findings.add("record-damaged", name, text, gap.offset)
+        if rest := gaps[_MOST_LISTED:]:
+            size = sum(gap.end - gap.offset for gap in rest)
+            text = f"{size} bytes in {len(rest)} more places are no records"
+            findings.add("record-damaged", name, text, rest[0].offset)
+        for message_id, offset, reason, is_body in segment.scanned.unread:
+            code = "body-damaged" if is_body else "message-malformed"
+            findings.add(code, name, reason, offset, message_id=message_id, messages=1)
+
+    def _check_behind_end(self, file: StoreFile, number: int, end: int) -> None:
+        """What is behind a noted end is no part of the store, and should be torn."""
+
+        def read(offset: int, size: int) -> bytes:
+            return file.read(end + offset, size)
+
+        for batch in self._scan(read, file.size - end, number).batches:
+            if batch.is_whole:
+                text = f"batch {batch.lsn} is behind the end that is noted, {end}, and is whole"
+                self._findings.add("batch-behind-end", file.name, text, end + batch.start)
+
+
+def check_mark(file: StoreFile, offset: int, message_id: int) -> bool:
+    """Whether the record at an offset looks like that of a message."""
+    header = file.read(offset, HEADER.size)
+    if len(header) < HEADER.size:
+        return False
+    magic, kind, _, _, number, *_ = HEADER.unpack(header)
+    return bool(magic == MAGIC and kind == Kind.MESSAGE and number == message_id)
+
+
+def copied_from(header: bytes, number: int) -> int:
+    """The number of the segment that a file was written as, where it is another's; else 0."""
+    if len(header) < HEADER.size:
+        return 0
+    magic, kind, _, _, of, written_in, _, checksum, _ = HEADER.unpack(header)
+    is_sound = magic == MAGIC and kind == Kind.SEGMENT and crc32c(header[:24]) == checksum
+    return int(of) if is_sound and of == written_in != number else 0
+
+
+def segment_name(number: int) -> str:
+    """Where a segment is, from the store's directory on."""
+    return f"{SEGMENTS}/{number:010}.segment"
+
+
+def _leave_out_torn(segment: Segment) -> int | None:
+    """Take the torn batch at the end of the log out of what was scanned. Returns its offset."""
+    scanned = segment.scanned
+    if not segment.is_open:
+        return None
+    if not scanned.batches:
+        # Nothing but the start of a new segment.
+        return 0 if not scanned.gaps and segment.end < HEADER.size else None
+    last = scanned.batches[-1]
+    if last.is_whole:
+        return None
+    scanned.batches.pop()
+    scanned.gaps = [gap for gap in scanned.gaps if gap.offset < last.start]
+    scanned.unread = [one for one in scanned.unread if one.offset < last.start]
+    for first, _ in last.messages:
+        while scanned.runs and scanned.runs[-1].first_id >= first:
+            scanned.runs.pop()
+        if scanned.runs and scanned.runs[-1].end_id > first:
+            run = scanned.runs[-1]
+            scanned.runs[-1] = run._replace(sizes=run.sizes[: first - run.first_id])
+    return last.start

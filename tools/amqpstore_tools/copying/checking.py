@@ -1,0 +1,65 @@
+"""Which checksums of a file are right, and whether files are what a catalog says of them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import Any
+
+from amqpstore.filenames import INDEX, SEGMENTS
+from amqpstore.index import decode_block
+from amqpstore.records import Gap, Kind, checksum_seed, scan
+from amqpstore_tools.copying.manifest import Damaged
+from amqpstore_tools.copying.snapshot import Part, Snapshot
+
+
+class Checker:
+    """Of the files of one snapshot."""
+
+    def __init__(self, store_id: bytes, snapshot: Snapshot) -> None:
+        self._seed = checksum_seed(store_id)
+        self._segments: dict[str, Any] = snapshot.rows("segments")
+        self._index: dict[str, Any] = snapshot.rows("index")
+
+    def check(self, part: Part, content: bytes) -> Iterator[Damaged]:
+        """What is not sound in a part. Files in quarantine are not looked into."""
+        folder = os.path.dirname(part.path)
+        sound = content if part.end is None else content[: part.end]
+        if part.end is not None and len(content) < part.end:
+            reason = "the file is shorter than the catalog says"
+            yield Damaged(part.path, len(content), part.end - len(content), reason)
+        if folder == SEGMENTS and not part.is_optional:
+            row = self._segments.get(f"{part.number:010}")
+            if row and len(content) < row["end_bytes"] and part.end is None:
+                missing = row["end_bytes"] - len(content)
+                yield Damaged(part.path, len(content), missing, "the end of the file is missing")
+            yield from self._gaps(part, sound)
+        elif folder == INDEX:
+            yield from self._index_file(part, sound)
+
+    def _gaps(self, part: Part, content: bytes) -> Iterator[Damaged]:
+        for found in scan(content, part.number, self._seed):
+            if isinstance(found, Gap):
+                yield Damaged(part.path, found.offset, found.end - found.offset, found.reason)
+
+    def _index_file(self, part: Part, content: bytes) -> Iterator[Damaged]:
+        entries = 0
+        gaps = list(self._gaps(part, content))
+        for found in scan(content, part.number, self._seed):
+            if isinstance(found, Gap):
+                continue
+            size = found.end - found.offset
+            try:
+                queue_id, block = decode_block(content[found.payload_offset : found.end])
+            except ValueError as error:
+                gaps.append(Damaged(part.path, found.offset, size, str(error)))
+                continue
+            if found.kind != Kind.INDEX or queue_id != part.queue_id:
+                reason = f"it is no index of queue {part.queue_id}"
+                gaps.append(Damaged(part.path, found.offset, size, reason))
+            entries += len(block.ids)
+        expected = self._index[f"{part.queue_id:020}-{part.number:010}"]["entries"]
+        if not gaps and entries != expected:
+            reason = f"it has {entries} entries, and {expected} were written"
+            gaps.append(Damaged(part.path, 0, len(content), reason))
+        yield from gaps

@@ -1,0 +1,388 @@
+"""A copy of a store: written, read back from the disk, and a store only at the very end.
+
+In this order, so that a copy that was cut off is no store, whenever that was:
+
+1. `COPY.incomplete` in the target.
+2. The files are pinned (see `pinning`), then written and synced. The end of the log is cut off
+   behind its last whole batch.
+3. The catalog, as it was at that instant, in a file of its own.
+4. All that was written is read back and compared; all records' checksums are looked at.
+5. `COPY.json`; directories are synced.
+6. The marker `STORE`, which makes it a store. `COPY.incomplete` is removed.
+
+A copy begun anew in a target with `COPY.incomplete` and no `STORE` removes what is left of the one
+before.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import os
+from dataclasses import dataclass, field
+
+from crc32c import crc32c
+
+from amqpstore import marker
+from amqpstore.definitions import COPIED, DefinitionsCopy, write_copy
+from amqpstore.errors import DamageError
+from amqpstore.filenames import CATALOG, FIRST_COMPACTED, LOCK, MARKER
+from amqpstore.files import OsFiles
+from amqpstore.recovery import whole_end
+from amqpstore_tools.copying import manifest as manifests
+from amqpstore_tools.copying.checking import Checker
+from amqpstore_tools.copying.errors import CopyError
+from amqpstore_tools.copying.manifest import MANIFEST, Damaged, Listed, Manifest
+from amqpstore_tools.copying.pinning import (
+    FOLDERS,
+    INCOMPLETE,
+    Earlier,
+    How,
+    Pinned,
+    Pins,
+    clear,
+    make_folders,
+    pin,
+)
+from amqpstore_tools.offline.instant import FILE_NAME, read_tables, write_tables
+from amqpstore_tools.offline.progress import Progress
+from amqpstore_tools.offline.terminal import counted
+
+_PIECE_BYTES = 1 << 20
+CATALOG_PATH = f"{CATALOG}/{FILE_NAME}"
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to copy. `links`: files that never change are hard links, where that can be.
+
+    `against`, an earlier copy. `verify`: of `new` files only, of `all`, those from the earlier copy
+    too, or of `none`. `expected`, what the source says it is. `manifest`, whether the copy is to
+    have one; it needs what was verified. `refuse_damage`: of what was damaged already no copy.
+    `held`: the caller has the lock of the source.
+    """
+
+    links: bool = True
+    against: str | None = None
+    verify: str = "new"
+    expected: Manifest | None = None
+    manifest: bool = True
+    refuse_damage: bool = False
+    held: bool = False
+
+
+@dataclass
+class Copied:
+    """What came of it: bytes and files by how they got there, and what was damaged already."""
+
+    target: str
+    store_id: str
+    was_running: bool
+    log_segment: int
+    log_offset: int
+    files: dict[str, int] = field(default_factory=dict)
+    bytes: dict[str, int] = field(default_factory=dict)
+    verified_bytes: int = 0
+    damage: list[Damaged] = field(default_factory=list)
+
+
+def copy_store(
+    directory: str, target: str, options: Options, progress: Progress = lambda *_: None
+) -> Copied:
+    """Copy the store in `directory`, whether or not a broker has it open, to `target`.
+
+    `target` is not there, or empty, or was left incomplete.
+    Raises: CopyError, NotAStoreError, FormatVersionError, DamageError (the marker or the catalog),
+    OSError. Nothing is left in `target` then, and nothing was changed in `directory`.
+    """
+    earlier = _earlier(options.against, target) if options.against else None
+    made = _take(target)
+    try:
+        OsFiles().sync_directory(target)
+        make_folders(target)
+        pins = pin(directory, target, links=options.links, earlier=earlier, held=options.held)
+        try:
+            return _Copy(pins, target, options, earlier, progress).run()
+        finally:
+            pins.close()
+    except BaseException:
+        with contextlib.suppress(OSError):
+            clear(target)
+            os.unlink(os.path.join(target, INCOMPLETE))
+            if made:
+                os.rmdir(target)
+        raise
+
+
+def _earlier(directory: str, target: str) -> Earlier:
+    """Raises: CopyError."""
+    found = manifests.read(directory)
+    if found is None or not os.path.exists(os.path.join(directory, MARKER)):
+        raise CopyError(
+            f"{directory} is no finished copy: it has no {MANIFEST} or no {MARKER}. Copy without "
+            "--against, or name another one."
+        )
+    parent = os.path.dirname(os.path.abspath(target))
+    if os.path.isdir(parent) and os.stat(parent).st_dev != os.stat(directory).st_dev:
+        raise CopyError(
+            f"{directory} and {target} are on two file systems: what is the same cannot be shared. "
+            "Copy without --against, or to where the earlier copy is."
+        )
+    return Earlier(directory, found, {listed.path: listed for listed in found.files})
+
+
+def _take(target: str) -> bool:
+    """Make the target one's own. Returns whether it was made. Raises: CopyError, OSError."""
+    made = not os.path.lexists(target)
+    if made:
+        os.makedirs(target)
+    elif not os.path.isdir(target):
+        raise CopyError(f"{target} is no directory. Name a new or an empty one.")
+    names = set(os.listdir(target)) - {LOCK}
+    if names and (INCOMPLETE not in names or MARKER in names):
+        what = "a store" if MARKER in names else "not empty"
+        raise CopyError(f"{target} is {what}. Name a new or an empty directory.")
+    clear(target)
+    with open(os.path.join(target, INCOMPLETE), "w", encoding="utf-8") as file:
+        file.write("A copy of a store is made here, or was left unfinished.\n")
+    return made
+
+
+class _Copy:
+    """One copy, all of whose files are pinned."""
+
+    def __init__(
+        self,
+        pins: Pins,
+        target: str,
+        options: Options,
+        earlier: Earlier | None,
+        progress: Progress,
+    ) -> None:
+        self._pins = pins
+        self._store_id = pins.marker.store_id.bytes
+        self._target = target
+        self._options = options
+        self._earlier = earlier
+        self._progress = progress
+        self._checker = Checker(self._store_id, pins.snapshot)
+        expected = options.expected.files if options.expected else []
+        self._expected = {one.path: one for one in expected if one.path != CATALOG_PATH}
+        position = pins.snapshot.position
+        self._out = Copied(
+            target, self._store_id.hex(), pins.was_running, position.segment, position.offset
+        )
+        for part in pins.snapshot.parts:
+            if (
+                part.end is not None
+                and position.segment <= part.number < FIRST_COMPACTED
+                and (not part.queue_id)
+            ):
+                self._out.log_segment, self._out.log_offset = part.number, part.end
+        self._listed: list[Listed] = []
+        self._done = 0
+        self._total = 0
+
+    def run(self) -> Copied:
+        self._out.damage += [Damaged(path, 0, 0, "it is missing") for path in self._pins.missing]
+        self._total = sum(self._work(one) for one in self._pins.pinned)
+        for one in sorted(self._pins.pinned, key=lambda one: one.how is not How.COPIED):
+            self._file(one)
+        if gone := self._expected.keys() - {listed.path for listed in self._listed}:
+            raise CopyError(
+                f"{min(gone)} in {self._pins.source} is missing or empty. That copy is damaged; "
+                "use another one."
+            )
+        if self._options.refuse_damage and self._out.damage:
+            first = self._out.damage[0]
+            raise CopyError(
+                f"{self._pins.source} is damaged in {counted(len(self._out.damage), 'place')}, the "
+                f"first in {first.path} at {first.offset}: {first.reason}. Use another copy, or "
+                "accept that with --damaged."
+            )
+        self._catalog()
+        self._finish()
+        return self._out
+
+    def _work(self, one: Pinned) -> int:
+        """Bytes to be read and written for a file."""
+        if one.how is How.COPIED:
+            return one.size * (2 if self._options.verify != "none" else 1)
+        return one.size if self._is_verified(one) else 0
+
+    def _is_verified(self, one: Pinned) -> bool:
+        verify = self._options.verify
+        return verify == "all" or (verify == "new" and one.how is not How.EARLIER)
+
+    def _file(self, one: Pinned) -> None:
+        path = os.path.join(self._target, one.part.path)
+        checksum = None
+        if one.how is How.COPIED:
+            if one.part.is_tail:
+                self._cut_tail(one)
+                if not one.size:
+                    return
+            checksum = self._write(one, path)
+        if self._is_verified(one):
+            content = self._read(path, one)
+            found = crc32c(content)
+            if checksum is not None and found != checksum:
+                raise CopyError(
+                    f"{path} reads back as other bytes than were written. Its disk cannot be "
+                    "trusted; copy to another one."
+                )
+            self._check_expected(one, len(content), found)
+            self._out.damage += self._checker.check(one.part, content)
+            self._out.verified_bytes += len(content)
+            self._list(one, found)
+        elif one.listed:
+            self._list(one, int(one.listed.crc32c, 16))
+            if self._earlier:
+                of_file = [d for d in self._earlier.manifest.damage if d.path == one.part.path]
+                self._out.damage += of_file
+        how = one.how.value
+        self._out.files[how] = self._out.files.get(how, 0) + 1
+        self._out.bytes[how] = self._out.bytes.get(how, 0) + one.size
+
+    def _check_expected(self, one: Pinned, size: int, checksum: int) -> None:
+        """Raises: CopyError."""
+        listed = one.listed or self._expected.get(one.part.path)
+        if listed is None:
+            if self._expected:
+                raise CopyError(
+                    f"{one.part.path} in {self._pins.source} is not in its {MANIFEST}. If a broker "
+                    f"has run on that copy, remove {MANIFEST}: it then is a store like any other."
+                )
+            return
+        if (listed.bytes, listed.crc32c) != (size, f"{checksum:08x}"):
+            of = self._earlier.directory if one.listed and self._earlier else self._pins.source
+            raise CopyError(
+                f"{one.part.path} in {of} is not what was copied then: it has {size} bytes with "
+                f"checksum {checksum:08x}, and {listed.bytes} with {listed.crc32c} were written. "
+                "That copy is damaged; use another one."
+            )
+
+    def _cut_tail(self, one: Pinned) -> None:
+        """Leave out what is behind the log's last whole batch."""
+        position = self._pins.snapshot.position
+        start = position.offset if one.part.number == position.segment else 0
+        content = _read_all(one.descriptor, one.size)
+        seed = self._pins.marker.seed
+        one.size = max(whole_end(content, one.part.number, seed, start), start)
+        one.size = min(one.size, len(content))
+        if one.size:
+            self._out.log_segment, self._out.log_offset = one.part.number, one.size
+
+    def _write(self, one: Pinned, path: str) -> int:
+        """Copy a file's bytes, durably. Returns their checksum. Raises: CopyError, OSError."""
+        checksum = offset = 0
+        with open(path, "xb", buffering=0) as file:
+            while offset < one.size:
+                piece = os.pread(one.descriptor, min(_PIECE_BYTES, one.size - offset), offset)
+                if not piece:
+                    raise CopyError(f"{one.part.path} became shorter while it was copied")
+                checksum = crc32c(piece, checksum)
+                _write_all(file.fileno(), piece)
+                offset += len(piece)
+                self._advance("copying", len(piece))
+            os.fsync(file.fileno())
+        os.utime(path, ns=(one.mtime_ns, one.mtime_ns))
+        os.close(one.descriptor)
+        one.descriptor = -1
+        return checksum
+
+    def _read(self, path: str, one: Pinned) -> bytes:
+        """A file's bytes, from the disk where it was written just now."""
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            if one.how is How.COPIED:
+                os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+            content = _read_all(descriptor, one.size)
+        finally:
+            os.close(descriptor)
+        self._advance("verifying", len(content))
+        return content
+
+    def _list(self, one: Pinned, checksum: int) -> None:
+        self._listed.append(
+            Listed(one.part.path, one.size, f"{checksum:08x}", one.how.value, one.mtime_ns)
+        )
+
+    def _advance(self, what: str, count: int) -> None:
+        self._done += count
+        self._progress(what, self._done, self._total)
+
+    def _catalog(self) -> None:
+        """Write the catalog as it was, and read it back. Raises: DamageError."""
+        path = os.path.join(self._target, CATALOG_PATH)
+        folder = os.path.dirname(path)
+        tables = self._pins.snapshot.tables
+        write_tables(folder, tables)
+        self._definitions()
+        if self._options.verify == "none":
+            return
+        if read_tables(folder) != tables:
+            raise DamageError(path, 0, "it reads back as other rows than were written")
+        with open(path, "rb") as file:
+            content = file.read()
+        self._listed.append(
+            Listed(CATALOG_PATH, len(content), f"{crc32c(content):08x}", "copied", 0)
+        )
+
+    def _definitions(self) -> None:
+        """Put beside the catalog what it says, as a store would: see `amqpstore.definitions`."""
+        rows = self._pins.snapshot.rows
+        next_queue_id = int(rows("store").get("next_queue_id", 1))
+        tables = {table: rows(table) for table in COPIED}
+        copy = DefinitionsCopy(self._store_id, next_queue_id, tables)
+        write_copy(OsFiles(), self._target, copy)
+
+    def _finish(self) -> None:
+        files = OsFiles()
+        quarantine = os.path.join(self._target, FOLDERS[-1])
+        if not os.listdir(quarantine):
+            os.rmdir(quarantine)
+        if self._options.manifest:
+            self._write_manifest()
+        for name in FOLDERS:
+            if os.path.isdir(folder := os.path.join(self._target, name)):
+                files.sync_directory(folder)
+        files.sync_directory(os.path.dirname(os.path.abspath(self._target)))
+        marker.write(files, self._target, *self._pins.marker)
+        os.unlink(os.path.join(self._target, INCOMPLETE))
+        files.sync_directory(self._target)
+
+    def _write_manifest(self) -> None:
+        encoded = manifests.encode(
+            Manifest(
+                copy=manifests.VERSION,
+                store_id=self._out.store_id,
+                format_version=self._pins.marker.version,
+                taken_at=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+                source=os.path.abspath(self._pins.source),
+                was_running=self._out.was_running,
+                log_segment=self._out.log_segment,
+                log_offset=self._out.log_offset,
+                files=sorted(self._listed, key=lambda listed: listed.path),
+                damage=self._out.damage,
+            )
+        )
+        with open(os.path.join(self._target, MANIFEST), "xb") as file:
+            file.write(encoded)
+            file.flush()
+            os.fsync(file.fileno())
+
+
+def _read_all(descriptor: int, size: int) -> bytes:
+    pieces = []
+    offset = 0
+    while offset < size and (piece := os.pread(descriptor, size - offset, offset)):
+        pieces.append(piece)
+        offset += len(piece)
+    return b"".join(pieces)
+
+
+def _write_all(descriptor: int, piece: bytes) -> None:
+    view = memoryview(piece)
+    while view:
+        view = view[os.write(descriptor, view) :]

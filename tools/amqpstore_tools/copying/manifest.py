@@ -1,0 +1,70 @@
+"""What a copy says of itself: the file `COPY.json`, which the engine does not read."""
+
+from __future__ import annotations
+
+import os
+
+import msgspec
+
+from amqpstore_tools.copying.errors import CopyError
+
+MANIFEST = "COPY.json"
+
+VERSION = 1
+
+
+class Listed(msgspec.Struct, frozen=True):
+    """A file of a copy: `path` from its directory on; CRC-32C of all of its bytes, in hex.
+
+    `how` it got there; `mtime_ns` of the file that it is a copy of.
+    """
+
+    path: str
+    bytes: int
+    crc32c: str
+    how: str
+    mtime_ns: int
+
+
+class Damaged(msgspec.Struct, frozen=True):
+    """Bytes that were no sound record in the store already: `offset` and `bytes` in its file."""
+
+    path: str
+    offset: int
+    bytes: int
+    reason: str
+
+
+class Manifest(msgspec.Struct, frozen=True):
+    """Of one copy. `log_segment` and `log_offset` say where the copy's log ends."""
+
+    copy: int
+    store_id: str
+    format_version: int
+    taken_at: str
+    source: str
+    was_running: bool
+    log_segment: int
+    log_offset: int
+    files: list[Listed]
+    damage: list[Damaged]
+
+
+def read(directory: str) -> Manifest | None:
+    """The manifest of the copy in `directory`; None where it has none. Raises: CopyError."""
+    path = os.path.join(directory, MANIFEST)
+    try:
+        with open(path, "rb") as file:
+            manifest = msgspec.json.decode(file.read(), type=Manifest)
+    except FileNotFoundError:
+        return None
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise CopyError(f"{path} does not read as what a copy says of itself: {error}") from None
+    if manifest.copy != VERSION:
+        raise CopyError(f"{path} is of version {manifest.copy}; this amqpstore reads {VERSION}")
+    return manifest
+
+
+def encode(manifest: Manifest) -> bytes:
+    """As JSON for people too."""
+    return msgspec.json.format(msgspec.json.encode(manifest), indent=1)

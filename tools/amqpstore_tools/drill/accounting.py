@@ -1,0 +1,140 @@
+"""The store's accounts against a recount: what a checkpoint says of segments and index files.
+
+Both sides are read anew. The checkpoint's is in the catalog; the other is what the queues hold
+and which records are in the files. Made for a store of which nobody holds a run.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from amqpstore import Queue, Store, marker
+from amqpstore.accounts import Account
+from amqpstore.filenames import INDEX, SEGMENTS, index_key, segment_number, segment_path
+from amqpstore.files import Files
+from amqpstore.index import IndexReader, IndexState, live_runs
+from amqpstore.records import Gap, Kind, scan
+from amqpstore_tools.drill.invariants import Fault
+
+
+def misaccounted(store: Store, files: Files) -> list[Fault]:
+    """I8 and I12, right after a checkpoint: what it says and is not so."""
+    faults = [*_queue_faults(store, files), *_segment_faults(store, files)]
+    faults.extend(_file_faults(store, files))
+    return faults
+
+
+def _held(queue: Queue) -> Iterator[tuple[int, int, int]]:
+    """Sequence, message id and delivery count of each message of a queue that is in the log."""
+    for run in (*queue.ready, *queue.quarantined):
+        if run.first_id:
+            for place in range(run.count):
+                yield run.first_sequence + place, run.first_id + place, run.delivery_count
+
+
+def _queue_faults(store: Store, files: Files) -> Iterator[Fault]:
+    """I12: each message that a queue holds is live in one index file, and nothing else is."""
+    reader = IndexReader(files, store.directory, _seed(store, files))
+    indexed: dict[int, list[tuple[int, int, int]]] = {queue_id: [] for queue_id in store.queues}
+    for key, row in store.definitions("index").items():
+        queue_id = int(key.partition("-")[0])
+        state = IndexState(**row)
+        entries = reader.entries(queue_id, state)
+        live = [
+            (run.first_sequence + place, run.first_id + place, run.delivery_count)
+            for run in live_runs(entries, state, 0, 1 << 64)
+            for place in range(run.count)
+        ]
+        if len(live) != state.live:
+            yield "I12", f"index file {key} has {len(live)} live entries, and says {state.live}"
+        indexed.setdefault(queue_id, []).extend(live)
+        if state.body_bytes is not None:
+            found = sum(map(store.run_bytes, live_runs(entries, state, 0, 1 << 64)))
+            if found != state.body_bytes:
+                text = f"has {found} bytes in bodies, and says {state.body_bytes}"
+                yield "I12", f"index file {key} {text}"
+    for queue_id, live in indexed.items():
+        queue = store.queues.get(queue_id)
+        if queue is None:
+            yield "I8", f"{len(live)} messages of queue {queue_id}, which is gone, are live"
+            continue
+        store.read_index(queue)
+        held = sorted(_held(queue))
+        if sorted(live) != held:
+            yield "I12", f"queue {queue_id} holds {held}, and its index files {sorted(live)}"
+
+
+def _segment_faults(store: Store, files: Files) -> Iterator[Fault]:
+    """I8: references are those of the queues, and what they refer to is there."""
+    references = Counter(
+        message_id for queue in store.queues.values() for _, message_id, _ in _held(queue)
+    )
+    counted: Counter[int] = Counter()
+    for row in store.definitions("segments").values():
+        account = Account.of_row(row)
+        sizes = _sizes(store, files, account)
+        live = Counter(dict(account.live()))
+        name = f"segment {account.number}"
+        if missing := sorted(live.keys() - sizes.keys()):
+            yield "I8", f"{name} does not have the records of {missing}, which are live"
+            continue
+        said = account.count, account.total_bytes, account.live_count, account.live_bytes
+        found = len(sizes), sum(sizes.values()), len(live), sum(sizes[one] for one in live)
+        if said != found:
+            yield "I12", f"{name} has {found} (messages, bytes; live ones), and says {said}"
+        counted += live
+    if counted != references:
+        wrong = {
+            one: (references[one], counted[one])
+            for one in sorted(references.keys() | counted.keys())
+            if references[one] != counted[one]
+        }
+        yield "I8", f"messages, references and what segments say of them: {wrong}"
+
+
+def _sizes(store: Store, files: Files, account: Account) -> dict[int, int]:
+    """The sizes of the records of a segment's messages, by id."""
+    path = segment_path(store.directory, account.number)
+    if not files.exists(path):
+        return {}
+    file = files.open(path)
+    try:
+        content = file.read(0, account.end_bytes)
+    finally:
+        file.close()
+    found = scan(content, account.number, _seed(store, files))
+    return {
+        record.number: record.end - record.offset
+        for record in found
+        if not isinstance(record, Gap) and record.kind == Kind.MESSAGE
+    }
+
+
+def _file_faults(store: Store, files: Files) -> Iterator[Fault]:
+    """I8: each row is about a file that is there, and no file but the log's last is without one."""
+    names = files.list_directory(f"{store.directory}/{INDEX}")
+    keys = {key for name in names if (key := index_key(name))}
+    rows = {
+        (int(queue_id), int(number))
+        for queue_id, _, number in (key.partition("-") for key in store.definitions("index"))
+    }
+    if keys != rows:
+        yield "I8", f"index files that are there, or known, but not both: {sorted(keys ^ rows)}"
+    names = files.list_directory(f"{store.directory}/{SEGMENTS}")
+    numbers = {number for name in names if (number := segment_number(name))}
+    segments = {int(key) for key in store.definitions("segments")}
+    odd = (numbers ^ segments) - {store.log.position.segment}
+    if odd:
+        yield "I8", f"segments that are there, or known, but not both: {sorted(odd)}"
+    for table in ("marks", "ends"):
+        unknown = {int(key) for key in store.definitions(table)} - segments - numbers
+        if unknown:
+            yield "I8", f"the catalog's {table} of segments that are gone: {sorted(unknown)}"
+
+
+def _seed(store: Store, files: Files) -> int:
+    found = marker.read(files, store.directory)
+    if found is None:
+        raise FileNotFoundError(store.directory)
+    return found.seed

@@ -1,0 +1,49 @@
+"""The progress bar of a drill."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from collections.abc import Callable, Iterator
+
+from amqpstore_tools.drill.run import Run, Settings
+
+_INTERVAL_S = 0.1
+
+
+@contextlib.contextmanager
+def board(name: str, settings: Settings) -> Iterator[Callable[[Run], None]]:
+    """What a run is shown with, on stderr; nothing where that is no terminal."""
+    if not sys.stderr.isatty():
+        yield lambda _run: None
+        return
+    # Here, so that the other verbs start without it.
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    bounded = bool(settings.seconds or settings.images)
+    progress = Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.fields[seen]}"),
+        TimeElapsedColumn(),
+        console=Console(stderr=True),
+        transient=True,
+        # No thread: scenarios start processes.
+        auto_refresh=False,
+    )
+    with progress:
+        task = progress.add_task(name, total=1.0 if bounded else None, seen="")
+        shown = 0.0
+
+        def show(run: Run) -> None:
+            nonlocal shown
+            now = time.monotonic()
+            if now - shown < _INTERVAL_S:
+                return
+            shown = now
+            seen = f"round {run.round}, {run.images} disks, {len(run.account.findings)} violations"
+            progress.update(task, completed=run.fraction, seen=seen, refresh=True)
+
+        yield show

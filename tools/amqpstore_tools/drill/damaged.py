@@ -1,0 +1,223 @@
+"""A store before it was damaged, a copy of it a round, and what must be true of that copy."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from amqpstore import Envelope, Message, Options, Queue, Run, Store, marker
+from amqpstore.filenames import INDEX, SEGMENTS, index_key, segment_number
+from amqpstore.files import OsFiles
+from amqpstore.records import Gap, Kind, scan
+from amqpstore.worker import InlineWorker
+from amqpstore_tools.drill import run as runs
+from amqpstore_tools.drill.copying import link_store
+from amqpstore_tools.drill.examiner import Examined, Examiner, Taken
+from amqpstore_tools.drill.invariants import Fault
+from amqpstore_tools.drill.strangers import put_strangers, touched_strangers
+from amqpstore_tools.drill.verdict import Step
+
+CHECKED = ("I1", "I2", "I5", "I6", "I9", "I10", "I11", "I12")
+"""By `Damaged.settle`."""
+
+_OPTIONS = Options(
+    segment_bytes=16 << 10,
+    memory_bytes=16 << 10,
+    checkpoint_bytes=1 << 60,
+    checkpoint_messages=1 << 60,
+    checkpoint_ms=1 << 60,
+    compaction_bytes_s=1 << 40,
+    reserve_bytes=0,
+    least_free_bytes=0,
+)
+
+
+@dataclass(frozen=True)
+class Hit:
+    """What was damaged, in words; the file, from the store's directory on; and of a record its
+    kind, and its number where it is a message. `may_refuse`: the store need not open."""
+
+    did: str
+    path: str
+    kind: Kind | None = None
+    message_id: int = 0
+    may_refuse: bool = False
+
+
+class Damaged:
+    """The store of a drill of damage: `directory` is what a round may do anything to.
+
+    In the run's work directory: `store` is the whole one, `round` the copy.
+    """
+
+    def __init__(self, run: runs.Run, examiner: Examiner) -> None:
+        self._run = run
+        self._examiner = examiner
+        self._whole = os.path.join(run.settings.work, "store")
+        self.directory = os.path.join(run.settings.work, "round")
+        if run.settings.data is None:
+            make_store(self._whole, random.Random(run.settings.seed))  # noqa: S311 (no secret)
+        # What a crash left is settled: from then on all of it is promised.
+        Store.open(self._whole, options=_OPTIONS, worker=InlineWorker()).abandon()
+        put_strangers(self._whole)
+        link_store(self._whole, self.directory)
+        self.before = examiner.examine(self.directory)
+        if self.before.error:
+            raise OSError(f"the store cannot be used before it is damaged: {self.before.error}")
+        run.account.did["messages in the store"] = sum(
+            len(queue.messages) for queue in self.before.queues.values()
+        )
+        run.account.did["queues in the store"] = len(self.before.queues)
+
+    def fresh(self) -> None:
+        """Have `directory` whole again."""
+        link_store(self._whole, self.directory)
+
+    def path(self, name: str) -> str:
+        """Of a file in `directory`."""
+        return os.path.join(self.directory, name)
+
+    def record_files(self) -> list[str]:
+        """Segments and index files, from the directory on, in order."""
+        return [
+            f"{directory}/{name}"
+            for directory, number_of in ((SEGMENTS, segment_number), (INDEX, index_key))
+            for name in sorted(os.listdir(self.path(directory)))
+            if number_of(name)
+        ]
+
+    def record_at(self, name: str, offset: int) -> tuple[Kind | None, int]:
+        """Kind and number of the record of a segment or an index file that has this offset."""
+        base = os.path.basename(name)
+        key = index_key(base)
+        number = key[1] if key else segment_number(base) or 0
+        marked = marker.read(OsFiles(), self._whole)
+        if marked is None:
+            return None, 0
+        with open(self.path(name), "rb") as file:
+            content = file.read()
+        for found in scan(content, number, marked.seed):
+            if not isinstance(found, Gap) and found.offset <= offset < found.end:
+                return Kind(found.kind), found.number
+        return None, 0
+
+    def settle(self, hit: Hit) -> None:
+        """Open the damaged store, and note what is wrong with it."""
+        run = self._run
+        after = self._examiner.examine(self.directory)
+        faults = [*_faults(self.before, after, hit), *touched_strangers(self.directory)]
+        run.saw(CHECKED)
+        for invariant, text in faults:
+            run.found(invariant, text, hit.did)
+        promised = sum(len(queue.messages) for queue in self.before.queues.values())
+        survived = sum(len(queue.messages) for queue in after.queues.values())
+        if after.error:
+            run.account.did["refusals to open"] += 1
+        named = promised if after.error else _named(after)
+        did = f"{hit.did}: {after.error}" if after.error else hit.did
+        run.step(Step(run.round, 1, did, promised, survived, survived, named, bool(faults)))
+
+
+def _named(after: Examined) -> int:
+    return len(after.lost) + sum(
+        queue.damaged + queue.unreadable for queue in after.queues.values()
+    )
+
+
+def _faults(before: Examined, after: Examined, hit: Hit) -> Iterator[Fault]:
+    if after.error:
+        if not (hit.may_refuse and after.is_explained):
+            yield "I9", after.error
+        return
+    for queue_id, whole in before.queues.items():
+        queue = after.queues.get(queue_id)
+        if queue is None:
+            yield "I1", f"queue {queue_id} is gone"
+        else:
+            yield from _queue_faults(f"queue {queue_id}", whole, queue, after, hit)
+    yield from (
+        ("I2", f"queue {queue_id} was never there")
+        for queue_id in after.queues.keys() - before.queues
+    )
+
+
+def _queue_faults(
+    name: str, whole: Taken, queue: Taken, after: Examined, hit: Hit
+) -> Iterator[Fault]:
+    known = {sequence: (number, digest) for sequence, number, digest in whole.messages}
+    served: set[int] = set()
+    for sequence, number, digest in queue.messages:
+        if sequence in served:
+            yield "I1", f"{name}: message {number} came twice"
+        served.add(sequence)
+        if sequence not in known:
+            # An ack that was damaged is undone, and that is named.
+            if hit.kind is Kind.MESSAGE or not after.damage:
+                yield "I5", f"{name}: message {number} was acked, and is back"
+        elif known[sequence] != (number, digest):
+            yield "I2", f"{name}: message {number} is not what was published"
+    order = [sequence for sequence, _, _ in queue.messages]
+    if order != sorted(order):
+        yield "I6", f"{name} is out of order"
+    missing = {number for sequence, (number, _) in known.items() if sequence not in served}
+    if missing and not (after.damage or after.lost or queue.damaged or queue.unreadable):
+        yield "I10", f"{name}: {len(missing)} messages are missing, and nothing is said of it"
+    if hit.kind is Kind.MESSAGE and not missing <= {hit.message_id}:
+        others = sorted(missing - {hit.message_id})[:5]
+        yield "I10", f"{name}: message {hit.message_id} was damaged, and {others} are missing"
+    if queue.said != len(queue.messages) + queue.damaged + queue.unreadable:
+        gave = f"gave {len(queue.messages)}, and could not give {queue.damaged + queue.unreadable}"
+        yield "I12", f"{name} said that {queue.said} are ready, {gave}"
+
+
+def make_store(directory: str, rng: random.Random) -> None:
+    """A store of some segments: merged ones, checkpointed ones, and a log behind the checkpoint."""
+    with contextlib.closing(_Maker(directory, rng)) as maker:
+        for _ in range(12):
+            maker.publish()
+            maker.consume()
+        maker.store.checkpoint()
+        for _ in range(4):
+            maker.store.housekeep()
+        for _ in range(6):
+            maker.publish()
+            maker.consume()
+        maker.store.sync()
+
+
+class _Maker:
+    def __init__(self, directory: str, rng: random.Random) -> None:
+        self.store = Store.open(directory, options=_OPTIONS, worker=InlineWorker())
+        self._rng = rng
+        names = ("orders", "audit", "slow")
+        self._queues = [self.store.create_queue({"name": name}) for name in names]
+
+    def publish(self) -> None:
+        for _ in range(4):
+            count = self._rng.randint(1, len(self._queues))
+            queues = self._rng.sample(self._queues, count)
+            envelope = Envelope("drill", f"key-{self._rng.randrange(9)}", b"\x10\x00\x02")
+            sizes = self._rng.choices([0, 20, 300, 2000, 5000], k=self._rng.randint(1, 6))
+            self.store.publish(queues, [Message(envelope, self._rng.randbytes(n)) for n in sizes])
+            self.store.sync()
+
+    def consume(self) -> None:
+        for queue in self._queues[:2]:
+            while queue.ready_count > self._rng.randint(5, 30):
+                self._take(queue)
+        self.store.sync()
+
+    def _take(self, queue: Queue) -> None:
+        run = self.store.take(queue, self._rng.randint(1, 5))
+        if not isinstance(run, Run):
+            raise TypeError(f"a store that was just made gave {run}")
+        if self._rng.random() < 0.1:
+            self.store.requeue(queue, run)
+        else:
+            self.store.ack(queue, run)
+
+    def close(self) -> None:
+        self.store.abandon()

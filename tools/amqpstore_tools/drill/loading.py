@@ -1,0 +1,53 @@
+"""A copy of a data directory, put onto a disk in memory: all of it synced."""
+
+from __future__ import annotations
+
+import os
+
+from amqpstore.filenames import CATALOG, CATALOG_FILE
+from amqpstore_tools.drill.run import LeftOutError
+from amqpstore_tools.offline.instant import read_tables
+from amqpstore_tools.simulation.memory_catalog import put_rows
+from amqpstore_tools.simulation.memory_files import MemoryFiles
+
+_MOST_BYTES = 32 << 20
+"""Each disk that is recovered is read as a whole, thousands of times."""
+
+
+def load_store(directory: str, files: MemoryFiles, target: str) -> None:
+    """Make `target` on `files` what the copy `directory` is; the catalog becomes the model's.
+
+    Raises: LeftOutError, when it is too large; DamageError (the catalog), OSError.
+    """
+    paths = [
+        os.path.relpath(os.path.join(root, name), directory)
+        for root, _, names in os.walk(directory)
+        for name in names
+    ]
+    size = sum(
+        os.path.getsize(os.path.join(directory, path))
+        for path in paths
+        if not path.startswith(CATALOG + os.sep)
+    )
+    if size > _MOST_BYTES:
+        raise LeftOutError(
+            f"the copy has {size >> 20} MiB, and a disk in memory takes {_MOST_BYTES >> 20} MiB"
+        )
+    files.make_directory(target)
+    for path in paths:
+        name = f"{target}/{path}"
+        files.make_directory(os.path.dirname(name))
+        if path.startswith(CATALOG + os.sep):
+            continue
+        with open(os.path.join(directory, path), "rb") as source:
+            content = source.read()
+        file = files.create(name)
+        file.append([content])
+        file.datasync()
+        file.close()
+        files.sync_directory(os.path.dirname(name))
+    path = f"{target}/{CATALOG}"
+    files.create(f"{path}/{CATALOG_FILE}").close()
+    tables = read_tables(os.path.join(directory, CATALOG))
+    put_rows(files, path, {table.decode(): dict(rows) for table, rows in tables.items()})
+    files.sync_directory(path)

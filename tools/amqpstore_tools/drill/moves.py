@@ -1,0 +1,132 @@
+"""Messages that are moved from queue to queue, and the power cut at every operation of it.
+
+A transaction that acks a message in one queue and publishes it to others is what dead-lettering
+is made of. After any crash the message is in the source or in all of the targets (I4, I7), and
+once the move was promised, in the targets (I5).
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from amqpstore import Envelope, Message, Queue, Run, Store
+from amqpstore_tools.drill.invariants import Fault
+from amqpstore_tools.drill.outside import OpenStore
+from amqpstore_tools.simulation.crash_images import crash_images
+from amqpstore_tools.simulation.memory_files import MemoryFiles
+from amqpstore_tools.simulation.operations import Operation
+
+_ENVELOPE = Envelope("", "moved", b"\x10\x00\x02")
+_SOURCE, _TARGETS = "drill-source", ("drill-target", "drill-copies")
+
+
+@dataclass(frozen=True)
+class Cut:
+    """All images of one cut: at operation `number`, `promised` of all moves were promised, and
+    `least` to `most` of them survived."""
+
+    number: int
+    operation: Operation
+    images: int
+    promised: int
+    least: int
+    most: int
+    faults: tuple[tuple[str, Fault], ...]
+
+
+def explore_moves(
+    open_store: OpenStore,
+    files: MemoryFiles,
+    rng: random.Random,
+    *,
+    moves: int,
+    images: int,
+    go_on: Callable[[Cut], bool],
+) -> None:
+    """Move so many messages one by one; at each operation at most so many images are recovered.
+
+    `go_on` is told of each cut, and says whether to go on.
+    """
+    disk, events = _history(open_store, files, rng, moves)
+    promised = number = 0
+    for event in events:
+        if isinstance(event, int):
+            promised = event
+            continue
+        disk.redo(event)
+        number += 1
+        faults: list[tuple[str, Fault]] = []
+        survived: list[int] = []
+        for image in crash_images(disk, rng, images):
+            found = _found(open_store, image.files, moves, promised, survived)
+            faults += [(image.description, fault) for fault in found]
+        least, most = min(survived, default=0), max(survived, default=0)
+        cut = Cut(number, event, len(survived), promised, least, most, tuple(faults))
+        if not go_on(cut):
+            return
+
+
+def _history(
+    open_store: OpenStore, files: MemoryFiles, rng: random.Random, moves: int
+) -> tuple[MemoryFiles, list[Operation | int]]:
+    """The disk before the moves, and what was done to it: a number is of moves then promised."""
+    store = open_store(files)
+    source, *targets = (store.create_queue({"name": name}) for name in (_SOURCE, *_TARGETS))
+    bodies = [b"%d " % number + rng.randbytes(rng.choice([0, 80, 700])) for number in range(moves)]
+    store.publish([source], [Message(_ENVELOPE, body) for body in bodies])
+    store.sync()
+    store.checkpoint()
+    base = files.fork()
+    events: list[Operation | int] = []
+    files.record = events.append
+    for number, body in enumerate(bodies, 1):
+        run = store.take(source, 1)
+        if not isinstance(run, Run):
+            raise TypeError(f"nothing to move: {run}")
+        with store.transaction() as transaction:
+            transaction.publish(targets, [Message(_ENVELOPE, body)])
+            transaction.ack(source, run)
+        store.sync()
+        events.append(number)
+    store.abandon()
+    return base, events
+
+
+def _found(
+    open_store: OpenStore, files: MemoryFiles, moves: int, promised: int, survived: list[int]
+) -> list[Fault]:
+    try:
+        store = open_store(files)
+    except Exception as error:  # noqa: BLE001 (whatever it is, it is the finding)
+        survived.append(0)
+        return [("I9", f"opening failed: {error!r}")]
+    numbers = {
+        queue.definition["name"]: _numbers(store, queue)
+        for queue in store.queues.values()
+        if isinstance(queue.definition, dict)
+        and queue.definition.get("name") in (_SOURCE, *_TARGETS)
+    }
+    store.abandon()
+    targets = [numbers.get(name, []) for name in _TARGETS]
+    moved = len(targets[0])
+    survived.append(moved)
+    faults: list[Fault] = []
+    if any(target != list(range(moved)) for target in targets):
+        faults.append(("I4", f"the targets of the moves hold {targets}"))
+    if numbers.get(_SOURCE) != list(range(moved, moves)):
+        faults.append(("I7", f"{moved} are moved, and the source holds {numbers.get(_SOURCE)}"))
+    if moved < promised:
+        faults.append(("I5", f"{promised} moves were promised, and {moved} are there"))
+    return faults
+
+
+def _numbers(store: Store, queue: Queue) -> list[int]:
+    found: list[int] = []
+    while queue.ready_count:
+        run = store.take(queue, 100)
+        if not isinstance(run, Run):
+            return [*found, -1]
+        found += [int(message.body.split()[0]) for message in run.messages or ()]
+    return found

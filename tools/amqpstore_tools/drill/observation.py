@@ -1,0 +1,142 @@
+"""What an open store holds, read without changing it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from amqpstore import Queue, RecoveryReport, Run, Store, marker
+from amqpstore.catalog import Value
+from amqpstore.files import Files
+from amqpstore.index import IndexReader, live_runs
+from amqpstore_tools.drill.trace import Payload, message_name
+
+
+class Seen(NamedTuple):
+    """A message that is ready in a queue."""
+
+    payload: Payload
+    sequence: int
+    delivery_count: int
+    message_id: int
+
+    @property
+    def name(self) -> str:
+        """Of the message."""
+        return message_name(self.payload.exchange, self.payload.routing_key, self.message_id)
+
+
+@dataclass(frozen=True)
+class ObservedQueue:
+    """A queue with its ready messages, in order."""
+
+    id: int
+    definition: Value
+    ready: tuple[Seen, ...]
+
+
+@dataclass(frozen=True)
+class Observation:
+    """Queues by name; `report` is what recovery said; `faults` is what contradicts itself.
+
+    Two are equal when the same is in the queues, whatever recovery said about it.
+    """
+
+    queues: dict[str, ObservedQueue]
+    report: RecoveryReport = field(compare=False)
+    faults: tuple[tuple[str, str], ...] = field(compare=False)
+
+
+def observe(store: Store) -> Observation:
+    """What a store holds that was just opened: nothing is taken yet, nothing published."""
+    faults: list[tuple[str, str]] = []
+    queues: dict[str, ObservedQueue] = {}
+    for queue in store.queues.values():
+        name = _name_of(queue)
+        said = queue.ready_count
+        store.read_index(queue)
+        if queue.ready_count != said:
+            counted = f"{name} has {queue.ready_count} messages once its index is read"
+            faults.append(("I12", f"{counted}, and said {said} before"))
+        ready = [seen for run in queue.ready for seen in _read(store, run, name, faults)]
+        if name in queues:
+            faults.append(("I2", f"queue {name} is there twice"))
+        queues[name] = ObservedQueue(queue.id, queue.definition, tuple(ready))
+        faults.extend(_recount(store, queue, name))
+    return Observation(queues, store.recovery_report, tuple(faults))
+
+
+def _name_of(queue: Queue) -> str:
+    """What a broker calls a queue, or the one of its parts that this is."""
+    if not isinstance(queue.definition, dict) or "name" not in queue.definition:
+        return f"queue {queue.id}"
+    name = str(queue.definition["name"])
+    if (vhost := queue.definition.get("vhost", "/")) != "/":
+        name = f"{vhost}/{name}"
+    if "level" in queue.definition:
+        name = f"{name} (priority {queue.definition['level']})"
+    return name
+
+
+def paged_runs(store: Store, files: Files, queue: Queue) -> list[Run]:
+    """What is ready in a queue, and in index files only, read without changing the queue.
+
+    Raises: DamageError, OSError.
+    """
+    found = marker.read(files, store.directory)
+    if found is None or not queue.paged:
+        return []
+    reader = IndexReader(files, store.directory, found.seed)
+    runs: list[Run] = []
+    for file in queue.paged:
+        state = queue.index[file.number]
+        runs += live_runs(reader.entries(queue.id, state), state, file.first, file.end)
+    return runs
+
+
+def _read(store: Store, run: Run, name: str, faults: list[tuple[str, str]]) -> list[Seen]:
+    seen: list[Seen] = []
+    while len(seen) < run.count:
+        got = len(seen)
+        found = store.log.read(run.first_id + got, run.count - got)
+        if not isinstance(found, list) or not found:
+            faults.append(("I1", f"a message that {name} has cannot be read: {found}"))
+            break
+        seen.extend(
+            Seen(
+                Payload(
+                    message.envelope.exchange,
+                    message.envelope.routing_key,
+                    message.envelope.properties,
+                    message.body,
+                ),
+                run.first_sequence + got + place,
+                run.delivery_count,
+                run.first_id + got + place,
+            )
+            for place, message in enumerate(found)
+        )
+    return seen
+
+
+def _recount(store: Store, queue: Queue, name: str) -> list[tuple[str, str]]:
+    """I12, and the order of the runs themselves."""
+    faults: list[tuple[str, str]] = []
+    runs = list(queue.ready)
+    counted = sum(run.count for run in runs)
+    flagged = sum(run.count for run in runs if run.delivery_count)
+    report = store.recovery_report
+    if not counted == queue.ready_count == report.kept.get(queue.id):
+        said = f"{queue.ready_count}, and recovery {report.kept.get(queue.id)}"
+        faults.append(("I12", f"{name} holds {counted} messages and says {said}"))
+    if flagged != report.redelivered.get(queue.id):
+        said = f"{report.redelivered.get(queue.id)}"
+        faults.append(("I12", f"{name} has {flagged} delivered messages, recovery says {said}"))
+    end = 1
+    for run in runs:
+        if run.first_sequence < end or run.count < 1:
+            faults.append(("I6", f"{name}: {run!r} is out of order"))
+        end = run.end
+    if queue.next_sequence < end:
+        faults.append(("I12", f"{name} goes on at {queue.next_sequence}, but has {end - 1}"))
+    return faults

@@ -1,0 +1,279 @@
+"""The publishers and consumers of one store, as far as a drill needs them.
+
+Whatever they ask for is marked in the trace before the store is called, and whatever they are
+told when the store says so, through `Store.when_durable`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
+
+from amqpstore import Envelope, Message, MessageDamagedError, Queue, ReadLaterError, Run, Store
+from amqpstore.log import Batch
+from amqpstore_tools.drill.observation import observe, paged_runs
+from amqpstore_tools.drill.trace import (
+    EXCHANGE,
+    Asked,
+    Deed,
+    Opened,
+    Payload,
+    Promised,
+    Trace,
+    message_name,
+)
+from amqpstore_tools.simulation.memory_files import MemoryFiles
+
+OpenStore = Callable[[MemoryFiles], Store]
+
+NOW_MS = 1_700_000_000_000
+
+
+class Outside:
+    """Everyone who uses the store that `open_store` opens on `files`, under one `trace`.
+
+    Args: first_number, of the requests; it goes into the messages' names, so that histories
+    which go on from each other have no name twice.
+    """
+
+    def __init__(
+        self, trace: Trace, files: MemoryFiles, open_store: OpenStore, first_number: int = 1
+    ) -> None:
+        self.trace = trace
+        self.files = files
+        self.next_number = first_number
+        self.damaged: list[str] = []
+        """Messages that the store gave up, because it could not read them."""
+        self.put_off: list[str] = []
+        """Why a checkpoint, asked for or made while closing, has to wait for a better disk."""
+        # By id, and by queue and sequence, so that it is known what was removed without reading it.
+        self._names: dict[int, str] = {}
+        self._names_in_queues: dict[tuple[str, int], str] = {}
+        self._open_store = open_store
+        self._store: Store | None = None
+        self._queues: dict[str, Queue] = {}
+        self._unacked: dict[str, list[tuple[Run, tuple[str, ...]]]] = {}
+        self._batch: Batch | None = None
+        files.record = trace.note
+
+    @property
+    def store(self) -> Store:
+        """The open store. Raises: RuntimeError, when it is closed."""
+        if self._store is None:
+            raise RuntimeError("the store is not open")
+        return self._store
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the store was opened, and neither closed nor killed."""
+        return self._store is not None
+
+    @property
+    def queue_names(self) -> list[str]:
+        """Queues that were created, and not deleted, since the store was opened or before."""
+        return list(self._queues)
+
+    def ready_count(self, name: str) -> int:
+        """Messages that may be taken from a queue."""
+        return self._queues[name].ready_count
+
+    def unacked_count(self, name: str) -> int:
+        """Runs that were taken from a queue, and are held."""
+        return len(self._unacked[name])
+
+    # The store's life.
+
+    def open(self) -> None:
+        """Open the store; what it then shows is promised."""
+        self._store = store = self._open_store(self.files)
+        observation = observe(store)
+        self.trace.note(Opened(observation))
+        by_id = {queue.id: name for name, queue in observation.queues.items()}
+        self._queues = {by_id[queue.id]: queue for queue in store.queues.values()}
+        self._unacked = {name: [] for name in self._queues}
+        for name, queue in observation.queues.items():
+            for seen in queue.ready:
+                self._names_in_queues[name, seen.sequence] = seen.name
+                self._names[seen.message_id] = seen.name
+
+    def close(self) -> None:
+        """Close the store in order."""
+        try:
+            self.store.close()
+        except OSError as error:
+            self.put_off.append(str(error))
+        self._store = None
+
+    def kill(self) -> None:
+        """End the process: what it wrote is there, what it had in memory is gone."""
+        self._batch = None
+        if self._store is not None:
+            self._store.abandon()
+            self._store = None
+
+    def keep_file(self, path: str, content: bytes) -> None:
+        """Put a file, durably, that the store does not know."""
+        number = self._ask(Deed.KEEP_FILE, names=(path,), content=content)
+        file = self.files.create(path)
+        file.append([content])
+        file.datasync()
+        file.close()
+        self.files.sync_directory(path.rpartition("/")[0])
+        self.trace.note(Promised(number))
+
+    # Queues.
+
+    def create_queue(self, name: str, *, durable: bool = True) -> None:
+        number = self._ask(Deed.CREATE_QUEUE, (name,), is_kept=durable)
+        queue = self.store.create_queue({"name": name}, durable=durable)
+        self.trace.note(Promised(number))
+        self._queues[name] = queue
+        self._unacked[name] = []
+
+    def delete_queue(self, name: str) -> None:
+        number = self._ask(Deed.DELETE_QUEUE, (name,))
+        self.store.delete_queue(self._queues.pop(name))
+        self.trace.note(Promised(number))
+        # Consumers still hold what they took, and may yet ack it.
+
+    # Messages.
+
+    def publish(
+        self,
+        queues: Sequence[str],
+        bodies: Sequence[bytes],
+        *,
+        persistent: bool = True,
+        priority: int = 0,
+    ) -> None:
+        number = self.next_number
+        payloads = tuple(
+            Payload(EXCHANGE, f"{number}.{place}", b"\x10\x00\x02" if persistent else b"", body)
+            for place, body in enumerate(bodies)
+        )
+        self._ask(Deed.PUBLISH, tuple(queues), payloads=payloads, is_kept=persistent)
+        messages = [
+            Message(Envelope(exchange, key, properties, persistent=persistent), body)
+            for exchange, key, properties, body in payloads
+        ]
+        self.store.publish([self._queues[name] for name in queues], messages, priority=priority)
+        keys = [payload.routing_key for payload in payloads]
+        for name in queues:
+            end = self._queues[name].next_sequence
+            for sequence, key in enumerate(keys, end - len(keys)):
+                self._names_in_queues[name, sequence] = key
+            if first_id := self._queues[name].ready.last.first_id:
+                self._names.update(enumerate(keys, first_id))
+        self._promise_later(number)
+
+    def take(self, name: str, limit: int, *, acked: bool = False) -> None:
+        """Take from a queue, if it has something ready."""
+        if not self.ready_count(name):
+            return
+        run = self.store.take(self._queues[name], limit, acked=acked)
+        if isinstance(run, MessageDamagedError):
+            # Of messages whose index cannot be read no id is known.
+            self.damaged.append(self._names.get(run.message_id, f"messages of {name}"))
+            return
+        if isinstance(run, ReadLaterError):
+            self.put_off.append(str(run))
+            return
+        if run is None:
+            raise RuntimeError(f"nothing is ready in {name}, which said that something is")
+        # Which messages these are is known only now; nothing is written before the next sync.
+        names = tuple(
+            message_name(message.envelope.exchange, message.envelope.routing_key, message_id)
+            for message_id, message in enumerate(run.messages or (), run.first_id)
+        )
+        self._promise_later(self._ask(Deed.ACK if acked else Deed.TAKE, (name,), names))
+        if not acked:
+            self._unacked[name].append((run, names))
+
+    def ack(self, name: str, place: int = 0) -> None:
+        """Ack the run taken from a queue that is at `place` among those which are held, if any."""
+        if place >= len(self._unacked[name]):
+            return
+        run, names = self._unacked[name].pop(place)
+        queue = self._queues.get(name)
+        if queue is None:
+            return
+        number = self._ask(Deed.ACK, (name,), names)
+        self.store.ack(queue, run)
+        self._promise_later(number)
+
+    def requeue(self, name: str, place: int = 0) -> None:
+        """Give back a run that is held, if any."""
+        if place >= len(self._unacked[name]):
+            return
+        run, _ = self._unacked[name].pop(place)
+        if queue := self._queues.get(name):
+            self.store.requeue(queue, run)
+
+    def purge(self, name: str) -> None:
+        """Remove what is ready in a queue."""
+        queue = self._queues[name]
+        runs = [*queue.ready, *paged_runs(self.store, self.files, queue)]
+        names = tuple(chain.from_iterable(self._names_in(name, run) for run in runs))
+        number = self._ask(Deed.PURGE, (name,), names)
+        self.store.purge(queue)
+        self._promise_later(number)
+
+    # Durability: at once, or in the three steps of a committer.
+
+    def sync(self) -> None:
+        """Have everything done so far made durable."""
+        self.finish_sync()
+        self.store.sync()
+
+    def begin_sync(self) -> None:
+        """Seal the batch; what is done from now on is the next one's."""
+        self.finish_sync()
+        self._batch = self.store.log.seal(NOW_MS)
+
+    def finish_sync(self) -> None:
+        """Write the batch that was sealed."""
+        if self._batch is not None:
+            self.store.log.write(self._batch)
+            self.store.log.settle(self._batch)
+            self._batch = None
+
+    # The store's own work.
+
+    def checkpoint(self) -> None:
+        """Have a checkpoint made of all that is durable."""
+        self.finish_sync()
+        try:
+            self.store.checkpoint()
+        except OSError as error:
+            self.put_off.append(str(error))
+
+    def housekeep(self, times: int = 1) -> None:
+        """Have the store begin work that is due, or take over what is done, so many times."""
+        for _ in range(times):
+            self.store.housekeep()
+
+    def set_lazy(self, name: str, is_lazy: bool) -> None:
+        """Whether a queue is to keep bodies in memory that are on disk."""
+        self._queues[name].lazy = is_lazy
+
+    def _names_in(self, name: str, run: Run) -> Iterator[str]:
+        for sequence in range(run.first_sequence, run.end):
+            yield self._names_in_queues[name, sequence]
+
+    def _ask(
+        self,
+        deed: Deed,
+        queues: tuple[str, ...] = (),
+        names: tuple[str, ...] = (),
+        *,
+        payloads: tuple[Payload, ...] = (),
+        is_kept: bool = True,
+        content: bytes = b"",
+    ) -> int:
+        number = self.next_number
+        self.next_number += 1
+        self.trace.note(Asked(number, deed, queues, names, payloads, is_kept, content))
+        return number
+
+    def _promise_later(self, number: int) -> None:
+        self.store.when_durable(lambda: self.trace.note(Promised(number)))

@@ -1,0 +1,85 @@
+"""What came of a drill: on the terminal, as JSON, and as a page."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+from collections.abc import Sequence
+from importlib.metadata import version
+
+from amqpstore_tools.drill.page import page
+from amqpstore_tools.drill.verdict import INVARIANTS, Account, Verdict
+
+
+def print_account(account: Account) -> None:
+    """Print what a scenario did, and its verdicts, to stdout."""
+    # Here, so that the other verbs start without it.
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    console = Console(file=sys.stdout, highlight=False, soft_wrap=True)
+    if account.left_out:
+        console.print(Text(f"{account.scenario}: left out: {account.left_out}", "bold"))
+        return
+    did = ", ".join(f"{count:,} {what}" for what, count in sorted(account.did.items()))
+    console.print(
+        Text(f"{account.scenario}: seed {account.seed}, {did}, {account.seconds:.1f} s", "bold")
+    )
+    table = Table(box=None, pad_edge=False, show_header=False)
+    for invariant, verdict in account.verdicts.items():
+        style = {Verdict.HELD: "green", Verdict.VIOLATED: "bold red"}.get(verdict, "dim")
+        checks = account.checks[invariant]
+        table.add_row(
+            Text(f"  {invariant}"),
+            Text(verdict.value, style),
+            Text(f"{checks:,}" if checks else "", "dim", justify="right"),
+            Text(INVARIANTS[invariant]),
+        )
+    console.print(table)
+    # The first of each invariant, as most of the others only say it again.
+    firsts = {finding.invariant: finding for finding in reversed(account.findings)}
+    for finding in firsts.values():
+        console.print(Text(f"  {finding.invariant} violated: {finding.text}", "red"))
+        console.print(Text(f"    at {finding.where}"))
+        console.print(Text(f"    again: {finding.reproduce}"))
+    if more := len(account.findings) - len(firsts):
+        console.print(Text(f"  and {more} more violations"))
+
+
+def as_json(accounts: Sequence[Account]) -> str:
+    """All of it, for machines."""
+    return json.dumps(
+        {
+            "version": version("amqpstore"),
+            "violated": any(account.findings for account in accounts),
+            "invariants": INVARIANTS,
+            "scenarios": [_plain(account) for account in accounts],
+        },
+        indent=1,
+    )
+
+
+def write(accounts: Sequence[Account], path: str) -> list[str]:
+    """Write `path`.json and `path`.html; returns both names. Raises: OSError."""
+    written = {f"{path}.json": as_json(accounts), f"{path}.html": page(accounts)}
+    for name, text in written.items():
+        with open(name, "w", encoding="utf-8") as file:
+            file.write(text)
+    return list(written)
+
+
+def _plain(account: Account) -> dict[str, object]:
+    verdicts = {name: verdict.value for name, verdict in account.verdicts.items()}
+    return {
+        "scenario": account.scenario,
+        "seed": account.seed,
+        "left_out": account.left_out,
+        "seconds": round(account.seconds, 3),
+        "did": dict(account.did),
+        "verdicts": verdicts,
+        "checks": dict(account.checks),
+        "findings": [dataclasses.asdict(finding) for finding in account.findings],
+        "timeline": [dataclasses.asdict(step) for step in account.timeline],
+    }

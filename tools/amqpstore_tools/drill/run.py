@@ -1,0 +1,168 @@
+"""One run of one scenario: its bounds, its seed, and where it notes what it finds."""
+
+from __future__ import annotations
+
+import random
+import shlex
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+from amqpstore_tools.drill.verdict import Account, Finding, Step
+
+_MOST_FINDINGS = 50
+"""Of one run: then it ends, as everything else would only say it again."""
+
+OF_THE_STORE = ("messages in the store", "queues in the store")
+"""What an account says of the store that is drilled, and not of what was done."""
+
+_MOST_STEPS = 5_000
+"""Of a timeline."""
+
+
+class LeftOutError(Exception):
+    """A scenario cannot work on this copy of a data directory; the message says why."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the command line said.
+
+    `seconds`, `images` and `rounds` bound a run; None is no bound. `round`: only this one, counted
+    from 1.
+    `operations`: length of the one history that is drilled, where a scenario has such; `part`, from
+    1, is what is drilled of it, None all.
+    `data`: a real data directory, of which `work`, an empty directory, gets the copy.
+    """
+
+    seed: str
+    work: str
+    seconds: float | None = None
+    images: int | None = None
+    round: int | None = None
+    data: str | None = None
+    operations: int | None = None
+    rounds: int | None = None
+    part: int | None = None
+
+
+class Run:
+    """Of the scenario `name`; `show` is called with the run whenever something was done."""
+
+    def __init__(
+        self, name: str, settings: Settings, show: Callable[[Run], None] = lambda _run: None
+    ) -> None:
+        self.settings = settings
+        self.account = Account(name, settings.seed)
+        self.images = 0
+        """Disks that were recovered and looked at: what --images counts."""
+        self.round = 0
+        self.rounds_follow = False
+        """Whether a round goes on where the one before it ended, each with one disk to look at."""
+        self._show = show
+        self._start = time.monotonic()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether a bound is reached."""
+        settings = self.settings
+        return (
+            (settings.images is not None and self.images >= settings.images)
+            or (settings.seconds is not None and self.elapsed_s >= settings.seconds)
+            or len(self.account.findings) >= _MOST_FINDINGS
+        )
+
+    @property
+    def elapsed_s(self) -> float:
+        """Since the run began."""
+        return time.monotonic() - self._start
+
+    @property
+    def fraction(self) -> float:
+        """How far the run is towards the nearest of its bounds, 0 to 1."""
+        settings = self.settings
+        done = [0.0]
+        if settings.images:
+            done.append(self.images / settings.images)
+        if settings.seconds:
+            done.append(self.elapsed_s / settings.seconds)
+        if settings.rounds:
+            done.append(self.account.did["rounds"] / settings.rounds)
+        return min(1.0, max(done))
+
+    def rounds(self) -> Iterator[random.Random]:
+        """A generator for each round, by the seed and the round's number alone."""
+        number = self.settings.round or 1
+        while not self.is_over:
+            self.round = number
+            yield self.rng("round")
+            self.account.did["rounds"] += 1
+            number += 1
+            if self.settings.round or number - 1 == self.settings.rounds:
+                return
+
+    def rng(self, purpose: str) -> random.Random:
+        """Randomness of this round that depends on nothing before it."""
+        return random.Random(f"{self.settings.seed} {self.round} {purpose}")  # noqa: S311 (no secret)
+
+    def rng_of_all(self, purpose: str) -> random.Random:
+        """Randomness that is the same in every round."""
+        return random.Random(f"{self.settings.seed} {purpose}")  # noqa: S311 (no secret)
+
+    def saw(self, invariants: Iterable[str], images: int = 1) -> None:
+        """Note that so many disks were looked at, for these invariants."""
+        self.images += images
+        self.account.did["disks recovered"] += images
+        self.account.checked(invariants, images)
+
+    def found(self, invariant: str, text: str, where: str) -> None:
+        """Note a violation in this round."""
+        known = {(finding.invariant, finding.text) for finding in self.account.findings}
+        if (invariant, text) not in known:
+            finding = Finding(invariant, text, where, self.command())
+            self.account.findings.append(finding)
+
+    def join(self, account: Account) -> None:
+        """Note what a round did and found that ran elsewhere."""
+        ours = self.account
+        self.images += account.did["disks recovered"]
+        for what, count in account.did.items():
+            if what in OF_THE_STORE:
+                ours.did[what] = count
+            elif what == "rounds" and self.settings.operations:
+                # Of each part.
+                ours.did[what] = max(ours.did[what], count)
+            else:
+                ours.did[what] += count
+        ours.checks.update(account.checks)
+        for found in account.findings:
+            known = {(finding.invariant, finding.text) for finding in ours.findings}
+            if (found.invariant, found.text) not in known and len(known) < _MOST_FINDINGS:
+                ours.findings.append(found)
+        ours.timeline += account.timeline[: max(_MOST_STEPS - len(ours.timeline), 0)]
+
+    def step(self, step: Step) -> None:
+        """Note what was done, and show how far the run is."""
+        if len(self.account.timeline) < _MOST_STEPS:
+            self.account.timeline.append(step)
+        self.show()
+
+    def show(self) -> None:
+        """Show how far the run is."""
+        self._show(self)
+
+    def end(self) -> Account:
+        """What the run found."""
+        self.account.seconds = self.elapsed_s
+        return self.account
+
+    def command(self) -> str:
+        """What shows this round again."""
+        words = ["amqpstore", "drill", self.account.scenario, "--seed", self.settings.seed]
+        which = "--images" if self.rounds_follow else "--round"
+        words += [which, str(self.round)]
+        if self.settings.operations:
+            words += ["--operations", str(self.settings.operations)]
+        if self.settings.data:
+            words += ["--data", self.settings.data]
+        return shlex.join(words)

@@ -1,0 +1,42 @@
+"""What a drill may do to a store: one scenario a module, each with `ABOUT` and `run`.
+
+`run` goes on until its `Run` is over, notes what it did and found there, and leaves nothing
+behind outside the run's work directory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from amqpstore_tools.drill.run import Run
+from amqpstore_tools.drill.scenarios import (
+    bit_flips,
+    clock_jumps,
+    failing_sync,
+    full_disk,
+    kill,
+    missing_files,
+    power_cut,
+    torn_catalog,
+)
+
+
+class Scenario(NamedTuple):
+    """What it does, and how. Each works on a store of its own or on the run's copy of one."""
+
+    about: str
+    run: Callable[[Run], None]
+
+
+SCENARIOS = {
+    "power-cut": Scenario(power_cut.ABOUT, power_cut.run),
+    "kill": Scenario(kill.ABOUT, kill.run),
+    "bit-flips": Scenario(bit_flips.ABOUT, bit_flips.run),
+    "missing-files": Scenario(missing_files.ABOUT, missing_files.run),
+    "torn-catalog": Scenario(torn_catalog.ABOUT, torn_catalog.run),
+    "full-disk": Scenario(full_disk.ABOUT, full_disk.run),
+    "failing-sync": Scenario(failing_sync.ABOUT, failing_sync.run),
+    "clock-jumps": Scenario(clock_jumps.ABOUT, clock_jumps.run),
+}
+"""By name, in the order in which `all` runs them."""

@@ -1,0 +1,58 @@
+"""One bit is flipped: of a segment or an index file it is named, and costs only its record; of the
+catalog it is named, and the store does not open, or nothing is other than it was."""
+
+from __future__ import annotations
+
+import os
+
+from amqpstore.filenames import CATALOG
+from amqpstore_tools.drill.copying import own_bytes
+from amqpstore_tools.drill.damaged import Damaged, Hit
+from amqpstore_tools.drill.examiner import Examiner
+from amqpstore_tools.drill.run import Run
+from amqpstore_tools.offline.instant import FILE_NAME
+
+ABOUT = "flip one bit of a segment, an index file or the catalog, and take all messages"
+
+_CATALOG = f"{CATALOG}/{FILE_NAME}"
+_OF_CATALOG = 0.25
+"""Of all rounds."""
+
+
+def run(run: Run) -> None:
+    """Flip a bit a round."""
+    with Examiner() as examiner:
+        damaged = Damaged(run, examiner)
+        damaged.fresh()
+        names = damaged.record_files()
+        if not names:
+            raise OSError("the store has no segment and no index file: there is nothing to flip")
+        sizes = [os.path.getsize(damaged.path(name)) for name in names]
+        for rng in run.rounds():
+            damaged.fresh()
+            if rng.random() < _OF_CATALOG:
+                path = damaged.path(_CATALOG)
+                offset, bit = rng.randrange(os.path.getsize(path)), rng.randrange(8)
+                flip(path, offset, bit)
+                did = f"bit {bit} of byte {offset} of {_CATALOG} flipped"
+                damaged.settle(Hit(did, _CATALOG, may_refuse=True))
+                continue
+            # Half of the flips by size, half of them in any file, so that small ones get theirs.
+            weights = sizes if rng.random() < 0.5 else [min(size, 1) for size in sizes]
+            name = rng.choices(names, weights)[0]
+            offset, bit = rng.randrange(os.path.getsize(damaged.path(name))), rng.randrange(8)
+            kind, number = damaged.record_at(name, offset)
+            flip(damaged.path(name), offset, bit)
+            what = f"a {kind.name}" if kind else "no record"
+            did = f"bit {bit} of byte {offset} of {name} flipped, in {what}"
+            damaged.settle(Hit(did, name, kind, number))
+
+
+def flip(path: str, offset: int, bit: int) -> None:
+    """Flip bit `bit` (0 to 7) of a linked file's byte at `offset`."""
+    own_bytes(path)
+    with open(path, "r+b") as file:
+        file.seek(offset)
+        byte = file.read(1)[0]
+        file.seek(offset)
+        file.write(bytes([byte ^ 1 << bit]))

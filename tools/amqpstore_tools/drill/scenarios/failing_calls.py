@@ -1,0 +1,170 @@
+"""What the scenarios of failing calls share: a random workload in which a call fails.
+
+The store must stop, or say that it puts something off. What was promised until then must be there
+when it is opened again: after the process ended, and after the power was cut as well.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import random
+from collections.abc import Callable, Sequence
+
+from amqpstore import StoreError
+from amqpstore.filenames import FIRST_COMPACTED, SEGMENTS, segment_number
+from amqpstore_tools.drill.invariants import Fault, broken_promises, reported_damage, touched_files
+from amqpstore_tools.drill.ledger import Ledger
+from amqpstore_tools.drill.observation import observe
+from amqpstore_tools.drill.outside import Outside
+from amqpstore_tools.drill.prover import Prover
+from amqpstore_tools.drill.random_history import play
+from amqpstore_tools.drill.run import Run
+from amqpstore_tools.drill.scenarios.simulated import (
+    DIRECTORY,
+    Base,
+    keep_unknown_files,
+    open_faulty_store,
+    open_store,
+)
+from amqpstore_tools.drill.trace import Asked, Opened, Promised, Trace
+from amqpstore_tools.drill.verdict import Step
+from amqpstore_tools.simulation.crash_images import crash_images
+from amqpstore_tools.simulation.faulty_files import NO_SPACE, FaultKind, Faults
+from amqpstore_tools.simulation.memory_files import MemoryFiles
+
+_CHECKED = ("I1", "I2", "I3", "I5", "I6", "I8", "I9", "I10", "I11", "I12")
+_STEPS = 60
+_IMAGES = 5
+
+_Told = Callable[[Outside], None]
+
+
+def fail_one_call(
+    run: Run,
+    rng: random.Random,
+    base: Base,
+    kind: FaultKind,
+    verbs: Sequence[str],
+    *,
+    for_good: bool = False,
+) -> None:
+    """Play a history in which one call, drawn from those that begin with `verbs`, fails.
+
+    Args: for_good, all such calls fail from there on.
+    """
+    seed = rng.random()
+
+    def told(outside: Outside) -> None:
+        keep_unknown_files(outside)
+        play(outside, random.Random(seed), _STEPS)  # noqa: S311 (no secret)
+
+    places = _places(base, told, verbs)
+    nth = rng.choice(places)
+    faults = LastingFaults(nth, kind, verbs) if for_good else Faults(nth, kind)
+    outside = base.outside(functools.partial(open_faulty_store, faults=faults))
+    error: Exception | None = None
+    try:
+        told(outside)
+    except (OSError, StoreError) as raised:
+        error = raised
+    call = faults.calls[nth] if faults.has_struck else "nothing"
+    lasting = ", and all such calls after it" if for_good else ""
+    did = f"call {nth}, {call}, failed with {kind.name}{lasting}"
+    found: list[Fault] = []
+    # A full disk, once: what is missing was written with the room of the reserve.
+    is_made_up_for = kind in NO_SPACE and not for_good
+    if error is None and _is_of_the_log(call) and not is_made_up_for:
+        found.append(("I1", f"{call.split()[0]} of the log failed, and the store went on"))
+    # While the fault lasts: nobody is to be promised anything now.
+    outside.kill()
+    disk = outside.files.fork()
+    if for_good and faults.has_struck:
+        found += _restart_faults(run, disk, outside.trace, LastingFaults(0, kind, verbs))
+        did = f"{did}; restarted while it lasted, and then without"
+    found += _left_behind(run, rng, outside.trace, disk, did, bool(found))
+    for invariant, text in found:
+        run.found(invariant, text, did)
+    run.account.did["calls failed"] += 1
+
+
+class LastingFaults(Faults):
+    """From the n-th call on all that begin with one of `verbs` fail."""
+
+    def __init__(self, nth: int, kind: FaultKind, verbs: Sequence[str]) -> None:
+        super().__init__(nth, kind)
+        self._verbs = tuple(verbs)
+
+    def counts(self, call: str) -> bool:
+        self.calls.append(call)
+        return len(self.calls) - 1 >= self.nth and call.startswith(self._verbs)
+
+
+def _is_of_the_log(call: str) -> bool:
+    """Whether a call is a write or a sync of the log; what fails in the background may be seen
+    later, or by the next start only."""
+    verb, _, path = call.partition(" ")
+    number = segment_number(path.rpartition("/")[2])
+    is_log = path.startswith(f"{DIRECTORY}/{SEGMENTS}/") and 0 < (number or 0) < FIRST_COMPACTED
+    return is_log and verb in ("append", "datasync")
+
+
+def _places(base: Base, told: _Told, verbs: Sequence[str]) -> list[int]:
+    """Which calls of a history may fail: those that begin with one of `verbs`, counted from 0."""
+    faults = Faults(-1)
+    told(base.outside(functools.partial(open_faulty_store, faults=faults)))
+    return [place for place, call in enumerate(faults.calls) if call.startswith(tuple(verbs))]
+
+
+def _restart_faults(
+    run: Run, disk: MemoryFiles, trace: Trace, faults: LastingFaults
+) -> list[Fault]:
+    """What is wrong with a start while the fault lasts: all that was promised is there, or it is
+    refused, and the operating system's reason is named."""
+    try:
+        store = open_faulty_store(disk, faults)
+    except (OSError, StoreError) as error:
+        run.account.did["starts refused while calls failed"] += 1
+        reason = os.strerror(getattr(faults.error(""), "errno", 0))
+        if reason not in str(error):
+            return [("I9", f"a start is refused, and not for {reason}: {error!r}")]
+        return []
+    run.account.did["starts while calls failed"] += 1
+    try:
+        observation = observe(store)
+    finally:
+        store.abandon()
+    faulty = [*observation.faults, *reported_damage(observation.report)]
+    return [*faulty, *broken_promises(_ledger(trace), observation)]
+
+
+def _ledger(trace: Trace) -> Ledger:
+    ledger = Ledger.before(trace)
+    for event in trace.events:
+        if isinstance(event, Asked | Promised | Opened):
+            ledger.note(event)
+    return ledger
+
+
+def _left_behind(
+    run: Run, rng: random.Random, trace: Trace, left: MemoryFiles, did: str, is_violated: bool
+) -> list[Fault]:
+    """What is wrong after the process ended, and after the machine lost power as well: at once, or
+    when the next process had used what it found."""
+    ledger = _ledger(trace)
+    prover = Prover(open_store, 2)
+    disks = [image.files for image in crash_images(left, rng, _IMAGES)]
+    found: list[Fault] = []
+    held: list[int] = []
+    all_recovered = [prover.recover(left.fork()), prover.used(left.fork(), rng)]
+    all_recovered += [prover.recover(disk) for disk in disks]
+    for recovered in all_recovered:
+        found += [*recovered.faults, *touched_files(ledger, recovered.after)]
+        if recovered.observation is not None:
+            found += broken_promises(ledger, recovered.observation)
+            held.append(sum(len(queue.ready) for queue in recovered.observation.queues.values()))
+    run.saw(_CHECKED, len(all_recovered))
+    least, most = min(held, default=0), max(held, default=0)
+    promised = ledger.promised_count
+    run.step(Step(run.round, 1, did, promised, least, most, 0, is_violated or bool(found)))
+    return found

@@ -1,0 +1,27 @@
+"""An fdatasync, a directory's fsync or a commit of the catalog fails, done or not, or lost.
+
+Lost is what Linux makes of pages that it could not write: it takes them for written, so the next
+process reads them, no later sync writes them, and a power cut takes them.
+
+It is fatal: nothing more is promised, and nothing is retried on that file.
+"""
+
+from __future__ import annotations
+
+from amqpstore_tools.drill.run import Run
+from amqpstore_tools.drill.scenarios.failing_calls import fail_one_call
+from amqpstore_tools.drill.scenarios.simulated import base_of
+from amqpstore_tools.simulation.faulty_files import FaultKind
+
+ABOUT = "an fsync or a commit of the catalog fails, though it may have been done"
+
+_SYNCS = ("datasync", "sync_directory", "commit")
+
+
+def run(run: Run) -> None:
+    """Fail one a round."""
+    base = base_of(run)
+    for rng in run.rounds():
+        kind = rng.choice((FaultKind.EIO, FaultKind.DONE_ANYWAY, FaultKind.LOST))
+        verbs = _SYNCS if kind is FaultKind.EIO else ("datasync", "commit")
+        fail_one_call(run, rng, base, kind, verbs)

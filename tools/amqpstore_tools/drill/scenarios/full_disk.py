@@ -1,0 +1,144 @@
+"""The disk is full: from one write on, once or for good, in the midst of it or at its start.
+
+Or somebody else fills it, at any moment, and takes what the store gives up as well. Then publishers
+are refused, and restarts, deliveries, acks, purges and deletes go on, as the store has kept a
+reserve for them; and once there is room again, all is there.
+"""
+
+from __future__ import annotations
+
+import functools
+import random
+
+from amqpstore import DiskFullError
+from amqpstore_tools.drill.invariants import Fault, faults_at_openings, touched_files
+from amqpstore_tools.drill.ledger import Ledger
+from amqpstore_tools.drill.outside import Outside
+from amqpstore_tools.drill.random_history import play
+from amqpstore_tools.drill.run import Run
+from amqpstore_tools.drill.scenarios.failing_calls import fail_one_call
+from amqpstore_tools.drill.scenarios.simulated import (
+    OPTIONS,
+    Base,
+    base_of,
+    keep_unknown_files,
+    open_store,
+)
+from amqpstore_tools.drill.verdict import Step
+from amqpstore_tools.simulation.faulty_files import FaultKind
+from amqpstore_tools.simulation.memory_files import MemoryFiles
+
+ABOUT = "no space left at any write, once or from then on, and restarts while it is so"
+
+_WRITES = ("append", "create", "make_directory", "commit")
+_CHECKED = ("I1", "I2", "I3", "I5", "I6", "I9", "I10", "I11", "I12")
+_STEPS = 60
+_ROOM_BYTES = 8 << 20
+_OTHER = "/other"
+_OPTIONS = OPTIONS._replace(least_free_bytes=32 << 10, reserve_bytes=256 << 10)
+
+
+def run(run: Run) -> None:
+    """Fill the disk once a round."""
+    base = base_of(run)
+    for rng in run.rounds():
+        draw = rng.random()
+        if draw < 0.2:
+            _fill_by_others(run, rng, base)
+        elif draw < 0.5:
+            fail_one_call(run, rng, base, FaultKind.SHORT_WRITE, ("append",))
+        else:
+            for_good = rng.random() < 0.5
+            fail_one_call(run, rng, base, FaultKind.ENOSPC, _WRITES, for_good=for_good)
+
+
+def _fill_by_others(run: Run, rng: random.Random, base: Base) -> None:
+    outside = base.outside(functools.partial(open_store, options=_OPTIONS))
+    files = outside.files
+    keep_unknown_files(outside)
+    play(outside, rng, rng.randint(1, _STEPS))
+    files.capacity_bytes = sum(map(len, files.contents())) + _ROOM_BYTES
+    outside.kill()
+    outside.open()
+    # Its owner has it look at the disk now and then: here it makes its reserve, if it has none.
+    outside.housekeep()
+    faults: list[Fault] = []
+    did = "others filled the disk"
+    try:
+        if rng.random() < 0.5:
+            # Behind the last look at it: the store is in the midst of what it does.
+            outside.publish([rng.choice(outside.queue_names)], [rng.randbytes(2000)])
+            outside.begin_sync()
+            _fill(files)
+            outside.finish_sync()
+            did = f"{did} while a batch was written"
+        else:
+            _fill(files)
+        outside.housekeep()
+        names = outside.queue_names
+        for _ in range(_STEPS):
+            outside.publish([rng.choice(names)], [rng.randbytes(rng.randint(0, 2000))])
+            outside.sync()
+        faults.append(("I9", "the disk is full, and publishers are not refused"))
+    except DiskFullError:
+        did = f"{did}, publishers were refused"
+    except Exception as error:  # noqa: BLE001 (whatever it is, it is the finding)
+        faults.append(("I9", f"on a full disk, with a reserve: {error!r}"))
+    outside.kill()
+    try:
+        for _ in range(rng.randint(1, 3)):
+            outside.open()
+            _serve(outside)
+            outside.kill()
+        outside.open()
+        _empty(outside, rng)
+        did = f"{did}, restarted, messages were taken and acked, queues purged and deleted"
+    except Exception as error:  # noqa: BLE001 (whatever it is, it is the finding)
+        faults.append(("I9", f"on a full disk, with a reserve: {error!r}"))
+    outside.kill()
+    files.capacity_bytes = None
+    files.remove(_OTHER)
+    try:
+        outside.open()
+        outside.kill()
+    except Exception as error:  # noqa: BLE001 (whatever it is, it is the finding)
+        faults.append(("I9", f"after room was made: {error!r}"))
+    ledger = Ledger.before(outside.trace)
+    faults += faults_at_openings(ledger, outside.trace)
+    faults += touched_files(ledger, files)
+    run.saw(_CHECKED)
+    run.account.did["disks filled by others"] += 1
+    for invariant, text in faults:
+        run.found(invariant, text, did)
+    promised = ledger.promised_count
+    run.step(Step(run.round, 1, did, promised, promised, promised, 0, bool(faults)))
+
+
+def _fill(files: MemoryFiles) -> None:
+    """Somebody else writes until there is no room left."""
+    other = files.create(_OTHER)
+    other.append([bytes(files.free_bytes("/"))])
+    other.close()
+
+
+def _empty(outside: Outside, rng: random.Random) -> None:
+    """Purge or delete each queue."""
+    for name in outside.queue_names:
+        if rng.random() < 0.5:
+            outside.purge(name)
+            outside.sync()
+        else:
+            outside.delete_queue(name)
+    outside.checkpoint()
+    outside.housekeep(2)
+
+
+def _serve(outside: Outside) -> None:
+    """Take and ack some of each queue, and have the store do its own work."""
+    for name in outside.queue_names:
+        outside.take(name, 3)
+        outside.sync()
+        outside.ack(name)
+        outside.sync()
+    outside.checkpoint()
+    outside.housekeep(2)

@@ -1,0 +1,40 @@
+"""A file of the store is gone: what was in it is named, and all else is served.
+
+Without its marker or its catalog a store does not open, and says which is missing.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+
+from amqpstore.filenames import CATALOG, INDEX, MARKER, SEGMENTS
+from amqpstore_tools.drill.damaged import Damaged, Hit
+from amqpstore_tools.drill.examiner import Examiner
+from amqpstore_tools.drill.run import Run
+
+ABOUT = "remove a segment, an index file, the catalog, the marker, or a whole directory"
+
+
+def run(run: Run) -> None:
+    """Remove one a round."""
+    with Examiner() as examiner:
+        damaged = Damaged(run, examiner)
+        damaged.fresh()
+        names = [*damaged.record_files(), MARKER, f"{CATALOG}/data.mdb"]
+        names += [CATALOG, SEGMENTS, INDEX]
+        for rng in run.rounds():
+            damaged.fresh()
+            name = rng.choice(names)
+            path = damaged.path(name)
+            if not os.path.isdir(path):
+                os.unlink(path)
+            elif name == SEGMENTS:
+                # But for what the store does not know.
+                for one in damaged.record_files():
+                    if one.startswith(SEGMENTS):
+                        os.unlink(damaged.path(one))
+            else:
+                shutil.rmtree(path)
+            may_refuse = name == MARKER or name.startswith(CATALOG)
+            damaged.settle(Hit(f"{name} removed", name, may_refuse=may_refuse))

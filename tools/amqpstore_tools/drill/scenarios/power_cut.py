@@ -1,0 +1,142 @@
+"""The power is cut at every operation of a recorded random workload, on a simulated disk.
+
+The first of three rounds moves messages between queues in transactions; the others publish, take,
+ack, purge and restart, each another history. Of each operation the images that a cut may leave are
+recovered, recovery is itself cut, and the recovered store is used; see `explorer`. Where the
+length of the history is given there is one, and each round looks at more images of it: part by
+part, each of which remembers what it has seen and knows nothing of the others, so that they may be
+explored elsewhere.
+"""
+
+from __future__ import annotations
+
+import random
+
+from amqpstore_tools.drill import explorer, moves
+from amqpstore_tools.drill.prover import REMEMBERED
+from amqpstore_tools.drill.random_history import play
+from amqpstore_tools.drill.run import Run
+from amqpstore_tools.drill.scenarios.simulated import Base, base_of, keep_unknown_files, open_store
+from amqpstore_tools.drill.trace import Trace
+from amqpstore_tools.drill.verdict import Step
+
+ABOUT = "cut the power at every write of a random workload, and recover what is left"
+
+PARTS = 16
+"""Of the one history."""
+
+_STEPS = 60
+_IMAGES_AN_OPERATION = 24
+_IMAGES_IN_RECOVERY = 1
+_CUTS_IN_RECOVERY = 1
+_MOVES = 6
+_IMAGES_OF_MOVES = 12
+_CHECKED = ("I1", "I2", "I3", "I5", "I6", "I8", "I9", "I10", "I11", "I12")
+_CHECKED_OF_MOVES = ("I4", "I5", "I7", "I9")
+
+
+def run(run: Run) -> None:
+    """Explore a history a round, or the one of the given length in each."""
+    base = base_of(run)
+    length = run.settings.operations
+    if length is not None:
+        _explore_one(run, base, length)
+        return
+    for rng in run.rounds():
+        if run.round % 3 == 1:
+            _explore_moves(run, rng, base)
+        else:
+            _Exploration(run, _history(base, rng, _STEPS)).explore()
+
+
+def _explore_one(run: Run, base: Base, length: int) -> None:
+    trace = _history(base, run.rng_of_all("history"), length)
+    chosen = [run.settings.part] if run.settings.part else [*range(1, PARTS + 1)]
+    parts = [_Exploration(run, trace, part) for part in chosen]
+    is_first = 1 in chosen
+    for rng in run.rounds():
+        if is_first:
+            _explore_moves(run, rng, base)
+            is_first = False
+        for part in parts:
+            if not run.is_over:
+                part.explore()
+
+
+def _history(base: Base, rng: random.Random, steps: int) -> Trace:
+    outside = base.outside(open_store)
+    keep_unknown_files(outside)
+    play(outside, rng, steps)
+    return outside.trace
+
+
+class _Exploration:
+    """One history, or a part of it, from 1. Each time that it is explored others are drawn."""
+
+    def __init__(self, run: Run, trace: Trace, part: int | None = None) -> None:
+        self._run = run
+        self._trace = trace
+        self._numbers = trace.numbers
+        if part is not None:
+            count = len(self._numbers)
+            self._numbers = self._numbers[count * (part - 1) // PARTS : count * part // PARTS]
+        self._explorer = explorer.Explorer(
+            open_store,
+            "",
+            images_an_operation=_IMAGES_AN_OPERATION,
+            images_in_recovery=_IMAGES_IN_RECOVERY,
+            cuts_in_recovery=_CUTS_IN_RECOVERY,
+            go_on=self._go_on,
+            remembered=REMEMBERED if part is None else REMEMBERED // PARTS,
+        )
+        self._counted = explorer.Result()
+
+    def explore(self) -> None:
+        """Note what is found at each of its operations."""
+        run = self._run
+        seed = f"{run.settings.seed} {run.round}"
+        result = self._explorer.explore(self._trace, seed, self._numbers)
+        self._note(result.violations)
+
+    def _go_on(self, cut: explorer.Cut) -> bool:
+        run, result, counted = self._run, self._explorer.result, self._counted
+        run.saw(_CHECKED, result.images + result.kills - counted.images - counted.kills)
+        run.account.did["operations cut"] += 1
+        run.account.did["distinct disks"] += result.distinct - counted.distinct
+        used = result.distinct_used - counted.distinct_used
+        run.account.did["of them used, and recovery crashed"] += used
+        run.account.did["stores opened"] += result.opened - counted.opened
+        is_violated = len(result.violations) > len(counted.violations)
+        self._note(result.violations)
+        counted.images, counted.kills = result.images, result.kills
+        counted.distinct, counted.opened = result.distinct, result.opened
+        counted.distinct_used = result.distinct_used
+        did = f"power cut at {cut.operation}"
+        run.step(
+            Step(run.round, cut.number, did, cut.promised, cut.least, cut.most, 0, is_violated)
+        )
+        return not run.is_over
+
+    def _note(self, violations: list[explorer.Violation]) -> None:
+        for violation in violations[len(self._counted.violations) :]:
+            where = f"operation {violation.operation_number} ({violation.operation})"
+            self._run.found(violation.invariant, violation.text, f"{where}; {violation.image}")
+        self._counted.violations = list(violations)
+
+
+def _explore_moves(run: Run, rng: random.Random, base: Base) -> None:
+    def go_on(cut: moves.Cut) -> bool:
+        run.saw(_CHECKED_OF_MOVES, cut.images)
+        run.account.did["operations cut"] += 1
+        for image, (invariant, text) in cut.faults:
+            run.found(invariant, text, f"operation {cut.number} ({cut.operation}); {image}")
+        did = f"moves; power cut at {cut.operation}"
+        is_violated = bool(cut.faults)
+        run.step(
+            Step(run.round, cut.number, did, cut.promised, cut.least, cut.most, 0, is_violated)
+        )
+        return not run.is_over
+
+    moves.explore_moves(
+        open_store, base.disk.fork(), rng, moves=_MOVES, images=_IMAGES_OF_MOVES, go_on=go_on
+    )

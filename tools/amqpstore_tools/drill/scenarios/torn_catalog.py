@@ -1,0 +1,52 @@
+"""The catalog is cut off, or has pages of zeros, garbage, or what is elsewhere in it.
+
+Either the store does not open and says why, or everything that was promised is there.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+
+from amqpstore.filenames import CATALOG
+from amqpstore_tools.drill.damaged import Damaged, Hit
+from amqpstore_tools.drill.examiner import Examiner
+from amqpstore_tools.drill.run import Run
+
+ABOUT = "cut the catalog off, or overwrite a page or a sector of it"
+
+_FILE = f"{CATALOG}/data.mdb"
+_SECTOR_BYTES, _PAGE_BYTES = 512, 4096
+
+
+def run(run: Run) -> None:
+    """Tear it once a round."""
+    with Examiner() as examiner:
+        damaged = Damaged(run, examiner)
+        for rng in run.rounds():
+            damaged.fresh()
+            did = tear(damaged.path(_FILE), rng)
+            damaged.settle(Hit(f"{_FILE} {did}", _FILE, may_refuse=True))
+
+
+def tear(path: str, rng: random.Random) -> str:
+    """Damage a catalog's file; returns how."""
+    size = os.path.getsize(path)
+    step = rng.choice([_SECTOR_BYTES, _PAGE_BYTES])
+    place = rng.randrange(size // step) * step
+    with open(path, "r+b") as file:
+        if rng.random() < 0.3:
+            end = rng.choice([place, rng.randrange(size)])
+            file.truncate(end)
+            return f"cut off at byte {end} of {size}"
+        how = rng.choice(["zeros", "garbage", "stale bytes"])
+        if how == "zeros":
+            content = bytes(step)
+        elif how == "garbage":
+            content = rng.randbytes(step)
+        else:
+            file.seek(rng.randrange(size // step) * step)
+            content = file.read(step)
+        file.seek(place)
+        file.write(content)
+    return f"overwritten with {step} bytes of {how} at {place} of {size}"

@@ -1,0 +1,30 @@
+"""Files that a store does not know, put into data directories: they are to stay as they are."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+from amqpstore.filenames import SEGMENTS
+from amqpstore_tools.drill.invariants import Fault
+
+STRANGERS = {"by-hand": b"not the store's", f"{SEGMENTS}/notes.txt": b"nor this"}
+
+
+def put_strangers(directory: str) -> None:
+    """Write them, in place of what is there."""
+    for path, content in STRANGERS.items():
+        with open(os.path.join(directory, path), "wb") as file:
+            file.write(content)
+
+
+def touched_strangers(directory: str) -> Iterator[Fault]:
+    """I11: those that are not as they were put there."""
+    for path, content in STRANGERS.items():
+        try:
+            with open(os.path.join(directory, path), "rb") as file:
+                is_same = file.read() == content
+        except FileNotFoundError:
+            is_same = False
+        if not is_same:
+            yield "I11", f"{path} was changed or removed"

@@ -1,0 +1,247 @@
+"""The log as it grows, transaction by transaction, as `tail -f` has it.
+
+Nothing is locked, and the store is not opened: a broker may start, stop and crash meanwhile. A
+batch is shown when it is on disk, whole and synced. The size of the last segment is looked at ten
+times a second, which takes next to no time; names of queues are read again when a queue is met that
+has none yet.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from amqpstore import DamageError, marker
+from amqpstore.errors import NotAStoreError
+from amqpstore.filenames import FIRST_COMPACTED, MARKER, SEGMENTS, segment_number, segment_path
+from amqpstore.files import File, OsFiles
+from amqpstore.records import Gap, Kind, Record, decode_transaction
+from amqpstore_tools.inspect.names import Names, QueueName
+from amqpstore_tools.inspect.transaction import operation_text, transaction_facts
+from amqpstore_tools.offline.catalog import CatalogImage, may_be_plain
+from amqpstore_tools.offline.contents import TransactionImage
+from amqpstore_tools.offline.instant import at_one_instant
+from amqpstore_tools.offline.json_output import write_line
+from amqpstore_tools.offline.reading import ReadOnlyFiles, scan_file
+from amqpstore_tools.offline.segments import SegmentImage, SegmentState
+from amqpstore_tools.offline.terminal import console, counted, shown, size, when
+
+Facts = dict[str, Any]
+
+_POLL_S = 0.1
+
+
+def follow(
+    directory: str,
+    show: Callable[[Facts], None],
+    most: int | None,
+    wait: Callable[[], None] | None = None,
+) -> None:
+    """Show the last `most` transactions of the last segment, None is all, and then what comes.
+
+    Returns on KeyboardInterrupt. Args: wait, called while there is nothing new.
+    Raises: NotAStoreError, FormatVersionError, DamageError (the marker), OSError.
+    """
+    wait = wait or partial(time.sleep, _POLL_S)
+    marked = marker.read(ReadOnlyFiles(), directory)
+    if marked is None:
+        raise NotAStoreError(directory, f"it has no file {MARKER}")
+    log = _Log(directory, marked.seed)
+    names: Names = {}
+    try:
+        past = deque(log.new(), maxlen=most)
+        for found in past:
+            _show(found, directory, names, show)
+        while True:
+            is_any = False
+            for found in log.new():
+                is_any = True
+                _show(found, directory, names, show)
+            if not is_any:
+                wait()
+    except KeyboardInterrupt:
+        return
+    finally:
+        log.close()
+
+
+def _show(
+    found: TransactionImage | Facts, directory: str, names: Names, show: Callable[[Facts], None]
+) -> None:
+    if isinstance(found, dict):
+        show(found)
+        return
+    if not names.keys() >= {operation.queue_id for operation in found.operations}:
+        names |= _names(directory)
+        for operation in found.operations:
+            # Its queue is deleted by now: it is not looked for again.
+            names.setdefault(operation.queue_id, QueueName(None, None))
+    show({"event": "transaction", **transaction_facts(found, names)})
+
+
+def _names(directory: str) -> Names:
+    """The queues that the catalog has now; none where it cannot be read."""
+    with tempfile.TemporaryDirectory(prefix="amqpstore-follow-") as copy:
+        try:
+            at_one_instant(directory, copy, lambda: None)
+            catalog = CatalogImage(copy, plain=may_be_plain(directory))
+            try:
+                rows = catalog.rows("queues")
+            finally:
+                catalog.close()
+        except (DamageError, OSError):
+            return {}
+    return {
+        int(key): QueueName(row.get("vhost"), row.get("name"))
+        for key, row in rows.items()
+        if key.isdecimal() and isinstance(row, dict)
+    }
+
+
+class _Log:
+    """The log of the store in `directory`, from its last segment on."""
+
+    def __init__(self, directory: str, seed: int) -> None:
+        self._directory = directory
+        self._seed = seed
+        self._files = OsFiles()
+        self._number = max(self._numbers(), default=0)
+        # Behind the last batch that was returned, and how much of the file was looked at.
+        self._offset = 0
+        self._length = 0
+        self._file: File | None = None
+
+    def new(self) -> list[TransactionImage | Facts]:
+        """What is on disk, synced, and was not returned yet: transactions, and what is between."""
+        found: list[TransactionImage | Facts] = []
+        file = self._file or self._open()
+        if file is None:
+            return found
+        # In this order: what is there of the next one was begun when this one was whole.
+        later = [number for number in self._numbers() if number > self._number]
+        length = file.size()
+        if length > self._length:
+            self._length = length
+            found += self._read(file, length)
+        if later:
+            if length > self._offset:
+                found.append(self._left_out(length))
+            if min(later) > self._number + 1:
+                found.append({"event": "skipped", "segment": min(later)})
+            self._go_to(min(later))
+        return found
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def _read(self, file: File, length: int) -> list[TransactionImage | Facts]:
+        file.datasync()
+        found: list[TransactionImage | Facts] = []
+        gaps: list[Facts] = []
+        count = 0
+        segment = self._segment(length)
+        batch_offset = self._offset
+        for one in scan_file(file, length, self._number, self._seed, start=self._offset):
+            if isinstance(one, Gap):
+                gaps.append(self._gap(one))
+                continue
+            found += gaps
+            gaps = []
+            if one.kind == Kind.MESSAGE:
+                count += 1
+            elif one.kind == Kind.TRANSACTION:
+                found.append(self._transaction(file, segment, one, batch_offset, count))
+                count = 0
+            if one.kind != Kind.MESSAGE:
+                batch_offset = self._offset = one.end
+        return found
+
+    def _transaction(
+        self, file: File, segment: SegmentImage, record: Record, batch_offset: int, count: int
+    ) -> TransactionImage | Facts:
+        payload = file.read(record.payload_offset, record.end - record.payload_offset)
+        try:
+            time_ms, operations = decode_transaction(payload, record.end)
+        except ValueError as error:
+            return self._gap(Gap(record.offset, record.end, str(error)))
+        return TransactionImage(segment, record, batch_offset, count, time_ms, operations)
+
+    def _left_out(self, length: int) -> Facts:
+        return {
+            "event": "left out",
+            "segment": self._number,
+            "offset": self._offset,
+            "bytes": length - self._offset,
+            "reason": "a batch is not whole, and the log goes on in another segment",
+        }
+
+    def _gap(self, gap: Gap) -> Facts:
+        return {
+            "event": "gap",
+            "segment": self._number,
+            "offset": gap.offset,
+            "bytes": gap.end - gap.offset,
+            "reason": gap.reason,
+        }
+
+    def _segment(self, length: int) -> SegmentImage:
+        path = segment_path(self._directory, self._number)
+        return SegmentImage(
+            ReadOnlyFiles(), path, self._number, self._seed, length, SegmentState.OPEN
+        )
+
+    def _go_to(self, number: int) -> None:
+        self.close()
+        self._number = number
+        self._offset = self._length = 0
+
+    def _open(self) -> File | None:
+        """The segment that is next, where there is one."""
+        if not self._number:
+            self._number = min(self._numbers(), default=0)
+        try:
+            self._file = self._files.open(segment_path(self._directory, self._number))
+        except FileNotFoundError:
+            # It was dropped before it was looked at: all in it was done with.
+            self._number = min([one for one in self._numbers() if one > self._number], default=0)
+        return self._file
+
+    def _numbers(self) -> list[int]:
+        names = ReadOnlyFiles().list_directory(os.path.join(self._directory, SEGMENTS))
+        numbers = [number for name in names if (number := segment_number(name))]
+        return [number for number in numbers if number < FIRST_COMPACTED]
+
+
+def show_line(found: Facts) -> None:
+    """Print what was found for people."""
+    from rich.text import Text
+
+    out = console()
+    if found["event"] == "skipped":
+        out.print(f"goes on in segment {found['segment']}: those before it are gone", style="dim")
+        return
+    if found["event"] != "transaction":
+        text = f"{found['event']}: segment {found['segment']} at {found['offset']:,}, "
+        out.print(Text(shown(f"{text}{found['bytes']:,} bytes: {found['reason']}"), "red"))
+        return
+    bytes_ = size(found["end"] - found["batch_offset"])
+    head = f"{when(found['time_ms'])[11:]}  LSN {found['lsn']}  segment {found['segment']}"
+    out.print(Text.assemble((head, "bold"), f"  {counted(found['messages'], 'message')}, {bytes_}"))
+    for operation in found["operations"]:
+        kind, queue, sequences, rest = operation_text(operation)
+        count = operation["message_count"]
+        text = f"    {kind:9} {count:>6,}  {queue}  {sequences}"
+        out.print(Text(f"{text}  {rest}".rstrip()), soft_wrap=True)
+
+
+def show_json(found: Facts) -> None:
+    """Print what was found as a line of JSON."""
+    write_line(found)

@@ -1,0 +1,268 @@
+"""One message: its record, its routing, its properties, its body, and which queues hold it."""
+
+from __future__ import annotations
+
+import codecs
+import json
+import os
+from typing import Any
+
+from amqpstore.records import HEADER
+from amqpstore_tools.offline.contents import StoredMessage, properties_of
+from amqpstore_tools.offline.exits import NotFoundError
+from amqpstore_tools.offline.image import StoreImage
+from amqpstore_tools.offline.queues import Entry
+from amqpstore_tools.offline.terminal import console, heading, shown, shown_lines, table, when
+
+Facts = dict[str, Any]
+
+FORMS = ("hex", "text", "json")
+
+_PREVIEW_BYTES = 256
+_HEX_BYTES = 16
+
+
+def facts(image: StoreImage, message_id: int, form: str | None) -> Facts:
+    """Args: form, of the body, one of FORMS; None: what fits of it, as text or hex.
+
+    Raises: NotFoundError, OSError.
+    """
+    stored = image.message(message_id)
+    holders = image.holders(message_id)
+    if stored is None:
+        raise NotFoundError(_why_not(image, message_id, len(holders)))
+    found: Facts = {
+        "directory": image.directory,
+        "id": message_id,
+        "record": _record(stored),
+        **_batch(image, stored),
+        **_content(image, stored, form),
+        "queues": [
+            {
+                "vhost": queue.vhost,
+                "queue": queue.name,
+                "label": queue.label,
+                "queue_id": queue.id,
+                "level": queue.level or 0,
+                **_entry(entry),
+            }
+            for queue, entry in holders
+        ],
+    }
+    return found
+
+
+def _why_not(image: StoreImage, message_id: int, holders: int) -> str:
+    if holders:
+        return (
+            f"message {message_id} is in {holders} queues, and no sound record of it is there: "
+            "its segment is damaged or missing"
+        )
+    if message_id >= image.tail.end.message_id:
+        return f"there is no message {message_id} yet: the next id is {image.tail.end.message_id}"
+    return (
+        f"there is no message {message_id}: it was done with and its segment dropped, or its "
+        "record is damaged"
+    )
+
+
+def _record(stored: StoredMessage) -> Facts:
+    segment, record, _ = stored
+    file = segment.files.open(segment.path)
+    try:
+        header = HEADER.unpack(file.read(record.offset, HEADER.size))
+    finally:
+        file.close()
+    magic, kind, flags, batch, number, written_in, length, header_checksum, payload_checksum = (
+        header
+    )
+    return {
+        "segment": segment.number,
+        "path": segment.path,
+        "offset": record.offset,
+        "end": record.end,
+        "magic": magic.hex(),
+        "kind": kind,
+        "flags": flags,
+        "batch": batch,
+        "number": number,
+        "written_for_segment": written_in,
+        "payload_length": length,
+        "header_checksum": f"{header_checksum:08x}",
+        "payload_checksum": f"{payload_checksum:08x}",
+    }
+
+
+def _batch(image: StoreImage, stored: StoredMessage) -> Facts:
+    """The LSN and the time of the batch it came with; compaction does not keep them."""
+    if not stored.segment.is_compacted:
+        transaction = next(image.transactions(stored.segment, stored.record.offset), None)
+        if transaction and transaction.record.batch == stored.record.batch:
+            return {"lsn": transaction.lsn, "published_ms": transaction.time_ms}
+    return {"lsn": None, "published_ms": None}
+
+
+def _content(image: StoreImage, stored: StoredMessage, form: str | None) -> Facts:
+    found: Facts = {"stored_body_bytes": stored.stored_body_bytes}
+    try:
+        message = stored.message(image.decoder)
+    except ValueError as error:
+        found["body_reason"] = str(error)
+        try:
+            message = stored.head()
+        except ValueError:
+            return found
+        envelope, body = message.envelope, None
+    else:
+        envelope, body = message.envelope, message.body
+    found |= {"exchange": envelope.exchange, "routing_key": envelope.routing_key}
+    try:
+        found["properties"] = properties_of(envelope.properties)
+    except ValueError as error:
+        found |= {"properties_hex": envelope.properties.hex(), "properties_reason": str(error)}
+    if body is not None:
+        found |= {"body_bytes": len(body), **_body(body, form)}
+    return found
+
+
+def _body(body: bytes, form: str | None) -> Facts:
+    part = body if form else body[:_PREVIEW_BYTES]
+    is_cut = len(part) < len(body)
+    if form == "json":
+        try:
+            return {"body_form": "json", "body": json.loads(body)}
+        except (ValueError, RecursionError) as error:
+            raise NotFoundError(f"the body is not JSON: {error}; --body text shows it") from None
+    if form != "hex":
+        try:
+            # A character that the end of the preview cuts is none of its faults.
+            text = part.decode() if not is_cut else _whole_characters(part)
+        except UnicodeDecodeError:
+            if form == "text":
+                text = part.decode("utf-8", "backslashreplace")
+                return {"body_form": "text", "body": text, "body_is_cut": is_cut}
+        else:
+            if form == "text" or "\0" not in text:
+                return {"body_form": "text", "body": text, "body_is_cut": is_cut}
+    return {"body_form": "hex", "body": part.hex(), "body_is_cut": is_cut}
+
+
+def _whole_characters(part: bytes) -> str:
+    """The text but for a character that is cut at its end. Raises: UnicodeDecodeError."""
+    return codecs.getincrementaldecoder("utf-8")().decode(part)
+
+
+def _entry(entry: Entry) -> Facts:
+    return {
+        "sequence": entry.sequence,
+        "size": entry.size,
+        "expires_ms": entry.expires_ms,
+        "delivery_count": entry.delivery_count,
+        "priority": entry.priority,
+    }
+
+
+def show(found: Facts) -> None:
+    """Print it."""
+    from rich.text import Text
+
+    out = console()
+    out.print(Text(f"Message {found['id']}", "bold"))
+    record = found["record"]
+    where = f"{os.path.relpath(record['path'], found['directory'])} at {record['offset']:,}"
+    out.print(f"  {shown(where)} to {record['end']:,}")
+    if found["lsn"]:
+        published = when(found["published_ms"])
+        out.print(f"  published in the batch of LSN {found['lsn']:,}, {published} UTC")
+    out.print(heading("Record header"))
+    rows = table("field", "value")
+    for name in list(record)[4:]:
+        rows.add_row(name, str(record[name]))
+    out.print(rows)
+    if "exchange" in found:
+        out.print(heading("Routing"))
+        exchange = shown(found["exchange"]) or "(the default exchange)"
+        out.print(f"  exchange     {exchange}")
+        out.print(f"  routing key  {shown(found['routing_key'])}")
+        _show_properties(found)
+    _show_body(found)
+    out.print(heading(f"Queues that hold it: {len(found['queues'])}"))
+    if not found["queues"]:
+        out.print("  none: it is garbage")
+        return
+    rows = table(
+        "vhost",
+        "queue",
+        "sequence",
+        "delivered",
+        "prio",
+        "expires (UTC)",
+        right="sequence delivered prio",
+        wrap="queue",
+    )
+    for queue in found["queues"]:
+        rows.add_row(
+            shown(queue["vhost"] if queue["vhost"] is not None else "-", 20),
+            shown(queue["label"]),
+            str(queue["sequence"]),
+            str(queue["delivery_count"]),
+            str(queue["priority"]),
+            when(queue["expires_ms"])[:19],
+        )
+    out.print(rows)
+
+
+def _show_properties(found: Facts) -> None:
+    out = console()
+    out.print(heading("Properties"))
+    if "properties_hex" in found:
+        out.print(f"  not those of class basic: {shown(found['properties_reason'])}")
+        out.print(f"  {found['properties_hex']}")
+        return
+    rows = table("property", "value", wrap="value")
+    for name, value in found["properties"].items():
+        if name == "headers":
+            for key, one in value.items():
+                rows.add_row(f"header {shown(key, 40)}", shown(one))
+        elif name == "timestamp":
+            rows.add_row(name, f"{value} ({when(1000 * value)[:19]} UTC)")
+        else:
+            rows.add_row(name, shown(value))
+    if rows.row_count:
+        out.print(rows)
+    else:
+        out.print("  none")
+
+
+def _show_body(found: Facts) -> None:
+    from rich.text import Text
+
+    out = console()
+    if "body_reason" in found:
+        out.print(heading("Body"))
+        out.print(Text(f"  cannot be read: {shown(found['body_reason'])}", "red"))
+        return
+    stored = found["stored_body_bytes"]
+    compressed = f", compressed to {stored:,}" if found["record"]["flags"] else ""
+    out.print(heading(f"Body: {found['body_bytes']:,} bytes{compressed}"))
+    body = found["body"]
+    if found["body_form"] == "hex":
+        text = hex_dump(bytes.fromhex(body))
+    elif found["body_form"] == "json":
+        text = shown_lines(json.dumps(body, indent=2, ensure_ascii=False))
+    else:
+        text = shown_lines(body)
+    if text:
+        out.print(Text(text), soft_wrap=True)
+    if found.get("body_is_cut"):
+        out.print("  ... --body hex, text or json shows all of it", style="dim")
+
+
+def hex_dump(body: bytes) -> str:
+    """Lines of offset, 16 bytes in hex, and what of them is printable ASCII."""
+    lines = []
+    for offset in range(0, len(body), _HEX_BYTES):
+        row = body[offset : offset + _HEX_BYTES]
+        text = "".join(chr(one) if 32 <= one < 127 else "." for one in row)
+        lines.append(f"{offset:08x}  {row[:8].hex(' '):23}  {row[8:].hex(' '):23}  |{text}|")
+    return "\n".join(lines)

@@ -1,0 +1,56 @@
+"""Queues by their ids, as operations name them."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from amqpstore.records import Operation, OperationKind
+from amqpstore_tools.offline.contents import operation_name
+from amqpstore_tools.offline.queues import QueueImage
+
+Facts = dict[str, Any]
+
+
+class QueueName(NamedTuple):
+    """What a queue is called; None where the catalog does not say."""
+
+    vhost: str | None
+    name: str | None
+
+
+UNKNOWN = QueueName(None, None)
+
+Names = dict[int, QueueName]
+
+
+def names_of(queues: list[QueueImage]) -> Names:
+    """The names of queues, by id."""
+    return {queue.id: QueueName(queue.vhost, queue.name) for queue in queues}
+
+
+def operation_facts(operation: Operation, names: Names) -> Facts:
+    """One operation, as JSON has it."""
+    vhost, name = names.get(operation.queue_id, UNKNOWN)
+    found = {
+        "operation": operation_name(operation.kind),
+        "queue_id": operation.queue_id,
+        "vhost": vhost,
+        "queue": name,
+        "first_sequence": operation.first_sequence,
+        "message_count": operation.message_count,
+    }
+    if operation.kind == OperationKind.ENQUEUE:
+        found |= {
+            "first_id": operation.first_id,
+            "priority": operation.priority,
+            "expires_ms": operation.detail,
+        }
+    elif operation.kind == OperationKind.DELIVERED:
+        found["delivery_count"] = operation.detail
+    elif operation.first_id or operation.detail or operation.priority:
+        found |= {
+            "first_id": operation.first_id,
+            "detail": operation.detail,
+            "priority": operation.priority,
+        }
+    return found

@@ -1,0 +1,171 @@
+"""The whole of a store on one page."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from amqpstore_tools.offline.contents import plain
+from amqpstore_tools.offline.image import StoreImage
+from amqpstore_tools.offline.queues import QueueImage
+from amqpstore_tools.offline.segments import SegmentHeader, SegmentImage
+
+REPORTS = "reports"
+
+Facts = dict[str, Any]
+
+_BAR = 20
+
+
+def facts(image: StoreImage) -> Facts:
+    """All of it. Reads the index files."""
+    return {
+        **store_facts(image),
+        "vhosts": sorted(image.rows("vhosts")),
+        "users": sorted(image.rows("users")),
+        "exchanges": exchange_facts(image),
+        "bindings": len(image.rows("bindings")),
+        "policies": len(image.rows("policies")),
+        "queues": queue_facts(one for one in image.queues if not one.is_hidden),
+        "segments": [segment_facts(one) for one in image.segments],
+        "quarantined_segments": [segment_facts(one) for one in image.quarantined],
+        "index_files": {
+            "count": len(image.index_files),
+            "bytes": sum(one.size or 0 for one in image.index_files),
+            "missing": [one.path for one in image.index_files if one.size is None],
+        },
+        "checkpoint": _checkpoint(image),
+        "log_tail": image.tail._asdict()
+        | {"start": image.tail.start._asdict(), "end": image.tail.end._asdict()},
+        "prepared": _prepared(image),
+        "damage": [
+            {"path": path, "offset": offset, "bytes": count, "reason": reason}
+            for path, offset, count, reason in image.report.damage
+        ],
+        "lost": len(image.report.lost),
+        "orphaned": len(image.report.orphaned),
+        "unknown_files": image.report.unknown_files,
+        "last_recovery": last_recovery(image.directory),
+    }
+
+
+def store_facts(image: StoreImage) -> Facts:
+    """Which store it is, and what of it cannot be read."""
+    return {
+        "directory": image.directory,
+        "format_version": image.format_version,
+        "store_id": image.store_id.hex if image.store_id else None,
+        "is_live": image.is_live,
+        "taken_ms": image.taken_ms,
+        "marker_reason": image.marker_reason,
+        "catalog_reason": image.catalog_reason,
+        "bad_rows": [
+            {"table": row.table, "key": plain(row.key), "reason": row.reason}
+            for row in image.catalog.bad_rows
+        ],
+    }
+
+
+def queue_facts(queues: Iterable[QueueImage]) -> list[Facts]:
+    """The queues as a broker has them: the levels of one with priorities are taken together."""
+    together: dict[tuple[str | None, str | None, int], Facts] = {}
+    for queue in queues:
+        totals = queue.totals()
+        key = (queue.vhost, queue.name, 0 if queue.name is not None else queue.id)
+        found = together.setdefault(key, _queue(queue))
+        found["ids"].append(queue.id)
+        found["ready"] += totals.ready
+        found["locked"] += totals.locked
+        found["delivered"] += totals.delivered
+        found["bytes"] += totals.bytes
+        found["lost"] += len(queue.lost)
+        found["unreadable"] += totals.unreadable
+    return list(together.values())
+
+
+def segment_facts(segment: SegmentImage) -> Facts:
+    """One segment, without reading its records."""
+    header = segment.header() if segment.size else None
+    account = segment.account
+    return {
+        "number": segment.number,
+        "state": segment.state.value,
+        "path": segment.path,
+        "bytes": segment.size,
+        "live_bytes": segment.live_bytes if account else None,
+        "garbage_bytes": segment.garbage_bytes if account else None,
+        "messages": account.count if account else None,
+        "live_messages": account.live_count if account else None,
+        "first_id": segment.first_id,
+        "end_id": segment.end_id,
+        "end": segment.end,
+        "created_ms": header.created_ms if isinstance(header, SegmentHeader) else None,
+        "damage": [
+            {"offset": offset, "bytes": count, "reason": reason}
+            for offset, count, reason in segment.damage
+        ],
+    }
+
+
+def last_recovery(directory: str) -> Facts | None:
+    """The last report that a start of a broker left; None where there is none."""
+    reports = os.path.join(directory, REPORTS)
+    try:
+        names = sorted(name for name in os.listdir(reports) if name.startswith("recovery-"))
+    except OSError:
+        return None
+    for name in reversed(names):
+        path = os.path.join(reports, name)
+        try:
+            with open(path, encoding="utf-8") as file:
+                content = json.load(file)
+        except (OSError, ValueError, RecursionError) as error:
+            return {"path": path, "reason": str(error)}
+        if isinstance(content, dict):
+            return {"path": path, **content}
+    return None
+
+
+def _checkpoint(image: StoreImage) -> Facts | None:
+    """Where the last one was; None where there is none, or the catalog does not say."""
+    start = image.tail.start
+    return start._asdict() if start.segment and not image.is_rebuilt else None
+
+
+def _queue(queue: QueueImage) -> Facts:
+    definition = queue.definition if isinstance(queue.definition, Mapping) else {}
+    return {
+        "vhost": queue.vhost,
+        "name": queue.name,
+        "label": queue.label,
+        "ids": [],
+        "ready": 0,
+        "locked": 0,
+        "delivered": 0,
+        "bytes": 0,
+        "lost": 0,
+        "unreadable": 0,
+        "arguments": plain(definition.get("arguments", {})),
+    }
+
+
+def exchange_facts(image: StoreImage) -> list[Facts]:
+    """The exchanges that are not there from the start."""
+    rows = [row for row in image.rows("exchanges").values() if isinstance(row, Mapping)]
+    return [plain(dict(row)) for row in rows]
+
+
+def _prepared(image: StoreImage) -> list[Facts]:
+    return [
+        {
+            "queue_id": one.queue_id,
+            "label": plain(one.label),
+            "is_undecided": one.is_undecided,
+            "locked": [run._asdict() for run in one.locked],
+            "publishes": [group._asdict() for group in one.publishes],
+            "reason": one.reason,
+        }
+        for one in image.prepared
+    ]

@@ -1,0 +1,129 @@
+"""One segment: what it is, and the records in it with the gaps between them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from amqpstore.records import Kind, Record
+from amqpstore_tools.inspect.overview import segment_facts
+from amqpstore_tools.offline.exits import NotFoundError
+from amqpstore_tools.offline.image import StoreImage
+from amqpstore_tools.offline.segments import SegmentHeader, SegmentImage, SegmentState
+from amqpstore_tools.offline.terminal import console, heading, shown, size, split_bar, table, when
+
+Facts = dict[str, Any]
+
+_BAR = 40
+
+
+def facts(image: StoreImage, number: int, first: int, most: int) -> Facts:
+    """Args: first, the offset from which on records are listed, and `most` of them, 0 is all.
+
+    Raises: NotFoundError, OSError.
+    """
+    segment = image.segment(number)
+    if segment is None:
+        raise NotFoundError(f"there is no segment {number} in {image.directory}")
+    if segment.state is SegmentState.MISSING:
+        raise NotFoundError(
+            f"the catalog speaks of segment {number}, and the file {segment.path} is missing"
+        )
+    counts: Counter[str] = Counter()
+    sizes: Counter[str] = Counter()
+    listed: list[Facts] = []
+    gaps: list[Facts] = []
+    for found in segment.scan():
+        name = Kind(found.kind).name if isinstance(found, Record) else "gap"
+        counts[name] += 1
+        sizes[name] += found.end - found.offset
+        if isinstance(found, Record):
+            fact = _record(found, name)
+        else:
+            fact = {
+                "offset": found.offset,
+                "bytes": found.end - found.offset,
+                "kind": "gap",
+                "reason": found.reason,
+            }
+            gaps.append(fact)
+        if found.offset >= first and (not most or len(listed) < most):
+            listed.append(fact)
+    return {
+        "directory": image.directory,
+        **segment_facts(segment),
+        "store_id": _store_id(segment),
+        "counts": dict(counts),
+        "bytes_by_kind": dict(sizes),
+        "behind_the_end_bytes": segment.size - segment.sound_size,
+        "gaps": gaps,
+        "records": listed,
+    }
+
+
+def _record(found: Record, name: str) -> Facts:
+    return {
+        "offset": found.offset,
+        "bytes": found.end - found.offset,
+        "kind": name,
+        "number": found.number,
+        "batch": found.batch,
+        "flags": found.flags,
+    }
+
+
+def _store_id(segment: SegmentImage) -> str | None:
+    header = segment.header()
+    return header.store_id.hex if isinstance(header, SegmentHeader) else None
+
+
+def show(found: Facts) -> None:
+    """Print it."""
+    from rich.text import Text
+
+    out = console()
+    out.print(Text(f"Segment {found['number']}, {found['state']}", "bold"))
+    out.print(f"  {shown(found['path'])}")
+    out.print(f"  {size(found['bytes'])}, created {when(found['created_ms'])} UTC")
+    if found["end"] is not None:
+        out.print(f"  its end is noted at {found['end']:,}")
+    if found["behind_the_end_bytes"]:
+        out.print(f"  {found['behind_the_end_bytes']:,} bytes behind it are no part of the store")
+    if found["end_id"]:
+        out.print(f"  messages {found['first_id']:,} to before {found['end_id']:,}")
+    if found["live_bytes"] is not None:
+        live = found["live_bytes"] / found["bytes"] if found["bytes"] else 0.0
+        text = f" {100 * live:.0f} % live, {found['live_messages']:,} of {found['messages']:,}"
+        out.print(Text.assemble("  ", split_bar(live, _BAR), f"{text} messages"))
+    rows = table("records", "count", "bytes", right="count bytes")
+    for name, count in found["counts"].items():
+        rows.add_row(name, f"{count:,}", size(found["bytes_by_kind"][name]))
+    out.print(heading("What is in it"))
+    out.print(rows)
+    if found["gaps"]:
+        out.print(heading("Gaps"))
+    for gap in found["gaps"]:
+        text = f"  at {gap['offset']:,}, {gap['bytes']:,} bytes: {gap['reason']}"
+        out.print(Text(shown(text), "red"))
+    for one in found["damage"]:
+        text = f"  compaction met damage at {one['offset']:,}, {one['bytes']:,} bytes"
+        out.print(Text(shown(f"{text}: {one['reason']}"), "red"))
+    rows = table(
+        "offset", "kind", "number", "batch", "bytes", "flags", right="offset number batch bytes"
+    )
+    for one in found["records"]:
+        if one["kind"] == "gap":
+            rows.add_row(f"{one['offset']:,}", "gap", "", "", f"{one['bytes']:,}", "")
+            continue
+        rows.add_row(
+            f"{one['offset']:,}",
+            one["kind"],
+            f"{one['number']:,}",
+            str(one["batch"]),
+            f"{one['bytes']:,}",
+            "compressed" if one["flags"] else "",
+        )
+    out.print(heading("Records"))
+    out.print(rows)
+    if (total := sum(found["counts"].values())) > len(found["records"]):
+        out.print(f"  {total:,} in all: --first OFFSET goes on, --limit 0 shows all", style="dim")

@@ -1,0 +1,93 @@
+"""One virtual host: its exchanges, bindings, policies and queues."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from amqpstore_tools.inspect.overview import exchange_facts, queue_facts
+from amqpstore_tools.inspect.page import first, more, show_queues
+from amqpstore_tools.offline.contents import plain
+from amqpstore_tools.offline.exits import NotFoundError
+from amqpstore_tools.offline.image import StoreImage
+from amqpstore_tools.offline.terminal import console, counted, heading, shown, table
+
+Facts = dict[str, Any]
+
+
+def facts(image: StoreImage, name: str) -> Facts:
+    """Raises: NotFoundError, OSError."""
+    vhosts = image.rows("vhosts")
+    if name not in vhosts:
+        there = ", ".join(shown(one) for one in sorted(vhosts)) or "none that can be read"
+        raise NotFoundError(f"there is no virtual host {shown(name)}; there is: {there}")
+    bindings = _of(image, "bindings", name)
+    exchanges = [one for one in exchange_facts(image) if one.get("vhost") == name]
+    queues = [one for one in image.queues if one.vhost == name and not one.is_hidden]
+    return {
+        "directory": image.directory,
+        "vhost": name,
+        "definition": plain(vhosts[name]),
+        "exchanges": exchanges,
+        "bindings": sorted(bindings, key=_order),
+        "policies": _of(image, "policies", name),
+        "queues": queue_facts(queues),
+    }
+
+
+def _of(image: StoreImage, name: str, vhost: str) -> list[Facts]:
+    """The rows of a table that are of a virtual host."""
+    rows = [plain(row) for row in image.rows(name).values() if isinstance(row, Mapping)]
+    return [row for row in rows if row.get("vhost") == vhost]
+
+
+def _order(binding: Facts) -> tuple[str, str, str, str]:
+    names = ("exchange", "to", "name", "routing_key")
+    exchange, to, name, key = (str(binding.get(one)) for one in names)
+    return exchange, to, name, key
+
+
+def show(found: Facts, most: int) -> None:
+    """Print it. Args: most, rows of a table, 0 is all."""
+    from rich.text import Text
+
+    out = console()
+    out.print(Text(f"Virtual host {shown(found['vhost'])}", "bold"))
+    out.print(
+        f"  {counted(len(found['exchanges']), 'exchange')} of its own, "
+        f"{counted(len(found['bindings']), 'binding')}, "
+        f"{counted(len(found['policies']), 'policy')}"
+    )
+    if found["exchanges"]:
+        out.print(heading("Exchanges"))
+        rows = table("exchange", "type", "durable", "arguments", wrap="exchange arguments")
+        for one in first(found["exchanges"], most):
+            rows.add_row(
+                shown(one.get("name")),
+                shown(one.get("type"), 24),
+                "yes" if one.get("durable") else "no",
+                _said(one.get("arguments")),
+            )
+        out.print(rows)
+        more(found["exchanges"], most)
+    if found["bindings"]:
+        out.print(heading("Bindings (each queue is bound to the default exchange, too)"))
+        names = ("exchange", "routing key", "to", "arguments")
+        rows = table(*names, wrap=" ".join(names))
+        for one in first(found["bindings"], most):
+            rows.add_row(
+                shown(one.get("exchange")),
+                shown(one.get("routing_key")),
+                f"{shown(one.get('to'))} {shown(one.get('name'))}",
+                _said(one.get("arguments")),
+            )
+        out.print(rows)
+        more(found["bindings"], most)
+    for policy in first(found["policies"], most):
+        out.print(f"  policy {shown(policy.get('name'))}: {_said(policy)}")
+    show_queues(found["queues"], most)
+
+
+def _said(value: Any) -> str:
+    return shown(json.dumps(value, ensure_ascii=False)) if value else ""

@@ -1,0 +1,145 @@
+"""The catalog of a store, read-only, and as far as it can be read."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any, NamedTuple, NoReturn
+
+import lmdb
+
+from amqpstore import marker
+from amqpstore.catalog import Change, Value
+from amqpstore.errors import DamageError
+from amqpstore.lmdb_pages import check_pages
+from amqpstore.rows import CHECKSUMMED, corrected_row, decode_row
+from amqpstore_tools.offline.instant import FILE_NAME, MOST_TABLES
+from amqpstore_tools.offline.reading import ReadOnlyFiles
+
+
+class BadRow(NamedTuple):
+    """A row that is not what was written, and the reason.
+
+    `is_corrected`: only one bit of it is wrong, and it is read as it was.
+    """
+
+    table: str
+    key: bytes
+    reason: str
+    is_corrected: bool
+
+
+def may_be_plain(directory: str) -> bool:
+    """Whether rows of the catalog of a store may be without a checksum: see `amqpstore.rows`.
+
+    They may be where no marker says that they have one. Raises: FormatVersionError, OSError.
+    """
+    try:
+        found = marker.read(ReadOnlyFiles(), directory)
+    except DamageError:
+        return True
+    return found is None or found.is_plain
+
+
+class CatalogImage:
+    """The LMDB environment in the directory `path`: nothing in it is made, changed or locked.
+
+    `reason` says why none of it can be read, None where it can; `tables` are the names of those
+    that are there, `bad_rows` those that `rows` met; `is_plain`, whether one
+    was met that has no checksum. Nobody may write to it meanwhile: of a running store, a copy is
+    read (see `snapshot`). Args: plain, as `may_be_plain` says of the store.
+    """
+
+    def __init__(self, path: str, *, plain: bool) -> None:
+        self.path = os.path.join(path, FILE_NAME)
+        self.is_plain = False
+        self._plain = plain
+        self.reason: str | None = None
+        self.tables: list[str] = []
+        self.bad_rows: list[BadRow] = []
+        self._environment: Any = None
+        try:
+            # LMDB does not survive a page that leads nowhere.
+            check_pages(self.path)
+            self._environment = lmdb.open(
+                path, readonly=True, lock=False, create=False, max_dbs=MOST_TABLES
+            )
+            with self._environment.begin() as transaction:
+                names = [bytes(key) for key, _ in transaction.cursor()]
+            self._databases = {
+                name.decode(): self._environment.open_db(name, create=False) for name in names
+            }
+        except (DamageError, lmdb.Error, OSError, ValueError, MemoryError) as error:
+            self._fail(error)
+        else:
+            self.tables = sorted(self._databases)
+
+    def rows(self, table: str) -> dict[str, Value]:
+        """All rows of a table that can be read; none where it is not there.
+
+        Raises: DamageError, where it cannot be read at all.
+        """
+        if self.reason is not None:
+            raise DamageError(self.path, 0, self.reason)
+        if table not in self._databases:
+            return {}
+        rows: dict[str, Value] = {}
+        self.bad_rows = [row for row in self.bad_rows if row.table != table]
+        try:
+            with self._environment.begin(self._databases[table]) as transaction:
+                for key, value in transaction.cursor():
+                    try:
+                        name, decoded = decode_row(table, key, value, plain=self._plain)
+                    except ValueError as error:
+                        corrected = corrected_row(table, key, value)
+                        is_corrected = corrected is not None
+                        self.bad_rows.append(BadRow(table, key, str(error), is_corrected))
+                        rows.update([corrected] if corrected else [])
+                    else:
+                        rows[name] = decoded
+                        self.is_plain |= value[0] != CHECKSUMMED
+        except lmdb.Error as error:
+            raise DamageError(self.path, 0, f"table {table}: {error}") from error
+        return rows
+
+    @property
+    def uncorrected(self) -> list[BadRow]:
+        """The bad rows that were left out."""
+        return [row for row in self.bad_rows if not row.is_corrected]
+
+    def commit(self, _changes: Sequence[Change]) -> NoReturn:
+        """Not here. Raises: OSError."""
+        raise OSError(f"{self.path} is only read")
+
+    def refuse(self, reason: str) -> None:
+        """None of it is to be read, as it is not this store's."""
+        self.reason = reason
+        self.close()
+
+    def close(self) -> None:
+        """Give the file back."""
+        if self._environment is not None:
+            self._environment.close()
+            self._environment = None
+
+    def _fail(self, error: Exception) -> None:
+        self.reason = error.reason if isinstance(error, DamageError) else str(error)
+        self.close()
+
+
+class RowsCatalog:
+    """A catalog of rows that were gathered elsewhere: see `rebuilt`."""
+
+    def __init__(self, tables: dict[str, dict[str, Value]]) -> None:
+        self._tables = tables
+
+    def rows(self, table: str) -> dict[str, Value]:
+        """The rows of a table, in the order of their keys."""
+        return dict(sorted(self._tables.get(table, {}).items()))
+
+    def commit(self, _changes: Sequence[Change]) -> NoReturn:
+        """Not here. Raises: OSError."""
+        raise OSError("these rows are only read")
+
+    def close(self) -> None:
+        """Nothing is open."""

@@ -1,0 +1,162 @@
+"""Messages and transactions, decoded for people: what is ill-formed is shown as the bytes it is."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from decimal import Decimal
+from typing import Any, NamedTuple
+
+from amqpstore.message import HEAD, Message
+from amqpstore.records import (
+    COMPRESSED,
+    MessageDecoder,
+    Operation,
+    OperationKind,
+    Record,
+    decode_message,
+    head_size,
+)
+from amqpstore_server.protocol.content import decode_properties, edit_properties
+from amqpstore_server.protocol.errors import MalformedError
+from amqpstore_server.protocol.field_table import Timestamp
+from amqpstore_tools.offline.segments import SegmentImage
+
+PROPERTIES = (
+    "content_type",
+    "content_encoding",
+    "headers",
+    "delivery_mode",
+    "priority",
+    "correlation_id",
+    "reply_to",
+    "expiration",
+    "message_id",
+    "timestamp",
+    "type",
+    "user_id",
+    "app_id",
+    "cluster_id",
+)
+"""Those of class basic, in their order on the wire; the first has the flag of the highest bit."""
+
+
+class StoredMessage(NamedTuple):
+    """A sound MESSAGE record, and where it is."""
+
+    segment: SegmentImage
+    record: Record
+    payload: bytes
+
+    @property
+    def id(self) -> int:
+        """The message's id."""
+        return self.record.number
+
+    @property
+    def is_compressed(self) -> bool:
+        """Whether its body is a zstd frame."""
+        return bool(self.record.flags & COMPRESSED)
+
+    def message(self, decoder: MessageDecoder) -> Message:
+        """What was published. Raises: ValueError, when the payload does not fit together, or the
+        body cannot be decompressed."""
+        return decode_message(self.payload, self.record.flags, decoder)
+
+    def head(self) -> Message:
+        """The same with the body as it is on disk, which may be compressed. Raises: ValueError."""
+        return decode_message(self.payload, 0, MessageDecoder({}, bytes))
+
+    @property
+    def stored_body_bytes(self) -> int:
+        """Size of the body as it is on disk; of the whole payload where its lengths do not fit."""
+        try:
+            return len(self.payload) - head_size(self.payload)
+        except ValueError:
+            return len(self.payload)
+
+
+class TransactionImage(NamedTuple):
+    """A sound TRANSACTION record: its batch starts at `batch_offset` of the segment."""
+
+    segment: SegmentImage
+    record: Record
+    batch_offset: int
+    message_count: int
+    time_ms: int
+    operations: list[Operation]
+
+    @property
+    def lsn(self) -> int:
+        """Its log sequence number."""
+        return self.record.number
+
+
+def operation_name(kind: int) -> str:
+    """What an operation is called in FORMAT.md; its number where that is not known here."""
+    try:
+        return OperationKind(kind).name
+    except ValueError:
+        return f"kind {kind}"
+
+
+def properties_of(raw: bytes) -> dict[str, Any]:
+    """Content properties that are there, by name, as plain values (see `plain`).
+
+    Raises: ValueError, when they are not those of class basic: a library may keep others.
+    """
+    try:
+        decoded = decode_properties(raw)
+    except MalformedError as error:
+        raise ValueError(str(error)) from None
+    found = {name: getattr(decoded, name) for name in PROPERTIES}
+    return {name: plain(value) for name, value in found.items() if value is not None}
+
+
+def edited_properties(
+    raw: bytes,
+    *,
+    headers: Mapping[str, Any],
+    without_headers: Collection[str],
+    **properties: Any,
+) -> bytes:
+    """Properties with some of them, and some of their headers, changed; all else byte for byte.
+
+    Raises: ValueError, for a value that does not fit.
+    """
+    return edit_properties(raw, headers=headers, without_headers=without_headers, **properties)
+
+
+def plain(value: Any) -> Any:
+    """A value of a field table, or of the catalog, as JSON has it.
+
+    Bytes become text where they are UTF-8 and `{"hex": ...}` where they are not, decimals text.
+    """
+    if isinstance(value, dict):
+        return {str(plain_key(key)): plain(one) for key, one in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(one) for one in value]
+    if isinstance(value, (bytes, bytearray)):
+        try:
+            return bytes(value).decode()
+        except UnicodeDecodeError:
+            return {"hex": bytes(value).hex()}
+    if isinstance(value, Decimal):
+        return str(value)
+    if isinstance(value, Timestamp):
+        return int(value)
+    return value
+
+
+def plain_key(key: Any) -> Any:
+    """A key of a map as text, or a number."""
+    return key.decode("utf-8", "backslashreplace") if isinstance(key, bytes) else key
+
+
+def lengths_of(payload: bytes) -> tuple[int, int, int]:
+    """Bytes of exchange, routing key and properties, as a MESSAGE's payload has them.
+
+    Raises: ValueError.
+    """
+    head_size(payload)
+    exchange, routing_key, properties = HEAD.unpack_from(payload)
+    return exchange, routing_key, properties

@@ -1,0 +1,117 @@
+"""How tools that work on a data directory end: what they print, and their exit codes.
+
+README.md has the table of exit codes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import os
+import signal
+import sys
+from collections.abc import Callable
+from types import FrameType
+
+from amqpstore import NotAStoreError, StoreError, StoreLockedError
+from amqpstore_tools.offline.json_output import write_line
+from amqpstore_tools.offline.terminal import shown_lines
+
+OK = 0
+DAMAGED = NOT_FOUND = 1
+"""It was done, and damage was found; or what was asked for is not there."""
+USAGE = 2
+LOCKED = 3
+NOT_A_STORE = 4
+FAILED = 5
+INTERRUPTED = 130
+
+
+class ToolError(Exception):
+    """What was asked for cannot be done. The message says why, and what to do."""
+
+    exit_code = FAILED
+
+
+class NotFoundError(ToolError):
+    """What was asked for is not there; the message says what, and what may be done."""
+
+    exit_code = NOT_FOUND
+
+
+class UsageError(ToolError):
+    """The command line asks for what is not possible."""
+
+    exit_code = USAGE
+
+
+def add_json(parser: argparse.ArgumentParser, one: str = "") -> None:
+    """The option that all tools have, and the note on exit codes.
+
+    Args: one, what exit code 1 means; nothing, where the tool has no such end.
+    """
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.epilog = exit_codes(one)
+
+
+def exit_codes(one: str = "") -> str:
+    """The note on exit codes. Args: as for `add_json`."""
+    return (
+        f"Exit codes: 0 done, {f'1 {one}, ' if one else ''}2 wrong usage, 3 a broker or another "
+        "tool has the store open, 4 it is not a store, 5 it failed, 130 interrupted."
+    )
+
+
+def run_tool(
+    verb: str,
+    tool: Callable[[], int | None],
+    *,
+    has_live: bool = False,
+    as_json: bool = False,
+    cannot: int | None = None,
+) -> int:
+    """Run a tool. Returns the exit code: what it returned, where that is not None.
+
+    An error is a line on stderr, and with `as_json` an object on stdout too.
+    Args: verb, its name; has_live, whether `--live` is there for it; cannot, the code of every
+    failure, where it is one for all.
+    """
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # Bars and names where only ASCII is taken: anything is better than nothing.
+        sys.stdout.reconfigure(errors="replace")
+
+    def fail(code: int, error: BaseException, text: str) -> int:
+        code = code if cannot is None else cannot
+        if as_json:
+            write_line({"error": text, "kind": type(error).__name__, "exit_code": code})
+        sys.stderr.write(f"amqpstore {verb}: {shown_lines(text)}\n")
+        return code
+
+    # So that what is half done is cleared away.
+    before = signal.signal(signal.SIGTERM, _interrupt)
+    try:
+        code = tool()
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Whoever read it has seen enough. What is left in the buffer goes nowhere.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return OK
+    except StoreLockedError as error:
+        hint = " With --live a snapshot is read while it runs." if has_live else ""
+        return fail(LOCKED, error, f"{error}{hint}")
+    except NotAStoreError as error:
+        return fail(NOT_A_STORE, error, str(error))
+    except ToolError as error:
+        return fail(error.exit_code, error, str(error))
+    except (StoreError, OSError) as error:
+        return fail(FAILED, error, str(error))
+    except KeyboardInterrupt:
+        sys.stderr.write(f"amqpstore {verb}: interrupted\n")
+        return INTERRUPTED
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    return code or OK
+
+
+def _interrupt(_number: int, _stack: FrameType | None) -> None:
+    raise KeyboardInterrupt

@@ -1,0 +1,393 @@
+"""A store as it is on disk: read by the engine's own codec and recovery, and changed by nothing.
+
+What recovery would do at the next start is done here in memory: the catalog's last checkpoint, then
+the log behind it. So what is said to be live is what a broker would serve. Where the catalog cannot
+be read, segments and index files say it alone: see `rebuilt`.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+import uuid
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack
+from functools import cached_property
+from operator import attrgetter
+from types import TracebackType
+from typing import Any, NamedTuple, Self
+
+from amqpstore import RecoveryReport, marker
+from amqpstore.backing import Backing
+from amqpstore.compression import Decompressor
+from amqpstore.errors import DamageError, NotAStoreError, StoreLockedError
+from amqpstore.filenames import (
+    CATALOG,
+    MARKER,
+    SEGMENTS,
+    segment_number,
+)
+from amqpstore.files import Files
+from amqpstore.index import IndexReader
+from amqpstore.log import FORMAT_VERSION, Position
+from amqpstore.prepared import TABLE as PREPARED
+from amqpstore.records import (
+    Gap,
+    Kind,
+    MessageDecoder,
+    checksum_seed,
+    decode_transaction,
+)
+from amqpstore.recovery import Recovered
+from amqpstore_tools.offline.catalog import CatalogImage, may_be_plain
+from amqpstore_tools.offline.contents import StoredMessage, TransactionImage
+from amqpstore_tools.offline.holding import held
+from amqpstore_tools.offline.listing import Listing
+from amqpstore_tools.offline.messages import read_messages
+from amqpstore_tools.offline.prepared import PreparedImage, prepared_of
+from amqpstore_tools.offline.queues import Entry, QueueImage
+from amqpstore_tools.offline.reading import ReadOnlyFiles
+from amqpstore_tools.offline.rebuilt import rebuilt_tables
+from amqpstore_tools.offline.recovering import MISSING, recover_image
+from amqpstore_tools.offline.segments import IndexImage, SegmentHeader, SegmentImage
+from amqpstore_tools.offline.snapshot import Snapshot
+
+
+class LogTail(NamedTuple):
+    """The log behind the last checkpoint: from `start` to before `end`.
+
+    `segments` and `bytes` that it has, `batches` and their `messages` and `operations`.
+    `torn_bytes` and `rolled_back` messages are left out of it: of a batch that is there in part.
+    """
+
+    start: Position
+    end: Position
+    segments: int
+    bytes: int
+    batches: int
+    messages: int
+    operations: int
+    torn_bytes: int
+    rolled_back: int
+
+
+class Holder(NamedTuple):
+    """A queue that holds a message, and where in it."""
+
+    queue: QueueImage
+    entry: Entry
+
+
+class StoreImage:
+    """The store in `directory`. Made by `open`, and to be closed: it keeps brokers out.
+
+    `store_id` is that of the marker, or what `marker_reason` says why not: then that of the catalog
+    or of most segments, None where nothing says it and so no checksum can be looked at.
+    `catalog_reason` says why the catalog, or what it says of messages, cannot be read; `report` is
+    what recovery would report. `is_live`: a broker runs on it, and this is a snapshot, taken at
+    `taken_ms` since 1970.
+    """
+
+    def __init__(
+        self, directory: str, files: Files, catalog: CatalogImage, *, is_live: bool
+    ) -> None:
+        self.directory = directory
+        self.files = files
+        self.catalog = catalog
+        self.is_live = is_live
+        self.taken_ms = time.time_ns() // 1_000_000
+        self.format_version = FORMAT_VERSION
+        self.marker_reason: str | None = None
+        self.seed = 0
+        self.store_id = self._store_id()
+        self.seed = checksum_seed(self.store_id.bytes if self.store_id else b"")
+        self._exit = ExitStack()
+        self._check_stranger()
+        self._recovered, self.catalog_reason = recover_image(
+            Backing.of(files, directory, (self.store_id or uuid.UUID(int=0)).bytes, catalog),
+            catalog,
+            lambda: rebuilt_tables(
+                list(self._listing().segment_files()), self._listing().index_files()
+            ),
+        )
+
+    @classmethod
+    def open(cls, directory: str, *, live: bool = False) -> Self:
+        """Look at the store in a directory. Nothing in there is made, changed or locked to readers.
+
+        Args: live, where a broker runs on it: look at a snapshot.
+        Raises: NotAStoreError, FormatVersionError, StoreLockedError (a broker runs on it, and
+        `live` is not said), SnapshotError, OSError.
+        """
+        directory = os.path.normpath(directory)
+        _check_directory(directory)
+        plain = may_be_plain(directory)
+        with ExitStack() as stack:
+            try:
+                stack.enter_context(held(directory))
+            except StoreLockedError:
+                if not live:
+                    raise
+                snapshot = Snapshot(directory)
+                stack.callback(snapshot.close)
+                files: Files = snapshot.files
+                catalog = CatalogImage(snapshot.catalog_path, plain=plain)
+                is_live = True
+            else:
+                files = ReadOnlyFiles()
+                catalog = CatalogImage(os.path.join(directory, CATALOG), plain=plain)
+                is_live = False
+            stack.callback(catalog.close)
+            image = cls(directory, files, catalog, is_live=is_live)
+            image._exit.push(stack.pop_all())
+        return image
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let go of everything, and let brokers in."""
+        self._exit.close()
+
+    # What is said of the store as a whole.
+
+    @property
+    def recovered(self) -> Recovered:
+        """What recovery makes of it; its ledger has the log up to its end."""
+        return self._recovered
+
+    @property
+    def is_rebuilt(self) -> bool:
+        """Whether segments and index files had to say it alone."""
+        return self.catalog_reason is not None
+
+    @property
+    def report(self) -> RecoveryReport:
+        """What recovery would report at the next start."""
+        return self._recovered.report
+
+    @cached_property
+    def tail(self) -> LogTail:
+        """The log behind the last checkpoint."""
+        batches = self._recovered.batches
+        report = self.report
+        return LogTail(
+            start=self._recovered.start,
+            end=self._recovered.position,
+            segments=len({batch.segment for batch in batches}),
+            bytes=report.scanned_bytes,
+            batches=len(batches),
+            messages=sum(len(batch.sizes) for batch in batches),
+            operations=sum(len(batch.operations) for batch in batches),
+            torn_bytes=report.torn_bytes,
+            rolled_back=report.rolled_back,
+        )
+
+    def rows(self, table: str) -> Mapping[str, Any]:
+        """The rows of a table of the catalog that can be read; none where it cannot."""
+        try:
+            return self.catalog.rows(table)
+        except DamageError:
+            return {}
+
+    # What is in it.
+
+    @cached_property
+    def segments(self) -> list[SegmentImage]:
+        """All segments that the store knows or that are there, in the order of their ids."""
+        # Recovery did without the catalog where it could not be read.
+        rows = {
+            name: {} if self.is_rebuilt else self.rows(name)
+            for name in ("segments", "ends", "quarantine")
+        }
+        found = self._listing().segments(self._recovered, rows, is_counted=not self.is_rebuilt)
+        return sorted(found, key=lambda one: (one.first_id or 1 << 64, one.number))
+
+    @cached_property
+    def quarantined(self) -> list[SegmentImage]:
+        """The segments in `quarantine/`: the store reads them no more."""
+        return list(self._listing().quarantined())
+
+    def segment(self, number: int) -> SegmentImage | None:
+        """The segment of a number, in `quarantine/` too; None where there is none."""
+        found = [one for one in [*self.segments, *self.quarantined] if one.number == number]
+        return found[0] if found else None
+
+    @cached_property
+    def index_files(self) -> list[IndexImage]:
+        """All index files that are there or that the catalog knows, by queue and number."""
+        return self._listing().known_index_files(self._recovered)
+
+    @cached_property
+    def queues(self) -> list[QueueImage]:
+        """The stored queues, by virtual host, name and level; those without a name come last."""
+        lost: dict[int, set[int]] = {}
+        for queue_id, sequence, _ in self.report.lost:
+            lost.setdefault(queue_id, set()).add(sequence)
+        ledger = self._recovered.ledger
+        definitions = self.rows("queues")
+        hidden = {one.queue_id for one in self.prepared}
+        locked: Counter[int] = Counter()
+        for one in self.prepared:
+            for run in one.locked if one.is_undecided else ():
+                locked[run.queue_id] += run.message_count
+        reader = IndexReader(self.files, self.directory, self.seed)
+        images = [
+            QueueImage(
+                queue_id,
+                definitions.get(f"{queue_id:020}"),
+                queue,
+                ledger.sizes,
+                reader,
+                frozenset(lost.get(queue_id, ())),
+                locked_count=locked[queue_id],
+                is_hidden=queue_id in hidden,
+            )
+            for queue_id, queue in ledger.queues.items()
+        ]
+        return sorted(images, key=_queue_order)
+
+    @cached_property
+    def prepared(self) -> list[PreparedImage]:
+        """Transactions that were prepared, and those of which the next start removes the rest."""
+        ledger = self._recovered.ledger
+        found = []
+        for key, row in self.rows(PREPARED).items():
+            if key.isdecimal():
+                queue = ledger.queues.get(int(key))
+                waiting = queue is not None and bool(
+                    queue.fresh.count or any(file.live for file in queue.files)
+                )
+                found.append(prepared_of(int(key), row, is_undecided=waiting))
+        return found
+
+    # Messages and transactions.
+
+    @cached_property
+    def decoder(self) -> MessageDecoder:
+        """What decoding a message needs: the store's dictionaries among it."""
+        dictionaries = {
+            int(key): row
+            for key, row in self.rows("dictionaries").items()
+            if key.isdecimal() and isinstance(row, bytes)
+        }
+        return MessageDecoder({}, Decompressor(dictionaries).decompress)
+
+    def message(self, message_id: int) -> StoredMessage | None:
+        """A message whose record is sound, live or not yet dropped. Raises: OSError."""
+        for _, found in self.messages([message_id]):
+            return found
+        return None
+
+    def messages(self, ids: Iterable[int]) -> Iterator[tuple[int, StoredMessage | None]]:
+        """Messages of ascending ids, each with None where no sound record of it is there.
+
+        Segments are read once, from where the first one of theirs is. Raises: OSError.
+        """
+        return read_messages(self.segments, ids)
+
+    def holders(self, message_id: int) -> list[Holder]:
+        """The queues that hold a message. Reads all index files. Raises: OSError."""
+        found = []
+        for queue in self.queues:
+            for columns in queue.columns():
+                if columns.ids[0] <= message_id <= columns.ids[-1] and message_id in columns.ids:
+                    place = columns.ids.index(message_id)
+                    found.append(Holder(queue, Entry(*(column[place] for column in columns[:6]))))
+        return found
+
+    def log_segments(self) -> list[SegmentImage]:
+        """The segments of the log that are there, in the order of their LSNs."""
+        log = [one for one in self.segments if not one.is_compacted and one.size]
+        return sorted(log, key=attrgetter("number"))
+
+    def transactions(self, segment: SegmentImage, start: int = 0) -> Iterator[TransactionImage]:
+        """The sound TRANSACTIONs of a segment, from offset `start` on. Raises: OSError."""
+        batch_offset = -1
+        count = 0
+        for found, payload in segment.scan_payloads(start):
+            if isinstance(found, Gap) or found.kind == Kind.SEGMENT:
+                continue
+            batch_offset = found.offset if batch_offset < 0 else batch_offset
+            if found.kind == Kind.MESSAGE:
+                count += 1
+            elif found.kind == Kind.TRANSACTION:
+                try:
+                    time_ms, operations = decode_transaction(payload, found.end)
+                except ValueError:
+                    continue
+                yield TransactionImage(segment, found, batch_offset, count, time_ms, operations)
+                batch_offset = -1
+                count = 0
+
+    def transaction(self, lsn: int) -> TransactionImage | None:
+        """The TRANSACTION of an LSN, where the log still has it. Raises: OSError."""
+        for segment in reversed(self.log_segments()):
+            is_later = False
+            for transaction in self.transactions(segment):
+                if transaction.lsn == lsn:
+                    return transaction
+                is_later = transaction.lsn < lsn
+                if not is_later:
+                    break
+            if is_later:
+                return None  # All of its LSNs are lower, and those of earlier segments too.
+        return None
+
+    # How it is made.
+
+    def _check_stranger(self) -> None:
+        """Leave the catalog out where it is not of this store."""
+        if self.catalog.reason is None and self.marker_reason is None and self.store_id:
+            row = self.rows("store").get("store_id")
+            if row != self.store_id.bytes:
+                of = row.hex() if isinstance(row, bytes) else "none"
+                self.catalog.refuse(f"the catalog is of another store ({of})")
+
+    def _store_id(self) -> uuid.UUID | None:
+        """Raises: FormatVersionError, OSError."""
+        try:
+            # The marker is never written over, so it is read where it is.
+            found = marker.read(ReadOnlyFiles(), self.directory)
+            if found is not None:
+                self.format_version = found.version
+                return found.store_id
+            self.marker_reason = MISSING
+        except DamageError as error:
+            self.marker_reason = error.reason
+        row = self.rows("store").get("store_id")
+        if isinstance(row, bytes) and len(row) == 16:
+            return uuid.UUID(bytes=row)
+        self.seed = 0
+        headers = [image.header() for image in self._listing().segment_files()]
+        ids = Counter(one.store_id for one in headers if isinstance(one, SegmentHeader))
+        return ids.most_common(1)[0][0] if ids else None
+
+    def _listing(self) -> Listing:
+        return Listing(self.files, self.directory, self.seed)
+
+
+def _check_directory(directory: str) -> None:
+    """Raises: NotAStoreError, when nothing in it was made by a store."""
+    if not os.path.isdir(directory):
+        reason = "it is a file" if os.path.exists(directory) else "it is not there"
+        raise NotAStoreError(directory, reason)
+    if os.path.exists(os.path.join(directory, MARKER)):
+        return
+    segments = ReadOnlyFiles().list_directory(os.path.join(directory, SEGMENTS))
+    if not any(segment_number(name) for name in segments):
+        raise NotAStoreError(directory, f"it has neither a file {MARKER} nor a segment")
+
+
+def _queue_order(queue: QueueImage) -> tuple[bool, str, str, int, int]:
+    name = queue.name
+    return name is None, queue.vhost or "", name or "", queue.level or 0, queue.id

@@ -1,0 +1,121 @@
+"""The segments and index files of a store that are there, each with what is known of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from amqpstore.filenames import (
+    FIRST_COMPACTED,
+    INDEX,
+    QUARANTINE,
+    SEGMENTS,
+    index_key,
+    index_path,
+    segment_number,
+    segment_path,
+)
+from amqpstore.files import Files
+from amqpstore.recovery import Recovered
+from amqpstore_tools.offline.segments import IndexImage, SegmentImage, SegmentState
+
+Rows = Mapping[str, Mapping[str, Any]]
+"""Tables of the catalog, by name."""
+
+
+class Listing:
+    """Of the store in `directory`. Args: seed, of its checksums. Raises (all of it): OSError."""
+
+    def __init__(self, files: Files, directory: str, seed: int) -> None:
+        self._files = files
+        self._directory = directory
+        self._seed = seed
+
+    def segment_files(self) -> Iterator[SegmentImage]:
+        """Those in `segments/`, by themselves."""
+        return self._segments_in(SEGMENTS, SegmentState.SEALED)
+
+    def quarantined(self) -> Iterator[SegmentImage]:
+        """Those in `quarantine/`: the store reads them no more."""
+        return self._segments_in(QUARANTINE, SegmentState.QUARANTINED)
+
+    def index_files(self) -> Iterator[IndexImage]:
+        """Those in `index/`, by themselves."""
+        directory = f"{self._directory}/{INDEX}"
+        for name in self._files.list_directory(directory):
+            if key := index_key(name):
+                path = f"{directory}/{name}"
+                yield IndexImage(self._files, path, *key, self._seed, self._size(path), None)
+
+    def segments(
+        self, recovered: Recovered, rows: Rows, *, is_counted: bool
+    ) -> Iterable[SegmentImage]:
+        """All segments that the store knows or that are there.
+
+        Args: rows, of `segments`, `ends` and `quarantine`; is_counted, whether what is live of each
+        is known.
+        """
+        accounts = {one.number: one for one in recovered.ledger.accounts} if is_counted else {}
+        known = {segment.number: segment for segment in recovered.segments}
+        gone = {*recovered.leftovers}
+        gone |= {segment_path(self._directory, number) for number in recovered.quarantined}
+        last = max((number for number in known if number < FIRST_COMPACTED), default=0)
+        images = {image.number: image for image in self.segment_files()}
+        for number in {*images, *known, *map(int, rows["segments"])}:
+            key = f"{number:010}"
+            image = images.setdefault(number, self._missing_segment(number))
+            image.end = _field(rows["ends"].get(key), "end")
+            if image.state is not SegmentState.MISSING:
+                image.state = _state(image, gone, last)
+            if segment := known.get(number):
+                image.first_id, image.end_id = segment.first_id, segment.end_id
+                image.mark_ids, image.mark_offsets = segment.mark_ids, segment.mark_offsets
+            image.account = accounts.get(number)
+            if key in rows["quarantine"]:
+                image.damage = [tuple(one) for one in rows["quarantine"][key]]
+        return images.values()
+
+    def known_index_files(self, recovered: Recovered) -> list[IndexImage]:
+        """All index files that are there or that the catalog knows, by queue and number."""
+        images = {(one.queue_id, one.number): one for one in self.index_files()}
+        for queue in recovered.ledger.queues.values():
+            for file in queue.files:
+                key = queue.id, file.state.number
+                path = index_path(self._directory, *key)
+                missing = IndexImage(self._files, path, *key, self._seed, None, None)
+                images.setdefault(key, missing).state = file.state
+        return [images[key] for key in sorted(images)]
+
+    def _segments_in(self, folder: str, state: SegmentState) -> Iterator[SegmentImage]:
+        directory = f"{self._directory}/{folder}"
+        for name in self._files.list_directory(directory):
+            if (number := segment_number(name)) is not None:
+                path = f"{directory}/{name}"
+                size = self._size(path)
+                yield SegmentImage(self._files, path, number, self._seed, size, state)
+
+    def _missing_segment(self, number: int) -> SegmentImage:
+        path = segment_path(self._directory, number)
+        return SegmentImage(self._files, path, number, self._seed, 0, SegmentState.MISSING)
+
+    def _size(self, path: str) -> int:
+        file = self._files.open(path)
+        try:
+            return file.size()
+        finally:
+            file.close()
+
+
+def _state(image: SegmentImage, gone: set[str], last: int) -> SegmentState:
+    if image.path in gone:
+        return SegmentState.LEFT_OVER
+    if image.is_compacted:
+        return SegmentState.COMPACTED
+    if image.number == last and image.end is None:
+        return SegmentState.OPEN
+    return SegmentState.SEALED
+
+
+def _field(row: Any, name: str) -> int | None:
+    value = row.get(name) if isinstance(row, Mapping) else None
+    return value if isinstance(value, int) else None

@@ -1,0 +1,177 @@
+"""What segments and index files say without the catalog: rows that recovery can start from.
+
+Without the catalog it is not known where the last checkpoint was, what of an index file was acked
+before it, and which files only wait to be removed. So the log is read from its first segment that
+is left, and each message counts as live that an index file or a sound ENQUEUE names and no sound
+ACK or PURGE that is left. Nothing that was live is missing for that; messages whose ACK stood in a
+segment that was dropped since are there again.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Sequence
+from operator import or_
+from typing import Any
+
+from amqpstore.accounts import Account, Accounts
+from amqpstore.catalog import Value
+from amqpstore.checkpoint import POSITION
+from amqpstore.descriptors import Descriptors
+from amqpstore.index import Bits, Entries, IndexState, contiguous, no_entries
+from amqpstore.log import Position
+from amqpstore.records import Gap, Kind, OperationKind, Record, decode_transaction, malformed
+from amqpstore.segments import Segment
+from amqpstore_tools.offline.segments import IndexImage, SegmentImage
+
+Tables = dict[str, dict[str, Value]]
+
+
+class Uncounted(Accounts):
+    """Accounts of which nobody knows how many queues held a message before."""
+
+    def release(self, _ids: Sequence[int], _sizes: Sequence[int]) -> None:
+        """Nothing: what is live is not known of any segment."""
+
+
+class Spans:
+    """Sequences of one queue, as disjoint ranges."""
+
+    def __init__(self) -> None:
+        self._spans: list[tuple[int, int]] = []
+
+    def add(self, first: int, end: int) -> None:
+        """Those from `first` to before `end`; ranges mostly come in ascending order."""
+        if self._spans and self._spans[-1][1] == first:
+            first = self._spans.pop()[0]
+        self._spans.append((first, end))
+
+    def sort(self) -> None:
+        """Before they are looked at. Those that overlap, of copies, become one."""
+        disjoint: list[tuple[int, int]] = []
+        for first, end in sorted(self._spans):
+            if disjoint and first <= disjoint[-1][1]:
+                first, end = disjoint[-1][0], max(end, disjoint.pop()[1])
+            disjoint.append((first, end))
+        self._spans = disjoint
+
+    def flags(self, sequences: Sequence[int]) -> Bits:
+        """For each of ascending sequences, whether it is in one of them."""
+        flags = Bits(len(sequences))
+        place = max(bisect_right(self._spans, (sequences[0], 1 << 64)) - 1, 0)
+        for first, end in self._spans[place:]:
+            if first > sequences[-1]:
+                break
+            start, stop = bisect_left(sequences, first), bisect_left(sequences, end)
+            flags[start:stop] = b"\1" * (stop - start)
+        return flags
+
+
+def rebuilt_tables(segments: Sequence[SegmentImage], index: Iterable[IndexImage]) -> Tables:
+    """Rows of `store`, `heads`, `index`, `segments` and `marks`. Raises: OSError."""
+    log = sorted(one.number for one in segments if not one.is_compacted)
+    position = Position(log[0] if log else 0, 0, 1, 1)
+    tables: Tables = {"store": {POSITION: position._asdict()}, "segments": {}, "marks": {}}
+    enqueued: dict[int, Spans] = {}
+    for segment in segments:
+        if segment.is_compacted:
+            key = f"{segment.number:010}"
+            tables["segments"][key], tables["marks"][key] = _compacted_rows(segment)
+        else:
+            _read_enqueues(segment, enqueued)
+    for spans in enqueued.values():
+        spans.sort()
+    tables["index"] = dict(_index_rows(index, enqueued))
+    queue_ids = {*enqueued, *(int(key.partition("-")[0]) for key in tables["index"])}
+    tables["heads"] = {f"{queue_id:020}": {"next_sequence": 1} for queue_id in queue_ids}
+    return tables
+
+
+def _read_enqueues(segment: SegmentImage, enqueued: dict[int, Spans]) -> None:
+    for found, payload in segment.scan_payloads():
+        if not isinstance(found, Record) or found.kind != Kind.TRANSACTION:
+            continue
+        try:
+            _, operations = decode_transaction(payload, found.end)
+        except ValueError:
+            continue
+        for operation in operations:
+            if operation.kind == OperationKind.ENQUEUE and not malformed(operation):
+                end = operation.first_sequence + operation.message_count
+                enqueued.setdefault(operation.queue_id, Spans()).add(operation.first_sequence, end)
+
+
+def _compacted_rows(segment: SegmentImage) -> tuple[Value, Value]:
+    """Rows that say which messages are in a compacted segment, and where."""
+    table = Segment(Descriptors(segment.files), segment.path, segment.number, segment.seed)
+    ids = array("Q")
+    for found in segment.scan():
+        if isinstance(found, Record) and found.kind == Kind.MESSAGE:
+            table.place(found.number, found.offset)
+            ids.append(found.number)
+    account = Account(segment.number, table.first_id)
+    account.end_id = table.end_id
+    account.end_bytes = segment.size
+    if ids:
+        account.restrict(ids, array("I", [1]) * len(ids), segment.size)
+    marks: dict[str, Any] = {
+        "first_id": table.first_id,
+        "end_id": table.end_id,
+        "ids": table.mark_ids.tolist(),
+        "offsets": table.mark_offsets.tolist(),
+    }
+    return account.row(), marks
+
+
+def _index_rows(
+    index: Iterable[IndexImage], enqueued: dict[int, Spans]
+) -> Iterable[tuple[str, Value]]:
+    """A row for each index file: of as much as is sound, and is not given by the log as well."""
+    given: dict[int, Spans] = {}
+    for file in sorted(index, key=lambda one: (one.queue_id, one.number)):
+        entries, end_bytes = _sound_entries(file)
+        if not entries.sequences:
+            continue
+        sequences = entries.sequences
+        acked = Bits(len(sequences))
+        for one in (enqueued, given):
+            if spans := one.get(file.queue_id):
+                acked = Bits(map(or_, acked, spans.flags(sequences)))
+        mine = given.setdefault(file.queue_id, Spans())
+        if contiguous(sequences, 0, len(sequences)):
+            mine.add(sequences[0], sequences[-1] + 1)
+        else:
+            for sequence in sequences:
+                mine.add(sequence, sequence + 1)
+        mine.sort()
+        state = IndexState(
+            number=file.number,
+            end_bytes=end_bytes,
+            entries=len(entries.sequences),
+            first=entries.sequences[0],
+            end=entries.sequences[-1] + 1,
+            acked=acked.packed(),
+            acked_count=acked.count(1),
+            delivered={
+                place: times
+                for place, times in enumerate(entries.delivery_counts)
+                if times and not acked[place]
+            },
+        )
+        yield f"{file.queue_id:020}-{file.number:010}", state.row()
+
+
+def _sound_entries(file: IndexImage) -> tuple[Entries, int]:
+    """The entries before the first damage of an index file, and where they end."""
+    entries = no_entries()
+    end_bytes = 0
+    for found in file.blocks():
+        if isinstance(found, Gap):
+            break
+        record, queue_id, block = found
+        if queue_id != file.queue_id:
+            break
+        entries.extend(block)
+        end_bytes = record.end
+    return entries, end_bytes

@@ -1,0 +1,101 @@
+"""Recovery in memory: from what can be read of a store to what the next start would make of it."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from amqpstore.backing import Backing
+from amqpstore.errors import DamageError
+from amqpstore.queue import Queue
+from amqpstore.recovery import Recovered, recover
+from amqpstore_tools.offline.catalog import CatalogImage, RowsCatalog
+from amqpstore_tools.offline.rebuilt import Tables, Uncounted
+
+MISSING = "the file is missing"
+
+_MALFORMED = (LookupError, TypeError, ValueError, AttributeError, OverflowError)
+"""What recovery may raise where rows of the catalog are not what FORMAT.md says."""
+
+_TABLES = ("store", "heads", "index", "segments", "marks", "ends", "quarantine")
+"""A row that is missing in one of these changes what is live, or where it is."""
+
+Definitions = Mapping[int, Any]
+
+
+def recover_image(
+    backing: Backing, catalog: CatalogImage, rebuild: Callable[[], Tables]
+) -> tuple[Recovered, str | None]:
+    """What recovery makes of a store, its ledger up to the end of the log.
+
+    Returns why the catalog could not be used for that, too; None where it was. Args: backing, whose
+    files are not changed; rebuild, for tables that take its place. Raises: OSError.
+    """
+    reason = catalog.reason
+    if reason is None:
+        try:
+            recovered = _recovered(backing, _definitions(catalog))
+            bad = [row for row in catalog.uncorrected if row.table in _TABLES]
+            if not bad:
+                return recovered, None
+            reason = f"table {bad[0].table}, row {bad[0].key!r}: {bad[0].reason}"
+        except DamageError as error:
+            reason = error.reason
+        except _MALFORMED as error:
+            reason = f"a row is not what it should be: {error!r}"
+    tables = rebuild()
+    try:
+        definitions = _definitions(catalog)
+    except DamageError:
+        definitions = {int(key): None for key in tables["heads"]}
+    backing = backing._replace(catalog=RowsCatalog(tables))
+    return _recovered(backing, definitions, is_rebuilt=True), reason
+
+
+def _definitions(catalog: CatalogImage) -> Definitions:
+    """Of the queues that the catalog has, by id; None where one cannot be read.
+
+    Raises: DamageError.
+    """
+    rows = catalog.rows("queues")
+    found: dict[int, Any] = {int(key): row for key, row in rows.items() if key.isdecimal()}
+    for bad in catalog.uncorrected:
+        if bad.table == "queues" and bad.key.isdigit():
+            found.setdefault(int(bad.key), None)
+    return found
+
+
+def _recovered(
+    backing: Backing, definitions: Definitions, *, is_rebuilt: bool = False
+) -> Recovered:
+    queues = {key: Queue(key, row, durable=True) for key, row in definitions.items()}
+    recovered = recover(backing, queues)
+    if is_rebuilt:
+        _leave_unknown(recovered)
+    ledger = recovered.ledger
+    for batch in recovered.batches:
+        ledger.apply(batch)
+    ledger.catch_up()
+    for queue_id in recovered.deleted:
+        ledger.delete(queue_id)
+        ledger.queues.pop(queue_id, None)
+    for segment in recovered.segments:
+        segment.close()
+    return recovered
+
+
+def _leave_unknown(recovered: Recovered) -> None:
+    """Take back what recovery only says because the rows are not the catalog's."""
+    report = recovered.report
+    # Segments that were dropped are missing too, and nothing tells which.
+    report.damage = [one for one in report.damage if one[3] != MISSING]
+    # What compaction moved is not in the log, where recovery looks for all of it.
+    moved = [one.ids for one in recovered.ledger.accounts if one.ids]
+    report.lost = [one for one in report.lost if not any(_is_among(ids, one[2]) for ids in moved)]
+    recovered.ledger.accounts = Uncounted(())
+
+
+def _is_among(ids: Sequence[int], message_id: int) -> bool:
+    place = bisect_left(ids, message_id)
+    return place < len(ids) and ids[place] == message_id

@@ -1,0 +1,189 @@
+"""Segments and index files as they are on disk, each with what the catalog says of it."""
+
+from __future__ import annotations
+
+import enum
+import uuid
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from amqpstore.accounts import Account
+from amqpstore.filenames import FIRST_COMPACTED
+from amqpstore.files import Files
+from amqpstore.index import ENTRIES_A_FILE, Entries, IndexState, decode_block
+from amqpstore.records import SEGMENT_PAYLOAD, Gap, Kind, Record
+from amqpstore_tools.offline.reading import read_around, scan_file
+
+_HEADER_BYTES = 256
+
+
+class SegmentState(enum.Enum):
+    """What a segment is to the store."""
+
+    OPEN = "open"
+    """The last one of the log; its end is not noted."""
+    SEALED = "sealed"
+    """Another one of the log."""
+    COMPACTED = "compacted"
+    LEFT_OVER = "left over"
+    """Nothing needs it: the next start removes it, or moves it to `quarantine/`."""
+    QUARANTINED = "quarantined"
+    """In `quarantine/`."""
+    MISSING = "missing"
+    """The catalog speaks of it, and there is no file."""
+
+
+class SegmentHeader(NamedTuple):
+    """What a SEGMENT record says."""
+
+    version: int
+    store_id: uuid.UUID
+    created_ms: int
+
+
+@dataclass
+class SegmentImage:
+    """Segment `number` at `path`, of `size` bytes, or none where it is missing.
+
+    `end` is what is noted of its end; bytes behind it are no part of the store. Its messages have
+    ids from `first_id` to before `end_id`, (0, 0) where that is not known; `account` says what of
+    them is live, None where nothing does. `marks` are ids, ascending, and where their records are.
+    """
+
+    files: Files
+    path: str
+    number: int
+    seed: int
+    size: int
+    state: SegmentState
+    end: int | None = None
+    first_id: int = 0
+    end_id: int = 0
+    account: Account | None = None
+    mark_ids: Sequence[int] = ()
+    mark_offsets: Sequence[int] = ()
+    damage: list[tuple[int, int, str]] = field(default_factory=list)
+    """Known before it was read: offset, size and reason."""
+
+    @property
+    def is_compacted(self) -> bool:
+        """Whether compaction wrote it; otherwise it is of the log."""
+        return self.number >= FIRST_COMPACTED
+
+    @property
+    def sound_size(self) -> int:
+        """Bytes that are part of the store."""
+        return self.size if self.end is None else min(self.end, self.size)
+
+    @property
+    def live_bytes(self) -> int:
+        """What of it is needed, as a part of its size."""
+        account = self.account
+        if account is None or self.state in (SegmentState.LEFT_OVER, SegmentState.MISSING):
+            return 0
+        return max(self.size - account.garbage_bytes, 0)
+
+    @property
+    def garbage_bytes(self) -> int:
+        """What of it is not, and so what compaction would win."""
+        return self.size - self.live_bytes
+
+    def header(self) -> SegmentHeader | Gap:
+        """What its SEGMENT record says; why there is none. Raises: OSError."""
+        file = self.files.open(self.path)
+        try:
+            size = min(self.size, _HEADER_BYTES)
+            # Whatever store it is of: the record's checksums have no seed.
+            found = next(scan_file(file, size, self.number, self.seed), Gap(0, 0, "it is empty"))
+            if isinstance(found, Gap):
+                return found
+            payload = file.read(found.payload_offset, found.end - found.payload_offset)
+        finally:
+            file.close()
+        if found.kind != Kind.SEGMENT or len(payload) != SEGMENT_PAYLOAD.size:
+            return Gap(0, found.end, "it does not begin with a SEGMENT record")
+        version, store_id, created_ms = SEGMENT_PAYLOAD.unpack(payload)
+        return SegmentHeader(version, uuid.UUID(bytes=store_id), created_ms)
+
+    def scan(self, start: int = 0, size: int | None = None) -> Iterator[Record | Gap]:
+        """Its records and the gaps between them, as `records.scan` has it, window by window.
+
+        Args: start, where a record starts; size, of the file as far as it counts, if not all of
+        what is part of the store. Raises: OSError.
+        """
+        for found, _ in self.scan_payloads(start, size, kinds=()):
+            yield found
+
+    def scan_payloads(
+        self,
+        start: int = 0,
+        size: int | None = None,
+        *,
+        kinds: Sequence[int] = (Kind.TRANSACTION,),
+    ) -> Iterator[tuple[Record | Gap, bytes]]:
+        """The same, with the payload of records of some kinds; it is empty for all others."""
+        file = self.files.open(self.path)
+        size = self.sound_size if size is None else size
+        try:
+            for found in scan_file(file, size, self.number, self.seed, start=start):
+                payload = b""
+                if isinstance(found, Record) and found.kind in kinds:
+                    payload = read_around(
+                        file, found.payload_offset, found.end - found.payload_offset
+                    )
+                yield found, payload
+        finally:
+            file.close()
+
+    def offset_before(self, message_id: int) -> int:
+        """Where a record starts at or before that of a message."""
+        place = bisect_right(self.mark_ids, message_id) - 1
+        return self.mark_offsets[place] if place >= 0 else 0
+
+
+@dataclass
+class IndexImage:
+    """Index file `number` of a queue; `state` is what the catalog says of it, None: nothing."""
+
+    files: Files
+    path: str
+    queue_id: int
+    number: int
+    seed: int
+    size: int | None
+    state: IndexState | None
+
+    def blocks(self, size: int | None = None) -> Iterator[tuple[Record, int, Entries] | Gap]:
+        """Its INDEX records with the queue that each names, and the gaps between them.
+
+        Args: size, of the file as far as it counts; all of it, if it is not said.
+        Raises: OSError.
+        """
+        if self.size is None:
+            return
+        size = self.size if size is None else min(size, self.size)
+        count = 0
+        file = self.files.open(self.path)
+        try:
+            for found in scan_file(file, size, self.number, self.seed):
+                if isinstance(found, Gap):
+                    yield found
+                    continue
+                payload = file.read(found.payload_offset, found.end - found.payload_offset)
+                if found.kind != Kind.INDEX:
+                    yield Gap(found.offset, found.end, "a record that is no INDEX")
+                    continue
+                try:
+                    queue_id, entries = decode_block(payload)
+                except ValueError as error:
+                    yield Gap(found.offset, found.end, str(error))
+                    continue
+                count += len(entries.ids)
+                if count > ENTRIES_A_FILE:
+                    yield Gap(found.offset, size, f"it has more than {ENTRIES_A_FILE} entries")
+                    return
+                yield found, queue_id, entries
+        finally:
+            file.close()

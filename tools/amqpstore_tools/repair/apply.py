@@ -1,0 +1,175 @@
+"""Carrying out a plan: build beside the store, check what it would be, then change places."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+from collections.abc import Iterator
+
+from amqpstore import StoreLockedError
+from amqpstore.errors import NotAStoreError
+from amqpstore.filenames import CATALOG, INDEX, LOCK, QUARANTINE, SEGMENTS
+from amqpstore.files import OsFiles
+from amqpstore_tools.check.check import Checked, Tell, check
+from amqpstore_tools.check.findings import Severity
+from amqpstore_tools.repair.build import Builder, build_marker
+from amqpstore_tools.repair.errors import (
+    NotCleanError,
+    OtherStoreError,
+    StateDiffersError,
+    UnfinishedError,
+)
+from amqpstore_tools.repair.journal import (
+    NEW,
+    OLD,
+    Journal,
+    Repair,
+    State,
+    clear_remains,
+    repairs,
+    unfinished,
+    write_durably,
+)
+from amqpstore_tools.repair.listing import Listing, differences, listing
+from amqpstore_tools.repair.plan import Plan, Planned, make_plan
+
+_TRIAL = "trial"
+
+
+@contextlib.contextmanager
+def locked(directory: str) -> Iterator[None]:
+    """Within, nobody else has the store open, readers included.
+
+    Raises: NotAStoreError, StoreLockedError, OSError.
+    """
+    if not os.path.isdir(directory):
+        reason = "it is a file" if os.path.exists(directory) else "it is not there"
+        raise NotAStoreError(directory, reason)
+    try:
+        lock = OsFiles().lock(
+            os.path.join(directory, LOCK), f"amqpstore repair, process {os.getpid()}"
+        )
+    except BlockingIOError as error:
+        raise StoreLockedError(directory, error.strerror or "an unknown process") from None
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def apply_plan(directory: str, plan: Plan, tell: Tell = lambda *_: None) -> Repair | None:
+    """Carry out a plan; None where it has no step. It is durable on return.
+
+    Where an earlier call was interrupted, this finishes it.
+    Raises: OtherStoreError, StateDiffersError, UnfinishedError (with another plan), NotCleanError,
+    NotAStoreError, FormatVersionError, StoreLockedError, OSError. Nothing was changed then; but for
+    an OSError, behind which it may be called again, or undone.
+    """
+    with locked(directory):
+        if repair := unfinished(directory):
+            journal = repair.journal
+            if journal is None or (journal.state, journal.plan) != (State.APPLYING, plan.digest):
+                raise UnfinishedError(directory, repair.name)
+            repair.go_on()
+            return repair
+        clear_remains(repairs(directory))
+        planned = make_plan(directory, tell, made_ms=plan.made_ms)
+        _compare(directory, plan, planned.plan)
+        if not plan.steps:
+            return None
+        repair = _prepare(directory, planned, tell)
+        repair.go_on()
+        return repair
+
+
+def _compare(directory: str, plan: Plan, now: Plan) -> None:
+    """Raises: OtherStoreError, StateDiffersError."""
+    if plan.store_id != now.store_id:
+        raise OtherStoreError(directory, now.store_id, plan.store_id)
+    if names := differences(plan.files, now.files):
+        raise StateDiffersError(directory, names)
+    if plan.digest != now.digest:
+        raise StateDiffersError(directory, ["what this version would do about it"])
+
+
+def _prepare(directory: str, planned: Planned, tell: Tell) -> Repair:
+    """Build all that is new, check it, and write the journal."""
+    plan = planned.plan
+    number = max((one.number for one in repairs(directory)), default=0) + 1
+    repair = Repair(directory, number)
+    to = os.path.join(repair.path, NEW)
+    OsFiles().make_directory(to)
+    try:
+        if planned.truth is not None and planned.layout is not None:
+            Builder(planned.facts, planned.truth, planned.layout, to, plan.made_ms, tell).run()
+        build_marker(planned.facts, to)
+        new = listing(to, tell)
+        puts = sorted(name for name, row in new.items() if row[0] == "file")
+        after = _after(plan, new)
+        _try(directory, repair, after, puts, tell)
+    except BaseException:
+        repair.remove()
+        raise
+    directories = sorted(
+        name for name, row in new.items() if row[0] == "directory" and name not in plan.files
+    )
+    write_durably(os.path.join(repair.path, "plan.json"), _text(plan))
+    OsFiles().make_directory(os.path.join(repair.path, OLD))
+    repair.write(
+        Journal(
+            plan=plan.digest,
+            store_id=plan.store_id,
+            moves=plan.moves,
+            puts=puts,
+            directories=directories,
+            before=plan.files,
+            after=after,
+        )
+    )
+    return repair
+
+
+def _after(plan: Plan, new: Listing) -> Listing:
+    """What the store will be, as far as it is known."""
+    gone = tuple(f"{name}/" for name in plan.moves)
+    kept = {
+        name: row
+        for name, row in plan.files.items()
+        if name not in plan.moves and not name.startswith(gone or ("\0",))
+    }
+    return {**kept, **new}
+
+
+def _try(directory: str, repair: Repair, after: Listing, puts: list[str], tell: Tell) -> None:
+    """Check the store as it will be, put together of links. Raises: NotCleanError."""
+    trial = os.path.join(repair.path, _TRIAL)
+    for name in (SEGMENTS, INDEX, CATALOG, QUARANTINE):
+        os.makedirs(os.path.join(trial, name))
+    for name, row in after.items():
+        source = os.path.join(repair.path, NEW) if name in puts else directory
+        path = os.path.join(trial, name)
+        if row[0] == "directory":
+            os.makedirs(path, exist_ok=True)
+        else:
+            os.symlink(os.path.abspath(os.path.join(source, name)), path)
+    try:
+        found = check(trial, is_held=True, tell=tell)
+    finally:
+        shutil.rmtree(trial)
+    if found.is_damaged:
+        raise NotCleanError(directory, _wrong(found))
+
+
+def _wrong(checked: Checked) -> list[str]:
+    return [
+        f"{one.code}: {one.file}: {one.text}"
+        for one in checked.findings
+        if one.severity is not Severity.NOTE
+    ]
+
+
+def _text(plan: Plan) -> str:
+
+    return json.dumps(plan.as_json(), indent=1)

@@ -1,0 +1,356 @@
+"""The files of the repaired store that are new: written beside it, and durable on return."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from array import array
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import accumulate
+from operator import attrgetter
+from typing import Any
+
+from amqpstore import marker
+from amqpstore.accounts import Account
+from amqpstore.catalog import Change, LmdbCatalog
+from amqpstore.checkpoint import NEXT_COMPACTED, POSITION, Marks, index_key_of
+from amqpstore.definitions import copy_of, write_copy
+from amqpstore.descriptors import Descriptors
+from amqpstore.expiry import earliest
+from amqpstore.filenames import (
+    CATALOG,
+    INDEX,
+    QUARANTINE,
+    SEGMENTS,
+    index_path,
+    segment_number,
+    segment_path,
+)
+from amqpstore.files import OsFiles
+from amqpstore.index import (
+    ENTRIES_A_FILE,
+    Entries,
+    IndexState,
+    encode_block,
+    entries_of,
+    no_entries,
+)
+from amqpstore.log import FORMAT_VERSION, Position
+from amqpstore.records import Kind, Record, encode_record, encode_segment_header, logical_bytes
+from amqpstore.runs import Run
+from amqpstore.segments import Segment
+from amqpstore_tools.check.check import Tell
+from amqpstore_tools.offline.reading import ReadOnlyFiles, read_around, scan_file
+from amqpstore_tools.repair.facts import Facts, SegmentFacts
+from amqpstore_tools.repair.layout import Layout, Rewrite
+from amqpstore_tools.repair.ranges import Ranges
+from amqpstore_tools.repair.truth import QueueTruth, Truth
+
+_PIECE_BYTES = 1 << 20
+
+_KEPT_TABLES = ("users", "exchanges", "bindings", "permissions", "policies", "dictionaries")
+
+
+def build_marker(facts: Facts, to: str) -> None:
+    """Write the marker in a directory that is there: of the version that the catalog there has.
+
+    Where there is none, the store keeps its catalog.
+    """
+    is_new = os.path.exists(os.path.join(to, CATALOG))
+    version = FORMAT_VERSION if is_new else facts.checked.format_version
+    marker.write(OsFiles(), to, uuid.UUID(bytes=facts.store_id), version)
+
+
+class Builder:
+    """Builds in the directory `to`. Args: made_ms, since 1970, when the plan was made."""
+
+    def __init__(
+        self, facts: Facts, truth: Truth, layout: Layout, to: str, made_ms: int, tell: Tell
+    ) -> None:
+        self._facts = facts
+        self._truth = truth
+        self._layout = layout
+        self._to = to
+        self._made_ms = made_ms
+        self._tell = tell
+        self._files = OsFiles()
+        self._changes: list[Change] = []
+        runs = [run for queue in truth.queues.values() for run in queue.ready]
+        self._held = sorted(runs, key=attrgetter("first_id"))
+        self._held_starts = [run.first_id for run in self._held]
+        self._longest = max((run.count for run in runs), default=0)
+
+    def run(self) -> None:
+        """Write all of it. Raises: OSError, DurabilityError."""
+        for name in (SEGMENTS, INDEX, CATALOG):
+            self._files.make_directory(os.path.join(self._to, name))
+        layout = self._layout
+        work: list[SegmentFacts | Rewrite] = [*layout.kept, *layout.rewrites]
+        total = sum(map(_read_bytes, work))
+        done = 0
+        for one in work:
+            self._tell(f"segment {one.number}", done, total)
+            if isinstance(one, Rewrite):
+                self._rewrite(one)
+            else:
+                self._keep(one)
+            done += _read_bytes(one)
+        header_bytes = self._start_log()
+        for queue in self._truth.queues.values():
+            self._tell(f"queue {queue.id}", total, total)
+            self._index(queue)
+        for name in (SEGMENTS, INDEX):
+            self._files.sync_directory(os.path.join(self._to, name))
+        self._define(header_bytes)
+        self._write_catalog()
+
+    # Segments.
+
+    def _keep(self, segment: SegmentFacts) -> None:
+        """The rows of a segment that stays as it is."""
+        path = segment_path(self._facts.directory, segment.number)
+        table = Segment(Descriptors(ReadOnlyFiles()), path, segment.number, self._facts.seed)
+        file = ReadOnlyFiles().open(path)
+        try:
+            for found in scan_file(file, segment.end, segment.number, self._facts.seed):
+                if isinstance(found, Record) and found.kind == Kind.MESSAGE:
+                    table.place(found.number, found.offset)
+        finally:
+            file.close()
+        ids, sizes = array("Q"), array("I")
+        for run in sorted(segment.runs, key=attrgetter("first_id")):
+            ids.extend(range(run.first_id, run.end_id))
+            sizes.extend(run.sizes)
+        self._account(table, ids, sizes, segment.end)
+        if not segment.is_compacted:
+            key = f"{segment.number:010}"
+            self._changes.append(Change("ends", key, {"end": segment.end}))
+
+    def _rewrite(self, rewrite: Rewrite) -> None:
+        """A new segment, with the live messages of others."""
+        path = segment_path(self._to, rewrite.number)
+        table = Segment(Descriptors(self._files), path, rewrite.number, self._facts.seed)
+        table.create()
+        file = table.writer
+        buffers = [self._header(rewrite.number)]
+        waiting_bytes = size = len(buffers[0])
+        ids, sizes = array("Q"), array("I")
+        for message_id, logical, payload, flags in self._merged(rewrite.sources):
+            record = encode_record(
+                Kind.MESSAGE,
+                message_id,
+                rewrite.number,
+                payload,
+                seed=self._facts.seed,
+                flags=flags,
+            )
+            table.place(message_id, size)
+            ids.append(message_id)
+            sizes.append(logical)
+            buffers.append(record)
+            size += len(record)
+            waiting_bytes += len(record)
+            if waiting_bytes >= _PIECE_BYTES:
+                file.append(buffers)
+                buffers.clear()
+                waiting_bytes = 0
+        file.append(buffers)
+        file.datasync()
+        table.close()
+        self._account(table, ids, sizes, size)
+
+    def _merged(self, sources: Sequence[SegmentFacts]) -> Iterator[tuple[int, int, bytes, int]]:
+        """Id, size without compression, payload and flags of live messages, by ascending id."""
+        wanted: dict[int, list[tuple[int, int]]] = {source.number: [] for source in sources}
+        live = Ranges()
+        for run in self._held:
+            live.add(run.first_id, run.first_id + run.count)
+        first = min(source.first_id for source in sources)
+        end = max(source.end_id for source in sources)
+        for start, stop in live.within(first, end):
+            for low, high, segment, _ in self._truth.homes.pieces(start, stop):
+                wanted[segment.number].append((low, high))
+        if len(sources) == 1:
+            yield from self._live(sources[0], wanted[sources[0].number])
+            return
+        # Several copies of some messages are rare: what is live of them fits in memory.
+        found = [one for source in sources for one in self._live(source, wanted[source.number])]
+        yield from sorted(found)
+
+    def _live(
+        self, source: SegmentFacts, wanted: Sequence[tuple[int, int]]
+    ) -> Iterator[tuple[int, int, bytes, int]]:
+        ranges = Ranges()
+        for first, end in wanted:
+            ranges.add(first, end)
+        file = ReadOnlyFiles().open(segment_path(self._facts.directory, source.number))
+        try:
+            for found in scan_file(file, source.end, source.number, self._facts.seed):
+                if isinstance(found, Record) and found.kind == Kind.MESSAGE:
+                    if found.number not in ranges:
+                        continue
+                    content = read_around(file, found.offset, found.end - found.offset)
+                    place = found.payload_offset - found.offset
+                    moved = found._replace(offset=0, payload_offset=place, end=len(content))
+                    yield found.number, logical_bytes(content, moved), content[place:], found.flags
+        finally:
+            file.close()
+
+    def _start_log(self) -> int:
+        """The segment behind which the log goes on. Returns its size."""
+        number = self._layout.log_segment
+        header = self._header(number)
+        file = self._files.create(segment_path(self._to, number))
+        try:
+            file.append([header])
+            file.datasync()
+        finally:
+            file.close()
+        account = Account(number, self._truth.next_message_id)
+        account.end_bytes = len(header)
+        key = f"{number:010}"
+        self._changes.append(Change("segments", key, account.row()))
+        self._changes.append(Change("ends", key, {"end": len(header)}))
+        return len(header)
+
+    def _header(self, number: int) -> bytes:
+        return encode_segment_header(number, FORMAT_VERSION, self._facts.store_id, self._made_ms)
+
+    def _account(self, table: Segment, ids: array[int], sizes: array[int], end_bytes: int) -> None:
+        """The rows of a segment with messages of these ids, ascending, and sizes."""
+        references = self._references(ids)
+        account = Account(table.number, ids[0])
+        account.end_id = ids[-1] + 1
+        account.end_bytes = end_bytes
+        account.count = len(ids)
+        account.total_bytes = sum(sizes)
+        account.live_count = len(ids) - references.count(0)
+        account.live_bytes = sum(
+            size for size, count in zip(sizes, references, strict=True) if count
+        )
+        if account.end_id - account.first_id != len(ids):
+            account.ids = ids
+        if references.count(1) != len(ids):
+            account.references = references
+        key = f"{table.number:010}"
+        self._changes.append(Change("segments", key, account.row()))
+        self._changes.append(Change("marks", key, Marks.of(table).row))
+
+    def _references(self, ids: array[int]) -> array[int]:
+        """How many queues hold each of some messages, whose ids ascend."""
+        changes = [0] * (len(ids) + 1)
+        low = bisect_left(self._held_starts, ids[0] - self._longest)
+        high = bisect_left(self._held_starts, ids[-1] + 1)
+        for run in self._held[low:high]:
+            start = bisect_left(ids, run.first_id)
+            stop = bisect_left(ids, run.first_id + run.count)
+            if start < stop:
+                changes[start] += 1
+                changes[stop] -= 1
+        return array("I", list(accumulate(changes))[:-1])
+
+    # Index files.
+
+    def _index(self, queue: QueueTruth) -> None:
+        """New index files of a queue, and their rows."""
+        number = self._next_index_number(queue.id)
+        for entries in _files(queue.ready, self._truth):
+            block = encode_block(queue.id, number, entries, self._facts.seed)
+            file = self._files.create(index_path(self._to, queue.id, number))
+            try:
+                file.append([block])
+                file.datasync()
+            finally:
+                file.close()
+            counts = entries.delivery_counts
+            state = IndexState(
+                number,
+                len(block),
+                len(entries.ids),
+                entries.sequences[0],
+                entries.sequences[-1] + 1,
+                delivered={place: times for place, times in enumerate(counts) if times},
+                expires_ms=earliest(entries.expires_ms),
+            )
+            self._changes.append(Change("index", index_key_of(queue.id, state), state.row()))
+            number += 1
+
+    def _next_index_number(self, queue_id: int) -> int:
+        """One that none of its index files had: so no name stands for two files."""
+        numbers = [one.number for one in self._facts.index if one.queue_id == queue_id]
+        return max(numbers, default=0) + 1
+
+    # The catalog.
+
+    def _define(self, header_bytes: int) -> None:
+        truth, facts = self._truth, self._facts
+        position = Position(
+            self._layout.log_segment, header_bytes, truth.next_lsn, truth.next_message_id
+        )
+        rows: list[tuple[str, str, Any]] = [
+            ("store", "store_id", facts.store_id),
+            ("store", "next_queue_id", truth.next_queue_id),
+            ("store", POSITION, position._asdict()),
+        ]
+        if next_compacted := facts.table("store").get(NEXT_COMPACTED):
+            rows.append(("store", NEXT_COMPACTED, next_compacted))
+        for queue in truth.queues.values():
+            key = f"{queue.id:020}"
+            rows.append(("queues", key, queue.definition))
+            rows.append(("heads", key, {"next_sequence": queue.next_sequence}))
+        rows += [("prepared", key, row) for key, row in truth.prepared.items()]
+        rows += [("vhosts", key, row) for key, row in truth.vhosts.items()]
+        for table in _KEPT_TABLES:
+            rows += [(table, key, row) for key, row in facts.table(table).items()]
+        moved = ReadOnlyFiles().list_directory(os.path.join(facts.directory, QUARANTINE))
+        numbers = {segment_number(name) for name in moved}
+        rows += [
+            ("quarantine", key, row)
+            for key, row in facts.table("quarantine").items()
+            if int(key) in numbers
+        ]
+        self._changes += [Change(*row) for row in rows]
+
+    def _write_catalog(self) -> None:
+        path = os.path.join(self._to, CATALOG)
+        catalog = LmdbCatalog(path, create=True)
+        try:
+            catalog.commit(self._changes)
+            write_copy(self._files, self._to, copy_of(self._facts.store_id, catalog))
+        finally:
+            catalog.close()
+        os.unlink(os.path.join(path, "lock.mdb"))
+        self._files.sync_directory(path)
+
+
+def _read_bytes(one: SegmentFacts | Rewrite) -> int:
+    """How much is read to keep a segment, or to write one anew."""
+    return sum(source.end for source in one.sources) if isinstance(one, Rewrite) else one.end
+
+
+def _files(runs: Iterable[Run], truth: Truth) -> Iterator[Entries]:
+    """The entries of each index file of a queue: sequences and ids ascend in it."""
+    entries = no_entries()
+    for run in runs:
+        done = 0
+        while done < run.count:
+            room = ENTRIES_A_FILE - len(entries.ids)
+            is_behind = entries.ids and run.first_id + done <= entries.ids[-1]
+            if not room or is_behind:
+                yield entries
+                entries = no_entries()
+                room = ENTRIES_A_FILE
+            count = min(room, run.count - done)
+            part = Run(
+                run.first_sequence + done,
+                count,
+                first_id=run.first_id + done,
+                delivery_count=run.delivery_count,
+                expires_ms=run.expires_ms,
+                priority=run.priority,
+            )
+            entries.extend(entries_of(part, truth.homes.sizes(part.first_id, count)))
+            done += count
+    if entries.ids:
+        yield entries

@@ -1,0 +1,297 @@
+"""What is sound in a store, whatever the catalog says of it: segments, batches, index blocks."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import Any, NamedTuple
+
+from amqpstore.compression import Decompressor
+from amqpstore.definitions import COPIED, DefinitionsCopy, read_copy
+from amqpstore.errors import DamageError, FormatVersionError
+from amqpstore.filenames import FIRST_COMPACTED, INDEX, SEGMENTS, index_key, segment_number
+from amqpstore.log import FORMAT_VERSION, READ_VERSIONS
+from amqpstore.records import SEGMENT_PAYLOAD, Gap, OperationKind, checksum_seed, malformed
+from amqpstore.shapes import Rows
+from amqpstore_tools.check.check import Checked, Tell
+from amqpstore_tools.check.findings import Findings
+from amqpstore_tools.check.reading import StoreFile
+from amqpstore_tools.check.scanning import Batch, Ids, Scanned, Scanner
+from amqpstore_tools.check.segments import segment_name
+from amqpstore_tools.offline.reading import ReadOnlyFiles
+from amqpstore_tools.offline.segments import IndexImage
+from amqpstore_tools.repair.errors import UnknownStoreError
+
+
+@dataclass
+class SegmentFacts:
+    """What is in segment `number`, up to `end`; `size` is that of its file.
+
+    `is_sound`: all of it up to there is as it was written, so it can stay as it is.
+    """
+
+    number: int
+    size: int
+    end: int
+    scanned: Scanned
+    is_sound: bool = False
+
+    @property
+    def name(self) -> str:
+        return segment_name(self.number)
+
+    @property
+    def is_compacted(self) -> bool:
+        return self.number >= FIRST_COMPACTED
+
+    @property
+    def runs(self) -> list[Ids]:
+        """Its messages that can be read."""
+        return self.scanned.runs
+
+    @property
+    def first_id(self) -> int:
+        """Of its messages; 0 where it has none."""
+        return min((run.first_id for run in self.runs), default=0)
+
+    @property
+    def end_id(self) -> int:
+        """The id after the last."""
+        return max((run.end_id for run in self.runs), default=0)
+
+
+class LogBatch(NamedTuple):
+    """A batch of the log with its TRANSACTION."""
+
+    segment: SegmentFacts
+    batch: Batch
+
+
+@dataclass
+class Facts:
+    """All that is sound. `rows` are the catalog's, None where it is lost; `codes` what a check
+    found; `copy` is that of the definitions, if there is one of this store."""
+
+    directory: str
+    checked: Checked
+    store_id: bytes
+    segments: dict[int, SegmentFacts]
+    index: list[IndexImage]
+    copy: DefinitionsCopy | None
+
+    @property
+    def rows(self) -> Rows | None:
+        return self.checked.rows
+
+    @property
+    def seed(self) -> int:
+        return checksum_seed(self.store_id)
+
+    @property
+    def codes(self) -> set[str]:
+        return {finding.code for finding in self.checked.findings}
+
+    def is_lost(self, table: str) -> bool:
+        """Whether rows of a table may be missing."""
+        return self.rows is None or any(one == table for one, _ in self.checked.damaged_rows)
+
+    def table(self, table: str) -> dict[str, Any]:
+        """The rows of a table; those that are lost from the copy, as it was made last."""
+        rows = dict(self.rows[table]) if self.rows is not None else {}
+        if self.copy and table == "dictionaries":
+            # One never changes, and only the copy of it has a checksum.
+            rows |= self.copy.tables.get(table, {})
+        if self.copy and self.is_lost(table) and table in COPIED:
+            damaged = {key for one, key in self.checked.damaged_rows if one == table}
+            for key, row in self.copy.tables.get(table, {}).items():
+                if self.rows is None or "" in damaged or key in damaged:
+                    rows.setdefault(key, row)
+        return rows
+
+    def log(self) -> Iterator[LogBatch]:
+        """The batches of the log that have their TRANSACTION, in their order."""
+        lsn = 0
+        for number in sorted(self.segments):
+            segment = self.segments[number]
+            if not segment.is_compacted:
+                for batch in segment.scanned.batches:
+                    if batch.lsn > lsn and not batch.malformed:
+                        lsn = batch.lsn
+                        yield LogBatch(segment, batch)
+
+
+def gather(directory: str, checked: Checked, tell: Tell) -> Facts:
+    """Read all segments and index files of a store that a check has looked at.
+
+    Raises: UnknownStoreError, FormatVersionError, OSError.
+    """
+    copy = None
+    with contextlib.suppress(DamageError):
+        copy = read_copy(ReadOnlyFiles(), directory)
+    store_id = checked.store_id or (copy.store_id if copy else None)
+    if store_id is None:
+        raise UnknownStoreError(directory)
+    if copy and copy.store_id != store_id:
+        copy = None
+    facts = Facts(directory, checked, store_id, {}, _index_images(directory, store_id), copy)
+    dictionaries = {int(key): row for key, row in facts.table("dictionaries").items()}
+    measure = Decompressor(dictionaries).measure
+    names = ReadOnlyFiles().list_directory(os.path.join(directory, SEGMENTS))
+    numbers = sorted(number for name in names if (number := segment_number(name)))
+    ends = facts.rows["ends"] if facts.rows is not None else {}
+    log = [number for number in numbers if number < FIRST_COMPACTED]
+    last = (facts.table("store").get("position") or {"segment": 0})["segment"]
+    done = 0
+    sizes = [os.path.getsize(os.path.join(directory, segment_name(one))) for one in numbers]
+    for number, size in zip(numbers, sizes, strict=True):
+        tell(segment_name(number), done, sum(sizes))
+        noted = ends.get(f"{number:010}", {"end": None})["end"]
+        is_open = noted is None and number == max(log, default=0) >= last
+        facts.segments[number] = _segment(
+            directory, number, facts, measure, noted=noted, is_open=is_open
+        )
+        done += size
+    tell("", done, done)
+    _distrust_what_does_not_ascend(facts)
+    return facts
+
+
+def _distrust_what_does_not_ascend(facts: Facts) -> None:
+    """LSNs, ids and the sequences of a queue ascend from segment to segment."""
+    lsn = message_id = 0
+    sequences: dict[int, int] = {}
+    for number in sorted(facts.segments):
+        segment = facts.segments[number]
+        if segment.is_compacted:
+            continue
+        for batch in segment.scanned.batches:
+            if batch.lsn and batch.lsn <= lsn:
+                segment.is_sound = False
+            lsn = max(lsn, batch.lsn)
+            for first, end in batch.messages:
+                if first <= message_id:
+                    segment.is_sound = False
+                message_id = max(message_id, end - 1)
+            for operation in batch.operations:
+                if operation.kind == OperationKind.ENQUEUE:
+                    known = sequences.get(operation.queue_id, 0)
+                    end = operation.first_sequence + operation.message_count
+                    if operation.first_sequence < known:
+                        segment.is_sound = False
+                    sequences[operation.queue_id] = max(known, end)
+
+
+def _segment(
+    directory: str,
+    number: int,
+    facts: Facts,
+    measure: Callable[[bytes], int],
+    *,
+    noted: int | None,
+    is_open: bool,
+) -> SegmentFacts:
+    """What is in a segment. Args: noted, its end, if it is; is_open, its last batch may be torn."""
+    file = StoreFile(ReadOnlyFiles(), directory, segment_name(number), Findings())
+    try:
+        scanner = Scanner(file.read, file.size, segment=number, seed=facts.seed, measure=measure)
+        found = SegmentFacts(number, file.size, file.size, scanner.run())
+    finally:
+        file.close()
+    batches = found.scanned.batches
+    if is_open and batches and not batches[-1].is_whole and not _was_durable(facts, found):
+        _drop_last(found)
+    while noted is not None and batches and batches[-1].start >= noted and not batches[-1].is_whole:
+        _drop_last(found)
+    _leave_out_unread(found)
+    found.is_sound = _is_sound(found, facts.store_id)
+    return found
+
+
+def _was_durable(facts: Facts, segment: SegmentFacts) -> bool:
+    """Whether a checkpoint knew the last batch of the log: then it is damaged, and not torn."""
+    last = segment.scanned.batches[-1]
+    position = facts.table("store").get("position")
+    if position and position["segment"] == segment.number and last.start < position["offset"]:
+        return True
+    if not last.messages:
+        return False
+    first = last.messages[0][0]
+    return any(
+        not isinstance(found, Gap) and found[2].ids and found[2].ids[-1] >= first
+        for image in facts.index
+        for found in image.blocks()
+    )
+
+
+def _drop_last(segment: SegmentFacts) -> None:
+    """Take the last batch back: nothing from its start on is part of the segment."""
+    scanned = segment.scanned
+    segment.end = end = scanned.batches.pop().start
+    scanned.gaps = [gap for gap in scanned.gaps if gap.offset < end]
+    scanned.unread = [one for one in scanned.unread if one.offset < end]
+    highest = max((stop for batch in scanned.batches for _, stop in batch.messages), default=0)
+    for place, run in enumerate(scanned.runs):
+        if run.end_id > highest:
+            count = max(highest - run.first_id, 0)
+            scanned.runs[place] = run._replace(sizes=run.sizes[:count])
+    scanned.runs = [run for run in scanned.runs if run.sizes]
+
+
+def _leave_out_unread(segment: SegmentFacts) -> None:
+    """Take messages that cannot be read out of the runs."""
+    for unread in segment.scanned.unread:
+        for place, run in enumerate(segment.runs):
+            if run.first_id <= unread.message_id < run.end_id:
+                count = unread.message_id - run.first_id
+                parts = [
+                    run._replace(sizes=run.sizes[:count]),
+                    Ids(unread.message_id + 1, unread.offset + 1, run.sizes[count + 1 :]),
+                ]
+                segment.runs[place : place + 1] = [part for part in parts if part.sizes]
+                break
+
+
+def _is_sound(segment: SegmentFacts, store_id: bytes) -> bool:
+    scanned = segment.scanned
+    headers = scanned.headers
+    if scanned.gaps or scanned.unread or len(headers) != 1 or headers[0][:2] != (0, segment.number):
+        return False
+    payload = headers[0][2]
+    if len(payload) != SEGMENT_PAYLOAD.size:
+        return False
+    version, of_store, _ = SEGMENT_PAYLOAD.unpack(payload)
+    if version > FORMAT_VERSION:
+        raise FormatVersionError(segment.name, version, FORMAT_VERSION)
+    if version not in READ_VERSIONS or of_store != store_id:
+        return False
+    if segment.is_compacted:
+        return all(not batch.lsn for batch in scanned.batches)
+    lsn = 0
+    for batch in scanned.batches:
+        keys = [(one.kind, one.queue_id) for one in batch.operations]
+        if (
+            not batch.lsn
+            or (lsn and batch.lsn != lsn + 1)
+            or batch.malformed
+            or batch.tag != batch.lsn & 0xFFFF
+            or batch.enqueued != batch.messages
+            or keys != sorted(keys)
+            or any(map(malformed, batch.operations))
+        ):
+            return False
+        lsn = batch.lsn
+    return True
+
+
+def _index_images(directory: str, store_id: bytes) -> list[IndexImage]:
+    files = ReadOnlyFiles()
+    seed = checksum_seed(store_id)
+    images = []
+    for name in files.list_directory(os.path.join(directory, INDEX)):
+        if key := index_key(name):
+            path = os.path.join(directory, INDEX, name)
+            images.append(IndexImage(files, path, *key, seed, os.path.getsize(path), None))
+    return sorted(images, key=attrgetter("queue_id", "number"))

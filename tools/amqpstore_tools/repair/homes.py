@@ -1,0 +1,48 @@
+"""In which segment each message is, where more than one has it: in one that can stay as it is."""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_right, insort
+from collections.abc import Iterable, Iterator
+from operator import itemgetter
+
+from amqpstore_tools.repair.facts import SegmentFacts
+from amqpstore_tools.repair.ranges import Ranges
+
+_FIRST = itemgetter(0)
+_Piece = tuple[int, int, SegmentFacts, "array[int]"]
+"""First id, the one after the last, segment, sizes in bytes."""
+
+
+class Homes:
+    """Of all messages whose records are sound. Args: segments, those that are preferred first."""
+
+    def __init__(self, segments: Iterable[SegmentFacts]) -> None:
+        self._pieces: list[_Piece] = []
+        known = Ranges()
+        for segment in segments:
+            for run in segment.runs:
+                for first, end in known.missing(run.first_id, run.end_id):
+                    sizes = run.sizes[first - run.first_id : end - run.first_id]
+                    insort(self._pieces, (first, end, segment, sizes), key=_FIRST)
+                known.add(run.first_id, run.end_id)
+        self.known = known
+
+    def pieces(self, first_id: int, end_id: int) -> Iterator[_Piece]:
+        """What there is of a range of ids, in its order."""
+        pieces = self._pieces
+        place = max(bisect_right(pieces, first_id, key=_FIRST) - 1, 0)
+        while place < len(pieces) and pieces[place][0] < end_id:
+            first, end, segment, sizes = pieces[place]
+            start, stop = max(first, first_id), min(end, end_id)
+            if start < stop:
+                yield start, stop, segment, sizes[start - first : stop - first]
+            place += 1
+
+    def sizes(self, first_id: int, count: int) -> array[int]:
+        """The sizes of messages that are all there."""
+        found = array("I")
+        for *_, sizes in self.pieces(first_id, first_id + count):
+            found.extend(sizes)
+        return found

@@ -1,0 +1,250 @@
+"""The directory of a repair: what it replaced, and a journal by which it goes on, or back.
+
+`quarantine/repair-N/` holds `old/`, what was moved out of the store; `new/`, what is to be moved
+in; and `journal.json`. Files are moved by renaming them, in this order:
+
+1. The new files are written to `new/`, and the journal says `applying`. All of it is durable.
+2. The store's marker is moved to `old/`: without it, no broker takes the directory for a store.
+3. All that is replaced or removed is moved to `old/`, then what is new is moved in.
+4. The new marker is moved in. The journal says `applied`.
+
+A crash before 1 is done leaves a directory without a journal, which means nothing. A crash behind
+it leaves what each name's place says of it, so that `go_on` does the rest and `go_back` the
+opposite, both as often as they are needed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+import json
+import os
+import shutil
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
+
+import msgspec
+
+from amqpstore.filenames import CATALOG, MARKER, QUARANTINE, repair_number, repair_path
+from amqpstore.files import OsFiles
+from amqpstore_tools.repair.errors import BadJournalError
+from amqpstore_tools.repair.listing import Listing
+
+JOURNAL = "journal.json"
+OLD = "old"
+NEW = "new"
+
+
+class State(enum.StrEnum):
+    """How far a repair is."""
+
+    APPLYING = "applying"
+    APPLIED = "applied"
+    UNDOING = "undoing"
+    UNDONE = "undone"
+
+
+@dataclass
+class Journal:
+    """Of one repair. Names are from the store's directory on.
+
+    `moves` go to `old/`, `puts` come from `new/`; `directories` were made, and are removed again
+    by an undo. `before` and `after` list the store.
+    """
+
+    plan: str
+    store_id: str
+    moves: list[str]
+    puts: list[str]
+    directories: list[str]
+    before: Listing
+    after: Listing
+    state: State = State.APPLYING
+    version: int = 1
+
+
+@dataclass
+class Repair:
+    """Repair `number` of the store in `directory`; `journal` is None where it was not begun."""
+
+    directory: str
+    number: int
+    journal: Journal | None = field(default=None)
+
+    @property
+    def path(self) -> str:
+        return repair_path(self.directory, self.number)
+
+    @property
+    def name(self) -> str:
+        """From the store's directory on."""
+        return f"{QUARANTINE}/{os.path.basename(self.path)}"
+
+    @property
+    def is_unfinished(self) -> bool:
+        """Whether files may be on their way."""
+        return self.journal is not None and self.journal.state in (State.APPLYING, State.UNDOING)
+
+    def write(self, journal: Journal) -> None:
+        """Make the journal durable, with all that is in the directory. Raises: OSError."""
+        self.journal = journal
+        write_durably(os.path.join(self.path, JOURNAL), json.dumps(asdict(journal), indent=1))
+        for path in (self.path, os.path.dirname(self.path), self.directory):
+            OsFiles().sync_directory(path)
+
+    def set_state(self, state: State) -> None:
+        """Note how far it is, durably."""
+        if self.journal is None:
+            raise ValueError(f"{self.path} has no journal")
+        self.journal.state = state
+        self.write(self.journal)
+
+    def go_on(self) -> None:
+        """Finish what was begun. Raises: OSError; it may be called again."""
+        journal = self._begun()
+        moves = sorted(journal.moves, key=lambda name: name != MARKER)
+        for name in moves:
+            old = self._path(OLD, name)
+            if not os.path.lexists(old):
+                self._move(self._place(name), old)
+            if name == MARKER:
+                self._sync()
+        self._forget_lock()
+        for name in journal.directories:
+            os.makedirs(self._place(name), exist_ok=True)
+        for name in sorted(journal.puts, key=lambda name: name == MARKER):
+            if name == MARKER:
+                self._sync()
+            self._move(self._path(NEW, name), self._place(name))
+        self._sync()
+        self.set_state(State.APPLIED)
+
+    def go_back(self) -> None:
+        """Put everything back where it was. Raises: OSError; it may be called again."""
+        journal = self._begun()
+        moved = set(journal.moves)
+        for name in sorted(journal.puts, key=lambda name: name != MARKER):
+            new = self._path(NEW, name)
+            # What is in its place is the old one as long as that is not in `old/`.
+            is_in = name not in moved or os.path.lexists(self._path(OLD, name))
+            if not os.path.lexists(new) and is_in:
+                self._move(self._place(name), new)
+            if name == MARKER:
+                self._sync()
+        self._forget_lock()
+        for name in sorted(journal.moves, key=lambda name: name == MARKER):
+            if name == MARKER:
+                self._sync()
+            self._move(self._path(OLD, name), self._place(name))
+        for name in sorted(journal.directories, reverse=True):
+            with contextlib.suppress(OSError):
+                os.rmdir(self._place(name))
+        self._sync()
+
+    def remove(self) -> None:
+        """Remove the directory, the journal last; and `quarantine/` where nothing else is in it.
+
+        Only for one that was not begun, or that is undone.
+        """
+        for name in (NEW, OLD, "trial"):
+            shutil.rmtree(os.path.join(self.path, name), ignore_errors=True)
+        shutil.rmtree(self.path)
+        remove_empty_quarantine(self.directory)
+
+    def _begun(self) -> Journal:
+        if self.journal is None:
+            raise ValueError(f"{self.path} has no journal")
+        return self.journal
+
+    def _place(self, name: str) -> str:
+        return os.path.join(self.directory, name)
+
+    def _path(self, part: str, name: str) -> str:
+        return os.path.join(self.path, part, name)
+
+    def _forget_lock(self) -> None:
+        """LMDB makes its lock file again; one of another environment it must not find."""
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(os.path.join(self.directory, CATALOG, "lock.mdb"))
+
+    @staticmethod
+    def _move(path: str, to: str) -> None:
+        """Rename a file, where it is not done yet."""
+        if os.path.lexists(path):
+            os.makedirs(os.path.dirname(to), exist_ok=True)
+            os.rename(path, to)
+
+    def _sync(self) -> None:
+        """Make all that was moved durable."""
+        for root in (self.directory, self.path):
+            for path, names, _ in os.walk(root):
+                if path == self.directory:
+                    names[:] = [name for name in names if name != QUARANTINE]
+                OsFiles().sync_directory(path)
+        OsFiles().sync_directory(os.path.dirname(self.path))
+
+
+def repairs(directory: str) -> list[Repair]:
+    """All repairs of a store that are there, the first one first.
+
+    Raises: BadJournalError, OSError.
+    """
+    path = os.path.join(directory, QUARANTINE)
+    try:
+        names = os.listdir(path)
+    except FileNotFoundError:
+        return []
+    found = []
+    for number in sorted(number for name in names if (number := repair_number(name))):
+        repair = Repair(directory, number)
+        with contextlib.suppress(FileNotFoundError):
+            repair.journal = _read(os.path.join(repair.path, JOURNAL))
+        found.append(repair)
+    return found
+
+
+def _read(path: str) -> Journal:
+    """Raises: BadJournalError, OSError."""
+    with open(path, "rb") as file:
+        content = file.read()
+    try:
+        journal = msgspec.json.decode(content, type=Journal)
+    except (ValueError, RecursionError) as error:
+        raise BadJournalError(path, str(error)) from None
+    # Files are moved by these names: none of them may lead out of the store.
+    for name in (*journal.moves, *journal.puts, *journal.directories):
+        if "\0" in name or not {"", ".", ".."}.isdisjoint(name.split("/")):
+            raise BadJournalError(path, f"{name!r} is not the name of a file in a store")
+    return journal
+
+
+def unfinished(directory: str) -> Repair | None:
+    """The repair that was interrupted, if one was."""
+    return next((one for one in repairs(directory) if one.is_unfinished), None)
+
+
+def clear_remains(found: Iterable[Repair]) -> None:
+    """Remove what is left of repairs that were never begun, or that are undone."""
+    for repair in found:
+        is_undone = repair.journal is not None and repair.journal.state is State.UNDONE
+        kept = os.path.join(repair.path, OLD)
+        was_begun = os.path.isdir(kept) and bool(os.listdir(kept))
+        if is_undone or (repair.journal is None and not was_begun):
+            repair.remove()
+
+
+def remove_empty_quarantine(directory: str) -> None:
+    """Remove `quarantine/` where nothing is in it: nobody makes it before it is needed."""
+    with contextlib.suppress(OSError):
+        os.rmdir(os.path.join(directory, QUARANTINE))
+
+
+def write_durably(path: str, text: str) -> None:
+    """Write a file under another name, sync it and rename it. Raises: OSError."""
+    new_path = f"{path}.new"
+    with open(new_path, "w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    os.rename(new_path, path)
+    OsFiles().sync_directory(os.path.dirname(os.path.abspath(path)))

@@ -1,0 +1,100 @@
+"""What becomes of segments: which stay as they are, which are written anew, which nobody needs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from amqpstore.checkpoint import NEXT_COMPACTED
+from amqpstore.filenames import FIRST_COMPACTED
+from amqpstore_tools.repair.facts import Facts, SegmentFacts
+from amqpstore_tools.repair.ranges import Ranges
+from amqpstore_tools.repair.truth import Truth
+
+_MOST_AHEAD = 1024
+"""A number in the catalog that is further from those of files is taken for damaged."""
+
+
+class Rewrite(NamedTuple):
+    """Segments whose live messages are copied to the new segment `number`."""
+
+    number: int
+    sources: list[SegmentFacts]
+
+
+@dataclass
+class Layout:
+    """`kept` segments stay, `rewrites` are made, `gone` ones have nothing live. The log goes on
+    behind `log_segment`, a new one that has only its header."""
+
+    kept: list[SegmentFacts]
+    rewrites: list[Rewrite]
+    gone: list[SegmentFacts]
+    log_segment: int
+
+    @property
+    def replaced(self) -> list[SegmentFacts]:
+        """The segments that are read and not kept."""
+        return [source for rewrite in self.rewrites for source in rewrite.sources]
+
+
+def lay_out(facts: Facts, truth: Truth) -> Layout:
+    """Decide for each segment."""
+    live = live_ids(truth)
+    used: dict[int, SegmentFacts] = {}
+    for first, end in live:
+        for _, _, segment, _ in truth.homes.pieces(first, end):
+            used[segment.number] = segment
+    compacted = _highest(facts, range(FIRST_COMPACTED, 1 << 32)) + 1
+    kept, rewrites = [], []
+    for group in _overlapping(used.values()):
+        if len(group) == 1 and group[0].is_sound:
+            kept += group
+        else:
+            rewrites.append(Rewrite(compacted, group))
+            compacted += 1
+    gone = [one for number, one in sorted(facts.segments.items()) if number not in used]
+    return Layout(kept, rewrites, gone, _highest(facts, range(1, FIRST_COMPACTED)) + 1)
+
+
+def live_ids(truth: Truth) -> Ranges:
+    """Of all messages that any queue holds."""
+    live = Ranges()
+    runs = [
+        (run.first_id, run.first_id + run.count)
+        for queue in truth.queues.values()
+        for run in queue.ready
+    ]
+    for first, end in sorted(runs):
+        live.add(first, end)
+    return live
+
+
+def _overlapping(segments: Iterable[SegmentFacts]) -> list[list[SegmentFacts]]:
+    """Groups of segments whose ranges of ids overlap: no message is looked for in two."""
+    groups: list[list[SegmentFacts]] = []
+    end = 0
+    for segment in sorted(segments, key=lambda one: (one.first_id, one.number)):
+        if groups and segment.first_id < end:
+            groups[-1].append(segment)
+        else:
+            groups.append([segment])
+        end = max(end, segment.end_id)
+    return groups
+
+
+def _highest(facts: Facts, numbers: range) -> int:
+    """The highest number of a segment of a kind that was given."""
+    highest = max((one for one in facts.segments if one in numbers), default=numbers.start - 1)
+    rows = facts.rows
+    if rows is None:
+        return highest
+    said = {int(key) for table in ("segments", "ends", "quarantine") for key in rows[table]}
+    position = rows["store"].get("position")
+    if position:
+        said.add(position["segment"])
+    if next_compacted := rows["store"].get(NEXT_COMPACTED):
+        said.add(next_compacted - 1)
+    reach = highest + _MOST_AHEAD
+    return max([highest, *(one for one in said if one in numbers and one <= reach)])

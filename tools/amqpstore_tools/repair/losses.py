@@ -1,0 +1,51 @@
+"""Where in the log behind the last checkpoint TRANSACTIONs are lost, and acks with them."""
+
+from __future__ import annotations
+
+from amqpstore_tools.repair.facts import Facts, SegmentFacts
+
+Place = tuple[int, int]
+"""A segment's number, and an offset in it."""
+
+
+def last_loss(facts: Facts, start: Place) -> Place | None:
+    """The last place in the log from which a TRANSACTION is missing; None where none is.
+
+    What was in a queue by then may have been acked there. Args: start, of what is looked at.
+    """
+    log = [one for one in facts.segments.values() if not one.is_compacted]
+    read = sorted((one for one in log if one.number >= start[0]), key=lambda one: one.number)
+    ends = facts.rows["ends"] if facts.rows is not None else {}
+    known = [int(key) for key in ends]
+    wanted = start[0]
+    found: Place | None = None
+    lsn = 0
+    for segment in read:
+        if segment.number != wanted and wanted:
+            found = segment.number, 0
+            lsn = 0
+        for batch in segment.scanned.batches:
+            if (segment.number, batch.end) <= start:
+                continue
+            if not batch.lsn:
+                found = segment.number, batch.end
+            elif lsn and batch.lsn != lsn + 1:
+                found = segment.number, batch.start
+            lsn = batch.lsn or lsn
+        noted = ends.get(f"{segment.number:010}")
+        if _is_cut(segment, noted["end"] if noted else None):
+            found = segment.number, segment.size
+        if noted:
+            # Behind a crash, the LSN of what was torn may have been left out.
+            lsn = 0
+        wanted = segment.number + 1
+    if wanted <= max([start[0], *(one for one in known if one < wanted + 1024)]):
+        found = wanted, 0
+    return found
+
+
+def _is_cut(segment: SegmentFacts, noted: int | None) -> bool:
+    """Whether the file ends before it should, or nothing of it is left."""
+    if noted is not None and segment.end < noted:
+        return True
+    return not segment.scanned.batches and bool(segment.scanned.gaps)

@@ -1,0 +1,226 @@
+"""A plan: what is wrong with a store, what would change, and what is lost by it."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import msgspec
+
+from amqpstore.errors import NotAStoreError
+from amqpstore.filenames import CATALOG, DEFINITIONS, INDEX, MARKER, SEGMENTS
+from amqpstore_tools.check.check import Checked, Tell, check, queue_name
+from amqpstore_tools.check.findings import CODES, Finding, Severity
+from amqpstore_tools.check.segments import segment_name
+from amqpstore_tools.repair.errors import BadPlanError, UnfinishedError
+from amqpstore_tools.repair.facts import Facts, gather
+from amqpstore_tools.repair.fixes import FIXES, MARKER_ONLY, NAMES_ONLY
+from amqpstore_tools.repair.journal import unfinished
+from amqpstore_tools.repair.layout import Layout, lay_out
+from amqpstore_tools.repair.listing import Listing, digest_of, listing
+from amqpstore_tools.repair.truth import QueueTruth, Truth, find_truth
+
+VERSION = 1
+
+
+@dataclass
+class Plan:
+    """Of a repair of the store `store_id`, hexadecimal, in the state that `files` list.
+
+    `steps` each have the `code` of a finding, what is `found`, what changes (`does`) and, where
+    messages are lost by it, from which `queue` and how many `messages`. `queues` say what each
+    holds afterwards. `moves` go to quarantine, `makes` are written; `notes` hold for all of it.
+    """
+
+    store_id: str
+    made_ms: int
+    files: Listing
+    steps: list[dict[str, Any]] = field(default_factory=list)
+    queues: list[dict[str, Any]] = field(default_factory=list)
+    moves: list[str] = field(default_factory=list)
+    makes: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    is_rebuild: bool = False
+
+    @property
+    def digest(self) -> str:
+        """Of the plan, with the state that it is for."""
+        return digest_of({"plan": [json.dumps(self.as_json(), sort_keys=True)]})
+
+    def as_json(self) -> dict[str, Any]:
+        """As it is written to a file."""
+        return {
+            "amqpstore_repair_plan": VERSION,
+            "state": digest_of(self.files),
+            **asdict(self),
+        }
+
+
+@dataclass
+class Planned:
+    """A plan and what it was made from; without a rebuild the rest is not there."""
+
+    plan: Plan
+    facts: Facts
+    truth: Truth | None = None
+    layout: Layout | None = None
+
+
+def make_plan(
+    directory: str,
+    tell: Tell,
+    *,
+    made_ms: int | None = None,
+    check_store: Callable[..., Checked] = check,
+) -> Planned:
+    """Look at a store that the caller keeps brokers out of, and decide what to do about it.
+
+    Args: check_store, as `check`.
+    Raises: NotAStoreError, FormatVersionError, UnfinishedError, UnknownStoreError, OSError.
+    """
+    if not os.path.isdir(directory):
+        reason = "it is a file" if os.path.exists(directory) else "it is not there"
+        raise NotAStoreError(directory, reason)
+    if repair := unfinished(directory):
+        raise UnfinishedError(directory, repair.name)
+    files = listing(directory, tell)
+    checked = check_store(directory, is_held=True, tell=tell)
+    facts = gather(directory, checked, tell)
+    made = time.time_ns() // 1_000_000 if made_ms is None else made_ms
+    plan = Plan(facts.store_id.hex(), made, files)
+    planned = Planned(plan, facts)
+    if not checked.is_damaged:
+        return planned
+    wrong = [one for one in checked.findings if one.severity is not Severity.NOTE]
+    plan.steps = [_step(one) for one in _in_order(wrong)]
+    codes = {one.code for one in wrong}
+    foreign = [one.file for one in wrong if one.code in NAMES_ONLY]
+    plan.moves = [name for name in foreign if name in files]
+    plan.is_rebuild = not codes <= NAMES_ONLY | MARKER_ONLY
+    if codes - NAMES_ONLY:
+        plan.makes = [MARKER]
+    if plan.is_rebuild:
+        planned.truth = find_truth(facts)
+        planned.layout = lay_out(facts, planned.truth)
+        _tell_of_files(plan, planned.layout)
+        _tell_of_queues(plan, planned.truth, checked)
+    else:
+        # The marker is moved away first and comes back last: no broker starts meanwhile.
+        plan.makes = [MARKER]
+    if MARKER in files:
+        plan.moves.append(MARKER)
+    plan.moves = sorted(set(plan.moves))
+    return planned
+
+
+def read_plan(path: str) -> Plan:
+    """Raises: BadPlanError, OSError."""
+    with open(path, encoding="utf-8") as file:
+        try:
+            found = json.load(file)
+        except (ValueError, RecursionError) as error:
+            raise BadPlanError(path, str(error)) from None
+    if not isinstance(found, dict) or "amqpstore_repair_plan" not in found:
+        raise BadPlanError(path, "it does not say that it is one")
+    if found.pop("amqpstore_repair_plan") != VERSION:
+        raise BadPlanError(path, "another version made it")
+    state = found.pop("state", None)
+    try:
+        plan = msgspec.convert(found, Plan)
+    except msgspec.ValidationError as error:
+        raise BadPlanError(path, str(error)) from None
+    try:
+        plan.as_json()
+    except RecursionError:
+        raise BadPlanError(path, "it is nested too deep") from None
+    if digest_of(plan.files) != state:
+        raise BadPlanError(path, "it was changed by hand")
+    return plan
+
+
+def _in_order(found: Sequence[Finding]) -> list[Finding]:
+    places = {code: place for place, code in enumerate(CODES)}
+    return sorted(found, key=lambda one: places[one.code])
+
+
+def _step(finding: Finding) -> dict[str, Any]:
+    row = finding.as_json()
+    row["found"] = row.pop("text")
+    row["does"] = FIXES.get(finding.code, "looked at by a person")
+    if finding.code != "message-lost":
+        row.pop("messages", None)
+    return row
+
+
+def _tell_of_files(plan: Plan, layout: Layout) -> None:
+    replaced = {one.name for one in (*layout.gone, *layout.replaced)}
+    plan.moves += sorted(name for name in plan.files if name in replaced)
+    for name in plan.files:
+        directory, _, rest = name.partition("/")
+        if directory == INDEX and rest and name not in plan.moves:
+            plan.moves.append(name)
+    for name in (f"{CATALOG}/data.mdb", f"{CATALOG}/{DEFINITIONS}"):
+        plan.makes.append(name)
+        if name in plan.files:
+            plan.moves.append(name)
+    numbers = [*(one.number for one in layout.rewrites), layout.log_segment]
+    plan.makes += [segment_name(number) for number in numbers]
+    copied = {source.name: one.number for one in layout.rewrites for source in one.sources}
+    for step in plan.steps:
+        if number := copied.get(step["file"]):
+            step["into"] = segment_name(number)
+
+
+def _tell_of_queues(plan: Plan, truth: Truth, checked: Checked) -> None:
+    plan.notes = list(truth.notes)
+    told = {
+        (one.queue_id, one.message_id + place)
+        for one in checked.findings
+        if one.code == "message-lost"
+        for place in range(one.messages)
+    }
+    for queue in truth.queues.values():
+        name = queue_name(queue.definition) or f"#{queue.id}"
+        for lost in queue.lost:
+            ids = range(lost.first_id, lost.first_id + lost.message_count)
+            if any((queue.id, one) not in told for one in ids):
+                plan.steps.append(_lost_step(queue, name, lost.first_id, lost))
+        plan.queues.append(_queue_row(queue, name))
+    count = sum(end - first for first, end in truth.orphans)
+    if count:
+        plan.notes.append(
+            f"{count} messages whose queue nothing tells any more go to a queue of their own; some "
+            "of them may have been acked"
+        )
+
+
+def _lost_step(queue: QueueTruth, name: str, first_id: int, lost: Any) -> dict[str, Any]:
+    return {
+        "code": "message-lost",
+        "severity": "error",
+        "file": SEGMENTS,
+        "queue_id": queue.id,
+        "queue": name,
+        "message_id": first_id,
+        "sequence": lost.first_sequence,
+        "messages": lost.message_count,
+        "found": f"message {first_id}: no sound record of it is there",
+        "does": FIXES["message-lost"],
+    }
+
+
+def _queue_row(queue: QueueTruth, name: str) -> dict[str, Any]:
+    return {
+        "id": queue.id,
+        "name": name,
+        "kept": queue.ready.count,
+        "redelivered": sum(run.count for run in queue.ready if run.delivery_count),
+        "again": queue.again,
+        "lost": sum(lost.message_count for lost in queue.lost),
+        "lost_messages": [lost._asdict() for lost in queue.lost],
+        "is_recovered": queue.is_recovered,
+    }

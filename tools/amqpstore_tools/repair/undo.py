@@ -1,0 +1,42 @@
+"""Undoing a repair: exactly what was there before comes back."""
+
+from __future__ import annotations
+
+from amqpstore_tools.check.check import Tell
+from amqpstore_tools.repair.apply import locked
+from amqpstore_tools.repair.errors import NothingToUndoError, UndoneDiffersError, UsedSinceError
+from amqpstore_tools.repair.journal import (
+    Repair,
+    State,
+    clear_remains,
+    remove_empty_quarantine,
+    repairs,
+)
+from amqpstore_tools.repair.listing import differences, listing
+
+
+def undo(directory: str, tell: Tell = lambda *_: None) -> Repair:
+    """Take the last repair back; one that was interrupted as well. It is durable on return.
+
+    Raises: NothingToUndoError, UsedSinceError (nothing was changed), UndoneDiffersError,
+    NotAStoreError, StoreLockedError, OSError (it may be called again).
+    """
+    with locked(directory):
+        clear_remains(repairs(directory))
+        repair = next((one for one in reversed(repairs(directory)) if one.journal), None)
+        if repair is None or repair.journal is None:
+            remove_empty_quarantine(directory)
+            raise NothingToUndoError(directory)
+        journal = repair.journal
+        if journal.state is State.APPLIED:
+            if names := differences(journal.after, listing(directory, tell)):
+                raise UsedSinceError(directory, names)
+            repair.set_state(State.UNDOING)
+        elif journal.state is State.APPLYING:
+            repair.set_state(State.UNDOING)
+        repair.go_back()
+        if names := differences(journal.before, listing(directory, tell)):
+            raise UndoneDiffersError(directory, names, repair.name)
+        repair.set_state(State.UNDONE)
+        repair.remove()
+        return repair

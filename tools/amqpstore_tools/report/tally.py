@@ -1,0 +1,194 @@
+"""What is counted in segments, by tasks, and added up."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, NamedTuple
+
+from amqpstore.compression import Decompressor
+from amqpstore.files import Files
+from amqpstore.message import HEAD
+from amqpstore.records import OperationKind
+from amqpstore_tools.offline.contents import properties_of
+from amqpstore_tools.spark.reading.live import LiveRuns
+from amqpstore_tools.spark.reading.scanning import Batch, Scanner
+
+AGES_MS = (60_000, 600_000, 3_600_000, 86_400_000, 7 * 86_400_000)
+"""Where the groups of ages end; what is older is in the last one."""
+
+UNKNOWN_AGE = len(AGES_MS) + 1
+"""The group of what was published before the log begins."""
+
+_MOST_KEYS = 200_000
+_KEPT_KEYS = 20_000
+
+_OF_KIND: dict[int, str] = {
+    OperationKind.ENQUEUE: "published",
+    OperationKind.ACK: "acked",
+    OperationKind.DELIVERED: "delivered",
+    OperationKind.PURGE: "purged",
+}
+
+
+class Item(NamedTuple):
+    """A segment: `size` bytes of the file at `path`; `live` is for `LiveRuns`."""
+
+    number: int
+    path: str
+    size: int
+    live: bytes
+
+
+@dataclass(frozen=True)
+class Shared:
+    """What all tasks know. Events are counted by `bucket_ms`."""
+
+    files: Files
+    seed: int
+    dictionaries: Mapping[int, bytes]
+    bucket_ms: int
+    taken_ms: int
+
+
+@dataclass
+class Tally:
+    """Numbers of a store, or of some segments of it. Queues are ids, buckets of time numbers.
+
+    `events` by queue, bucket and what happened; `bytes` published by queue and bucket;
+    `redelivered` by queue and how often (10: or more); `dead` by reason and the queue's name;
+    `keys` by exchange and routing key; `sizes` of bodies by the number of bits in them; `ages` of
+    what waits, by queue and group; `oldest` of these by queue, in ms since 1970.
+    """
+
+    events: Counter[tuple[int, int, str]] = field(default_factory=Counter)
+    bytes: Counter[tuple[int, int]] = field(default_factory=Counter)
+    redelivered: Counter[tuple[int, int]] = field(default_factory=Counter)
+    dead: Counter[tuple[str, str]] = field(default_factory=Counter)
+    keys: Counter[tuple[str, str]] = field(default_factory=Counter)
+    sizes: Counter[int] = field(default_factory=Counter)
+    ages: Counter[tuple[int, int]] = field(default_factory=Counter)
+    oldest: dict[int, int] = field(default_factory=dict)
+    batches: int = 0
+    damaged: int = 0
+
+    def add(self, other: Tally) -> None:
+        """What was counted elsewhere."""
+        for one in fields(self):
+            ours, theirs = getattr(self, one.name), getattr(other, one.name)
+            if isinstance(ours, Counter):
+                ours.update(theirs)
+        self.batches += other.batches
+        self.damaged += other.damaged
+        for queue_id, time_ms in other.oldest.items():
+            self.oldest[queue_id] = min(self.oldest.get(queue_id, time_ms), time_ms)
+        self.prune()
+
+    def prune(self) -> None:
+        """Forget the rarest keys, where there are too many to remember."""
+        if len(self.keys) > _MOST_KEYS:
+            self.keys = Counter(dict(self.keys.most_common(_KEPT_KEYS)))
+
+
+def count(shared: Shared, items: Iterable[Item]) -> Tally:
+    """Count some segments. Raises: OSError."""
+    out = Tally()
+    for item in items:
+        _Count(shared, item, out).run()
+    return out
+
+
+class _Count:
+    """Of one segment."""
+
+    def __init__(self, shared: Shared, item: Item, out: Tally) -> None:
+        self._shared = shared
+        self._item = item
+        self._out = out
+        self._live = LiveRuns(item.live)
+        self._heads: Counter[int] = Counter()
+
+    def run(self) -> None:
+        shared, item = self._shared, self._item
+        file = shared.files.open(item.path)
+        try:
+            scanner = Scanner(
+                file,
+                item.number,
+                item.size,
+                shared.seed,
+                decompress=Decompressor(dict(shared.dictionaries)).decompress,
+                want_bodies=False,
+            )
+            for batch in scanner.batches():
+                if batch.lsn:
+                    self._log(batch)
+                self._waiting(batch)
+        finally:
+            file.close()
+        self._out.damaged += len(scanner.gaps)
+        self._name(scanner.heads)
+        self._out.prune()
+
+    def _log(self, batch: Batch) -> None:
+        out = self._out
+        out.batches += 1
+        bucket = batch.time_ms // self._shared.bucket_ms
+        self._heads.update(batch.heads)
+        for size in batch.sizes:
+            out.sizes[size.bit_length()] += 1
+        for operation in batch.operations:
+            name = _OF_KIND.get(operation.kind)
+            if name is None:
+                continue
+            queue_id, number = operation.queue_id, operation.message_count
+            out.events[queue_id, bucket, name] += number
+            if operation.kind == OperationKind.ENQUEUE:
+                start = bisect_left(batch.ids, operation.first_id)
+                stop = bisect_left(batch.ids, operation.first_id + number)
+                out.bytes[queue_id, bucket] += sum(batch.sizes[start:stop])
+            elif operation.kind == OperationKind.DELIVERED and operation.detail > 1:
+                out.redelivered[queue_id, min(operation.detail, 10)] += number
+
+    def _waiting(self, batch: Batch) -> None:
+        """Of what is live how old it is."""
+        if not batch.ids:
+            return
+        group = UNKNOWN_AGE
+        if batch.lsn:
+            group = bisect_left(AGES_MS, self._shared.taken_ms - batch.time_ms)
+        oldest = self._out.oldest
+        for run in self._live.within(batch.ids[0], batch.ids[-1] + 1):
+            self._out.ages[run.queue_id, group] += run.size
+            if batch.lsn:
+                known = oldest.get(run.queue_id, batch.time_ms)
+                oldest[run.queue_id] = min(known, batch.time_ms)
+
+    def _name(self, heads: list[bytes]) -> None:
+        """What the heads of messages say."""
+        for number, times in self._heads.items():
+            if number < 0:
+                continue
+            head = heads[number]
+            exchange, key, _ = HEAD.unpack_from(head)
+            start = HEAD.size
+            names = head[start : start + exchange], head[start + exchange :][:key]
+            shown = tuple(name.decode("utf-8", "replace") for name in names)
+            self._out.keys[shown[0], shown[1]] += times
+            properties = head[start + exchange + key :]
+            if b"x-death" in properties:
+                for cause in _causes(properties):
+                    self._out.dead[cause] += times
+
+
+def _causes(raw: bytes) -> Iterator[tuple[str, str]]:
+    """Why a message was last dead-lettered, and out of which queue."""
+    try:
+        deaths: Any = properties_of(raw).get("headers", {}).get("x-death")
+    except ValueError:
+        return
+    if isinstance(deaths, list) and deaths and isinstance(deaths[0], dict):
+        # The latest one is the first.
+        yield str(deaths[0].get("reason", "?")), str(deaths[0].get("queue", "?"))

@@ -1,0 +1,110 @@
+"""The model of a catalog: it keeps exactly the transactions that were committed.
+
+All tables are the content of one file on a simulated disk, `data.mdb`, replaced as a whole by
+each commit. So commits and file operations are one history, a crash may come between any two of
+them, and a catalog whose directory entry was never synced is lost like any other file.
+"""
+
+from __future__ import annotations
+
+import errno
+import functools
+from collections.abc import Sequence
+
+import msgpack
+
+from amqpstore.catalog import TABLES, Change, Value, encode_key
+from amqpstore.errors import CatalogDamageError, DamageError
+from amqpstore.filenames import CATALOG_FILE
+from amqpstore.rows import check_row, decode_row, encode_row
+from amqpstore_tools.simulation.memory_files import MemoryFiles
+
+_Tables = dict[str, dict[bytes, bytes]]
+
+
+class MemoryCatalog:
+    """The catalog in the directory `path` of a simulated disk. Args: as `OpenCatalog`."""
+
+    def __init__(self, files: MemoryFiles, path: str, create: bool, *, plain: bool = False) -> None:
+        self._files = files
+        self._plain = plain
+        self._path = f"{path}/{CATALOG_FILE}"
+        # As LMDB does it: it syncs its file, but not the entry that leads there.
+        if create:
+            if files.exists(self._path):
+                files.remove(self._path)
+            files.create(self._path).close()
+        elif not files.exists(self._path):
+            raise DamageError(self._path, 0, "the file is missing")
+        self._tables = _tables_of(files.content(self._path))
+        for table, rows in self._tables.items():
+            for key, stored in rows.items():
+                try:
+                    check_row(table, key, stored, plain=plain)
+                except ValueError as error:
+                    raise self._damage(table, key, error) from None
+
+    def rows(self, table: str) -> dict[str, Value]:
+        rows: dict[str, Value] = {}
+        for key, stored in sorted(self._tables[table].items()):
+            try:
+                name, value = decode_row(table, key, stored, plain=self._plain)
+            except ValueError as error:
+                raise self._damage(table, key, error) from None
+            rows[name] = value
+        return rows
+
+    def _damage(self, table: str, key: bytes, error: ValueError) -> CatalogDamageError:
+        shown = key.decode("utf-8", "backslashreplace")
+        return CatalogDamageError(self._path, 0, table, shown, str(error))
+
+    def commit(self, changes: Sequence[Change]) -> None:
+        changed = self._changed(changes)
+        content = msgpack.packb(changed)
+        if self._files.capacity_bytes is not None:
+            growth = len(content) - len(self._files.content(self._path))
+            if growth > self._files.free_bytes("/"):
+                raise OSError(errno.ENOSPC, "no space left for the catalog", self._path)
+        self._files.replace(self._path, content)
+        self._tables = changed
+
+    def fail_commit(self, changes: Sequence[Change]) -> None:
+        """What a commit does that fails: who opens the catalog next reads what the disk never
+        got."""
+        self._files.replace_in_cache(self._path, msgpack.packb(self._changed(changes)))
+
+    def _changed(self, changes: Sequence[Change]) -> _Tables:
+        """The tables with these changes."""
+        changed = dict(self._tables)
+        for table in {change.table for change in changes}:
+            changed[table] = dict(changed[table])
+        for table, key, value in changes:
+            encoded = encode_key(key)
+            if value is None:
+                changed[table].pop(encoded, None)
+            else:
+                changed[table][encoded] = encode_row(table, encoded, value)
+        return changed
+
+    def close(self) -> None:
+        """Nothing is held open."""
+
+
+def stored_rows(files: MemoryFiles, path: str) -> _Tables:
+    """The rows of the catalog in the directory `path`, by table, as they are stored."""
+    return _tables_of(files.content(f"{path}/{CATALOG_FILE}"))
+
+
+def put_rows(files: MemoryFiles, path: str, tables: _Tables) -> None:
+    """Put other rows in the place of a catalog's, as they are stored: an earlier version's, or
+    damaged ones."""
+    files.replace(f"{path}/{CATALOG_FILE}", msgpack.packb(tables))
+
+
+@functools.lru_cache(maxsize=200)
+def _tables_of(content: bytes) -> _Tables:
+    """Nobody changes them: a commit makes others."""
+    tables: _Tables = {table: {} for table in TABLES}
+    if content:
+        tables.update(msgpack.unpackb(content))
+    return tables

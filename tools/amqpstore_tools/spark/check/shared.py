@@ -1,0 +1,132 @@
+"""What a task is told of the store that it looks into, and what it says of a segment."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from amqpstore.files import Files
+from amqpstore.records import Operation
+from amqpstore.shapes import Rows
+from amqpstore_tools.check.check import SegmentJob
+from amqpstore_tools.check.findings import Finding
+from amqpstore_tools.check.history import History, LogPlace
+from amqpstore_tools.check.index import Live
+from amqpstore_tools.check.segments import Segment
+
+Range = tuple[int, int]
+"""The first number and the one after the last."""
+
+
+@dataclass(frozen=True)
+class Shared:
+    """Of one store: `rows` without those that are handed out one by one; None: no catalog.
+
+    `ranges` are the ids of accounts by segment; `names` of queues by id.
+    """
+
+    directory: str
+    files: Files
+    store_id: bytes | None
+    seed: int
+    rows: Rows | None
+    names: dict[int, str]
+    position_segment: int
+    ranges: dict[int, Range] = field(default_factory=dict)
+
+
+class ReadJob(NamedTuple):
+    """A segment of the store with this number among those that are checked."""
+
+    store: int
+    segment: SegmentJob
+
+
+class IndexJob(NamedTuple):
+    """Keys and rows of index files of one store, the ones from a `place` on. `last_end`: where the
+    one before them ends, of the same queue."""
+
+    store: int
+    place: int
+    files: list[tuple[str, Any]]
+    last_end: int
+
+
+@dataclass
+class Read:
+    """A segment that was read, None where it is missing, and what was found in it."""
+
+    segment: Segment | None
+    findings: list[Finding]
+
+
+@dataclass
+class Summary:
+    """Of a segment, for the driver.
+
+    `segment` is without records, but that the one of the position has its batches. `after` is what
+    the log came to behind it, when nothing was known before it; `queues` are those that it speaks
+    of; `history` is without its `fresh`, of which there are the operations. `homeless` are ids of
+    messages that no account has.
+    """
+
+    number: int
+    segment: Segment | None
+    findings: list[Finding]
+    after: LogPlace | None = None
+    queues: set[int] = field(default_factory=set)
+    fresh: list[Operation] = field(default_factory=list)
+    history: History = field(default_factory=History)
+    homeless: list[Range] = field(default_factory=list)
+
+
+class LivePart(NamedTuple):
+    """What is live of a segment, in the order of what it is a part of."""
+
+    order: tuple[int, int, int]
+    live: Live
+
+
+@dataclass
+class IndexResult:
+    """Of some index files: what was found; `held` is how many messages queues hold by queue,
+    without those that have left since; `hidden` are entries of prepared transactions, and
+    `homeless` those that reach beyond all accounts."""
+
+    store: int
+    place: int
+    findings: list[Finding]
+    is_whole: bool
+    held: dict[int, int]
+    hidden: list[Live]
+    homeless: list[LivePart]
+
+
+@dataclass(frozen=True)
+class Known:
+    """What is known of a store when all files were read: see `ReferenceChecker`."""
+
+    is_whole: bool
+    removed: dict[int, list[Range]]
+
+
+@dataclass(frozen=True)
+class CompareJob:
+    """What a segment is held against: the log before it, its rows, and what came behind the
+    position; None where there is none."""
+
+    place: LogPlace | None
+    account: Any = None
+    marks: Any = None
+    fresh: Sequence[Operation] = ()
+
+
+@dataclass
+class Compared:
+    """What was found, by what was compared."""
+
+    log: list[Finding] = field(default_factory=list)
+    account: list[Finding] = field(default_factory=list)
+    fresh: list[Finding] = field(default_factory=list)
+    marks: list[Finding] = field(default_factory=list)

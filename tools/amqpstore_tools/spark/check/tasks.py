@@ -1,0 +1,197 @@
+"""What tasks of a check do: one segment, some index files, one account, each by `check`."""
+
+from __future__ import annotations
+
+import dataclasses
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping, Sequence
+
+from amqpstore.accounts import Account
+from amqpstore_tools.check.check import measure_of
+from amqpstore_tools.check.findings import Finding, Findings
+from amqpstore_tools.check.history import Fresh, History, LogChecker, LogPlace
+from amqpstore_tools.check.index import IndexChecker, Live
+from amqpstore_tools.check.marks import MarkChecker
+from amqpstore_tools.check.prepared import Holdings
+from amqpstore_tools.check.references import ReferenceChecker
+from amqpstore_tools.check.scanning import Scanned
+from amqpstore_tools.check.segments import Segment, SegmentReader
+from amqpstore_tools.spark.check.shared import (
+    Compared,
+    CompareJob,
+    IndexJob,
+    IndexResult,
+    Known,
+    LivePart,
+    Range,
+    Read,
+    ReadJob,
+    Shared,
+    Summary,
+)
+
+NOTHING_BEFORE = LogPlace(0, 0, False, {})
+
+
+def read(shared: Shared, job: ReadJob) -> Read:
+    """Every record of a segment."""
+    findings = _findings(shared)
+    reader = SegmentReader(
+        shared.files,
+        shared.directory,
+        findings,
+        store_id=shared.store_id,
+        seed=shared.seed,
+        measure=measure_of(shared.rows),
+    )
+    number, _, end, least, is_open = job.segment
+    segment = reader.read(number, end=end, least=least, is_open=is_open)
+    return Read(segment, list(findings))
+
+
+def summary(shared: Shared, number: int, found: Read) -> Summary:
+    """What the driver has to know of a segment that was read."""
+    segment = found.segment
+    if segment is None:
+        return Summary(number, None, found.findings)
+    scanned = segment.scanned
+    batches = scanned.batches if number == shared.position_segment else []
+    bare = dataclasses.replace(segment, scanned=Scanned(batches=batches, gaps=scanned.gaps))
+    out = Summary(number, bare, found.findings)
+    if not segment.is_compacted:
+        # Whatever it finds is found again, when it is known what came before.
+        log = LogChecker(shared.rows, Findings())
+        log.resume(NOTHING_BEFORE)
+        log.check(segment)
+        out.after = log.place()
+        out.queues = {one.queue_id for batch in scanned.batches for one in batch.operations}
+        out.fresh = [fresh.operation for fresh in log.history.fresh]
+        out.history = log.history
+        out.history.fresh = []
+    if number not in shared.ranges:
+        out.homeless = [(run.first_id, run.end_id) for run in scanned.runs]
+    return out
+
+
+def read_index(
+    shared: Shared, job: IndexJob, removed: Mapping[int, list[Range]]
+) -> tuple[IndexResult, list[tuple[int, LivePart]]]:
+    """Some index files. Returns what is live too, by the segments whose accounts have it."""
+    findings = _findings(shared)
+    checker = IndexChecker(shared.files, shared.directory, shared.seed, findings)
+    accounts = _Ranges(shared.ranges)
+    out = IndexResult(job.store, job.place, [], True, {}, [], [])
+    parts: list[tuple[int, LivePart]] = []
+    rows = shared.rows
+    prepared = {int(key) for key in rows["prepared"]} if rows else set()
+    history = History(removed=dict(removed))
+    for of_file in checker.check_files(job.files, job.last_end):
+        if of_file:
+            queue_id = of_file[0].queue_id
+            count = Holdings(of_file, history).count(queue_id)
+            out.held[queue_id] = out.held.get(queue_id, 0) + count
+            if queue_id in prepared:
+                out.hidden += of_file
+        for live in of_file:
+            order = live.first_id, live.queue_id, live.first_sequence
+            if not accounts.cover(live.first_id, live.end_id):
+                out.homeless.append(LivePart(order, live))
+            for number, first, end in accounts.of(live.first_id, live.end_id):
+                parts.append((number, LivePart(order, _part(live, first, end))))
+    out.findings = list(findings)
+    out.is_whole = checker.is_whole
+    return out, parts
+
+
+def compare(
+    shared: Shared, known: Known, job: CompareJob, found: Read, live: Sequence[LivePart]
+) -> Compared:
+    """A segment against the log before it, its account, and what queues hold."""
+    out = Compared()
+    segment = found.segment
+    if segment is not None and job.place is not None:
+        findings = _findings(shared)
+        log = LogChecker(shared.rows, findings)
+        log.resume(job.place)
+        log.check(segment)
+        out.log = list(findings)
+    if shared.rows is None:
+        return out
+    history = History(removed=dict(known.removed))
+    segments = {} if segment is None else {segment.number: segment}
+    findings = _findings(shared)
+    references = ReferenceChecker(shared.rows, segments, history, findings)
+    references.is_whole = known.is_whole
+    if job.account is not None:
+        by_id = [one.live for one in sorted(live, key=lambda one: one.order)]
+        references.check_account(Account.of_row(job.account), by_id)
+        out.account = list(findings)
+    if segment is None:
+        return out
+    out.fresh = _fresh_findings(shared, segments, history, segment, job)
+    if job.marks is not None:
+        findings = _findings(shared)
+        marks = MarkChecker(shared.files, shared.directory, segments, (), findings)
+        marks.check_offsets(segment, job.marks)
+        out.marks = list(findings)
+    return out
+
+
+def _fresh_findings(
+    shared: Shared,
+    segments: dict[int, Segment],
+    history: History,
+    segment: Segment,
+    job: CompareJob,
+) -> list[Finding]:
+    findings = _findings(shared)
+    references = ReferenceChecker(shared.rows or {}, segments, history, findings)
+    for operation in job.fresh:
+        references.check_fresh(Fresh(segment, operation))
+    return list(findings)
+
+
+def _findings(shared: Shared) -> Findings:
+    findings = Findings()
+    findings.names = shared.names
+    return findings
+
+
+def _part(live: Live, first_id: int, end_id: int) -> Live:
+    """Those of its messages that have ids from `first_id` to before `end_id`."""
+    start = first_id - live.first_id
+    if not start and end_id == live.end_id:
+        return live
+    sizes = live.sizes[start : end_id - live.first_id]
+    return live._replace(first_sequence=live.first_sequence + start, first_id=first_id, sizes=sizes)
+
+
+class _Ranges:
+    """Ids of accounts, which may overlap where they are wrong."""
+
+    def __init__(self, ranges: Mapping[int, Range]) -> None:
+        self._ranges = sorted((first, end, number) for number, (first, end) in ranges.items())
+        self._firsts = [first for first, _, _ in self._ranges]
+        # The highest end of those up to each, to know where looking back may stop.
+        self._ends: list[int] = []
+        for _, end, _ in self._ranges:
+            self._ends.append(max(end, self._ends[-1] if self._ends else 0))
+
+    def of(self, first_id: int, end_id: int) -> Iterator[tuple[int, int, int]]:
+        """Segments whose accounts have some of these ids, and which."""
+        place = bisect_left(self._firsts, end_id) - 1
+        while place >= 0 and self._ends[place] > first_id:
+            first, end, number = self._ranges[place]
+            if end > first_id:
+                yield number, max(first, first_id), min(end, end_id)
+            place -= 1
+
+    def cover(self, first_id: int, end_id: int) -> bool:
+        """Whether they have all of these ids."""
+        wanted = end_id
+        for _, first, end in self.of(first_id, end_id):
+            # From the highest down: what is left is below `wanted`.
+            if end < wanted:
+                return False
+            wanted = min(wanted, first)
+        return wanted <= first_id

@@ -1,0 +1,174 @@
+"""Work that is spread over a Spark cluster, on this machine by default, and shown as it is done."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TypeVar
+
+from py4j.protocol import Py4JError
+from pyspark import RDD
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from amqpstore.errors import StoreError
+from amqpstore_tools.spark.engine import SparkMissingError
+from amqpstore_tools.spark.java import NoJavaError
+from amqpstore_tools.spark.session import start
+
+_POLL_S = 0.1
+_TASK_BYTES = 256 << 20
+"""A task is to have no more, where there are enough items: what is done is counted by tasks."""
+
+_LEAST_BYTES = 256 << 10
+"""What an item weighs at least: some files are opened for it."""
+
+_RAISED = re.compile(r"[A-Za-z_][\w.]*(Error|Exception)\b.*:")
+_CAUSED = "Caused by: "
+_NO_PYTHON = re.compile(r'Cannot run program "[^"]*".*')
+_NO_MODULE = "No module named"
+_HINT = (
+    "Executors run the Python that PYSPARK_PYTHON names, or else the one that this runs: "
+    "amqpstore[spark] has to be installed for it there"
+)
+
+One = TypeVar("One")
+Other = TypeVar("Other")
+
+Tell = Callable[[int, int], None]
+"""Told how much of the work is done, and how much there is: in tasks of Spark."""
+
+
+class JobError(StoreError):
+    """Spark did not start, or a task failed, each time that it was tried."""
+
+    def __init__(self, what: str, error: Py4JError | PySparkException) -> None:
+        super().__init__(f"{what}: {_reason(str(error))}")
+
+
+def _reason(text: str) -> str:
+    """What of the tracebacks of Python and Java says anything."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    for line in lines:
+        if found := _NO_PYTHON.search(line):
+            return f"{found[0]}. {_HINT}"
+    raised = [line for line in lines if _RAISED.match(line)]
+    caused = [line.removeprefix(_CAUSED) for line in lines if line.startswith(_CAUSED)]
+    reason = (raised[-1:] or caused[:1] or lines[:1] or ["it does not say why"])[0]
+    return f"{reason}. {_HINT}" if _NO_MODULE in reason else reason
+
+
+class Cluster:
+    """A Spark session that jobs run on."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        self.spark = spark
+        self._context = spark.sparkContext
+
+    @property
+    def is_local(self) -> bool:
+        """Whether all of it is on this machine, and sees its processes."""
+        return str(self._context.master).startswith("local")
+
+    @property
+    def cores(self) -> int:
+        """Tasks that run at a time."""
+        return int(self._context.defaultParallelism)
+
+    def spread(self, items: Sequence[One], size_of: Callable[[One], int]) -> RDD[One]:
+        """Items in tasks of about the same number of bytes, neighbours together."""
+        weights = [max(size_of(item), _LEAST_BYTES) for item in items]
+        total = sum(weights)
+        tasks = min(len(items), max(total // _TASK_BYTES, 4 * self.cores, 1))
+        if total < self.cores * _LEAST_BYTES * 4:
+            tasks = 1
+        groups: list[list[One]] = []
+        done = 0
+        for item, weight in zip(items, weights, strict=True):
+            if not groups or done * tasks >= total * len(groups):
+                groups.append([])
+            groups[-1].append(item)
+            done += weight
+        parts = self._context.parallelize(groups, max(len(groups), 1))
+        return parts.flatMap(lambda group: group)
+
+    def one_by_one(self, items: Sequence[One]) -> RDD[One]:
+        """Each item in a task of its own."""
+        return self._context.parallelize(items, max(len(items), 1))
+
+    def by_group(
+        self,
+        items: Sequence[One],
+        size_of: Callable[[One], int],
+        work: Callable[[Iterable[One]], Other],
+        tell: Tell = lambda *_: None,
+    ) -> list[Other]:
+        """Have neighbouring items worked on together. Returns what came of each group."""
+
+        def of_task(some: Iterable[One]) -> Iterator[Other]:
+            yield work(some)
+
+        return self.collect(self.spread(items, size_of).mapPartitions(of_task), tell)
+
+    def broadcast(self, value: One) -> Callable[[], One]:
+        """A value that every task can get at."""
+        held = self._context.broadcast(value)
+        return lambda: held.value
+
+    def collect(self, rdd: RDD[One], tell: Tell = lambda *_: None) -> list[One]:
+        """All that comes of it. An interrupt ends its tasks. Raises: JobError."""
+        out: list[One] = []
+        failed: list[BaseException] = []
+
+        def work() -> None:
+            try:
+                out.extend(rdd.collect())
+            except (Py4JError, PySparkException) as error:
+                failed.append(JobError("a task of the job failed", error))
+            except BaseException as error:  # noqa: BLE001 - raised in the caller's thread
+                failed.append(error)
+
+        thread = threading.Thread(target=work, daemon=True)
+        thread.start()
+        try:
+            while thread.is_alive():
+                thread.join(_POLL_S)
+                tell(*self._progress())
+        except BaseException:
+            self._context.cancelAllJobs()
+            thread.join()
+            raise
+        if failed:
+            raise failed[0]
+        return out
+
+    def _progress(self) -> tuple[int, int]:
+        """Tasks that are done, and all, of the stages that run now."""
+        tracker = self._context.statusTracker()
+        done = total = 0
+        for number in tracker.getActiveStageIds():
+            stage = tracker.getStageInfo(number)
+            if stage is not None:
+                done += stage.numCompletedTasks
+                total += stage.numTasks
+        return done, total
+
+
+@contextlib.contextmanager
+def cluster(master: str, name: str, **settings: str) -> Iterator[Cluster]:
+    """A session for one command, ended with it. Args: master, as `spark-submit --master` has it.
+
+    Raises: SparkMissingError, where there is no Java for it; JobError, where Spark does not start.
+    """
+    try:
+        spark = start(master, name=f"amqpstore {name}", settings=settings, is_brief=True)
+    except NoJavaError as error:
+        raise SparkMissingError(str(error)) from None
+    except (Py4JError, PySparkException) as error:
+        raise JobError(f"Spark does not start on {master}", error) from None
+    try:
+        yield Cluster(spark)
+    finally:
+        spark.stop()

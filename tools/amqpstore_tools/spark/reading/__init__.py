@@ -1,0 +1,1 @@
+"""Stores as data frames: what the driver plans and what a task reads."""

@@ -1,0 +1,96 @@
+"""Heads of messages as columns: exchange, routing key, and every property with its type."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+from amqpstore.message import HEAD
+from amqpstore_tools.offline.contents import properties_of
+from amqpstore_tools.spark.reading.schemas import PROPERTIES
+
+_LARGEST_S = (1 << 63) // 1_000_000 - 1
+"""What fits in Spark's timestamps, which count microseconds."""
+
+Envelope = dict[str, Any]
+
+
+class Decoded(NamedTuple):
+    """A head by names of columns, and why its properties cannot be read, if so."""
+
+    columns: Envelope
+    reason: str | None
+
+
+def decode_head(head: bytes) -> Decoded:
+    """The head of a MESSAGE's payload, whose lengths fit it."""
+    exchange_size, routing_key_size, _ = HEAD.unpack_from(head)
+    exchange_end = HEAD.size + exchange_size
+    properties_at = exchange_end + routing_key_size
+    raw = head[properties_at:]
+    columns: Envelope = {
+        "exchange": head[HEAD.size : exchange_end].decode("utf-8", "replace"),
+        "routing_key": head[exchange_end:properties_at].decode("utf-8", "replace"),
+        "properties": raw,
+    }
+    try:
+        found = properties_of(raw)
+    except ValueError as error:
+        return Decoded(columns, str(error))
+    if "headers" in found:
+        found["headers"] = {key: text_of(value) for key, value in found["headers"].items()}
+    seconds = found.pop("timestamp", None)
+    if seconds is not None and seconds <= _LARGEST_S:
+        found["timestamp"] = seconds * 1_000_000
+    return Decoded(columns | found, None)
+
+
+def text_of(value: Any) -> str | None:
+    """The value of a header as text: text as it is, all else as JSON."""
+    return value if isinstance(value, str) or value is None else json.dumps(value)
+
+
+class EnvelopeColumns:
+    """Columns of heads that come again and again.
+
+    Each head is decoded once, and its values are then taken by number. Args: schema, of the batch.
+    """
+
+    def __init__(self, schema: pa.Schema) -> None:
+        names = {name for name, _ in PROPERTIES} | {"exchange", "routing_key", "properties"}
+        self._fields = [field for field in schema if field.name in names]
+        self._cache: dict[bytes, Envelope] = {}
+
+    def columns(self, head_at: Callable[[int], bytes], numbers: list[int]) -> dict[str, pa.Array]:
+        """Args: numbers, of a head for each row, -1 where there is none."""
+        if not self._fields:
+            return {}
+        distinct = dict.fromkeys(numbers)
+        rows = []
+        for place, number in enumerate(distinct):
+            distinct[number] = place
+            rows.append({} if number < 0 else self._decoded(head_at(number)))
+        places = pa.array(map(distinct.__getitem__, numbers), pa.int32(), size=len(numbers))
+        found = {}
+        for field in self._fields:
+            values = [row.get(field.name) for row in rows]
+            found[field.name] = array_of(values, field.type).take(places)
+        return found
+
+    def _decoded(self, head: bytes) -> Envelope:
+        found = self._cache.get(head)
+        if found is None:
+            if len(self._cache) >= 4096:
+                self._cache.clear()
+            found = self._cache[head] = decode_head(head).columns
+        return found
+
+
+def array_of(values: list[Any], kind: pa.DataType) -> pa.Array:
+    """Values as an array; a map is given as a dict."""
+    if pa.types.is_map(kind):
+        values = [None if value is None else list(value.items()) for value in values]
+    return pa.array(values, kind)

@@ -1,0 +1,37 @@
+"""View `findings`: what `amqpstore check` finds, as rows.
+
+One task looks at the whole store. What of it could be spread over tasks that know nothing of each
+other is not all of it: `amqpstore check --engine spark` spreads all, in three jobs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from amqpstore.errors import StoreLockedError
+from amqpstore_tools.check.check import check
+
+
+def finding_rows(directory: str) -> Iterator[tuple[Any, ...]]:
+    """Rows of the view; a broker may be running on the store.
+
+    Raises: NotAStoreError, FormatVersionError, SnapshotError, OSError.
+    """
+    try:
+        checked = check(directory)
+    except StoreLockedError:
+        checked = check(directory, live=True)
+    for found in checked.findings:
+        yield (
+            found.code,
+            str(found.severity),
+            found.file,
+            found.offset if found.offset >= 0 else None,
+            found.text,
+            found.queue or None,
+            found.queue_id or None,
+            found.sequence or None,
+            found.message_id or None,
+            found.messages or None,
+        )

@@ -1,0 +1,246 @@
+"""Options of the format, checked."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from amqpstore_tools.offline.times import time_ms
+from amqpstore_tools.spark.reading.schemas import VIEWS
+from amqpstore_tools.spark.reading.wanted import ALL, Wanted
+
+READ_VIEWS = ("messages", "transactions", "queues", "segments", "findings")
+MODES = ("tap", "consume")
+
+_ROW_BY_ROW = ("messages", "transactions")
+WANTED = ("vhost", "queue", "state", "segments", "from", "to")
+_SEGMENTS = re.compile(r"(\d+)(-)?(\d+)?")
+
+
+class OptionError(ValueError):
+    """An option says what cannot be."""
+
+
+@dataclass(frozen=True)
+class ReadOptions:
+    """Of `spark.read`: the store in `path`, one of its views, and how.
+
+    `wanted` says which rows of views `messages` and `transactions`; with `pushdown` filters of a
+    query say it too. `hold` is a directory for the hard links, empty for the one beside the store;
+    `hold_idle_s` is how long they stay when nobody reads by them. A task reads about
+    `partition_bytes` of segments; 0 is as it fits the store.
+    """
+
+    path: str
+    view: str = "messages"
+    columns: tuple[str, ...] | None = None
+    bodies: bool = True
+    wanted: Wanted = ALL
+    pushdown: bool = False
+    partition_bytes: int = 0
+    hold: str = ""
+    hold_idle_s: int = 3600
+
+    @classmethod
+    def of(cls, options: Mapping[str, str]) -> ReadOptions:
+        """Raises: OptionError."""
+        view = options.get("view", "messages")
+        if view not in READ_VIEWS:
+            raise OptionError(f"there is no view {view!r}: take one of {', '.join(READ_VIEWS)}")
+        return cls(
+            path=required(options, "path", "load(DIR) names the store"),
+            view=view,
+            columns=columns_of(options, view),
+            bodies=boolean(options, "bodies", default=True),
+            wanted=wanted_by(options, view),
+            pushdown=boolean(options, "pushdown", default=False) and view in _ROW_BY_ROW,
+            partition_bytes=number(options, "partition_bytes", 0, least=0),
+            hold=options.get("hold", ""),
+            hold_idle_s=number(options, "hold_idle_s", 3600, least=1),
+        )
+
+
+def wanted_by(options: Mapping[str, str], view: str) -> Wanted:
+    """The rows that options ask for. Raises: OptionError."""
+    known = {"messages": WANTED, "transactions": [one for one in WANTED if one != "state"]}
+    for name in WANTED:
+        if name in options and name not in known.get(view, ()):
+            views = " and ".join(one for one, names in known.items() if name in names)
+            raise OptionError(f"option {name} is for {views}, not for view {view}")
+    before = _time(options, "to")
+    segments = _SEGMENTS.fullmatch(options.get("segments", "0-"))
+    if segments is None:
+        raise OptionError(
+            f"option segments is a number, or two as in 3-7, not {options['segments']!r}"
+        )
+    first, dash, last = segments.groups()
+    return Wanted(
+        vhosts=_names(options, "vhost"),
+        queues=_names(options, "queue"),
+        states=_names(options, "state"),
+        least_segment=int(first) or None,
+        most_segment=int(last or first) if last or not dash else None,
+        least_ms=_time(options, "from"),
+        most_ms=None if before is None else before - 1,
+    )
+
+
+def _names(options: Mapping[str, str], name: str) -> frozenset[str] | None:
+    """One, or several as a JSON list."""
+    if name not in options:
+        return None
+    text = options[name]
+    if not text.startswith("["):
+        return frozenset([text])
+    try:
+        return frozenset(msgspec.json.decode(text, type=list[str]))
+    except msgspec.MsgspecError:
+        raise OptionError(
+            f"option {name} is a name or a JSON list of names, not {text!r}"
+        ) from None
+
+
+def _time(options: Mapping[str, str], name: str) -> int | None:
+    if name not in options:
+        return None
+    try:
+        return time_ms(options[name])
+    except argparse.ArgumentTypeError as error:
+        raise OptionError(f"option {name}: {error}") from None
+
+
+def columns_of(options: Mapping[str, str], view: str) -> tuple[str, ...] | None:
+    """The columns that are asked for; None for all. Raises: OptionError."""
+    if "columns" not in options:
+        return None
+    names = tuple(name.strip() for name in options["columns"].split(",") if name.strip())
+    known = [name for name, _ in VIEWS[view]]
+    for name in names:
+        if name not in known:
+            raise OptionError(f"view {view} has no column {name!r}; it has {', '.join(known)}")
+    if not names:
+        raise OptionError("option columns names no column")
+    return names
+
+
+def boolean(options: Mapping[str, str], name: str, *, default: bool) -> bool:
+    """Raises: OptionError."""
+    text = options.get(name, str(default)).lower()
+    if text not in ("true", "false"):
+        raise OptionError(f"option {name} is true or false, not {text!r}")
+    return text == "true"
+
+
+def number(options: Mapping[str, str], name: str, default: int, *, least: int) -> int:
+    """Raises: OptionError."""
+    text = options.get(name, str(default))
+    if not text.isdecimal() or int(text) < least:
+        raise OptionError(f"option {name} is a number from {least} on, not {text!r}")
+    return int(text)
+
+
+def choice(options: Mapping[str, str], name: str, default: str, among: Sequence[str]) -> str:
+    """Raises: OptionError."""
+    text = options.get(name, default)
+    if text not in among:
+        raise OptionError(f"option {name} is one of {', '.join(among)}, not {text!r}")
+    return text
+
+
+def required(options: Mapping[str, str], name: str, hint: str) -> str:
+    if not options.get(name):
+        raise OptionError(f"option {name} is missing: {hint}")
+    return options[name]
+
+
+@dataclass(frozen=True)
+class TapOptions:
+    """Of `spark.readStream` in mode tap: the store in `path`, and from where on.
+
+    A micro-batch ends about `max_bytes` of the log behind its start. `hold` as in `ReadOptions`.
+    """
+
+    path: str
+    start: str = "earliest"
+    max_bytes: int = 64 << 20
+    fail_on_loss: bool = True
+    hold: str = ""
+    hold_idle_s: int = 86_400
+
+    @classmethod
+    def of(cls, options: Mapping[str, str]) -> TapOptions:
+        """Raises: OptionError."""
+        return cls(
+            path=required(options, "path", "load(DIR) names the store"),
+            start=choice(options, "start", "earliest", ("earliest", "latest")),
+            max_bytes=number(options, "max_bytes", 64 << 20, least=1),
+            fail_on_loss=boolean(options, "fail_on_loss", default=True),
+            hold=options.get("hold", ""),
+            hold_idle_s=number(options, "hold_idle_s", 86_400, least=1),
+        )
+
+
+@dataclass(frozen=True)
+class ConsumeOptions:
+    """Of `spark.readStream` in mode consume: a queue of the broker at `url`.
+
+    `stream` names this consumer: what it has taken stands in the broker under that name. A
+    micro-batch has up to `max_messages`, and about `max_bytes` of bodies; a task gets
+    `task_messages` of them.
+    """
+
+    url: str
+    queue: str
+    stream: str
+    max_messages: int = 50_000
+    max_bytes: int = 64 << 20
+    task_messages: int = 10_000
+
+    @classmethod
+    def of(cls, options: Mapping[str, str]) -> ConsumeOptions:
+        """Raises: OptionError."""
+        return cls(
+            url=required(options, "url", 'option("url", "amqp://USER:PASSWORD@HOST/VHOST")'),
+            queue=required(options, "queue", "which queue to consume"),
+            stream=required(options, "stream", "a name of your own for this consumer"),
+            max_messages=number(options, "max_messages", 50_000, least=1),
+            max_bytes=number(options, "max_bytes", 64 << 20, least=1),
+            task_messages=number(options, "task_messages", 10_000, least=1),
+        )
+
+
+@dataclass(frozen=True)
+class PublishOptions:
+    """Of `df.write` and `df.writeStream`: an exchange of the broker at `url`.
+
+    `routing_key` is for rows without a column of that name. `stream` names this writer: what it has
+    published stands in the broker under that name; empty where it is used once. `batch_id` is for
+    `df.write` under such a name.
+    """
+
+    url: str
+    exchange: str = ""
+    routing_key: str = ""
+    stream: str = ""
+    batch_id: int | None = None
+
+    @classmethod
+    def of(cls, options: Mapping[str, str], *, is_stream: bool) -> PublishOptions:
+        """Raises: OptionError."""
+        stream = options.get("stream", "")
+        if is_stream and not stream:
+            raise OptionError("option stream is missing: a name of your own for this writer")
+        batch_id = number(options, "batch_id", 0, least=0) if "batch_id" in options else None
+        if not is_stream and (batch_id is None) == bool(stream):
+            raise OptionError("options stream and batch_id belong together")
+        return cls(
+            url=required(options, "url", 'option("url", "amqp://USER:PASSWORD@HOST/VHOST")'),
+            exchange=options.get("exchange", ""),
+            routing_key=options.get("routing_key", ""),
+            stream=stream,
+            batch_id=batch_id,
+        )

@@ -1,0 +1,112 @@
+"""`spark.read.format("amqpstore")`: what the driver plans, and what a task does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
+from pyspark.sql.types import StructType
+
+from amqpstore.compression import Decompressor
+from amqpstore.errors import StoreError
+from amqpstore_tools.offline.reading import ReadOnlyFiles
+from amqpstore_tools.spark.reading.hold import touch
+from amqpstore_tools.spark.reading.live import LiveRuns
+from amqpstore_tools.spark.reading.messages import MessageBatches
+from amqpstore_tools.spark.reading.operations import operation_rows
+from amqpstore_tools.spark.reading.options import ReadOptions
+from amqpstore_tools.spark.reading.plan import SegmentTask, StorePartition, partitions
+from amqpstore_tools.spark.reading.rows import batches_of
+from amqpstore_tools.spark.reading.scanning import Scanner
+from amqpstore_tools.spark.reading.schemas import VIEWS, arrow_schema
+from amqpstore_tools.spark.reading.wanted import wanted_of
+
+
+class GoneError(StoreError):
+    """What a job was to read is not there any more."""
+
+    def __init__(self, path: str, *, was_held: bool) -> None:
+        if was_held:
+            what = (
+                "its hold was given up, as nobody had read from it for a while: "
+                'option("hold_idle_s") says how long. Load the store again.'
+            )
+        else:
+            what = "a broker was started on the store since. Load it again."
+        super().__init__(f"{path} is gone: {what}")
+
+
+class StoreReader(DataSourceReader):
+    """Reads one view of a store."""
+
+    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        self._options = options
+        self._schema = schema
+        self._wanted = options.wanted
+
+    def partitions(self) -> Sequence[InputPartition]:
+        return partitions(self._options, self._wanted)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        if not isinstance(partition, StorePartition):
+            # Spark's own: there was nothing to be read.
+            return
+        schema = arrow_schema(self._schema)
+        if partition.view == "findings":
+            # Here, so that other views need no check.
+            from amqpstore_tools.spark.reading.findings import finding_rows
+
+            yield from self._table(finding_rows(self._options.path), schema)
+        if partition.rows:
+            yield from self._table(partition.rows, schema)
+        for segment in partition.segments:
+            yield from self._segment(partition, segment, schema)
+
+    def _table(
+        self, rows: Iterable[tuple[Any, ...]], schema: pa.Schema
+    ) -> Iterator[pa.RecordBatch]:
+        names = [name for name, _ in VIEWS[self._options.view]]
+        yield from batches_of(rows, names, schema)
+
+    def _segment(
+        self, partition: StorePartition, segment: SegmentTask, schema: pa.Schema
+    ) -> Iterator[pa.RecordBatch]:
+        try:
+            if partition.hold:
+                touch(partition.hold)
+            file = ReadOnlyFiles().open(segment.path)
+        except FileNotFoundError:
+            raise GoneError(segment.path, was_held=bool(partition.hold)) from None
+        wanted = self._wanted
+        try:
+            scanner = Scanner(
+                file,
+                segment.number,
+                segment.size,
+                partition.seed,
+                decompress=Decompressor(dict(partition.dictionaries)).decompress,
+                want_bodies=self._options.bodies and "body" in self._schema.fieldNames(),
+            )
+            if partition.view == "messages":
+                made = MessageBatches(schema, segment.number, partition.names, wanted)
+                yield from made.read(scanner, LiveRuns(segment.live), segment.end_id)
+            else:
+                rows = (
+                    row
+                    for batch in scanner.batches()
+                    for row in operation_rows(batch, segment.number, partition.names, wanted)
+                )
+                yield from self._table(rows, schema)
+        finally:
+            file.close()
+
+
+class PushedReader(StoreReader):
+    """The same, by a query's filters too. Spark refuses it where its own setting is off."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
+        time_column = "time" if self._options.view == "transactions" else "publish_time"
+        self._wanted = wanted_of(filters, time_column, self._options.wanted)
+        return filters

@@ -1,0 +1,208 @@
+"""What Spark is after in a segment: messages as columns, batch by batch, each checked.
+
+Mostly a message's head (exchange, routing key and properties) is that of the message before, so a
+tight loop takes a header apart, looks at the checksums and cuts the body out.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from array import array
+from bisect import bisect_left
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from crc32c import crc32c
+
+from amqpstore.compression import body_size
+from amqpstore.filenames import FIRST_COMPACTED
+from amqpstore.files import File
+from amqpstore.records import (
+    COMPRESSED,
+    Gap,
+    Kind,
+    Operation,
+    OperationKind,
+    Record,
+    decode_transaction,
+    head_size,
+)
+from amqpstore_tools.offline.reading import read_around
+from amqpstore_tools.offline.scanning import BATCH_BITS, LEADS, PLAIN_MESSAGE, RecordScanner
+
+_MOST_MESSAGES = 8192
+"""Of a compacted segment that are one batch here: it has none."""
+
+
+@dataclass
+class Batch:
+    """Sound messages of one batch, as columns of one length, and its TRANSACTION.
+
+    `ids` ascend. `heads` are numbers of the scanner's `heads`, -1 where a payload does not fit
+    together; `bodies` is empty where they were not asked for, and has None where one cannot be
+    decompressed. `lsn` is 0 where there is no sound TRANSACTION; it begins at `offset` and ends at
+    `end`.
+    """
+
+    ids: array[int] = field(default_factory=lambda: array("Q"))
+    offsets: array[int] = field(default_factory=lambda: array("q"))
+    sizes: array[int] = field(default_factory=lambda: array("q"))
+    heads: array[int] = field(default_factory=lambda: array("i"))
+    bodies: list[bytes | memoryview | None] = field(default_factory=list)
+    lsn: int = 0
+    offset: int = -1
+    end: int = -1
+    time_ms: int = 0
+    operations: list[Operation] = field(default_factory=list)
+
+    def is_whole(self) -> bool:
+        """Whether its TRANSACTION is there, and each message that it enqueues."""
+        return bool(self.lsn) and all(
+            bisect_left(self.ids, one.first_id + one.message_count)
+            - bisect_left(self.ids, one.first_id)
+            == one.message_count
+            for one in self.operations
+            if one.kind == OperationKind.ENQUEUE
+        )
+
+
+class Scanner(RecordScanner):
+    """Reads a segment's file: `size` bytes of it, from offset `start` on.
+
+    `heads` are the heads of messages, each once; `gaps` are the places that are no records.
+    Args: decompress, of bodies, raises ValueError; want_bodies, whether they are kept.
+    """
+
+    def __init__(
+        self,
+        file: File,
+        number: int,
+        size: int,
+        seed: int,
+        *,
+        decompress: Callable[[bytes], bytes],
+        want_bodies: bool = True,
+        start: int = 0,
+    ) -> None:
+        read = functools.partial(read_around, file)
+        super().__init__(read, start, size, segment=number, seed=seed)
+        self._is_compacted = number >= FIRST_COMPACTED
+        self._decompress = decompress
+        self._want_bodies = want_bodies
+        self._batch = Batch()
+        self._ready: list[Batch] = []
+        self._numbers: dict[bytes, int] = {}
+        self.heads: list[bytes] = []
+
+    def batches(self) -> Iterator[Batch]:
+        """What is in it. A batch without a TRANSACTION is given too. Raises: OSError."""
+        for _ in self._windows():
+            yield from self._ready
+            self._ready.clear()
+        yield from self._ready
+
+    def _messages(self, offset: int) -> int:
+        """Those of one batch."""
+        if self._is_compacted and len(self._batch.ids) >= _MOST_MESSAGES:
+            self._finish(offset)
+        content, seed, number = self._content, self._seed, self._segment
+        batch, want_bodies = self._batch, self._want_bodies
+        unpack, checksum, starts = LEADS.unpack_from, crc32c, content.startswith
+        view = memoryview(content)
+        ids, offsets, sizes = batch.ids.append, batch.offsets.append, batch.sizes.append
+        heads, bodies = batch.heads.append, batch.bodies.append
+        head, head_bytes, head_number = b"", 0, -1
+        last_id = self._last[Kind.MESSAGE]
+        lead = PLAIN_MESSAGE | self._tag if self._tag >= 0 else -1
+        base, last = self._base, len(content) - 32
+        place = offset - base
+        while place <= last:
+            leads, message_id, written_in, length, header_checksum, payload_checksum = unpack(
+                content, place
+            )
+            start = place + 32
+            end = start + length
+            if leads != lead:
+                if self._tag != -1 or leads & ~BATCH_BITS != PLAIN_MESSAGE:
+                    break
+                lead, self._tag = leads, leads & BATCH_BITS
+            if (
+                written_in != number
+                or message_id <= last_id
+                or end > last + 32
+                or checksum(content[place : place + 24], seed) != header_checksum
+            ):
+                break
+            if head_number < 0 or not starts(head, start):
+                try:
+                    head_bytes = head_size(content[start:end])
+                except ValueError:
+                    break
+                head = content[start : start + head_bytes]
+                head_number = self._number_of(head)
+            body_at = start + head_bytes
+            if want_bodies:
+                # A view: the bytes are copied once, into the column.
+                body = view[body_at:end]
+                if checksum(body, checksum(head, header_checksum)) != payload_checksum:
+                    break
+                bodies(body)
+            elif checksum(view[start:end], header_checksum) != payload_checksum:
+                break
+            ids(message_id)
+            offsets(base + place)
+            sizes(end - body_at)
+            heads(head_number)
+            last_id = message_id
+            place = end
+            if self._is_compacted and len(batch.ids) >= _MOST_MESSAGES:
+                break
+        self._last[Kind.MESSAGE] = last_id
+        return base + place
+
+    def _header(self, record: Record, payload: bytes) -> None:
+        """Nothing of it is wanted."""
+
+    def _transaction(self, record: Record, payload: bytes) -> None:
+        batch = self._batch
+        batch.lsn = record.number
+        batch.offset, batch.end = record.offset, record.end
+        try:
+            batch.time_ms, batch.operations = decode_transaction(payload, record.end)
+        except ValueError as error:
+            self.gaps.append(Gap(record.offset, record.end, str(error)))
+            batch.lsn = 0
+
+    def _message(self, record: Record, payload: bytes) -> None:
+        """One whose body is compressed, or whose payload does not fit together."""
+        body: bytes | None = None
+        number, size = -1, 0
+        with contextlib.suppress(ValueError):
+            head_bytes = head_size(payload)
+            number = self._number_of(payload[:head_bytes])
+            stored = payload[head_bytes:]
+            if record.flags & COMPRESSED:
+                size = body_size(stored)
+                body = self._decompress(stored) if self._want_bodies else b""
+            else:
+                body, size = stored, len(stored)
+        batch = self._batch
+        batch.ids.append(record.number)
+        batch.offsets.append(record.offset)
+        batch.sizes.append(size)
+        batch.heads.append(number)
+        if self._want_bodies:
+            batch.bodies.append(body)
+
+    def _number_of(self, head: bytes) -> int:
+        number = self._numbers.get(head)
+        if number is None:
+            number = self._numbers[head] = len(self.heads)
+            self.heads.append(head)
+        return number
+
+    def _end_batch(self, end: int) -> None:  # noqa: ARG002 - batches know where they end
+        if self._batch.ids or self._batch.lsn:
+            self._ready.append(self._batch)
+        self._batch = Batch()

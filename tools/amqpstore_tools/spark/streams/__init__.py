@@ -1,0 +1,1 @@
+"""Streams: the log of a store, and queues and exchanges of a broker."""

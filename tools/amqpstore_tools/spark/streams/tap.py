@@ -1,0 +1,370 @@
+"""The log of a store as a stream of changes: publishes, deliveries, acks and removals.
+
+An offset is a position in the log: a segment, a byte in it where a batch begins, and the LSN of the
+batch before. Between two of them the log never changes, so a batch that Spark asks for again is the
+same again. Queues are not touched: the files are read, of a running broker too.
+
+An end that is given out is durable: the segment is `fdatasync`ed after it was read, as recovery
+does it, so a crash of the broker cannot take back what was seen. A batch that is there in part is
+not given out.
+
+The segments are held (see `hold`) from the first batch on, and the hold's keeper links new ones as
+they come, so compaction takes nothing that was not read. When the stream starts again, the store
+must still have the segment that its checkpoint names.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadLimit,
+    ReadMaxBytes,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from amqpstore import marker
+from amqpstore.compression import Decompressor
+from amqpstore.errors import NotAStoreError, StoreError
+from amqpstore.filenames import FIRST_COMPACTED, SEGMENTS, segment_number, segment_path
+from amqpstore.records import OperationKind
+from amqpstore.segments import PAGE_BYTES
+from amqpstore_tools.offline.catalog import CatalogImage, may_be_plain
+from amqpstore_tools.offline.instant import at_one_instant
+from amqpstore_tools.offline.reading import ReadOnlyFiles
+from amqpstore_tools.spark.reading.envelopes import EnvelopeColumns
+from amqpstore_tools.spark.reading.hold import SUFFIX, hold, link_new, touch
+from amqpstore_tools.spark.reading.messages import QueueName
+from amqpstore_tools.spark.reading.options import TapOptions
+from amqpstore_tools.spark.reading.rows import batches_of
+from amqpstore_tools.spark.reading.scanning import Batch, Scanner
+from amqpstore_tools.spark.reading.schemas import VIEWS, arrow_schema
+
+Offset = dict[str, int]
+
+_START: Offset = {"segment": 0, "offset": 0, "lsn": 0}
+
+_EVENTS = {
+    OperationKind.ENQUEUE: "publish",
+    OperationKind.ACK: "ack",
+    OperationKind.DELIVERED: "deliver",
+    OperationKind.PURGE: "remove",
+}
+
+_EVENT_COLUMNS = [name for name, _ in VIEWS["tap"]][:10]
+
+
+class LogGoneError(StoreError):
+    """The log does not go back as far as the stream has to read."""
+
+    def __init__(self, directory: str, segment: int, first: int) -> None:
+        super().__init__(
+            f"segment {segment} of {directory} is gone, and the stream has not read it: compaction "
+            f"removed it while the stream was stopped. It goes on in segment {first}. Start "
+            'with a new checkpoint, or go on behind the gap: option("fail_on_loss", "false").'
+        )
+
+
+@dataclass
+class TapPartition(InputPartition):
+    """A part of a segment: whole batches from `start` to before `end`."""
+
+    number: int
+    path: str
+    start: int
+    end: int
+    seed: int
+    names: Mapping[int, QueueName] = field(default_factory=dict)
+    dictionaries: Mapping[int, bytes] = field(default_factory=dict)
+
+
+class TapReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Follows the log of the store that the options name."""
+
+    def __init__(self, options: TapOptions, schema: StructType) -> None:
+        self._options = options
+        self._schema = schema
+        self._directory = os.path.normpath(options.path)
+        self._names: dict[int, QueueName] = {}
+        self._dictionaries: dict[int, bytes] = {}
+        self._ends: dict[int, int] = {}
+        self._seed: int | None = None
+        self._hold = ""
+        self._last: Offset | None = None
+
+    # Spark's names.
+
+    def initialOffset(self) -> Offset:  # noqa: N802
+        if self._options.start == "earliest":
+            # Written to the checkpoint: it has to be a place in the log.
+            return self._first(_START)
+        return self._now()
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        return ReadMaxBytes(self._options.max_bytes)
+
+    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802
+        if self._last is not None and self._last["lsn"] <= start["lsn"]:
+            return start
+        most = limit.max_bytes if isinstance(limit, ReadMaxBytes) else None
+        return self._end(self._first(start), most, last=self._last)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        # From wherever the stream is, it ends at the log's end of now.
+        self._last = self._now()
+
+    def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
+        if start["lsn"] == end["lsn"]:
+            return []
+        self._learn()
+        found = []
+        start = self._first(start)
+        numbers = [
+            number for number in self._numbers() if start["segment"] <= number <= end["segment"]
+        ]
+        for number in numbers:
+            first = start["offset"] if number == start["segment"] else 0
+            last = end["offset"] if number == end["segment"] else self._size(number)
+            if first < last:
+                found.append(
+                    TapPartition(
+                        number,
+                        self._path(number),
+                        first,
+                        last,
+                        self._seeded(),
+                        self._names,
+                        self._dictionaries,
+                    )
+                )
+        return found
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        if isinstance(partition, TapPartition):
+            yield from _events(partition, arrow_schema(self._schema))
+
+    def commit(self, end: Offset) -> None:
+        """All before is done with: it need not be held any more."""
+        if self._hold:
+            with contextlib.suppress(FileNotFoundError):
+                touch(self._hold)
+                for name in os.listdir(self._hold):
+                    number = segment_number(name)
+                    if number is not None and number < end["segment"]:
+                        os.unlink(os.path.join(self._hold, name))
+
+    # How the end of the log is found.
+
+    def _now(self) -> Offset:
+        """The log's end."""
+        self._first(_START)
+        for number in reversed(self._numbers()):
+            end = self._end({"segment": number, "offset": 0, "lsn": 0}, None)
+            if end["lsn"]:
+                return end
+        return _START
+
+    def _end(self, start: Offset, most: int | None, *, last: Offset | None = None) -> Offset:
+        """The end of the last whole batch, about `most` bytes behind `start` at the latest.
+
+        Args: last, the end that is not to be passed.
+        """
+        numbers = [number for number in self._numbers() if number >= start["segment"]]
+        end = dict(start)
+        done = 0
+        for number in numbers:
+            offset = start["offset"] if number == start["segment"] else 0
+            file = ReadOnlyFiles().open(self._path(number))
+            try:
+                size = file.size()
+                _make_durable(file.path, offset)
+                for batch in self._scanner(file, number, size, offset).batches():
+                    if not batch.is_whole() and number == numbers[-1]:
+                        break
+                    if batch.lsn:
+                        done += batch.end - offset
+                        offset = batch.end
+                        end = {"segment": number, "offset": batch.end, "lsn": batch.lsn}
+                    if (most and done >= most) or (last and end["lsn"] >= last["lsn"]):
+                        break
+                else:
+                    continue
+                break
+            finally:
+                file.close()
+        return end
+
+    def _scanner(self, file: Any, number: int, size: int, offset: int) -> Scanner:
+        return Scanner(
+            file, number, size, self._seeded(), decompress=bytes, want_bodies=False, start=offset
+        )
+
+    def _first(self, start: Offset) -> Offset:
+        """Where the log is to be read from. Raises: LogGoneError."""
+        self._held()
+        numbers = self._numbers()
+        if not numbers:
+            return start
+        gaps = [number for number in range(numbers[0], numbers[-1]) if number not in numbers]
+        if start["segment"] == 0:
+            # A new stream begins where the log is whole from.
+            first = max(gaps, default=numbers[0] - 1) + 1
+            return {"segment": first, "offset": 0, "lsn": 0}
+        missing = [number for number in gaps if number >= start["segment"]]
+        if start["segment"] < numbers[0]:
+            missing.insert(0, start["segment"])
+        if missing and self._options.fail_on_loss:
+            raise LogGoneError(self._directory, missing[0], max(missing) + 1)
+        if start["segment"] in numbers:
+            return start
+        later = [number for number in numbers if number > start["segment"]]
+        return {"segment": later[0], "offset": 0, "lsn": start["lsn"]} if later else start
+
+    def _numbers(self) -> list[int]:
+        """Segments of the log that can be read, ascending."""
+        found = set()
+        for directory in (self._hold, f"{self._directory}/{SEGMENTS}"):
+            for name in os.listdir(directory) if directory else ():
+                number = segment_number(name)
+                if number is not None and number < FIRST_COMPACTED:
+                    found.add(number)
+        return sorted(found)
+
+    def _path(self, number: int) -> str:
+        path = os.path.join(self._hold, f"{number:010}.segment")
+        return path if os.path.exists(path) else segment_path(self._directory, number)
+
+    def _size(self, number: int) -> int:
+        """Bytes of a segment that are part of the store: it is not the last one."""
+        self._learn()
+        size = os.path.getsize(self._path(number))
+        return min(size, self._ends.get(number, size))
+
+    def _held(self) -> None:
+        """Hold all of the log that is there. Raises: NotAStoreError, HoldError."""
+        if self._hold and os.path.isdir(self._hold):
+            touch(self._hold)
+            return
+        self._seeded()
+        segments = f"{self._directory}/{SEGMENTS}"
+        beside = self._options.hold or f"{self._directory}{SUFFIX}"
+        self._hold = hold([], beside, idle_s=self._options.hold_idle_s, follow=segments)
+        link_new(segments, self._hold)
+
+    def _seeded(self) -> int:
+        if self._seed is None:
+            found = marker.read(ReadOnlyFiles(), self._directory)
+            if found is None:
+                raise NotAStoreError(self._directory, "it has no file STORE")
+            self._seed = found.seed
+        return self._seed
+
+    def _learn(self) -> None:
+        """What the catalog says by now of queues and dictionaries; deleted ones stay known."""
+        with tempfile.TemporaryDirectory(prefix="amqpstore-tap-") as directory:
+            at_one_instant(self._directory, directory, lambda: None)
+            catalog = CatalogImage(directory, plain=may_be_plain(self._directory))
+            try:
+                hidden = set(catalog.rows("prepared"))
+                for key, row in catalog.rows("queues").items():
+                    if isinstance(row, dict):
+                        name = QueueName(row.get("vhost"), row.get("name"), key in hidden)
+                        self._names[int(key)] = name
+                for key, row in catalog.rows("dictionaries").items():
+                    self._dictionaries[int(key)] = row
+                self._ends = {int(key): row["end"] for key, row in catalog.rows("ends").items()}
+            finally:
+                catalog.close()
+
+
+def _make_durable(path: str, start: int) -> None:
+    """Have a file durable, and read from the disk from an offset on.
+
+    The broker may not have synced it yet. Or it did, in vain, and has died of that: the page cache
+    then still has what the disk does not, and the next start takes it back. So it is synced before
+    it is read, and read without the cache; what is appended meanwhile is for the next time.
+    Raises: OSError.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fdatasync(descriptor)
+        # From the page that the offset is in: one that is asked for in part only is kept.
+        os.posix_fadvise(descriptor, start // PAGE_BYTES * PAGE_BYTES, 0, os.POSIX_FADV_DONTNEED)
+    finally:
+        os.close(descriptor)
+
+
+def _events(partition: TapPartition, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    file = ReadOnlyFiles().open(partition.path)
+    try:
+        scanner = Scanner(
+            file,
+            partition.number,
+            partition.end,
+            partition.seed,
+            decompress=Decompressor(dict(partition.dictionaries)).decompress,
+            want_bodies="body" in schema.names,
+            start=partition.start,
+        )
+        for batch in scanner.batches():
+            if batch.lsn:
+                yield from _of_batch(batch, scanner, partition.names, schema)
+    finally:
+        file.close()
+
+
+def _of_batch(
+    batch: Batch, scanner: Scanner, names: Mapping[int, QueueName], schema: pa.Schema
+) -> Iterator[pa.RecordBatch]:
+    """One Arrow batch: the log's batches are as large as one."""
+    rows: list[tuple[Any, ...]] = []
+    places: list[int] = []
+    index = {message_id: place for place, message_id in enumerate(batch.ids)}
+    letters = _dead_letters(batch, scanner)
+    for operation in batch.operations:
+        kind, count, queue_id, first_sequence, first_id, detail, _ = operation
+        name = names.get(queue_id, QueueName(None, None))
+        for step in range(count):
+            is_publish = kind == OperationKind.ENQUEUE
+            place = index.get(first_id + step, -1) if is_publish else -1
+            places.append(place)
+            rows.append(
+                (
+                    batch.lsn,
+                    batch.time_ms * 1000,
+                    _EVENTS.get(OperationKind(kind), str(kind)),
+                    name.vhost,
+                    name.queue,
+                    queue_id,
+                    first_sequence + step,
+                    first_id + step if is_publish else None,
+                    detail if kind == OperationKind.DELIVERED else None,
+                    batch.heads[place] in letters if place >= 0 else None,
+                )
+            )
+    if not rows:
+        return
+    heads = [batch.heads[place] if place >= 0 else -1 for place in places]
+    found = EnvelopeColumns(schema).columns(scanner.heads.__getitem__, heads)
+    own = pa.schema([field for field in schema if field.name in _EVENT_COLUMNS])
+    if own.names:
+        for one in batches_of(rows, _EVENT_COLUMNS, own, most=len(rows)):
+            found |= dict(zip(own.names, one.columns, strict=True))
+    if "body" in schema.names:
+        bodies = [batch.bodies[place] if place >= 0 else None for place in places]
+        found["body"] = pa.array([None if one is None else bytes(one) for one in bodies])
+        found["body"] = found["body"].cast(pa.binary())
+    yield pa.RecordBatch.from_arrays([found[field.name] for field in schema], schema=schema)
+
+
+def _dead_letters(batch: Batch, scanner: Scanner) -> set[int]:
+    """Numbers of the heads that say that a message was dead-lettered."""
+    return {number for number in {*batch.heads} if b"\x07x-death" in scanner.heads[number]}

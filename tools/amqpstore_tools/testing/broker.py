@@ -1,0 +1,368 @@
+"""The broker in a thread of a test's process: real sockets, a disk in memory, virtual time.
+
+It is what `amqpstore serve` runs, on another disk and another clock. Clients are connected to it
+by the loopback interface, whatever library they use, in real time; its own time stands still until
+`advance` moves it.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import socket
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from contextlib import suppress
+from typing import Any, Self, TypeVar
+
+import msgspec
+import trio
+import trio.testing
+
+from amqpstore import DurabilityError, Options, ReadLaterError, Run, Store
+from amqpstore.recovery import RecoveryReport
+from amqpstore.worker import InlineWorker
+from amqpstore_server.app import App, listen
+from amqpstore_server.broker.broker import DEFAULT_VHOST
+from amqpstore_server.broker.permissions import ALL
+from amqpstore_server.config import Config
+from amqpstore_server.definitions import Definitions, Permission, User, load
+from amqpstore_server.users import DEFAULT_PASSWORD, DEFAULT_USER
+from amqpstore_tools.simulation.memory_catalog import MemoryCatalog
+from amqpstore_tools.testing.clock import VirtualClock
+from amqpstore_tools.testing.disk import Disk
+from amqpstore_tools.testing.log import BrokerLog
+
+_DIRECTORY = "/store"
+_HOST = "127.0.0.1"
+_BUSY_LOOK_S = 0.001
+_SETTLE_S = 30.0
+_READ_AT_ONCE = 1000
+
+ResultT = TypeVar("ResultT")
+
+
+class BrokerFailedError(Exception):
+    """The broker ended by itself, or a fault of its own is in its log, which is in the message."""
+
+    def __init__(self, reason: str, log: str) -> None:
+        super().__init__(f"{reason}; its log:\n{log}")
+
+
+class MemoryBroker:
+    """A broker that runs until `crash` or `close`. `url` is where clients find it.
+
+    `disk` is the disk that it is on: `disk.capacity_bytes` fills it. Time is virtual: it begins
+    at the real time and then stands still. Clients count as alive however far it goes; those that
+    connect while it does may be taken for too slow.
+    Args: settings, as in the configuration file: `definitions`, `heartbeat_s` and so on; what is
+    said of the disk has no effect.
+    Raises: msgspec.ValidationError, DefinitionsError.
+    """
+
+    def __init__(self, **settings: Any) -> None:
+        self._config = msgspec.convert(settings, Config)
+        self._definitions = _definitions(self._config.definitions)
+        self._clock = VirtualClock(time.time_ns() // 1_000_000)
+        self._log = BrokerLog(lambda: self._clock.elapsed_s)
+        self._seed: int | None = None
+        self._failure: BaseException | None = None
+        self._thread: threading.Thread | None = None
+        self.survived = ""
+        """What was on the disk after the last crash without having been synced."""
+        self.disk = Disk()
+        # Bound and never listened on: while the broker is down nobody else is given its port.
+        self._place = socket.socket()
+        try:
+            self._place.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            self._place.bind((_HOST, 0))
+            self.port: int = self._place.getsockname()[1]
+            self._log.open()
+            self._start()
+        except BaseException:
+            self._log.close()
+            self._place.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        self.close()
+
+    @property
+    def url(self) -> str:
+        """For clients: the user `guest` in the virtual host `/`."""
+        return f"amqp://guest:guest@{_HOST}:{self.port}/%2F"
+
+    @property
+    def log(self) -> str:
+        """What it logged since the beginning, the last 1000 lines."""
+        return str(self._log)
+
+    @property
+    def is_running(self) -> bool:
+        """Whether clients can be connected."""
+        return self._thread is not None and self._thread.is_alive() and self.disk.is_on
+
+    @property
+    def now(self) -> float:
+        """The virtual time, in seconds since 1970."""
+        return self._clock.now_ms / 1000
+
+    @property
+    def recovery_report(self) -> RecoveryReport:
+        """What the last start found on the disk."""
+        return self._store.recovery_report
+
+    # Power.
+
+    def crash(self, seed: int | None = None) -> None:
+        """Cut the power: connections are lost at once, and what was not synced is gone.
+
+        Args: seed, which chooses what is there all the same, as a real disk would: see `survived`
+        after `reopen`. Raises: BrokerFailedError, when it ended by itself before.
+        """
+        self._check_running()
+        self._seed = seed
+        self.disk.switch_off()
+        self._join()
+
+    def crash_at_next_sync(self, seed: int | None = None) -> None:
+        """Have the power fail when something is to become durable next, right before it is.
+
+        So who waits for that, for a confirm or a commit, loses the connection instead.
+        Args: seed, as for `crash`: the write that was not synced may have survived or not.
+        """
+        self._check_running()
+        self._seed = seed
+        self.disk.fail_at_next_sync()
+
+    def reopen(self) -> None:
+        """Start again on what the crash left, with the same URL.
+
+        Raises: RuntimeError, when the power has not failed; BrokerFailedError.
+        """
+        if self.disk.is_on:
+            self._check_running()
+            raise RuntimeError("the broker runs: crash it first")
+        self._join()
+        self.disk, self.survived = self.disk.after_power_cut(self._seed)
+        self._start()
+
+    def close(self) -> None:
+        """End it, as a crash would. Raises: BrokerFailedError, for whatever fault it had."""
+        self.disk.switch_off()
+        self._join()
+        self._place.close()
+        self._log.close()
+        self._check_failure()
+
+    # Time.
+
+    def advance(self, seconds: float) -> None:
+        """Let virtual time pass, and return when all is done that was due in it, on disk too.
+
+        What expires, or has waited long enough, does so in its order and each at its time. While
+        the power is off, time passes as well. Raises: BrokerFailedError.
+        """
+        if seconds < 0:
+            raise ValueError(f"time goes on, by 0 seconds or more, not {seconds}")
+        until_ms = self._clock.now_ms + round(seconds * 1000)
+        if self.disk.is_on:
+            self._call(self._advance, until_ms)
+        else:
+            self._join()
+            self._clock.advance_to(until_ms)
+
+    # Looking. What clients have sent by then is taken into account.
+
+    def messages(self, queue: str, vhost: str = DEFAULT_VHOST) -> int:
+        """How many messages wait in a queue, those that a consumer has left out.
+
+        Raises: NotFoundError, of `amqpstore_server.broker.errors`, where there is no such queue.
+        """
+        return self._look(lambda: self._app.broker.vhost(vhost).queue(queue).ready_count)
+
+    def bodies(self, queue: str, vhost: str = DEFAULT_VHOST) -> list[bytes]:
+        """What waits in a queue, in the order in which it would be delivered; it stays there.
+
+        Raises: NotFoundError.
+        """
+        return self._look(lambda: self._bodies(queue, vhost))
+
+    def queues(self, vhost: str = DEFAULT_VHOST) -> list[str]:
+        """The names of all queues, sorted."""
+        return self._look(lambda: sorted(self._app.broker.vhost(vhost).queues))
+
+    # Its thread.
+
+    def _start(self) -> None:
+        """Raises: BrokerFailedError."""
+        started: Future[None] = Future()
+        self._thread = threading.Thread(
+            target=self._run, args=(started,), name=f"amqp broker {self.port}", daemon=True
+        )
+        self._thread.start()
+        try:
+            started.result()
+        except BaseException as error:
+            self._join()
+            raise BrokerFailedError(f"the broker did not start: {error}", self.log) from error
+
+    def _run(self, started: Future[None]) -> None:
+        """What the thread does."""
+        self._log.follow(threading.get_ident())
+        store = None
+        try:
+            store = self._store = self._open_store()
+            trio.run(self._serve, started, clock=self._clock)
+        except BaseException as error:  # noqa: BLE001 (it is the test's thread that has to know)
+            if self.disk.is_on:
+                self._failure = error
+            if not started.done():
+                started.set_exception(error)
+        finally:
+            if store is not None:
+                store.abandon()
+
+    def _open_store(self) -> Store:
+        return Store.open(
+            _DIRECTORY,
+            files=self.disk,
+            open_catalog=functools.partial(MemoryCatalog, self.disk),
+            # By time, checkpoints would be somewhere else whenever a test lets time pass.
+            options=Options(checkpoint_ms=1 << 60, least_free_bytes=0, reserve_bytes=0),
+            worker=InlineWorker(),
+            clock=self._clock,
+        )
+
+    async def _serve(self, started: Future[None]) -> None:
+        listeners = await listen([(_HOST, self.port)])
+        try:
+            app = self._app = App(self._config, self._store, self._definitions)
+        except BaseException:
+            for listener in listeners:
+                listener.close()
+            raise
+        # A login that was right once is known, and needs no thread.
+        app.users.check(DEFAULT_USER, DEFAULT_PASSWORD)
+        self._token = trio.lowlevel.current_trio_token()
+        nobody, signals = trio.open_memory_channel[int](0)
+        try:
+            with nobody, trio.CancelScope() as scope:
+                self.disk.on_power_cut = functools.partial(self._power_cut, scope)
+                started.set_result(None)
+                await app.run(listeners, signals)
+        finally:
+            with trio.CancelScope(shield=True), suppress(DurabilityError):
+                await app.committer.stop()
+
+    def _power_cut(self, scope: trio.CancelScope) -> None:
+        self._log.is_muted = True
+        with suppress(trio.RunFinishedError):
+            self._token.run_sync_soon(scope.cancel)
+
+    def _join(self) -> None:
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+
+    # What is done in it.
+
+    def _call(self, function: Callable[..., Any], *arguments: object) -> Any:
+        """Raises: BrokerFailedError, when it ended before that or meanwhile."""
+        self._check_running()
+        try:
+            return trio.from_thread.run(function, *arguments, trio_token=self._token)
+        except (trio.RunFinishedError, trio.Cancelled):
+            self._join()
+            self._check_running()
+
+    def _look(self, look: Callable[[], ResultT]) -> ResultT:
+        async def settled() -> ResultT:
+            await self._settle()
+            return look()
+
+        result: ResultT = self._call(settled)
+        return result
+
+    async def _advance(self, until_ms: int) -> None:
+        """From one thing that is due to the next, as nothing happens in between."""
+        clock = self._clock
+        await self._settle()
+        while clock.now_ms < until_ms:
+            wait_ms = self._app.core.ms_to_next_timer()
+            clock.advance_to(until_ms if wait_ms is None else min(clock.now_ms + wait_ms, until_ms))
+            now = trio.current_time()
+            for connection in list(self._app.connections):
+                # Clients live in real time, and cannot send heartbeats in this one.
+                connection.amqp.receive(b"", now)
+            await self._settle()
+
+    async def _settle(self) -> None:
+        """Return when there is nothing left to do: all was read, handed out, written and sent.
+
+        Acks without company wait for their sync, which is nothing to wait for.
+        """
+        give_up_at = time.monotonic() + _SETTLE_S
+        cushion_s = 0.0
+        while True:
+            await trio.testing.wait_all_tasks_blocked(cushion_s)
+            if self._store.log.is_idle and not any(
+                connection.amqp.login for connection in self._app.connections
+            ):
+                return
+            if time.monotonic() > give_up_at:
+                raise BrokerFailedError(f"the broker is busy for {_SETTLE_S} s", self.log)
+            # Another thread is at work, and wakes this one up.
+            cushion_s = _BUSY_LOOK_S
+
+    def _bodies(self, name: str, vhost: str) -> list[bytes]:
+        bodies = []
+        for level in self._app.broker.vhost(vhost).queue(name).levels:
+            runs = []
+            while (run := self._store.withdraw(level, _READ_AT_ONCE)) is not None:
+                if isinstance(run, ReadLaterError):
+                    break
+                if isinstance(run, Run):
+                    runs.append(run)
+                    bodies += [message.body for message in run.messages or ()]
+            for run in runs:
+                self._store.put_back(level, run)
+        return bodies
+
+    # Faults.
+
+    def _check_running(self) -> None:
+        """Raises: BrokerFailedError; RuntimeError, when it was crashed or closed."""
+        if self.is_running:
+            return
+        if not self.disk.is_on:
+            raise RuntimeError("the broker's power is off: reopen it first")
+        self._join()
+        self._check_failure()
+        raise RuntimeError("the broker does not run")
+
+    def _check_failure(self) -> None:
+        if self._failure is not None:
+            raise BrokerFailedError(f"the broker failed: {self._failure!r}", self.log) from (
+                self._failure
+            )
+        if self._log.has_failed:
+            raise BrokerFailedError("the broker has a fault", self.log)
+
+
+def _definitions(path: str) -> Definitions:
+    """Those in the file, if any; and the user `guest`, where it has no users."""
+    definitions = load(path) if path else Definitions()
+    if not definitions.users:
+        # The hash of a new store's `guest` takes longer than most tests.
+        salt = bytes(4)
+        digest = hashlib.sha256(salt + DEFAULT_PASSWORD).digest()
+        definitions.users = [User(name=DEFAULT_USER, password_hash=salt + digest)]
+        permission = Permission(user=DEFAULT_USER, vhost=DEFAULT_VHOST, **ALL)
+        definitions.permissions = [*definitions.permissions, permission]
+    return definitions

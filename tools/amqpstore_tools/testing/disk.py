@@ -1,0 +1,109 @@
+"""A disk in memory under a running broker: threads share it, and its power can fail."""
+
+from __future__ import annotations
+
+import errno
+import random
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from amqpstore_tools.simulation.crash_images import crash_images
+from amqpstore_tools.simulation.memory_files import MemoryFile, MemoryFiles, MemoryLock
+
+_IMAGES = 100
+"""Of those that a power cut may leave, how many a seed chooses from."""
+
+
+class Disk(MemoryFiles):
+    """From the moment its power fails nothing changes on it: whoever tries gets EIO.
+
+    Args: image, that it takes over, and that nobody else uses from then on. `on_power_cut` is
+    called when the power fails, in the thread in which it does.
+    """
+
+    def __init__(self, image: MemoryFiles | None = None) -> None:
+        super().__init__()
+        if image is not None:
+            vars(self).update(vars(image))
+        self.is_on = True
+        self.on_power_cut: Callable[[], None] = lambda: None
+        self._fails_at_sync = False
+        self._mutex = threading.RLock()
+
+    def switch_off(self) -> None:
+        """The power fails. What another thread is doing is done before that, or not at all."""
+        with self._mutex:
+            if self.is_on:
+                self.is_on = False
+                self.on_power_cut()
+
+    def fail_at_next_sync(self) -> None:
+        """The power fails when something is to become durable next, before it is."""
+        with self._mutex:
+            self._fails_at_sync = True
+
+    def after_power_cut(self, seed: int | None) -> tuple[Disk, str]:
+        """The disk that is left, and what of it was not synced and is there all the same.
+
+        Args: seed, which chooses that; None is that nothing survived but what was synced.
+        """
+        if seed is None:
+            return Disk(self.power_cut({}, {})), "nothing unsynced"
+        rng = random.Random(seed)  # noqa: S311 (a seed, not a secret)
+        images = list(crash_images(self, rng, _IMAGES))
+        # All survived, nothing did, or any: most of them are torn, which comes to nothing.
+        image = rng.choice([*images[:2], rng.choice(images)])
+        return Disk(image.files), image.description
+
+    @contextmanager
+    def _powered(self, *, syncing: bool = False) -> Iterator[None]:
+        """One change of what is on the disk. Raises: OSError, when it has no power."""
+        with self._mutex:
+            if syncing and self._fails_at_sync:
+                self.switch_off()
+            if not self.is_on:
+                raise OSError(errno.EIO, "the power has failed")
+            yield
+
+    # What changes it, one at a time.
+
+    def create(self, path: str) -> MemoryFile:
+        with self._powered():
+            return super().create(path)
+
+    def rename(self, old: str, new: str) -> None:
+        with self._powered():
+            super().rename(old, new)
+
+    def remove(self, path: str) -> None:
+        with self._powered():
+            super().remove(path)
+
+    def free_bytes(self, path: str) -> int:
+        with self._mutex:
+            return super().free_bytes(path)
+
+    def sync_directory(self, path: str) -> None:
+        with self._powered(syncing=True):
+            super().sync_directory(path)
+
+    def lock(self, path: str, holder: str) -> MemoryLock:
+        with self._powered():
+            return super().lock(path, holder)
+
+    def make_unsynced_directory(self, path: str) -> None:
+        with self._powered():
+            super().make_unsynced_directory(path)
+
+    def replace(self, path: str, content: bytes) -> None:
+        with self._powered(syncing=True):
+            super().replace(path, content)
+
+    def write(self, path: str, number: int, content: bytes) -> None:
+        with self._powered():
+            super().write(path, number, content)
+
+    def sync_file(self, path: str, number: int) -> None:
+        with self._powered(syncing=True):
+            super().sync_file(path, number)

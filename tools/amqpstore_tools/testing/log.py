@@ -1,0 +1,89 @@
+"""What one broker of a test process logs, apart from what others and the application log."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable
+
+import structlog
+
+_LOGGERS = ("amqpstore", "amqpstore_server")
+_MOST_LINES = 1000
+
+_FORMATTER = structlog.stdlib.ProcessorFormatter(
+    foreign_pre_chain=[structlog.stdlib.add_log_level, structlog.stdlib.ExtraAdder()],
+    processors=[
+        structlog.stdlib.ProcessorFormatter.remove_processors_meta,
+        structlog.processors.format_exc_info,
+        structlog.processors.LogfmtRenderer(key_order=["level", "event"], bool_as_flag=False),
+    ],
+)
+
+_mutex = threading.Lock()
+_open_count = 0
+_before: list[tuple[int, bool]] = []
+
+
+class BrokerLog(logging.Handler):
+    """The last lines of one thread's log, each with the virtual seconds at which it was written.
+
+    While any is open, the broker's lines do not go to the handlers that an application gave the
+    root logger; pytest's `caplog` finds them all the same. `has_failed` says whether there was an
+    exception among them, which is a fault of the broker's.
+    Args: elapsed_s, the virtual time.
+    """
+
+    def __init__(self, elapsed_s: Callable[[], float]) -> None:
+        super().__init__(logging.INFO)
+        self.setFormatter(_FORMATTER)
+        self.has_failed = False
+        self.is_muted = False
+        """Whether nothing is taken in: after a power cut nobody would have written it down."""
+        self._elapsed_s = elapsed_s
+        self._lines: deque[str] = deque(maxlen=_MOST_LINES)
+        self._thread_id: int | None = None
+
+    def follow(self, thread_id: int | None) -> None:
+        """From now on it is that thread's log."""
+        self._thread_id = thread_id
+        self.is_muted = False
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.thread != self._thread_id or self.is_muted:
+            return
+        self.has_failed |= record.exc_info is not None
+        self._lines.append(f"{self._elapsed_s():.3f} {self.format(record)}")
+
+    def __str__(self) -> str:
+        return "\n".join(self._lines)
+
+    def open(self) -> None:
+        """Begin to listen."""
+        global _open_count
+        with _mutex:
+            for logger in map(logging.getLogger, _LOGGERS):
+                if not _open_count:
+                    _before.append((logger.level, logger.propagate))
+                    logger.setLevel(logging.INFO)
+                    logger.propagate = False
+                logger.addHandler(self)
+            _open_count += 1
+
+    def close(self) -> None:
+        """Listen no more; with the last one that does, logging is as it was before."""
+        global _open_count
+        super().close()
+        with _mutex:
+            loggers = [logging.getLogger(name) for name in _LOGGERS]
+            if self not in loggers[0].handlers:
+                return
+            for logger in loggers:
+                logger.removeHandler(self)
+            _open_count -= 1
+            if not _open_count:
+                for logger, (level, propagate) in zip(loggers, _before, strict=True):
+                    logger.setLevel(level)
+                    logger.propagate = propagate
+                _before.clear()

@@ -1,0 +1,190 @@
+"""From a file of messages into a store that no broker has open: all of it, or nothing.
+
+The messages are put into a copy of the store beside it, whose files are shared with it as far as
+they never change, and the copy takes the store's place at once (see `copying.restoring`). A crash
+before that leaves the store as it was.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from amqpstore import Envelope, Message, Options, Queue, Run, Store
+from amqpstore.errors import NotAStoreError
+from amqpstore.filenames import DEFINITIONS, LOCK, MARKER, NEW_MARKER, RESERVE, TRANSIENT
+from amqpstore.worker import InlineWorker
+from amqpstore_tools.copying.copier import Options as CopyOptions
+from amqpstore_tools.copying.copier import copy_store
+from amqpstore_tools.copying.locks import exclusive
+from amqpstore_tools.copying.pinning import FOLDERS
+from amqpstore_tools.copying.restoring import beside, give_to_owner, take_place
+from amqpstore_tools.offline.queues import name_of
+from amqpstore_tools.transfer.lines import Line, MessageLine, QueueKey, QueueLine, TransferError
+
+_OPTIONS = Options(reserve_bytes=0)
+_BATCH_MESSAGES = 1000
+_BATCH_BYTES = 4 << 20
+_OWN = {*FOLDERS, LOCK, MARKER, NEW_MARKER, RESERVE, TRANSIENT}
+
+
+@dataclass
+class Imported:
+    """What came of it: messages by queue, and queues that were made."""
+
+    messages: dict[str, int] = field(default_factory=dict)
+    created: list[str] = field(default_factory=list)
+
+
+def import_lines(directory: str, lines: Iterable[Line], *, create: bool) -> Imported:
+    """Put messages at the end of the queues of the store in `directory` that they are from.
+
+    Args: create, whether queues that are not there are made, as they were.
+    Raises: TransferError, CopyError, NotAStoreError, StoreLockedError, FormatVersionError,
+    DamageError, DiskFullError, OSError; the store is as it was then.
+    """
+    directory = os.path.realpath(directory)
+    if not os.path.isfile(os.path.join(directory, MARKER)):
+        raise NotAStoreError(directory, f"it has no file {MARKER}")
+    with exclusive(directory, "import"), beside(directory, "importing") as new:
+        copy_store(directory, new, CopyOptions(verify="none", manifest=False, held=True))
+        with Store.open(new, options=_OPTIONS, worker=InlineWorker()) as store:
+            imported = _Import(store, create=create).run(lines)
+        give_to_owner(new, directory)
+        _link_strangers(directory, new)
+        kept = take_place(new, directory, "before-import")
+        # All that was in it is in the new one too.
+        shutil.rmtree(kept)
+    return imported
+
+
+class _Import:
+    """Into an open store."""
+
+    def __init__(self, store: Store, *, create: bool) -> None:
+        self._store = store
+        self._create = create
+        self._queues = {
+            _key(queue.definition): queue
+            for queue in store.queues.values()
+            if queue.id not in store.prepared
+        }
+        self._batch: list[MessageLine] = []
+        self._batch_bytes = 0
+        self._out = Imported()
+
+    def run(self, lines: Iterable[Line]) -> Imported:
+        for line in lines:
+            if isinstance(line, QueueLine):
+                self._flush()
+                self._queue(line)
+            elif isinstance(line, MessageLine):
+                if self._batch and not self._joins(line):
+                    self._flush()
+                self._batch.append(line)
+                self._batch_bytes += len(line.body)
+        self._flush()
+        return self._out
+
+    def _queue(self, line: QueueLine) -> None:
+        """Have a queue, or make it. Raises: TransferError."""
+        key = line.key
+        if key in self._queues:
+            self._out.messages.setdefault(str(key), 0)
+            return
+        if key.vhost is not None and key.vhost not in self._store.definitions("vhosts"):
+            raise TransferError(
+                f"the store has no virtual host {key.vhost!r}. Make it with a definitions file."
+            )
+        is_level = key.level and QueueKey(key.vhost, key.name) in self._queues
+        if not self._create and not is_level:
+            raise TransferError(
+                f"the store has no queue {key}. Declare it, or have it made, by --create."
+            )
+        if _key(line.definition) != key:
+            raise TransferError(f"the line of queue {key} has the definition of another one")
+        try:
+            self._queues[key] = self._store.create_queue(line.definition)
+        except (ValueError, TypeError, OverflowError) as error:
+            raise TransferError(f"the definition of queue {key} cannot be kept: {error}") from None
+        self._out.messages[str(key)] = 0
+        self._out.created.append(str(key))
+
+    def _joins(self, line: MessageLine) -> bool:
+        """Whether a message can go into the batch: one publish is of equals, for one queue."""
+        first = self._batch[0]
+        return (
+            len(self._batch) < _BATCH_MESSAGES
+            and self._batch_bytes < _BATCH_BYTES
+            and (first.key, first.priority, first.expires_ms, first.deliveries)
+            == (line.key, line.priority, line.expires_ms, line.deliveries)
+        )
+
+    def _flush(self) -> None:
+        """Put the batch into its queue, durably."""
+        batch, self._batch, self._batch_bytes = self._batch, [], 0
+        if not batch:
+            return
+        first = batch[0]
+        queue = self._queues.get(first.key)
+        if queue is None:
+            raise TransferError(f"messages of queue {first.key} come before its own line")
+        messages = [
+            Message(Envelope(line.exchange, line.routing_key, line.properties), line.body)
+            for line in batch
+        ]
+        sequence = queue.next_sequence
+        self._store.publish([queue], messages, priority=first.priority, expires_ms=first.expires_ms)
+        if first.deliveries:
+            self._deliver(queue, sequence, len(batch), first.deliveries)
+        self._store.sync()
+        self._out.messages[str(first.key)] += len(batch)
+
+    def _deliver(self, queue: Queue, sequence: int, count: int, deliveries: int) -> None:
+        """Have it said of messages that they were delivered before, so often."""
+        end = sequence + count
+        while sequence < end:
+            run = self._store.take(queue, end - sequence, first_sequence=sequence)
+            if not isinstance(run, Run):
+                raise TransferError(
+                    f"what was put into queue {_key(queue.definition)} cannot be read back"
+                )
+            if deliveries > 1:
+                # The last one says how many there were, however many that is.
+                run.delivery_count = deliveries - 2
+                self._store.redeliver(queue, run)
+            self._store.requeue(queue, run)
+            sequence = run.end
+
+
+def _key(definition: Any) -> QueueKey:
+    if not isinstance(definition, dict):
+        return QueueKey(None, None)
+    vhost, level = definition.get("vhost"), definition.get("level")
+    return QueueKey(
+        vhost if isinstance(vhost, str) else None,
+        name_of(definition),
+        level if isinstance(level, int) else 0,
+    )
+
+
+def _link_strangers(directory: str, new: str) -> None:
+    """What the store does not know is in the new directory too."""
+    for name in sorted(set(os.listdir(directory)) - _OWN):
+        _link(os.path.join(directory, name), os.path.join(new, name))
+    for folder in FOLDERS:
+        if os.path.isdir(os.path.join(directory, folder)):
+            os.makedirs(os.path.join(new, folder), exist_ok=True)
+            for name in set(os.listdir(os.path.join(directory, folder))):
+                if name != DEFINITIONS and not name.endswith((".segment", ".index", ".mdb")):
+                    _link(os.path.join(directory, folder, name), os.path.join(new, folder, name))
+
+
+def _link(path: str, target: str) -> None:
+    if os.path.isdir(path) and not os.path.islink(path):
+        shutil.copytree(path, target, symlinks=True, copy_function=os.link)
+    else:
+        os.link(path, target, follow_symlinks=False)

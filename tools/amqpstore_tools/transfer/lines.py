@@ -1,0 +1,274 @@
+"""A file of exported messages: what its lines are, as JSON Lines or as msgpack.
+
+Each line is an object with a `type`: one `export` at the start, a `queue` before the messages of
+each, the `message`s, and one `end`, by which a file is known to be whole. In msgpack a line is a
+map, and they follow each other without anything between them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import IO, Any
+
+import msgpack
+import msgspec
+
+from amqpstore.message import MAX_NAME_BYTES
+from amqpstore_tools.offline.exits import ToolError
+from amqpstore_tools.transfer.fields import FieldError, as_bytes
+from amqpstore_tools.transfer.properties import decode_properties, encode_properties
+
+VERSION = 1
+FORMATS = ("jsonl", "msgpack")
+
+_MOST_BYTES = 1 << 31
+
+
+class TransferError(ToolError):
+    """A file of messages that cannot be read, or used. The message says where."""
+
+
+@dataclass(frozen=True)
+class QueueKey:
+    """Which queue of a store: of a broker's queue with priorities each level is one."""
+
+    vhost: str | None
+    name: str | None
+    level: int = 0
+
+    def __str__(self) -> str:
+        level = f", level {self.level}" if self.level else ""
+        return f"{self.name!r} in virtual host {self.vhost!r}{level}"
+
+
+@dataclass
+class QueueLine:
+    """A queue; `definition` is its owner's, as the catalog has it."""
+
+    key: QueueKey
+    definition: Any
+
+
+@dataclass
+class MessageLine:
+    """A message of the queue `key`. `sequence` and `id` it had in the store that it is from.
+
+    `priority`, `expires_ms` and `deliveries` are what the store keeps of it: see FORMAT.md.
+    """
+
+    key: QueueKey
+    exchange: str
+    routing_key: str
+    properties: bytes
+    body: bytes
+    sequence: int = 0
+    id: int = 0
+    priority: int = 0
+    expires_ms: int = 0
+    deliveries: int = 0
+
+
+@dataclass
+class ExportLine:
+    """The first line."""
+
+    store_id: str
+    exported_at: str
+    format: int = VERSION
+
+
+@dataclass
+class EndLine:
+    """The last line: how many messages there are, and how many could not be read."""
+
+    messages: int
+    unreadable: int = 0
+
+
+Line = ExportLine | QueueLine | MessageLine | EndLine
+
+
+class LineWriter:
+    """Writes lines to a file, in one of the formats."""
+
+    def __init__(self, file: IO[bytes], format_name: str) -> None:
+        self._file = file
+        self._is_json = format_name == "jsonl"
+        self._json = msgspec.json.Encoder()
+
+    def write(self, line: Line) -> int:
+        """Write a line. Returns its size in bytes. Raises: OSError."""
+        encoded = self._encode(line)
+        self._file.write(encoded)
+        return len(encoded)
+
+    def _encode(self, line: Line) -> bytes:
+        plain = _plain(line)
+        if isinstance(line, MessageLine):
+            plain["body"] = self._body(line.body)
+        if self._is_json:
+            return self._json.encode(plain) + b"\n"
+        return bytes(msgpack.packb(plain))
+
+    def _body(self, body: bytes) -> Any:
+        if not self._is_json:
+            return body
+        # JSON has six characters for a NUL: a body of many takes less room as base64.
+        if b"\0" in body:
+            return {"base64": body}
+        try:
+            return body.decode()
+        except UnicodeDecodeError:
+            return {"base64": body}
+
+
+def read_lines(file: IO[bytes]) -> Iterator[tuple[Line, int]]:
+    """The lines of a file, and how many bytes of it were read so far. The format is found out.
+
+    Raises: TransferError, also where the file has no end; OSError.
+    """
+    number = 0
+    line: Line | None = None
+    messages = 0
+    for number, (plain, read) in enumerate(_read(file), 1):
+        try:
+            line = _line(plain)
+        except (FieldError, KeyError, TypeError, ValueError) as error:
+            reason = f"{error} is missing" if isinstance(error, KeyError) else str(error)
+            raise TransferError(f"line {number} is none of an export: {reason}") from None
+        if number == 1 and not isinstance(line, ExportLine):
+            raise TransferError("line 1 is not the first line of an export")
+        if isinstance(line, EndLine) and line.messages != messages:
+            raise TransferError(
+                f"the file has {messages} messages, and {line.messages} were written: it is damaged"
+            )
+        messages += isinstance(line, MessageLine)
+        yield line, read
+    if not isinstance(line, EndLine):
+        raise TransferError(
+            f"the file ends behind line {number}, without a line that says so: it was cut off. "
+            "Export again."
+        )
+
+
+def _read(file: IO[bytes]) -> Iterator[tuple[Any, int]]:
+    first = file.read(1)
+    read = 0
+    if first == b"{":
+        rest: bytes
+        for rest in file:
+            text = first + rest
+            first = b""
+            read += len(text)
+            try:
+                yield msgspec.json.decode(text), read
+            except (msgspec.DecodeError, RecursionError) as error:
+                raise TransferError(f"behind byte {read - len(text)}: {error}") from None
+        return
+    unpacker = msgpack.Unpacker(strict_map_key=False, max_buffer_size=_MOST_BYTES, raw=False)
+    content = first
+    try:
+        while content:
+            unpacker.feed(content)
+            for plain in unpacker:
+                yield plain, unpacker.tell()
+            content = file.read(1 << 20)
+    except (msgpack.UnpackException, ValueError) as error:
+        raise TransferError(f"behind byte {unpacker.tell()}: {error!r}") from None
+
+
+def _plain(line: Line) -> dict[str, Any]:
+    if isinstance(line, ExportLine):
+        return {
+            "type": "export",
+            "format": line.format,
+            "store_id": line.store_id,
+            "exported_at": line.exported_at,
+        }
+    if isinstance(line, EndLine):
+        return {"type": "end", "messages": line.messages, "unreadable": line.unreadable}
+    key = {"vhost": line.key.vhost, "queue": line.key.name}
+    if line.key.level:
+        key["level"] = line.key.level  # type: ignore[assignment] # a number among texts
+    if isinstance(line, QueueLine):
+        return {"type": "queue", **key, "definition": msgpack.packb(line.definition)}
+    kept = {
+        name: value
+        for name in ("sequence", "id", "priority", "expires_ms", "deliveries")
+        if (value := getattr(line, name))
+    }
+    return {
+        "type": "message",
+        **key,
+        **kept,
+        "exchange": line.exchange,
+        "routing_key": line.routing_key,
+        "properties": decode_properties(line.properties),
+    }
+
+
+def _line(plain: Any) -> Line:
+    if not isinstance(plain, dict):
+        raise FieldError("it is no object")
+    kind = plain["type"]
+    if kind == "export":
+        if plain["format"] != VERSION:
+            raise FieldError(f"it has format {plain['format']}; this amqpstore reads {VERSION}")
+        return ExportLine(_str(plain, "store_id"), _str(plain, "exported_at"), plain["format"])
+    if kind == "end":
+        return EndLine(_int(plain, "messages"), _int(plain, "unreadable"))
+    key = QueueKey(_name(plain, "vhost"), _name(plain, "queue"), _int(plain, "level"))
+    if kind == "queue":
+        return QueueLine(key, msgpack.unpackb(as_bytes(plain["definition"]), strict_map_key=False))
+    if kind != "message":
+        raise FieldError(f"{kind!r} is no type of a line")
+    if not isinstance(plain["properties"], dict):
+        raise FieldError("its properties are no object")
+    return MessageLine(
+        key,
+        _short(plain, "exchange"),
+        _short(plain, "routing_key"),
+        encode_properties(plain["properties"]),
+        _body(plain["body"]),
+        _int(plain, "sequence"),
+        _int(plain, "id"),
+        _int(plain, "priority", 255),
+        _int(plain, "expires_ms"),
+        _int(plain, "deliveries", (1 << 32) - 1),
+    )
+
+
+def _body(value: Any) -> bytes:
+    if isinstance(value, bytes):
+        return value
+    if isinstance(value, str):
+        return value.encode()
+    if isinstance(value, dict) and value.keys() == {"base64"}:
+        return as_bytes(value["base64"])
+    raise FieldError("its body is neither a text nor base64")
+
+
+def _str(plain: dict[str, Any], name: str) -> str:
+    value = plain[name]
+    if not isinstance(value, str):
+        raise FieldError(f"{name} is no text: {value!r}")
+    return value
+
+
+def _short(plain: dict[str, Any], name: str) -> str:
+    value = _str(plain, name)
+    if (size := len(value.encode())) > MAX_NAME_BYTES:
+        raise FieldError(f"{name} has at most {MAX_NAME_BYTES} bytes, not {size}")
+    return value
+
+
+def _name(plain: dict[str, Any], name: str) -> str | None:
+    return None if plain[name] is None else _str(plain, name)
+
+
+def _int(plain: dict[str, Any], name: str, most: int = (1 << 63) - 1) -> int:
+    value = plain.get(name, 0)
+    if type(value) is not int or not 0 <= value <= most:
+        raise FieldError(f"{name} cannot be {value!r}")
+    return value

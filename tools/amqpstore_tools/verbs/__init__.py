@@ -1,0 +1,1 @@
+"""The verbs of the `amqpstore` command: one module each, named after it."""

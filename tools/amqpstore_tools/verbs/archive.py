@@ -1,0 +1,101 @@
+"""`amqpstore archive`: the log of a store to Parquet files."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from amqpstore_tools.offline.exits import add_json, run_tool
+from amqpstore_tools.offline.json_output import write_json
+from amqpstore_tools.offline.progress import progress_bar
+from amqpstore_tools.offline.terminal import counted, say, size
+from amqpstore_tools.spark.engine import add_master, require_spark
+
+if TYPE_CHECKING:
+    from amqpstore_tools.archive.manifest import Manifest
+    from amqpstore_tools.archive.writing import SegmentItem, Written
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the two directories and the options."""
+    parser.description = (
+        "Write what is new in the log of the store in DIR to Parquet files in OUT: every publish, "
+        "delivery, ack and purge, once. A broker may be running on DIR. A run that was killed "
+        "leaves nothing half done: run it again."
+    )
+    parser.add_argument("directory", metavar="DIR", help="a data directory")
+    parser.add_argument("out", metavar="OUT", help="the archive; made where it is not there")
+    add_master(parser)
+    add_json(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Archive. Returns the exit code."""
+    return run_tool("archive", lambda: _archive(arguments), as_json=arguments.json)
+
+
+def _archive(arguments: argparse.Namespace) -> None:
+    require_spark()
+    # Here, so that the other verbs start without Spark.
+    from amqpstore_tools.archive.archiving import archive
+    from amqpstore_tools.spark.cluster import cluster
+
+    with cluster(arguments.master, "archive") as spark, progress_bar() as show:
+        started = time.monotonic()
+
+        def spread(
+            items: Sequence[SegmentItem], write: Callable[[Iterable[SegmentItem]], Written]
+        ) -> list[Written]:
+            total = sum(item.size - item.start for item in items)
+
+            def tell(done: int, tasks: int) -> None:
+                show("archiving", total * done // (tasks or 1), total)
+
+            return spark.by_group(items, lambda item: item.size - item.start, write, tell)
+
+        manifest = archive(arguments.directory, arguments.out, spread, is_local=spark.is_local)
+        result = _result(arguments.out, manifest, time.monotonic() - started)
+    write_json(result) if arguments.json else say(_text(result))
+
+
+def _result(out: str, manifest: Manifest | None, seconds: float) -> dict[str, Any]:
+    if manifest is None:
+        return {"archive": out, "run": None, "events": {}, "seconds": round(seconds, 3)}
+    return {
+        "archive": out,
+        "run": manifest.run,
+        "up_to_lsn": manifest.position.lsn - 1,
+        "batches": manifest.batches,
+        "events": manifest.events,
+        "files": len(manifest.files),
+        "rows": sum(entry.rows for entry in manifest.files),
+        "bytes": sum(entry.bytes for entry in manifest.files),
+        "missing_lsns": manifest.missing,
+        "damaged_places": manifest.damaged,
+        "unreadable_messages": manifest.unreadable,
+        "seconds": round(seconds, 3),
+    }
+
+
+def _text(result: dict[str, Any]) -> str:
+    if result["run"] is None:
+        return "nothing is new since the last run"
+    events = ", ".join(f"{count:,} {event}" for event, count in sorted(result["events"].items()))
+    rate = result["rows"] / max(result["seconds"], 0.001)
+    size_of = f"{counted(result['files'], 'file')}, {size(result['bytes'])}"
+    lines = [
+        f"run {result['run']}: {events or 'no events'}, up to LSN {result['up_to_lsn']}",
+        f"  {size_of}, in {result['seconds']:.1f} s ({rate:,.0f} rows/s)",
+    ]
+    if missing := result["missing_lsns"]:
+        lines.append(
+            f"  {missing:,} batches of the log were not there any more: compaction was faster. "
+            "What queues still hold of them is archived as held."
+        )
+    if damaged := result["damaged_places"]:
+        lines.append(f"  {counted(damaged, 'damaged place')} left out: see amqpstore check")
+    if unreadable := result["unreadable_messages"]:
+        lines.append(f"  {counted(unreadable, 'message')} without their content: it is damaged")
+    return "\n".join(lines)

@@ -1,0 +1,135 @@
+"""`amqpstore as-of`: what a queue held at a time."""
+
+from __future__ import annotations
+
+import argparse
+from datetime import UTC, datetime
+from typing import Any
+
+from amqpstore_tools.archive.layout import QueueName
+from amqpstore_tools.offline import terminal
+from amqpstore_tools.offline.exits import add_json, run_tool
+from amqpstore_tools.offline.json_output import write_json
+from amqpstore_tools.offline.terminal import counted, when
+from amqpstore_tools.offline.times import time_ms
+from amqpstore_tools.spark.engine import add_master, require_spark
+from amqpstore_tools.transfer.lines import EndLine, ExportLine, LineWriter, QueueKey, QueueLine
+
+_SHOWN = 20
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the archive, the queue and the time."""
+    parser.description = (
+        "Say what a queue held at a time, in its order: what had been published by then, without "
+        "what had been acked, expired or purged."
+    )
+    parser.add_argument("out", metavar="OUT", help="an archive")
+    parser.add_argument("--queue", required=True, metavar="Q", help="which queue")
+    parser.add_argument("--at", dest="at_ms", type=time_ms, required=True, metavar="T", help="when")
+    parser.add_argument("--vhost", default="/", metavar="NAME", help="(default: %(default)s)")
+    parser.add_argument(
+        "--limit", type=int, default=_SHOWN, metavar="N", help="shown (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--export",
+        metavar="FILE",
+        help="write all of them, as amqpstore export does: for amqpstore publish",
+    )
+    add_master(parser)
+    add_json(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Ask. Returns the exit code."""
+    return run_tool("as-of", lambda: _ask(arguments), as_json=arguments.json)
+
+
+def _ask(arguments: argparse.Namespace) -> None:
+    require_spark()
+    # Here, so that the other verbs start without Spark.
+    from amqpstore_tools.archive import reading
+    from amqpstore_tools.spark.cluster import cluster
+
+    name = QueueName(arguments.vhost, arguments.queue)
+    at_ms = arguments.at_ms
+    found = reading.find(arguments.out, name, least_ms=None, most_ms=at_ms)
+    with cluster(arguments.master, "as-of") as spark:
+        frame = reading.held_at(spark.spark, found.paths, at_ms).cache()
+        total = frame.count()
+        if arguments.export:
+            _write(arguments.export, reading.lines(frame, name), name)
+        rows = frame.limit(max(arguments.limit, 0)).collect()
+    result = {
+        "queue": arguments.queue,
+        "vhost": arguments.vhost,
+        "at_ms": at_ms,
+        "messages": total,
+        "archived_from_ms": found.from_ms,
+        "archived_to_ms": found.to_ms,
+        "missing_lsns": found.missing,
+        "file": arguments.export,
+        "first": [_plain(row) for row in rows],
+    }
+    write_json(result) if arguments.json else _print(result)
+
+
+def _write(path: str, lines: Any, name: QueueName) -> None:
+    with open(path, "wb") as file:
+        writer = LineWriter(file, "msgpack" if path.endswith(".msgpack") else "jsonl")
+        writer.write(ExportLine("", datetime.now(UTC).isoformat(timespec="seconds")))
+        writer.write(QueueLine(QueueKey(name.vhost, name.queue), None))
+        messages = unreadable = 0
+        for line in lines:
+            if line is None:
+                unreadable += 1
+            else:
+                messages += 1
+                writer.write(line)
+        writer.write(EndLine(messages, unreadable))
+
+
+def _plain(row: Any) -> dict[str, Any]:
+    return {
+        "position": row["position"],
+        "level": row["level"],
+        "published_ms": row["time_ms"],
+        "was_held": row["event"] == "held",
+        "exchange": row["exchange"],
+        "routing_key": row["routing_key"],
+        "body_bytes": None if row["body"] is None else len(row["body"]),
+        "delivery_count": row["delivery_count"],
+    }
+
+
+def _print(result: dict[str, Any]) -> None:
+    console = terminal.console()
+    at_ms = result["at_ms"]
+    name = terminal.shown(f"{result['vhost']}/{result['queue']}".replace("//", "/"))
+    console.print(f"{name} held {counted(result['messages'], 'message')} at {when(at_ms)}")
+    if not result["archived_from_ms"] <= at_ms <= result["archived_to_ms"]:
+        span = f"{when(result['archived_from_ms'])} to {when(result['archived_to_ms'])}"
+        console.print(f"  the archive is of {span}: outside of that it cannot know")
+    if missing := result["missing_lsns"]:
+        console.print(f"  {missing:,} batches of the log are not in it: some may be missing")
+    if result["first"]:
+        table = terminal.table(
+            *("position", "published", "exchange", "routing key", "bytes", "delivered"),
+            right="position bytes delivered",
+        )
+        for one in result["first"]:
+            table.add_row(
+                f"{one['position']:,}",
+                f"before {when(one['published_ms'])}"
+                if one["was_held"]
+                else when(one["published_ms"]),
+                terminal.shown(one["exchange"] or "", 40),
+                terminal.shown(one["routing_key"] or "", 60),
+                "damaged" if one["body_bytes"] is None else f"{one['body_bytes']:,}",
+                f"{one['delivery_count']:,}",
+            )
+        console.print(table)
+        if rest := result["messages"] - len(result["first"]):
+            console.print(f"... {rest:,} more: --limit, or --export FILE for all of them")
+    if result["file"]:
+        console.print(f"written to {terminal.shown(result['file'])}")

@@ -1,0 +1,130 @@
+"""`amqpstore bench`: measure a broker, or the engine by itself."""
+
+import argparse
+import signal
+import sys
+from types import FrameType
+
+from amqpstore_tools.bench import settings as options
+from amqpstore_tools.bench import workload
+from amqpstore_tools.bench.report import Report
+from amqpstore_tools.bench.settings import Settings
+from amqpstore_tools.bench.store import run as store_run
+from amqpstore_tools.bench.store import settings as store_settings
+from amqpstore_tools.bench.store.report import StoreReport
+from amqpstore_tools.bench.store.settings import StoreSettings
+from amqpstore_tools.client.errors import BenchError, UsageError
+
+_FAILED, _USAGE, _INTERRUPTED = 1, 2, 130
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the workload and its options.
+
+    An option that was not given parses as None, so that `Settings.of` can tell it from one that
+    the workload does not take.
+    """
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.description = (
+        "Measure an AMQP 0-9-1 broker, or the storage engine alone (store). "
+        "WORKLOAD --help explains the options. Workloads:\n"
+    ) + "\n".join(
+        f"  {name:8}  {about}\n{_defaults(name)}" for name, about in options.ABOUT.items()
+    )
+    workloads = parser.add_subparsers(dest="workload", metavar="WORKLOAD", required=True)
+    common = argparse.ArgumentParser(add_help=False)
+    _add_options(common)
+    for name, about in options.ABOUT.items():
+        workloads.add_parser(name, parents=[common], help=about, description=about)
+    about = "the storage engine alone, in process and without a broker"
+    store_settings.add_arguments(workloads.add_parser("store", help=about, description=about))
+
+
+def _add_options(parser: argparse.ArgumentParser) -> None:
+    run = parser.add_argument_group("every workload")
+    run.add_argument("--url", default=options.DEFAULT_URL, help="broker (default %(default)s)")
+    run.add_argument("--seconds", type=float, help="measured seconds after warm-up (default 10)")
+    run.add_argument("--messages", type=int, metavar="N", help="end after N messages instead")
+    run.add_argument(
+        "--warmup",
+        type=float,
+        metavar="SECONDS",
+        help="run but do not measure at first (default 1; 0 for drain and with --messages)",
+    )
+    run.add_argument(
+        "--timeout",
+        type=float,
+        metavar="SECONDS",
+        help="give the run up (default warm-up + seconds + 30; 600 for drain and --messages)",
+    )
+    run.add_argument("--queue", default="amqpstore-bench", metavar="NAME", help="(%(default)s)")
+    run.add_argument("--keep", action="store_true", help="do not delete the queues at the end")
+    run.add_argument("--json", action="store_true", help="print one JSON object")
+    publish = parser.add_argument_group("publishing")
+    publish.add_argument("--size", type=int, metavar="BYTES", help="of a message body")
+    publish.add_argument("--persistent", action="store_const", const=True)
+    publish.add_argument("--transient", dest="persistent", action="store_const", const=False)
+    publish.add_argument(
+        "--confirm", type=int, metavar="WINDOW", help="unconfirmed messages allowed; 0: no confirms"
+    )
+    publish.add_argument("--producers", type=int, metavar="N")
+    publish.add_argument("--queues", type=int, metavar="N")
+    publish.add_argument("--queue-type", choices=("classic", "quorum"))
+    publish.add_argument("--batch", type=int, metavar="N", help="messages that wait together")
+    publish.add_argument("--by", choices=("tx", "confirms"), help="what a batch waits for")
+    publish.add_argument("--rate", type=int, metavar="N", help="messages a second")
+    consume = parser.add_argument_group("consuming")
+    consume.add_argument("--consumers", type=int, metavar="N")
+    consume.add_argument("--prefetch", type=int, metavar="N", help="0: no limit")
+    consume.add_argument("--auto-ack", action="store_const", const=True)
+    consume.add_argument(
+        "--ack-every",
+        type=int,
+        metavar="N",
+        help="ack (with multiple) at the end of the read in which N are unacked (default 1: "
+        "one ack for each read)",
+    )
+    many = parser.add_argument_group("many connections")
+    many.add_argument("--connections", type=int, metavar="N")
+    many.add_argument("--processes", type=int, metavar="N", help="that share the connections")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Runs one benchmark; returns the exit code: 0, 1 failed, 2 wrong usage, 130 interrupted."""
+    before = signal.signal(signal.SIGTERM, _interrupt)
+    try:
+        report: Report | StoreReport
+        if args.workload == "store":
+            report = store_run.run(StoreSettings.of(args))
+        else:
+            report = workload.run(Settings.of(args))
+    except UsageError as error:
+        sys.stderr.write(f"amqpstore bench: {error}\n")
+        return _USAGE
+    except (BenchError, OSError) as error:
+        sys.stderr.write(f"amqpstore bench: {error}\n")
+        return _FAILED
+    except KeyboardInterrupt:
+        sys.stderr.write("amqpstore bench: interrupted\n")
+        return _INTERRUPTED
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    if args.json:
+        sys.stdout.write(report.as_json() + "\n")
+    else:
+        report.print_table()
+    return 0
+
+
+def _defaults(name: str) -> str:
+    """The options a workload takes, each with its default."""
+    taken = [
+        f"--{option.replace('_', '-')}" + ("" if default is True else f" {default}")
+        for option, default in options.WORKLOADS[name].items()
+        if default is not False and default != ""
+    ]
+    return f"            {' '.join(taken)}"
+
+
+def _interrupt(_number: int, _stack: FrameType | None) -> None:
+    raise KeyboardInterrupt

@@ -1,0 +1,69 @@
+"""`amqpstore check`: look for damage in a store."""
+
+from __future__ import annotations
+
+import argparse
+
+from amqpstore_tools.check.board import board
+from amqpstore_tools.check.check import Checked
+from amqpstore_tools.offline import terminal
+from amqpstore_tools.offline.exits import DAMAGED, OK, USAGE, run_tool
+from amqpstore_tools.offline.json_output import write_json
+from amqpstore_tools.spark.engine import add_engine
+from amqpstore_tools.verbs.check_engine import engine
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the data directory and the options."""
+    parser.description = (
+        "Look at every checksum, reference, counter and name in a data directory, whether the "
+        "store opens or not. Nothing in it is changed."
+    )
+    parser.epilog = (
+        "Exit codes: 0 sound (there may be notes: what a crash leaves), 1 errors or warnings were "
+        "found, 2 it could not be checked, 130 interrupted. The file check/FINDINGS.md of the "
+        "package amqpstore_tools lists the codes of findings."
+    )
+    parser.add_argument("directory", metavar="DIR", help="data directory")
+    parser.add_argument(
+        "--live", action="store_true", help="while a broker runs on DIR: check a snapshot"
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    add_engine(parser, "segments and index files are spread over a cluster")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Checks. Returns the exit code."""
+    return run_tool(
+        "check", lambda: _check(arguments), has_live=True, as_json=arguments.json, cannot=USAGE
+    )
+
+
+def _check(arguments: argparse.Namespace) -> int:
+    with board() as tell, engine(arguments) as check_store:
+        checked = check_store(arguments.directory, live=arguments.live, tell=tell)
+    if arguments.json:
+        write_json(as_json(checked))
+    else:
+        # Here, so that the other verbs start without what it draws with.
+        from amqpstore_tools.check.report import print_report
+
+        print_report(checked, arguments.directory, terminal.console())
+    return DAMAGED if checked.is_damaged else OK
+
+
+def as_json(checked: Checked) -> dict[str, object]:
+    """What `--json` prints."""
+    return {
+        "sound": not checked.is_damaged,
+        "compared": checked.is_compared,
+        "queues": checked.queues,
+        "messages": checked.messages,
+        "prepared": checked.prepared,
+        "segments": checked.segments,
+        "segment_bytes": checked.segment_bytes,
+        "index_files": checked.index_files,
+        "seconds": round(checked.seconds, 3),
+        "cpu_seconds": round(checked.cpu_seconds, 3),
+        "findings": [finding.as_json() for finding in checked.findings],
+    }

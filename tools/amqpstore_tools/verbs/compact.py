@@ -1,0 +1,99 @@
+"""`amqpstore compact`: give back all the room that a stopped store does not need."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import time
+from typing import Any
+
+from amqpstore import Options, Store
+from amqpstore.errors import NotAStoreError
+from amqpstore.filenames import INDEX, MARKER, SEGMENTS
+from amqpstore.worker import InlineWorker
+from amqpstore_tools.offline.exits import DAMAGED, OK, add_json, run_tool
+from amqpstore_tools.offline.json_output import write_json
+from amqpstore_tools.offline.progress import progress_bar
+from amqpstore_tools.offline.terminal import counted, say, size
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of `compact`."""
+    parser.description = (
+        "Compact a store that no broker has open, to the end: what is live is merged into as few "
+        "segments as it fits in, but for the last one, and the rest is removed. It may be "
+        "interrupted at any time."
+    )
+    parser.add_argument("directory", metavar="DIR", help="data directory")
+    parser.add_argument(
+        "--segment-bytes",
+        type=int,
+        default=Options().segment_bytes,
+        metavar="N",
+        help="the size of segments to fill (default: %(default)s, as `serve` has it)",
+    )
+    add_json(parser, "done, and damage was found")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Compact. Returns the exit code."""
+
+    def tool() -> int:
+        result = _compact(arguments.directory, arguments.segment_bytes)
+        write_json(result) if arguments.json else _print(result)
+        return DAMAGED if result["damage"] else OK
+
+    return run_tool("compact", tool, as_json=arguments.json)
+
+
+def _compact(directory: str, segment_bytes: int) -> dict[str, Any]:
+    """Raises: StoreError, OSError."""
+    if not os.path.isfile(os.path.join(directory, MARKER)):
+        raise NotAStoreError(directory, f"it has no file {MARKER}")
+    started = time.monotonic()
+    before = _sizes(directory)
+    options = Options(segment_bytes=segment_bytes, reserve_bytes=0, least_free_bytes=0)
+    damage: list[list[object]] = []
+    moved = 0
+    with (
+        progress_bar() as show,
+        Store.open(directory, options=options, worker=InlineWorker()) as store,
+    ):
+        for compacted in store.compact():
+            damage += [list(one) for one in compacted.damage]
+            moved += compacted.moved_bytes
+            show("compacting", moved, max(sum(before.values()), moved))
+    after = _sizes(directory)
+    return {
+        "directory": directory,
+        "segments_before": len([path for path in before if path.endswith(".segment")]),
+        "segments_after": len([path for path in after if path.endswith(".segment")]),
+        "bytes_before": sum(before.values()),
+        "bytes_after": sum(after.values()),
+        "damage": damage,
+        "seconds": round(time.monotonic() - started, 3),
+    }
+
+
+def _sizes(directory: str) -> dict[str, int]:
+    """Of the files that hold messages, by path."""
+    return {
+        entry.path: entry.stat().st_size
+        for name in (SEGMENTS, INDEX)
+        if os.path.isdir(folder := os.path.join(directory, name))
+        for entry in os.scandir(folder)
+    }
+
+
+def _print(result: dict[str, Any]) -> None:
+    before, after = result["bytes_before"], result["bytes_after"]
+    freed = f"{size(before - after)} given back" if after < before else "nothing to give back"
+    say(
+        f"{result['directory']}: {size(before)} in "
+        f"{counted(result['segments_before'], 'segment')} before, {size(after)} in "
+        f"{result['segments_after']:,} now; {freed}, in {result['seconds']:.1f} s"
+    )
+    for path, offset, count, reason in result["damage"]:
+        say(f"  damaged: {path} at {offset:,}, {count:,} bytes: {reason}")
+    if result["damage"]:
+        say("  The segments with damage are in quarantine/, whole.")

@@ -1,0 +1,90 @@
+"""`amqpstore copy`: a verified copy of a store, whether or not a broker runs on it."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import time
+from typing import Any
+
+import msgspec
+
+from amqpstore_tools.copying.copier import Options, copy_store
+from amqpstore_tools.offline.exits import DAMAGED, OK, add_json, run_tool
+from amqpstore_tools.offline.json_output import write_json
+from amqpstore_tools.offline.progress import progress_bar
+from amqpstore_tools.offline.terminal import counted, say, size
+
+_SHOWN = 10
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of `copy`."""
+    parser.description = (
+        "Make a consistent copy of a store, of a running broker's too, and verify it. Files that "
+        "never change are hard links where DIR and TARGET are on one file system."
+    )
+    parser.add_argument("directory", metavar="DIR", help="data directory; it is only read")
+    parser.add_argument("target", metavar="TARGET", help="a new directory, or an empty one")
+    parser.add_argument(
+        "--against",
+        metavar="COPY",
+        help="an earlier copy, where TARGET is to be: what has not changed since is shared with it",
+    )
+    parser.add_argument(
+        "--no-links",
+        action="store_true",
+        help="copy all bytes, so that a bad disk block does not harm both",
+    )
+    parser.add_argument(
+        "--verify-all",
+        action="store_true",
+        help="read what is shared with the earlier copy, too, and not only what is new",
+    )
+    add_json(parser, "done, and damage was found")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Copy. Returns the exit code."""
+    return run_tool("copy", lambda: _copy(arguments), as_json=arguments.json)
+
+
+def _copy(arguments: argparse.Namespace) -> int:
+    options = Options(
+        links=not arguments.no_links,
+        against=arguments.against,
+        verify="all" if arguments.verify_all else "new",
+    )
+    started = time.monotonic()
+    with progress_bar() as show:
+        copied = copy_store(arguments.directory, arguments.target, options, show)
+    result = dataclasses.asdict(copied)
+    result["damage"] = [msgspec.to_builtins(one) for one in copied.damage]
+    result["seconds"] = round(time.monotonic() - started, 3)
+    write_json(result) if arguments.json else print_copied(result)
+    return DAMAGED if copied.damage else OK
+
+
+def print_copied(result: dict[str, Any]) -> None:
+    """What was copied, for people."""
+    how = ", ".join(
+        f"{_HOW[kind]} {size(result['bytes'][kind])} in {counted(count, 'file')}"
+        for kind, count in sorted(result["files"].items())
+    )
+    was = "running" if result["was_running"] else "stopped"
+    say(f"{result['target']}: a copy of the {was} store {result['store_id']}")
+    say(f"  {how or 'no messages'}")
+    say(
+        f"  verified {size(result['verified_bytes'])}; the log ends in segment "
+        f"{result['log_segment']} at {result['log_offset']:,}; {result['seconds']:.1f} s"
+    )
+    if damage := result["damage"]:
+        say(f"  damaged in the store already, in {counted(len(damage), 'place')}:")
+        for one in damage[:_SHOWN]:
+            place = f"{one['path']} at {one['offset']:,}, {one['bytes']:,} bytes"
+            say(f"    {place}: {one['reason']}")
+        if len(damage) > _SHOWN:
+            say("    ... all of it is in COPY.json")
+
+
+_HOW = {"copied": "copied", "linked": "linked", "earlier": "shared with the earlier copy"}

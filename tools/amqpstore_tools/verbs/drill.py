@@ -1,0 +1,209 @@
+"""`amqpstore drill`: break a store that may be broken, and see what survives."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import functools
+import gc
+import logging
+import os
+import random
+import shutil
+import signal
+import sys
+import tempfile
+from collections.abc import Callable
+from types import FrameType
+
+from amqpstore import NotAStoreError, StoreError, StoreLockedError
+from amqpstore_tools.drill import report
+from amqpstore_tools.drill.board import board
+from amqpstore_tools.drill.copying import copy_store
+from amqpstore_tools.drill.run import LeftOutError, Run, Settings
+from amqpstore_tools.drill.scenarios import SCENARIOS
+from amqpstore_tools.drill.verdict import Account
+from amqpstore_tools.spark.engine import SPARK, add_engine, require_spark
+
+_VIOLATED, _USAGE, _LOCKED, _NOT_A_STORE, _FAILED, _INTERRUPTED = 1, 2, 3, 4, 5, 130
+_DEFAULT_SECONDS = 60.0
+
+
+Engine = Callable[[str, Settings, Callable[[Run], None]], Account]
+"""Runs a scenario by name."""
+
+
+class UsageError(Exception):
+    """The command line asks for what is not there; the message says so."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the scenario and its options."""
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.description = (
+        "Break a throw-away store, or a copy of a real one, and see what survives. Scenarios:\n"
+        + "\n".join(f"  {name:13}  {scenario.about}" for name, scenario in SCENARIOS.items())
+        + "\n  all            each of these in turn"
+    )
+    parser.epilog = (
+        "Exit codes: 0 nothing was violated, 1 something was, 2 wrong usage, 3 a broker runs on "
+        "DIR,\n4 DIR is not a store, 5 the drill itself failed, 130 interrupted."
+    )
+    parser.add_argument("scenario", metavar="SCENARIO", choices=[*SCENARIOS, "all"])
+    parser.add_argument(
+        "--data",
+        metavar="DIR",
+        help="drill on a copy of this data directory, which is only read (default: a store made "
+        "for this)",
+    )
+    parser.add_argument("--seed", help="the same seed does the same (default: drawn, and shown)")
+    parser.add_argument(
+        "--seconds",
+        type=_positive(float),
+        metavar="N",
+        help=f"of each scenario (default {_DEFAULT_SECONDS:.0f}, where nothing else bounds it)",
+    )
+    parser.add_argument(
+        "--images", type=_positive(int), metavar="N", help="end after about N recovered disks"
+    )
+    parser.add_argument(
+        "--round", type=_positive(int), metavar="N", help="only this round of the seed"
+    )
+    parser.add_argument(
+        "--rounds", type=_positive(int), metavar="N", help="end after the first N rounds"
+    )
+    parser.add_argument(
+        "--operations",
+        type=_positive(int),
+        metavar="N",
+        help="power-cut: one history of N operations of clients, with more images of it as long "
+        "as there is time (default: short histories, one after the other)",
+    )
+    parser.add_argument(
+        "--report", metavar="FILE", help="write what came of it to FILE.json and FILE.html"
+    )
+    parser.add_argument(
+        "--work", metavar="DIR", help="where copies are made (default: the system's, for a while)"
+    )
+    add_engine(parser, "all rounds but those of kill are spread over a cluster")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Runs the drill. Returns the exit code."""
+    # What a broken store logs is part of the drill, not of what is shown.
+    logging.getLogger("amqpstore").addHandler(logging.NullHandler())
+    # Thousands of stores a minute, and next to no cycles among what they leave.
+    gc.set_threshold(100_000, 50, 100)
+    # So that copies and processes are cleared away.
+    before = signal.signal(signal.SIGTERM, _interrupt)
+    try:
+        accounts = _run(arguments)
+        if arguments.report:
+            written = report.write(accounts, arguments.report)
+            sys.stdout.write(f"report: {' '.join(written)}\n")
+    except (UsageError, LeftOutError) as error:
+        return _fail(_USAGE, error)
+    except StoreLockedError as error:
+        return _fail(_LOCKED, error)
+    except NotAStoreError as error:
+        return _fail(_NOT_A_STORE, error)
+    except (StoreError, OSError) as error:
+        return _fail(_FAILED, error)
+    except KeyboardInterrupt:
+        return _fail(_INTERRUPTED, "interrupted")
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    return _VIOLATED if any(account.findings for account in accounts) else 0
+
+
+def _run(arguments: argparse.Namespace) -> list[Account]:
+    names = list(SCENARIOS) if arguments.scenario == "all" else [arguments.scenario]
+    data = os.path.realpath(arguments.data) if arguments.data else None
+    work = _checked_work(arguments.work, data)
+    seed = arguments.seed or str(random.SystemRandom().randrange(1_000_000))
+    seconds = arguments.seconds
+    if not (seconds or arguments.images or arguments.round or arguments.rounds):
+        seconds = _DEFAULT_SECONDS
+    accounts = []
+    with contextlib.ExitStack() as stack:
+        on_spark = _on_spark(arguments, stack) if arguments.engine == SPARK else None
+        for name in names:
+            directory = stack.enter_context(
+                tempfile.TemporaryDirectory(prefix="amqpstore-drill-", dir=work)
+            )
+            settings = Settings(
+                seed,
+                directory,
+                seconds,
+                arguments.images,
+                arguments.round,
+                data,
+                arguments.operations,
+                arguments.rounds,
+            )
+            with board(name, settings) as show:
+                run_one = (on_spark and on_spark(name)) or _run_here
+                try:
+                    accounts.append(run_one(name, settings, show))
+                except LeftOutError as error:
+                    if arguments.scenario != "all":
+                        raise
+                    accounts.append(Account(name, seed, left_out=str(error)))
+            report.print_account(accounts[-1])
+            shutil.rmtree(directory)
+    return accounts
+
+
+def _run_here(name: str, settings: Settings, show: Callable[[Run], None]) -> Account:
+    """Run a scenario in this process. Raises: LeftOutError, StoreError, OSError."""
+    if settings.data:
+        copy_store(settings.data, os.path.join(settings.work, "store"))
+    one = Run(name, settings, show)
+    SCENARIOS[name].run(one)
+    return one.end()
+
+
+def _on_spark(
+    arguments: argparse.Namespace, stack: contextlib.ExitStack
+) -> Callable[[str], Engine | None]:
+    """Says what runs a scenario on the cluster; None where it runs here."""
+    require_spark()
+    # Here, so that the other verbs start without Spark.
+    from amqpstore_tools.spark.cluster import cluster
+    from amqpstore_tools.spark.drill import ON_ONE_MACHINE, drill
+
+    spark = stack.enter_context(cluster(arguments.master, "drill"))
+    spread = functools.partial(drill, spark)
+    return lambda name: None if name in ON_ONE_MACHINE else spread
+
+
+def _checked_work(work: str | None, data: str | None) -> str | None:
+    """Where copies go. Raises: UsageError, when that is within what is to be copied."""
+    if work is None:
+        return None
+    path = os.path.realpath(work)
+    if data and os.path.commonpath([path, data]) == data:
+        raise UsageError(f"--work {work} is in the data directory, which is only read")
+    if not os.path.isdir(path):
+        raise UsageError(f"--work {work} is no directory")
+    return path
+
+
+def _positive(kind: type[float]) -> type[float]:
+    def parse(text: str) -> float:
+        number = kind(text)
+        if number <= 0:
+            raise argparse.ArgumentTypeError("it must be positive")
+        return number
+
+    parse.__name__ = kind.__name__
+    return parse  # type: ignore[return-value] # argparse calls it as it would call the type
+
+
+def _interrupt(_number: int, _stack: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+def _fail(code: int, error: object) -> int:
+    sys.stderr.write(f"amqpstore drill: {error}\n")
+    return code

@@ -1,0 +1,109 @@
+"""`amqpstore export`: the messages of queues, as JSON Lines or msgpack."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import sys
+import time
+from collections.abc import Iterator
+from typing import IO, Any
+
+from amqpstore_tools.offline.exits import DAMAGED, OK, UsageError, add_json, run_tool
+from amqpstore_tools.offline.image import StoreImage
+from amqpstore_tools.offline.json_output import write_json
+from amqpstore_tools.offline.progress import progress_bar
+from amqpstore_tools.offline.terminal import counted, say, size
+from amqpstore_tools.transfer.exporting import chosen, export
+from amqpstore_tools.transfer.lines import FORMATS, LineWriter
+
+STANDARD = "-"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of `export`."""
+    parser.description = (
+        "Write the messages of queues to a file, with every property and header, each of the type "
+        "that it is. The store is only read."
+    )
+    parser.add_argument("directory", metavar="DIR", help="data directory")
+    parser.add_argument(
+        "output", metavar="FILE", nargs="?", default=STANDARD, help="default: -, standard output"
+    )
+    parser.add_argument(
+        "--queue", metavar="NAME", action="append", help="only this queue; may be repeated"
+    )
+    parser.add_argument("--vhost", metavar="NAME", help="only queues of this virtual host")
+    parser.add_argument(
+        "--format", choices=FORMATS, default=FORMATS[0], help="default: %(default)s"
+    )
+    parser.add_argument(
+        "--live", action="store_true", help="while a broker runs on DIR: read a snapshot"
+    )
+    add_json(parser, "done, and damage was found")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Export. Returns the exit code."""
+    return run_tool("export", lambda: _export(arguments), has_live=True, as_json=arguments.json)
+
+
+def _export(arguments: argparse.Namespace) -> int:
+    if arguments.json and arguments.output == STANDARD:
+        raise UsageError("--json needs a FILE, as both are standard output")
+    started = time.monotonic()
+    with (
+        StoreImage.open(arguments.directory, live=arguments.live) as image,
+        _opened(arguments.output) as file,
+        progress_bar(in_bytes=False) as show,
+    ):
+        queues = chosen(image, arguments.queue, arguments.vhost)
+        exported = export(image, LineWriter(file, arguments.format), queues, show)
+        in_doubt = sum(one.is_undecided for one in image.prepared)
+    result = {
+        "output": arguments.output,
+        "queues": len({(queue.vhost, queue.name) for queue in queues}),
+        "messages": exported.messages,
+        "unreadable": exported.unreadable,
+        "in_doubt": in_doubt,
+        "bytes": exported.bytes,
+        "seconds": round(time.monotonic() - started, 3),
+    }
+    write_json(result) if arguments.json else _print(result)
+    return DAMAGED if exported.unreadable else OK
+
+
+@contextlib.contextmanager
+def _opened(path: str) -> Iterator[IO[bytes]]:
+    """A file that has its name only once it is whole; or standard output."""
+    if path == STANDARD:
+        yield sys.stdout.buffer
+        sys.stdout.buffer.flush()
+        return
+    partial = f"{path}.partial"
+    try:
+        with open(partial, "wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(partial, path)
+    except BaseException:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(partial)
+        raise
+
+
+def _print(result: dict[str, Any]) -> None:
+    """On stderr, as the messages may be on standard output."""
+    out = sys.stderr
+    total = sum(result["messages"].values())
+    say(
+        f"{counted(total, 'message')} of {counted(result['queues'], 'queue')} exported, "
+        f"{size(result['bytes'])} in {result['seconds']:.1f} s",
+        out,
+    )
+    if in_doubt := result["in_doubt"]:
+        say(f"  left out: what {counted(in_doubt, 'transaction')} in doubt would publish", out)
+    for queue, count in result["unreadable"].items():
+        say(f"  not readable: {counted(count, 'message')} of queue {queue}", out)

@@ -1,0 +1,132 @@
+"""`amqpstore inspect`: show what is in a store, down to one record."""
+
+from __future__ import annotations
+
+import argparse
+
+from amqpstore_tools.inspect import (
+    follow,
+    message,
+    overview,
+    page,
+    queue,
+    segment,
+    transaction,
+    vhost,
+)
+from amqpstore_tools.offline.exits import UsageError, exit_codes, run_tool
+from amqpstore_tools.offline.image import StoreImage
+from amqpstore_tools.offline.json_output import write_json
+
+_DEFAULT_LIMIT = 20
+_FOLLOW_LIMIT = 10
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the directory, what of it is looked at, and the options of all."""
+    parser.description = (
+        "Show what is in the data directory DIR of a broker that does not run, or, with --live, of "
+        "one that does. Nothing in it is changed."
+    )
+    parser.epilog = exit_codes("what was asked for is not there")
+    parser.add_argument("data", metavar="DIR", help="data directory")
+    _add_common(parser)
+    parser.add_argument(
+        "--follow",
+        action="store_true",
+        help="show the log as it grows, until Ctrl-C; a broker may run",
+    )
+    what = parser.add_subparsers(
+        dest="what", metavar="[WHAT]", help="one thing in it, instead of the whole"
+    )
+    one = what.add_parser("vhost", help="one virtual host: exchanges, bindings, queues")
+    one.add_argument("name", metavar="NAME", help="its name")
+    _add_common(one, is_part=True)
+    one = what.add_parser("segment", help="one segment and its records")
+    one.add_argument("number", type=_number, metavar="N", help="its number")
+    one.add_argument("--first", type=_number, default=0, metavar="OFFSET", help="from there on")
+    _add_common(one, is_part=True)
+    one = what.add_parser("queue", help="one queue and its messages")
+    one.add_argument("name", metavar="NAME", help="its name, or #ID")
+    one.add_argument("--vhost", metavar="VHOST", help="where several have a queue of that name")
+    one.add_argument("--first", type=_number, default=0, metavar="SEQUENCE", help="from there on")
+    _add_common(one, is_part=True)
+    one = what.add_parser("message", help="one message: header, routing, properties, body, queues")
+    one.add_argument("number", type=_number, metavar="ID", help="its id in the store")
+    one.add_argument("--body", choices=message.FORMS, help="all of the body, in this form")
+    _add_common(one, is_part=True)
+    one = what.add_parser("transaction", help="one transaction of the log: its operations")
+    one.add_argument("number", type=_number, metavar="LSN", help="its log sequence number")
+    _add_common(one, is_part=True)
+
+
+def _add_common(parser: argparse.ArgumentParser, *, is_part: bool = False) -> None:
+    # Before or behind WHAT: where they are not given behind it, those before it hold.
+    absent = argparse.SUPPRESS
+    parser.add_argument(
+        "--live",
+        action="store_true",
+        default=absent if is_part else False,
+        help="while a broker runs on DIR: read a snapshot",
+    )
+    parser.add_argument(
+        "--json",
+        action="store_true",
+        default=absent if is_part else False,
+        help="print one JSON object; with --follow, one a line",
+    )
+    parser.add_argument(
+        "--limit",
+        type=_number,
+        default=absent if is_part else None,
+        metavar="N",
+        help=f"rows of a list, 0 is all (default {_DEFAULT_LIMIT}; with --follow "
+        f"{_FOLLOW_LIMIT} of what is there already)",
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Show it. Returns the exit code."""
+    tool = _follow if arguments.follow else _inspect
+    return run_tool("inspect", lambda: tool(arguments), has_live=True, as_json=arguments.json)
+
+
+def _follow(arguments: argparse.Namespace) -> None:
+    if arguments.what:
+        raise UsageError("--follow shows the log, and takes no WHAT")
+    limit = _FOLLOW_LIMIT if arguments.limit is None else arguments.limit or None
+    show = follow.show_json if arguments.json else follow.show_line
+    follow.follow(arguments.data, show, limit)
+
+
+def _inspect(arguments: argparse.Namespace) -> None:
+    limit = _DEFAULT_LIMIT if arguments.limit is None else arguments.limit
+    with StoreImage.open(arguments.data, live=arguments.live) as image:
+        if arguments.what == "vhost":
+            found = vhost.facts(image, arguments.name)
+            write_json(found) if arguments.json else vhost.show(found, limit)
+        elif arguments.what == "segment":
+            found = segment.facts(image, arguments.number, arguments.first, limit)
+            write_json(found) if arguments.json else segment.show(found)
+        elif arguments.what == "queue":
+            found = queue.facts(image, arguments.name, arguments.vhost, arguments.first, limit)
+            write_json(found) if arguments.json else queue.show(found)
+        elif arguments.what == "message":
+            found = message.facts(image, arguments.number, arguments.body)
+            write_json(found) if arguments.json else message.show(found)
+        elif arguments.what == "transaction":
+            found = transaction.facts(image, arguments.number)
+            write_json(found) if arguments.json else transaction.show(found)
+        else:
+            found = overview.facts(image)
+            write_json(found) if arguments.json else page.show(found, limit)
+
+
+def _number(text: str) -> int:
+    number = int(text)
+    if number < 0:
+        raise argparse.ArgumentTypeError("it must not be negative")
+    return number
+
+
+_number.__name__ = "number"

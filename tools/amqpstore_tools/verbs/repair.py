@@ -1,0 +1,118 @@
+"""`amqpstore repair`: mend a store by a plan, which can be undone."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from typing import Any
+
+from amqpstore.errors import NotAStoreError
+from amqpstore_tools.check.board import board
+from amqpstore_tools.offline import terminal
+from amqpstore_tools.offline.exits import run_tool
+from amqpstore_tools.offline.holding import held
+from amqpstore_tools.offline.json_output import write_json
+from amqpstore_tools.repair.apply import apply_plan
+from amqpstore_tools.repair.journal import Repair, write_durably
+from amqpstore_tools.repair.plan import Plan, make_plan, read_plan
+from amqpstore_tools.repair.undo import undo
+from amqpstore_tools.spark.engine import add_engine
+from amqpstore_tools.verbs.check_engine import engine
+
+_EXIT_CODES = (
+    "Exit codes: 0 done (also where there is nothing to repair), 2 wrong usage, 3 a broker or "
+    "another tool has DIR open, 4 DIR is not a store, 5 it was refused or it failed, 130 "
+    "interrupted. What is refused changes nothing."
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the data directory and what is to be done."""
+    parser.description = (
+        "Mend a data directory that amqpstore check finds damage in. First make a plan, and read "
+        "it: nothing is changed. Then apply it: the store is built anew from all that is sound, "
+        "and whatever is replaced is kept in DIR/quarantine/. An undo puts back exactly what was "
+        "there before, as long as the store was not used since."
+    )
+    parser.epilog = (
+        f"{_EXIT_CODES} The file check/FINDINGS.md of the package amqpstore_tools says what is "
+        "done about each finding."
+    )
+    parser.add_argument("directory", metavar="DIR", help="a data directory")
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--plan", metavar="FILE", help="write a plan to FILE, and show it")
+    what.add_argument("--apply", metavar="FILE", help="carry out the plan in FILE")
+    what.add_argument("--undo", action="store_true", help="take the last repair back")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    add_engine(parser, "the check that a plan is made from is spread over a cluster")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Does what is asked. Returns the exit code."""
+    return run_tool("repair", lambda: _run(arguments), has_live=False)
+
+
+def _run(arguments: argparse.Namespace) -> None:
+    directory = os.path.normpath(arguments.directory)
+    if arguments.plan:
+        _plan(directory, arguments)
+    elif arguments.apply:
+        _apply(directory, arguments.apply, as_json=arguments.json)
+    else:
+        _undo(directory, as_json=arguments.json)
+
+
+def _plan(directory: str, arguments: argparse.Namespace) -> None:
+    path = arguments.plan
+    if not os.path.isdir(directory):
+        reason = "it is a file" if os.path.exists(directory) else "it is not there"
+        raise NotAStoreError(directory, reason)
+    inside = os.path.commonpath([os.path.abspath(directory), os.path.abspath(path)])
+    if inside == os.path.abspath(directory):
+        raise OSError(f"{path} is in the store itself. Name a file elsewhere.")
+    with board() as tell, engine(arguments) as check_store, held(directory):
+        plan = make_plan(directory, tell, check_store=check_store).plan
+    write_durably(path, json.dumps(plan.as_json(), indent=1) + "\n")
+    if arguments.json:
+        write_json({**_facts(plan), "steps": plan.steps, "queues": plan.queues})
+        return
+    # Here, so that the other verbs start without what it draws with.
+    from amqpstore_tools.repair.report import print_plan
+
+    print_plan(plan, directory, path, terminal.console())
+
+
+def _apply(directory: str, path: str, *, as_json: bool) -> None:
+    plan = read_plan(path)
+    with board() as tell:
+        repair = apply_plan(directory, plan, tell)
+    if as_json:
+        write_json({**_facts(plan), "quarantine": repair.name if repair else None})
+        return
+    from amqpstore_tools.repair.report import print_applied
+
+    print_applied(plan, repair, directory, terminal.console())
+
+
+def _undo(directory: str, *, as_json: bool) -> None:
+    with board() as tell:
+        repair: Repair = undo(directory, tell)
+    if as_json:
+        write_json({"undone": repair.name})
+        return
+    terminal.console().print(f"{repair.name} is undone: every file is what it was before.")
+
+
+def _facts(plan: Plan) -> dict[str, Any]:
+    return {
+        "store_id": plan.store_id,
+        "rebuild": plan.is_rebuild,
+        "findings": len(plan.steps),
+        "kept": sum(queue["kept"] for queue in plan.queues),
+        "lost": sum(queue["lost"] for queue in plan.queues),
+        "again": sum(queue["again"] for queue in plan.queues),
+        "moves": plan.moves,
+        "makes": plan.makes,
+        "notes": plan.notes,
+    }

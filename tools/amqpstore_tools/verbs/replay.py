@@ -1,0 +1,131 @@
+"""`amqpstore replay`: messages of an archive, published again."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from amqpstore_tools.archive.layout import QueueName
+from amqpstore_tools.client.connection import Address
+from amqpstore_tools.client.errors import UsageError as AddressError
+from amqpstore_tools.offline.exits import UsageError, add_json, run_tool
+from amqpstore_tools.offline.json_output import write_json
+from amqpstore_tools.offline.progress import Progress, progress_bar
+from amqpstore_tools.offline.terminal import counted, say
+from amqpstore_tools.offline.times import time_ms
+from amqpstore_tools.spark.engine import add_master, require_spark
+from amqpstore_tools.transfer.lines import Line, MessageLine
+from amqpstore_tools.transfer.publishing import as_it_was_routed, publish_lines
+
+_DEFAULT_URL = "amqp://guest:guest@127.0.0.1:5672/%2F"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the archive, which of its messages, and where they go."""
+    parser.description = (
+        "Publish what was published to a queue in a time once more, in the same order, and wait "
+        "for each confirm. Messages go straight into the queue, or with --routed the way that "
+        "they came."
+    )
+    parser.add_argument("out", metavar="OUT", help="an archive")
+    parser.add_argument("--queue", required=True, metavar="Q", help="whose messages")
+    parser.add_argument(
+        "--from", dest="least_ms", type=time_ms, metavar="T", help="published at T or later"
+    )
+    parser.add_argument(
+        "--to", dest="most_ms", type=time_ms, metavar="T", help="published before T"
+    )
+    parser.add_argument(
+        "--url", default=_DEFAULT_URL, help="of the broker (default: %(default)s)", metavar="URL"
+    )
+    parser.add_argument(
+        "--vhost", metavar="NAME", help="that the queue was in (default: the one of URL)"
+    )
+    parser.add_argument("--into", metavar="Q", help="another queue than the one that they were in")
+    parser.add_argument(
+        "--routed",
+        action="store_true",
+        help="to the exchange and with the routing key that each was published with",
+    )
+    parser.add_argument(
+        "--skip",
+        type=int,
+        default=0,
+        metavar="N",
+        help="leave out the first N messages: they were confirmed before",
+    )
+    add_master(parser)
+    add_json(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Replay. Returns the exit code."""
+    return run_tool("replay", lambda: _replay(arguments), as_json=arguments.json)
+
+
+def _replay(arguments: argparse.Namespace) -> None:
+    try:
+        address = Address.parse(arguments.url)
+    except AddressError as error:
+        raise UsageError(str(error)) from None
+    if arguments.routed and arguments.into:
+        raise UsageError("--into and --routed are two ways: take one")
+    require_spark()
+    # Here, so that the other verbs start without Spark.
+    from amqpstore_tools.archive import reading
+    from amqpstore_tools.spark.cluster import cluster
+
+    vhost = address.vhost if arguments.vhost is None else arguments.vhost
+    name = QueueName(vhost, arguments.queue)
+    span = {"least_ms": arguments.least_ms, "most_ms": arguments.most_ms}
+    into = arguments.into or arguments.queue
+    found = reading.find(arguments.out, name, **span)
+    with cluster(arguments.master, "replay") as spark, progress_bar(in_bytes=False) as show:
+        frame = reading.published(spark.spark, found.paths, **span).cache()
+        lines = _Lines(reading.lines(frame, name), show, frame.count())
+        started = time.monotonic()
+        published = publish_lines(
+            address,
+            lines,
+            route=as_it_was_routed if arguments.routed else lambda _line: ("", into),
+            vhost=vhost,
+            skip=arguments.skip,
+        )
+        seconds = time.monotonic() - started
+    result = {
+        "url": str(address),
+        "queue": arguments.queue,
+        "confirmed": published.confirmed,
+        "unreadable": lines.unreadable,
+        "seconds": round(seconds, 3),
+    }
+    write_json(result) if arguments.json else _print(result)
+
+
+def _print(result: dict[str, Any]) -> None:
+    say(
+        f"{counted(result['confirmed'], 'message')} published to {result['url']} and "
+        f"confirmed, in {result['seconds']:.1f} s"
+    )
+    if unreadable := result["unreadable"]:
+        say(f"  left out, as their content is damaged: {unreadable:,}")
+
+
+class _Lines:
+    """Messages on their way; `unreadable` of them are left out."""
+
+    def __init__(self, lines: Iterator[MessageLine | None], show: Progress, total: int) -> None:
+        self._lines = lines
+        self._show = show
+        self._total = total
+        self.unreadable = 0
+
+    def __iter__(self) -> Iterator[Line]:
+        for done, line in enumerate(self._lines, 1):
+            if line is None:
+                self.unreadable += 1
+            else:
+                yield line
+            self._show("publishing", done, self._total)

@@ -1,0 +1,79 @@
+"""`amqpstore report`: a store as one page of HTML."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from amqpstore_tools.offline.exits import add_json, run_tool
+from amqpstore_tools.offline.json_output import write_json
+from amqpstore_tools.offline.progress import progress_bar
+from amqpstore_tools.offline.terminal import say
+from amqpstore_tools.spark.engine import add_master, require_spark
+
+if TYPE_CHECKING:
+    from amqpstore_tools.report.tally import Item, Tally
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the data directory and the file."""
+    parser.description = (
+        "Draw what is in a data directory: rates by queue and time, sizes, how old it is what "
+        "waits, why messages were delivered again or dead-lettered, garbage, and keys. The page "
+        "is one file that loads nothing. A broker may be running on DIR."
+    )
+    parser.add_argument("directory", metavar="DIR", help="a data directory")
+    parser.add_argument(
+        "--out",
+        default="report.html",
+        metavar="FILE",
+        help="where the page is written (default: %(default)s)",
+    )
+    add_master(parser)
+    add_json(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Report. Returns the exit code."""
+    return run_tool("report", lambda: _report(arguments), as_json=arguments.json)
+
+
+def _report(arguments: argparse.Namespace) -> None:
+    require_spark()
+    # Here, so that the other verbs start without Spark.
+    from amqpstore_tools.report.gathering import gather
+    from amqpstore_tools.report.page import page
+    from amqpstore_tools.spark.cluster import cluster
+
+    with cluster(arguments.master, "report") as spark, progress_bar() as show:
+        started = time.monotonic()
+
+        def spread(items: Sequence[Item], count: Callable[[Iterable[Item]], Tally]) -> list[Tally]:
+            total = sum(item.size for item in items)
+
+            def tell(done: int, tasks: int) -> None:
+                show("counting", total * done // (tasks or 1), total)
+
+            return spark.by_group(items, lambda item: item.size, count, tell)
+
+        figures = gather(arguments.directory, spread, is_local=spark.is_local)
+        seconds = time.monotonic() - started
+    new = f"{arguments.out}.new"
+    with open(new, "w", encoding="utf-8") as file:
+        file.write(page(figures))
+    os.replace(new, arguments.out)
+    if not arguments.json:
+        say(f"{arguments.out}, in {seconds:.1f} s")
+        return
+    write_json(
+        {
+            "page": arguments.out,
+            "segments": len(figures.segments),
+            "batches": figures.tally.batches,
+            "damaged_places": figures.tally.damaged,
+            "seconds": round(seconds, 3),
+        }
+    )

@@ -1,0 +1,76 @@
+"""`amqpstore restore`: a copy takes the place of a store."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from typing import Any
+
+import msgspec
+
+from amqpstore_tools.copying.restoring import restore
+from amqpstore_tools.offline.exits import add_json, run_tool
+from amqpstore_tools.offline.json_output import write_json
+from amqpstore_tools.offline.progress import progress_bar
+from amqpstore_tools.offline.terminal import counted, say, size
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of `restore`."""
+    parser.description = (
+        "Put a copy in the place of a store that no broker has open. The copy is checked before "
+        "anything is replaced; what was there is kept, as DIR.before-restore-TIME."
+    )
+    parser.add_argument("copy", metavar="COPY", help="what `amqpstore copy` made; it is only read")
+    parser.add_argument("directory", metavar="DIR", help="data directory, or where there is none")
+    parser.add_argument(
+        "--links",
+        action="store_true",
+        help="share files that never change with COPY, as hard links: faster, and one bad disk "
+        "block harms both",
+    )
+    parser.add_argument(
+        "--damaged", action="store_true", help="accept a copy of a store that was damaged already"
+    )
+    add_json(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Restore. Returns the exit code."""
+    return run_tool("restore", lambda: _restore(arguments), as_json=arguments.json)
+
+
+def _restore(arguments: argparse.Namespace) -> None:
+    started = time.monotonic()
+    with progress_bar() as show:
+        restored = restore(
+            arguments.copy,
+            arguments.directory,
+            links=arguments.links,
+            accept_damage=arguments.damaged,
+            progress=show,
+        )
+    copied = restored.copied
+    result = {
+        "directory": arguments.directory,
+        "store_id": copied.store_id,
+        "kept": restored.kept,
+        "files": sum(copied.files.values()),
+        "bytes": sum(copied.bytes.values()),
+        "verified_bytes": copied.verified_bytes,
+        "damage": [msgspec.to_builtins(one) for one in copied.damage],
+        "seconds": round(time.monotonic() - started, 3),
+    }
+    write_json(result) if arguments.json else _print(result)
+
+
+def _print(result: dict[str, Any]) -> None:
+    say(
+        f"{result['directory']}: restored store {result['store_id']}, {size(result['bytes'])} "
+        f"in {counted(result['files'], 'file')}, verified, in {result['seconds']:.1f} s"
+    )
+    if result["kept"]:
+        say(f"  what was there is kept: {result['kept']}")
+        say("  Remove that when you are sure that you do not need it.")
+    if damage := result["damage"]:
+        say(f"  damaged already in the copy, in {counted(len(damage), 'place')}")

@@ -1,0 +1,40 @@
+"""`amqpstore stats`: show what takes the room in a store."""
+
+from __future__ import annotations
+
+import argparse
+
+from amqpstore_tools.offline.exits import add_json, run_tool
+from amqpstore_tools.offline.image import StoreImage
+from amqpstore_tools.offline.json_output import write_json
+from amqpstore_tools.stats.figures import figures
+from amqpstore_tools.stats.picture import show
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the directory and the options."""
+    parser.description = (
+        "Show how large the data directory DIR of a broker that does not run is, or, with --live, "
+        "of one that does: what takes the room, how old it is, and what of it is garbage. Ages are "
+        "those of whole segments, and messages that compaction has moved may be older. Nothing is "
+        "changed."
+    )
+    parser.add_argument("data", metavar="DIR", help="data directory")
+    parser.add_argument(
+        "--live", action="store_true", help="while a broker runs on DIR: read a snapshot"
+    )
+    add_json(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Show it. Returns the exit code."""
+    return run_tool("stats", lambda: _stats(arguments), has_live=True, as_json=arguments.json)
+
+
+def _stats(arguments: argparse.Namespace) -> None:
+    with StoreImage.open(arguments.data, live=arguments.live) as image:
+        found = figures(image)
+    if arguments.json:
+        write_json(found)
+    else:
+        show(found)

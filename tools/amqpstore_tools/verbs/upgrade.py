@@ -1,0 +1,121 @@
+"""`amqpstore upgrade`: a store of an earlier format becomes one of the format of this version.
+
+A step takes a store from one format version to the next. Each is safe from a crash by itself: it
+makes its changes so that both versions could read what a crash leaves, or makes them anew, and
+writes the marker with the new version last. Opening a store takes the same steps.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from amqpstore import marker
+from amqpstore.catalog import LmdbCatalog
+from amqpstore.errors import DamageError, FormatVersionError, NotAStoreError
+from amqpstore.filenames import CATALOG, MARKER
+from amqpstore.files import OsFiles
+from amqpstore.log import FORMAT_VERSION
+from amqpstore.opening import give_rows_checksums
+from amqpstore_tools.copying.locks import exclusive
+from amqpstore_tools.offline.exits import add_json, run_tool
+from amqpstore_tools.offline.json_output import write_json
+from amqpstore_tools.offline.terminal import say
+
+Step = Callable[[str], None]
+"""Makes the store in a directory one of the next version, the marker included. It is locked."""
+
+
+def _give_rows_checksums(directory: str) -> None:
+    """From version 1 to version 2. Raises: DamageError, DurabilityError, OSError."""
+    files = OsFiles()
+    found = marker.read(files, directory)
+    if found is None:
+        raise NotAStoreError(directory, f"it has no file {MARKER}")
+    catalog = LmdbCatalog(os.path.join(directory, CATALOG), False, plain=True)
+    try:
+        give_rows_checksums(files, directory, catalog, found.store_id)
+    finally:
+        catalog.close()
+
+
+STEPS: Mapping[int, Step] = {1: _give_rows_checksums}
+"""By the version that they start from."""
+
+_VERSION = re.compile(rb"amqpstore\nformat-version: ([0-9]{1,9})\n")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of `upgrade`."""
+    parser.description = (
+        "Say which format version a store has, and make it one that this version of amqpstore "
+        f"reads, which is {FORMAT_VERSION}. Make a copy before: there is no way back."
+    )
+    parser.add_argument("directory", metavar="DIR", help="data directory")
+    add_json(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Upgrade. Returns the exit code."""
+
+    def tool() -> None:
+        found, done = upgrade(arguments.directory)
+        result = {"directory": arguments.directory, "found": found, "version": done}
+        write_json(result) if arguments.json else say(_said(result))
+
+    return run_tool("upgrade", tool, as_json=arguments.json)
+
+
+def _said(result: dict[str, Any]) -> str:
+    directory, found, version = result["directory"], result["found"], result["version"]
+    if found == version:
+        return (
+            f"{directory} has format version {found}, which is that of this amqpstore: there is "
+            "nothing to do."
+        )
+    return f"{directory} had format version {found}, and has {version} now."
+
+
+def upgrade(
+    directory: str, steps: Mapping[int, Step] = STEPS, newest: int = FORMAT_VERSION
+) -> tuple[int, int]:
+    """Take the store in `directory` to version `newest`. Returns its version before, and now.
+
+    Raises: NotAStoreError; StoreLockedError; FormatVersionError, where it is newer, or no step
+    leads from it; DamageError (the marker); what a step raises. The steps before that one hold.
+    """
+    if not os.path.isfile(os.path.join(directory, MARKER)):
+        raise NotAStoreError(directory, f"it has no file {MARKER}")
+    found = format_version(directory)
+    _check(directory, found, steps, newest)
+    if found == newest:
+        marker.read(OsFiles(), directory)
+        return found, found
+    with exclusive(directory, "upgrade"):
+        version = found = format_version(directory)
+        _check(directory, found, steps, newest)
+        while version < newest:
+            steps[version](directory)
+            version += 1
+            if format_version(directory) != version:
+                path = os.path.join(directory, MARKER)
+                raise DamageError(path, 0, f"the step to format version {version} did not say so")
+    return found, version
+
+
+def format_version(directory: str) -> int:
+    """The version that a store's marker says. Raises: DamageError, OSError."""
+    path = os.path.join(directory, MARKER)
+    with open(path, "rb") as file:
+        text = file.read(4096)
+    if not (match := _VERSION.match(text)):
+        raise DamageError(path, 0, "it does not read as the marker of a store")
+    return int(match[1])
+
+
+def _check(directory: str, version: int, steps: Mapping[int, Step], newest: int) -> None:
+    if version > newest or any(one not in steps for one in range(version, newest)):
+        raise FormatVersionError(directory, version, newest)
