@@ -1,6 +1,6 @@
 """An exchange type of another package: installed, declared, routed through, there after a restart.
 
-The package is the one that the documentation of `amqpstore_server.broker.exchanges` shows.
+The package is the one that the documentation of `amqpstore_server.plugins` shows.
 """
 
 import re
@@ -10,15 +10,13 @@ from pathlib import Path
 
 import pytest
 
-import amqpstore_server.broker.exchanges
+import amqpstore_server.plugins
 from tests.broker_process import BrokerProcess
 from tests.interop.pika_client import channel_closed_with, connect, drain
 
 DOCUMENTED = [
     textwrap.dedent(block)
-    for block in re.findall(
-        r"::\n\n((?: {4}.*\n|\n)+)", amqpstore_server.broker.exchanges.__doc__ or ""
-    )
+    for block in re.findall(r"::\n\n((?: {4}.*\n|\n)+)", amqpstore_server.plugins.__doc__ or "")
 ]
 
 

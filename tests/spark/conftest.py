@@ -19,7 +19,7 @@ Connect = Callable[[], pika.BlockingConnection]
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Generator[SparkSession]:
-    from amqpstore_tools.spark.session import session
+    from amqpstore_tools.spark import session
 
     directory = str(tmp_path_factory.mktemp("spark"))
     settings = {

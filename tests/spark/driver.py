@@ -19,7 +19,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructType
 
 from amqpstore_tools.pika import XaResource
-from amqpstore_tools.spark.session import session
+from amqpstore_tools.spark import session
 from amqpstore_tools.spark.source import AmqpstoreSource
 from amqpstore_tools.spark.streams import consume, publish
 

@@ -12,7 +12,7 @@ from amqpstore_server.app import listen
 from amqpstore_server.config import Config, ConfigError, host_and_port, load
 from tests.format.document import code, table
 
-README = Path(__file__).parent.parent.parent / "README.md"
+README = Path(__file__).parents[2] / "server" / "README.md"
 
 
 def written(tmp_path: Path, text: str) -> str:
@@ -24,7 +24,7 @@ def written(tmp_path: Path, text: str) -> str:
 def test_the_readme_lists_every_key_with_its_default() -> None:
     listed = {
         code(row.cells["key"]): json.loads(row.cells["default"].strip("`"))
-        for row in table(README.read_text("utf-8"), "Run it")
+        for row in table(README.read_text("utf-8"), "Configuration")
     }
     assert listed == msgspec.to_builtins(Config())
 

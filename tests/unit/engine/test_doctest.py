@@ -10,7 +10,7 @@ import pytest
 import amqpstore
 import amqpstore.shared
 
-README = Path(__file__).parents[3] / "README.md"
+README = Path(__file__).parents[3] / "amqpstore" / "README.md"
 
 
 @pytest.mark.parametrize("package", [amqpstore, amqpstore.shared])

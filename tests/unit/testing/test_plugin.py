@@ -8,9 +8,9 @@ import pytest
 
 pytest_plugins = ["pytester"]
 
-README = Path(__file__).parents[3] / "README.md"
+README = Path(__file__).parents[3] / "tools" / "amqpstore_tools" / "testing" / "README.md"
 SECTION = re.compile(
-    r"^## Test your application with it\n.*?^```python\n(.*?)^```", re.MULTILINE | re.DOTALL
+    r"^# Test your application with it\n.*?^```python\n(.*?)^```", re.MULTILINE | re.DOTALL
 )
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from amqpstore_tools.transfer.fields import FieldError, decode_table, encode_table
 from amqpstore_tools.transfer.properties import decode_properties, encode_properties
 
-README = Path(__file__).parents[3] / "README.md"
+README = Path(__file__).parents[3] / "tools" / "README.md"
 
 EXAMPLES: list[tuple[bytes, Any]] = [
     (b"t\0", False),

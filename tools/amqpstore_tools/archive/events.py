@@ -48,7 +48,7 @@ SCHEMA = pa.schema(
         ("body", pa.binary()),
     ]
 )
-"""Of a file of an archive; README.md says what each column is."""
+"""Of a file of an archive; JOBS.md of the Spark package says what each column is."""
 
 _ROW_BYTES = 100
 """Of a row without its body, in memory."""

@@ -1,6 +1,6 @@
 """How tools that work on a data directory end: what they print, and their exit codes.
 
-README.md has the table of exit codes.
+tools/README.md has the table of exit codes.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Stores and queues as Spark's data frames: `spark.read.format("amqpstore")`, and streams of both.
 
-Whoever reads this begins with `session`, which makes a Spark session (`java` finds a Java for it),
+Whoever reads this begins with `sessions`, which makes a Spark session (`java` finds a Java for it),
 and `source`, where Spark comes in. README.md has the options and the columns.
 
 - Reading a store: `plan` looks at all of it once, on the driver, and says which task reads which
@@ -12,3 +12,21 @@ and `source`, where Spark comes in. README.md has the options and the columns.
 
 Executors import this package; nothing is kept between driver and tasks but what a partition says.
 """
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from amqpstore_tools.spark.sessions import register, session
+
+__all__ = ["register", "session"]
+
+
+def __getattr__(name: str) -> Any:
+    """Spark is imported with the first of them: other modules of the package do without it."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from amqpstore_tools.spark import sessions
+
+    return getattr(sessions, name)

@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 from amqpstore.errors import StoreError
 from amqpstore_tools.spark.engine import SparkMissingError
 from amqpstore_tools.spark.java import NoJavaError
-from amqpstore_tools.spark.session import start
+from amqpstore_tools.spark.sessions import start
 
 _POLL_S = 0.1
 _TASK_BYTES = 256 << 20

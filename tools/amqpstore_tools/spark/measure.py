@@ -13,7 +13,7 @@ import os
 import sys
 import time
 
-from amqpstore_tools.spark.session import session
+from amqpstore_tools.spark.sessions import session
 
 
 def processor_s() -> float:

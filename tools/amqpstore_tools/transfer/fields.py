@@ -2,8 +2,8 @@
 
 The field types that most clients send are what they look like: `I` a number, `S` a text, `t` true
 or false, `V` null, `A` a list. Any other is an object with one key, which names the type:
-`{"int64": 5}`, `{"table": {...}}`. README.md has them all. So a table is told from a typed value,
-and every type from every other.
+`{"int64": 5}`, `{"table": {...}}`. tools/README.md has them all. So a table is told from a typed
+value, and every type from every other.
 
 Bytes are bytes here. JSON has them as base64, and `as_bytes` takes either.
 """

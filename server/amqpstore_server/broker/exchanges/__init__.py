@@ -1,43 +1,6 @@
 """The exchange types, one module each, by the name that declares them.
 
-A type of your own is a subclass of `Exchange` in a package of your own. It says in `route` where
-a message goes, and takes bindings in and out with `_add` and `_remove`::
-
-    from server.broker.errors import PreconditionFailedError
-    from server.broker.exchanges.base import Exchange
-
-    class LengthExchange(Exchange):
-        \"\"\"Destinations whose binding key is the number of characters of the routing key.\"\"\"
-
-        type = "x-length"
-
-        def __init__(self, name, **properties):
-            super().__init__(name, **properties)
-            self._destinations = {}
-
-        def route(self, routing_key, properties):
-            return self._destinations.get(len(routing_key), ())
-
-        def _add(self, binding):
-            if not (binding.routing_key.isascii() and binding.routing_key.isdigit()):
-                raise PreconditionFailedError(f"no length: '{binding.routing_key}'")
-            length = int(binding.routing_key)
-            self._destinations.setdefault(length, []).append(binding.destination)
-
-        def _remove(self, binding):
-            self._destinations[int(binding.routing_key)].remove(binding.destination)
-
-The package names it in its `pyproject.toml`, under the same name, which starts with "x-"::
-
-    [project.entry-points."amqpstore.exchange_types"]
-    x-length = "my_package:LengthExchange"
-
-Once it is installed next to the broker, exchanges of the type can be declared. The code runs
-inside the broker, on every publish: it must neither block nor raise anything but a
-PreconditionFailedError from `__init__` and `_add`. A type whose `route` looks at more than the
-routing key says so with `reads_properties` and `is_repeatable`, see `Exchange`. Of a durable
-exchange the declaration and the bindings are restored at start by calling `__init__` and `_add`
-again.
+Types of other packages come in by entry points: see `amqpstore_server.plugins`.
 """
 
 from __future__ import annotations
