@@ -206,6 +206,7 @@ class Model:
             del consumer.channel.consumers[consumer.tag]
             consumer.channel.answers.append(("cancelled", consumer.tag))
         queue.consumers.clear()
+        queue.leaving.clear()
         self._delete_if_unbound(unbound)
         return count
 
@@ -438,6 +439,21 @@ class Model:
         plans = self._dead_letters(queue, [entry.letter for entry in entries], reason)
         self._move(plans, [(queue, entry) for entry in entries])
 
+    def _see_off(self) -> None:
+        """As much of what is on its way out of queues went, as the broker chose."""
+        while self._is_leaving(left := self.choices.peek()):
+            assert isinstance(left, Left)
+            self.choices.pop()
+            queue = self.queues[left.queue]
+            going, queue.leaving = queue.leaving[: left.messages], queue.leaving[left.messages :]
+            assert [reason for _, reason in going] == [left.reason] * left.messages
+            self._bury_together(queue, [entry for entry, _ in going], left.reason)
+
+    def _is_leaving(self, event: Event | None) -> bool:
+        """Whether it is about what is on its way out of a queue."""
+        leaving = self.queues[event.queue].leaving if isinstance(event, Left) else []
+        return isinstance(event, Left) and bool(leaving) and leaving[0][1] == event.reason
+
     def _bury_letters(self, queue: Queue, letters: Sequence[Letter], reason: str) -> None:
         """Letters that a queue refused become dead letters of it."""
         self._move(self._dead_letters(queue, letters, reason), [])
@@ -592,6 +608,8 @@ class Model:
                     break
                 self.choices.pop()
                 self._follow(event, consumer)
+            elif self._is_leaving(event):
+                self._see_off()
             elif isinstance(event, Left) and event.reason == DELIVERY_LIMIT:
                 if self.queues[event.queue] not in served:
                     break
@@ -655,8 +673,9 @@ class Model:
             is_there = consumer and channel.consumers.get(consumer.tag) is consumer
             too_often = one.queue.is_delivered_too_often(one.entry)
             if requeue or not is_there or consumer is None or too_often:
-                del held[: self._give_back(_alike(held), giver=consumer)]
+                self._give_back(held.pop(0))
                 continue
+            self._see_off()
             event = self.choices.pop()
             assert isinstance(event, Delivered)
             assert event[:3] == (channel.number, consumer.tag, channel.next_tag)
@@ -664,6 +683,7 @@ class Model:
                 entry = held.pop(0).entry
                 handed = self._hand_out(channel, one.queue, entry, consumer, no_ack=False)
                 assert (event.first_tag + place, letter, event.redelivered) == handed
+        self._see_off()
 
     def _named(self, channel: Channel, tag: int, *, multiple: bool) -> list[Unacked]:
         """What a client means by a delivery tag: 0 is all. Unknown tags are an error."""
@@ -686,36 +706,28 @@ class Model:
         if requeue is None:
             for one in named:
                 self._gone(one.queue, one.entry)
-            return
-        waiting = list(named)
-        while waiting:
-            one = waiting[0]
-            alike = _alike(waiting)
-            if requeue:
-                count = self._give_back(alike, giver=one.consumer)
-            elif one.queue.is_deleted:
-                count = len(alike)
-            else:
-                before = len([other for other in alike if other.entry.state is State.UNACKED])
-                self._bury(one.queue, [other.entry for other in alike], REJECTED)
-                after = len([other for other in alike if other.entry.state is State.UNACKED])
-                count = before - after
-            del waiting[:count]
+        elif requeue:
+            self._give_all_back(named)
+        else:
+            for one in [one for one in named if not one.queue.is_deleted]:
+                one.queue.leaving.append((one.entry, REJECTED))
+            self._see_off()
 
-    def _give_back(self, given: Sequence[Unacked], giver: Consumer | None) -> int:
-        """The first of some deliveries of one queue goes back to its place, or is a dead letter
-        when that happened too often. Returns how many that was about."""
-        queue, entry = given[0].queue, given[0].entry
+    def _give_all_back(self, given: Iterable[Unacked]) -> None:
+        for one in given:
+            self._give_back(one)
+        self._see_off()
+
+    def _give_back(self, given: Unacked) -> None:
+        """A delivery goes back to its place, or is a dead letter when that happened too often."""
+        queue, entry = given.queue, given.entry
         if queue.is_deleted:
-            return 1
+            return
         if queue.is_delivered_too_often(entry):
-            limit = [one.entry for one in _alike(given) if queue.is_delivered_too_often(one.entry)]
-            left = self.choices.peek()
-            self._bury(queue, limit, DELIVERY_LIMIT)
-            return left.messages if isinstance(left, Left) else 0
-        entry.given_back_by = giver
+            queue.leaving.append((entry, DELIVERY_LIMIT))
+            return
+        entry.given_back_by = given.consumer
         self._make_ready([entry])
-        return 1
 
     # Transactions.
 
@@ -767,9 +779,7 @@ class Model:
         self._move(plans, gone, lambda: channel.answers.append(("committed",)))
         settled = transaction.settled
         channel.transaction = Uncommitted()
-        back_again = [one for one, requeue in settled if requeue]
-        while back_again:
-            del back_again[: self._give_back(_alike(back_again), back_again[0].consumer)]
+        self._give_all_back([one for one, requeue in settled if requeue])
 
     def rollback(self, channel: Channel) -> None:
         """What was sent is forgotten, and what was acked or rejected is unacked as before."""
@@ -795,8 +805,7 @@ class Model:
             self.rollback(channel)
             channel.transaction = None
         held, channel.unacked = channel.unacked, []
-        while held:
-            del held[: self._give_back(_alike(held), held[0].consumer)]
+        self._give_all_back(held)
 
     def close_connection(self, connection: object) -> None:
         """Its exclusive queues go with it."""
@@ -816,6 +825,7 @@ class Model:
         self._pump()
         for queue in self.queues.values():
             assert queue.rejects or not queue.is_over_its_limit, f"{queue.name} holds too much"
+            assert not queue.leaving, f"{queue.name}: {queue.leaving} should have left"
             late = self._due(queue)
             assert not late, f"{queue.name}: {late} should have expired"
         assert self.choices.peek() is None, f"nobody expected {self.choices.peek()}"
@@ -859,6 +869,7 @@ class Model:
         ]
         for queue in self.queues.values():
             queue.consumers.clear()
+            queue.leaving.clear()
             queue.entries = [replace(entry) for entry in durable.get(queue, [])]
             self._make_ready(queue.entries)
         self.durable = dict(durable)
@@ -887,18 +898,3 @@ class Model:
 
 def _confirm(channel: Channel, tags: range) -> None:
     channel.answers += [("confirmed", tag) for tag in tags]
-
-
-def _alike(given: Sequence[Unacked]) -> list[Unacked]:
-    """The first of some deliveries, and those behind it that came from the same queue to the same
-    consumer: they may leave in one go."""
-    first = given[0]
-    count = next(
-        (
-            place
-            for place, one in enumerate(given)
-            if (one.queue, one.consumer) != (first.queue, first.consumer)
-        ),
-        len(given),
-    )
-    return list(given[:count])

@@ -53,6 +53,9 @@ class Queue:
     settings: dict[str, Any] = field(default_factory=dict)
     entries: list[Entry] = field(default_factory=list)
     consumers: list[Consumer] = field(default_factory=list)
+    leaving: list[tuple[Entry, str]] = field(default_factory=list)
+    """What was rejected, or given back too often, and why: it goes in this order, and by the end of
+    the turn."""
     unused_since_ms: int = 0
     is_deleted: bool = False
 
