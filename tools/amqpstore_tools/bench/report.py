@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from amqpstore_tools.bench.measure import Measurement
 from amqpstore_tools.bench.settings import Settings
+from amqpstore_tools.offline import terminal
 
 _COUNTERS = ("published", "confirmed", "delivered", "acked", "connected")
 
@@ -61,14 +62,13 @@ class Report:
 
     def print_table(self) -> None:
         """Writes a table to standard output."""
-        from rich.console import Console
         from rich.table import Table
 
-        console = Console()
+        console = terminal.console(soft_wrap=True)
         heading = f"{self.settings.workload} on {self.product} {self.version}"
         parameters = self.settings.parameters()
         given = [f"{name} {value}" for name, value in parameters.items() if value != ""]
-        console.print(f"{heading}: {', '.join(given)}", highlight=False, soft_wrap=True)
+        console.print(f"{heading}: {', '.join(given)}")
         table = Table()
         table.add_column("")
         table.add_column("total", justify="right")
@@ -84,8 +84,6 @@ class Report:
         console.print(
             f"measured {measured.window_s:.2f} s of {measured.duration_s:.2f} s; "
             f"generator CPU seconds: {spent}",
-            highlight=False,
-            soft_wrap=True,
         )
         for name, histogram in sorted(measured.histograms.items()):
             figures = histogram.summary_ms()
@@ -93,6 +91,4 @@ class Report:
                 f"{name}: p50 {figures['p50']:.3f} ms, p99 {figures['p99']:.3f} ms, "
                 f"p99.9 {figures['p99_9']:.3f} ms, max {figures['max']:.3f} ms "
                 f"({figures['samples']:,} samples)",
-                highlight=False,
-                soft_wrap=True,
             )

@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import sys
 from collections.abc import Sequence
 from importlib.metadata import version
 
 from amqpstore_tools.drill.page import page
 from amqpstore_tools.drill.verdict import INVARIANTS, Account, Verdict
+from amqpstore_tools.offline import terminal
 
 
 def print_account(account: Account) -> None:
     """Print what a scenario did, and its verdicts, to stdout."""
     # Here, so that the other verbs start without it.
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    console = Console(file=sys.stdout, highlight=False, soft_wrap=True)
+    console = terminal.console(soft_wrap=True)
     if account.left_out:
         console.print(Text(f"{account.scenario}: left out: {account.left_out}", "bold"))
         return

@@ -10,6 +10,7 @@ from amqpstore_tools.offline.terminal import (
     console,
     counted,
     heading,
+    picture_width,
     shown,
     size,
     split_bar,
@@ -142,7 +143,7 @@ def show_segments(segments: list[Facts], most: int) -> None:
     if most and len(segments) > most and is_known:
         out.print("  live part of each, in the order of their messages:")
         fractions = [_live(one) for one in segments]
-        width = max(out.width - 4, 10)
+        width = max(picture_width(out) - 4, 10)
         for start in range(0, min(len(fractions), 8 * width), width):
             last = start + width >= 8 * width
             some = fractions[start:] if last else fractions[start : start + width]

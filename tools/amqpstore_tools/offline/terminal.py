@@ -16,9 +16,18 @@ _EIGHTHS = " ▏▎▍▌▋▊▉█"
 _LEVELS = "▁▂▃▄▅▆▇█"
 _UNITS = ("KiB", "MiB", "GiB", "TiB", "PiB")
 
+_UNWRAPPED = 1 << 20
+"""Columns of what goes to a pipe or a file: a wrapped path is not found by grep."""
+_PICTURE = 80
+"""Columns that a picture has there."""
 
-def console() -> Console:
-    """Stdout, in colours where it is a terminal."""
+
+def console(*, soft_wrap: bool = False) -> Console:
+    """Make one that writes to stdout: in colours and wrapped where that is a terminal, and each
+    row in one line, however long, where it is a pipe or a file.
+
+    Args: soft_wrap, whether a terminal is left to wrap long lines, so that they can be copied.
+    """
     # Here, so that the other verbs start without it.
     from rich.console import Console
 
@@ -27,7 +36,21 @@ def console() -> Console:
             """What `exits.run_tool` makes of it: nobody reads on, and that is no failure."""
             raise BrokenPipeError
 
-    return OutConsole(file=sys.stdout, highlight=False, markup=False, emoji=False)
+    # A width that is given also wins over COLUMNS, which shells export.
+    width = None if sys.stdout.isatty() else _UNWRAPPED
+    return OutConsole(
+        file=sys.stdout,
+        width=width,
+        soft_wrap=soft_wrap,
+        highlight=False,
+        markup=False,
+        emoji=False,
+    )
+
+
+def picture_width(out: Console) -> int:
+    """Say how many columns a picture may have: the terminal's, or 80 where there is none."""
+    return _PICTURE if out.width == _UNWRAPPED else out.width
 
 
 def say(text: str, out: TextIO | None = None) -> None:

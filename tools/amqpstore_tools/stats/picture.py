@@ -12,6 +12,7 @@ from amqpstore_tools.offline.terminal import (
     console,
     counted,
     heading,
+    picture_width,
     shown,
     size,
     split_bar,
@@ -68,7 +69,7 @@ def _show_garbage(found: Facts) -> None:
     if len(segments) > 1:
         out.print("  live part of each, in the order of their messages:")
         fractions = [(one["live_bytes"] or 0) / one["bytes"] for one in segments]
-        width = max(out.width - 2, 10)
+        width = max(picture_width(out) - 2, 10)
         lines = min(-(-len(fractions) // width), _STRIP_LINES)
         for line in range(lines):
             start, stop = (n * len(fractions) // lines for n in (line, line + 1))
@@ -155,7 +156,7 @@ def _show_messages(found: Facts) -> None:
 
 def _wide(out: Console) -> int:
     """Characters that a bar has: what 80 leave beside the longest figures, and more where more."""
-    return min(max(out.width - 56, _LEAST_BAR), _MOST_BAR)
+    return min(max(picture_width(out) - 56, _LEAST_BAR), _MOST_BAR)
 
 
 def _name(one: Facts) -> str:

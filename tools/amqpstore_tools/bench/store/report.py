@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from amqpstore_tools.bench.store.job import Figures
 from amqpstore_tools.bench.store.settings import StoreSettings
+from amqpstore_tools.offline import terminal
 
 
 @dataclass(frozen=True)
@@ -27,12 +28,11 @@ class StoreReport:
 
     def print_table(self) -> None:
         """Writes a table to standard output: a row for each figure, a column for each section."""
-        from rich.console import Console
         from rich.table import Table
 
-        console = Console()
+        console = terminal.console(soft_wrap=True)
         given = ", ".join(f"{name} {value}" for name, value in self.settings.parameters().items())
-        console.print(f"store {self.settings.workload}: {given}", highlight=False, soft_wrap=True)
+        console.print(f"store {self.settings.workload}: {given}")
         columns = {name: dict(_flat(figures)) for name, figures in self.sections.items()}
         table = Table("", *columns)
         for column in table.columns[1:]:
