@@ -301,8 +301,12 @@ def prepared_before_it_is_durable(patch: pytest.MonkeyPatch) -> None:
 def committed_before_it_is_durable(patch: pytest.MonkeyPatch) -> None:
     commit = PreparedWork.commit
 
-    def committed(self: PreparedWork, on_durable: Callable[[], None]) -> None:
-        commit(self, lambda: None)
+    def committed(
+        self: PreparedWork,
+        on_durable: Callable[[], None],
+        or_else: Callable[[], None] | None = None,
+    ) -> None:
+        commit(self, lambda: None, or_else)
         on_durable()
 
     patch.setattr(PreparedWork, "commit", committed)

@@ -16,6 +16,7 @@ import pytest
 
 import amqpstore.index
 from amqpstore import Envelope, Message, Options, Queue, Run, Store
+from amqpstore.unacked import Unacked
 from amqpstore.worker import InlineWorker
 from amqpstore_tools.simulation.crash_images import crash_images
 from amqpstore_tools.simulation.memory_catalog import MemoryCatalog
@@ -192,6 +193,8 @@ def acks_come_first(patch: pytest.MonkeyPatch) -> None:
 
 def what_is_withdrawn_counts_as_delivered(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Store, "withdraw", Store.take)
+    # What was taken leaves memory where it is too much, and this history moves what it has there.
+    patch.setattr(Unacked, "let_go", lambda *_: None)
 
 
 def the_catalog_does_not_know_of_expiry(patch: pytest.MonkeyPatch) -> None:

@@ -298,7 +298,7 @@ def test_a_signal_while_it_starts(served: Served, number: signal.Signals) -> Non
     """Where a test can stop it in between: in `App`, which is made with the port open."""
     program = f"""
 import os, signal, sys
-from server import app
+from amqpstore_server import app
 from amqpstore_tools.__main__ import main
 made = app.App.__init__
 def make(self, *arguments):

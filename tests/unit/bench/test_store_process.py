@@ -83,5 +83,5 @@ def test_a_process_that_takes_too_long_is_killed(tmp_path: Path) -> None:
 
 
 def test_the_load_generator_does_not_load_the_engine() -> None:
-    program = "import sys, tools.bench.command; sys.exit('amqpstore' in sys.modules)"
+    program = "import sys, amqpstore_tools.verbs.bench; sys.exit('amqpstore' in sys.modules)"
     subprocess.run([sys.executable, "-c", program], check=True)

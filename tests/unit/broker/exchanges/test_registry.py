@@ -11,7 +11,7 @@ from amqpstore_server.broker.exchanges import EXCHANGE_TYPES, plugged_in
 from tests.unit.broker.exchanges.made import bind, destination, made, routed
 
 GOOD = """
-    from server.broker.exchanges.base import Exchange
+    from amqpstore_server.broker.exchanges.base import Exchange
 
     class Everything(Exchange):
         type = "x-everything"
