@@ -21,9 +21,9 @@ import pytest
 from amqpstore import Envelope, Message, Run, Store
 from amqpstore.filenames import FIRST_COMPACTED, segment_path
 from amqpstore.worker import InlineWorker
-from amqpstore_tools.copying import snapshot
 from amqpstore_tools.copying.copier import Options, copy_store
 from amqpstore_tools.drill.copying import link_store
+from amqpstore_tools.offline import snapshot
 from tests.broker_process import REPOSITORY, BrokerProcess
 from tests.interop.test_store_kill9 import CHILD, OPTIONS, Expected
 
@@ -194,8 +194,8 @@ def test_copies_while_queues_come_and_go(
         for number in range(5 if slow else 20):
             target = f"{data_directory}.copy{number}"
             if slow:
-                look = slowed(snapshot.Source._look, one, times=3)
-                monkeypatch.setattr(snapshot.Source, "_look", look)
+                look = slowed(snapshot.Snapshot._pin, one, times=3)
+                monkeypatch.setattr(snapshot.Snapshot, "_pin", look)
             copy_store(data_directory, target, Options(verify="none", manifest=False))
             found = numbers(target)
             kept, moved = found.pop("kept"), found.pop("moved")

@@ -10,10 +10,12 @@ import pytest
 from amqpstore import Store, marker
 from amqpstore.errors import DamageError, FormatVersionError, NotAStoreError
 from amqpstore.files import OsFiles
-from amqpstore_tools.copying import copier, manifest
+from amqpstore_tools.copying import copier, linking, manifest
 from amqpstore_tools.copying.copier import Options, copy_store
 from amqpstore_tools.copying.errors import CopyError
-from amqpstore_tools.copying.pinning import INCOMPLETE
+from amqpstore_tools.copying.inventory import Part
+from amqpstore_tools.copying.target import INCOMPLETE
+from amqpstore_tools.offline.pinning import PinnedFile
 from tests.unit.copying.stores import bodies, contents, make_store, open_store, publish, queue_of
 
 Paths = Callable[[str], str]
@@ -161,6 +163,27 @@ def test_a_missing_file_is_damage(path: Paths, store: str) -> None:
     ]
 
 
+def test_what_is_removed_while_it_is_copied_is_copied_all_the_same(
+    path: Paths, store: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a broker's compaction removes it: it was pinned before."""
+    expected = bodies(store)
+    removed = "segments/0000000002.segment"
+    shutil.copytree(store, path("busy"))
+    place = linking._Placing.place
+
+    def remove_first(placing: linking._Placing, part: Part, file: PinnedFile) -> linking.Placed:
+        if part.path == removed:
+            os.unlink(file.path)
+        return place(placing, part, file)
+
+    monkeypatch.setattr(linking._Placing, "place", remove_first)
+    copied = copy_store(path("busy"), path("copy"), Options())
+    assert not os.path.exists(f"{path('busy')}/{removed}")
+    assert not copied.damage
+    assert bodies(path("copy")) == expected
+
+
 def test_of_damage_no_copy_is_made_where_that_is_refused(path: Paths, store: str) -> None:
     os.unlink(store + "/segments/0000000003.segment")
     with pytest.raises(CopyError, match=r"damaged in 1 place,.*0000000003\.segment at 0"):
@@ -220,7 +243,7 @@ def test_a_copy_that_was_cut_off_is_no_store_and_is_begun_anew(
 
     steps = [
         (copier, "make_folders"),
-        (copier, "pin"),
+        (copier, "open_source"),
         (copier._Copy, "_file"),
         (copier._Copy, "_catalog"),
         (copier._Copy, "_finish"),

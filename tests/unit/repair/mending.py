@@ -1,6 +1,6 @@
 """What the tests of repairs have in common."""
 
-from amqpstore_tools.offline.holding import held
+from amqpstore_tools.offline.locks import shared_lock
 from amqpstore_tools.repair.apply import apply_plan
 from amqpstore_tools.repair.journal import Repair
 from amqpstore_tools.repair.plan import Plan, make_plan
@@ -8,7 +8,7 @@ from amqpstore_tools.repair.plan import Plan, make_plan
 
 def plan_of(directory: str) -> Plan:
     """A plan for a store, as the command makes it."""
-    with held(directory):
+    with shared_lock(directory):
         return make_plan(directory, lambda *_: None).plan
 
 

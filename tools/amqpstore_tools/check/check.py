@@ -43,7 +43,7 @@ from amqpstore_tools.check.reading import StoreFile
 from amqpstore_tools.check.references import ReferenceChecker
 from amqpstore_tools.check.segments import Segment, SegmentReader, copied_from, segment_name
 from amqpstore_tools.copying.manifest import MANIFEST
-from amqpstore_tools.offline.holding import held
+from amqpstore_tools.offline.locks import shared_lock
 from amqpstore_tools.offline.progress import Progress
 from amqpstore_tools.offline.queues import name_of
 from amqpstore_tools.offline.reading import ReadOnlyFiles
@@ -129,7 +129,7 @@ def opened(directory: str, *, live: bool, is_held: bool = False) -> Iterator[tup
         reason = "it is a file" if os.path.exists(directory) else "it is not there"
         raise NotAStoreError(directory, reason)
     if not live:
-        with contextlib.nullcontext() if is_held else held(directory):
+        with contextlib.nullcontext() if is_held else shared_lock(directory):
             yield ReadOnlyFiles(), os.path.join(directory, CATALOG)
         return
     snapshot = Snapshot(directory)

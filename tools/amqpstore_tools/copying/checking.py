@@ -9,17 +9,17 @@ from typing import Any
 from amqpstore.filenames import INDEX, SEGMENTS
 from amqpstore.index import decode_block
 from amqpstore.records import Gap, Kind, checksum_seed, scan
+from amqpstore_tools.copying.inventory import Inventory, Part
 from amqpstore_tools.copying.manifest import Damaged
-from amqpstore_tools.copying.snapshot import Part, Snapshot
 
 
 class Checker:
-    """Of the files of one snapshot."""
+    """Checks the files of one snapshot."""
 
-    def __init__(self, store_id: bytes, snapshot: Snapshot) -> None:
+    def __init__(self, store_id: bytes, inventory: Inventory) -> None:
         self._seed = checksum_seed(store_id)
-        self._segments: dict[str, Any] = snapshot.rows("segments")
-        self._index: dict[str, Any] = snapshot.rows("index")
+        self._segments: dict[str, Any] = inventory.rows("segments")
+        self._index: dict[str, Any] = inventory.rows("index")
 
     def check(self, part: Part, content: bytes) -> Iterator[Damaged]:
         """What is not sound in a part. Files in quarantine are not looked into."""

@@ -3,8 +3,8 @@
 In this order, so that a copy that was cut off is no store, whenever that was:
 
 1. `COPY.incomplete` in the target.
-2. The files are pinned (see `pinning`), then written and synced. The end of the log is cut off
-   behind its last whole batch.
+2. The files are pinned and linked (see `linking`), or written and synced. The end of the log is
+   cut off behind its last whole batch.
 3. The catalog, as it was at that instant, in a file of its own.
 4. All that was written is read back and compared; all records' checksums are looked at.
 5. `COPY.json`; directories are synced.
@@ -32,18 +32,9 @@ from amqpstore.recovery import whole_end
 from amqpstore_tools.copying import manifest as manifests
 from amqpstore_tools.copying.checking import Checker
 from amqpstore_tools.copying.errors import CopyError
+from amqpstore_tools.copying.linking import Earlier, How, Placed, Source, open_source
 from amqpstore_tools.copying.manifest import MANIFEST, Damaged, Listed, Manifest
-from amqpstore_tools.copying.pinning import (
-    FOLDERS,
-    INCOMPLETE,
-    Earlier,
-    How,
-    Pinned,
-    Pins,
-    clear,
-    make_folders,
-    pin,
-)
+from amqpstore_tools.copying.target import FOLDERS, INCOMPLETE, clear, make_folders
 from amqpstore_tools.offline.instant import FILE_NAME, read_tables, write_tables
 from amqpstore_tools.offline.progress import Progress
 from amqpstore_tools.offline.terminal import counted
@@ -59,7 +50,7 @@ class Options:
     `against`, an earlier copy. `verify`: of `new` files only, of `all`, those from the earlier copy
     too, or of `none`. `expected`, what the source says it is. `manifest`, whether the copy is to
     have one; it needs what was verified. `refuse_damage`: of what was damaged already no copy.
-    `held`: the caller has the lock of the source.
+    `is_locked`: the caller has the lock of the source.
     """
 
     links: bool = True
@@ -68,7 +59,7 @@ class Options:
     expected: Manifest | None = None
     manifest: bool = True
     refuse_damage: bool = False
-    held: bool = False
+    is_locked: bool = False
 
 
 @dataclass
@@ -100,11 +91,10 @@ def copy_store(
     try:
         OsFiles().sync_directory(target)
         make_folders(target)
-        pins = pin(directory, target, links=options.links, earlier=earlier, held=options.held)
-        try:
-            return _Copy(pins, target, options, earlier, progress).run()
-        finally:
-            pins.close()
+        with open_source(
+            directory, target, links=options.links, earlier=earlier, is_locked=options.is_locked
+        ) as source:
+            return _Copy(source, target, options, earlier, progress).run()
     except BaseException:
         with contextlib.suppress(OSError):
             clear(target)
@@ -149,30 +139,31 @@ def _take(target: str) -> bool:
 
 
 class _Copy:
-    """One copy, all of whose files are pinned."""
+    """Makes one copy of a store, all of whose files are pinned."""
 
     def __init__(
         self,
-        pins: Pins,
+        source: Source,
         target: str,
         options: Options,
         earlier: Earlier | None,
         progress: Progress,
     ) -> None:
-        self._pins = pins
-        self._store_id = pins.marker.store_id.bytes
+        self._source = source
+        self._from = source.directory
+        self._store_id = source.marker.store_id.bytes
         self._target = target
         self._options = options
         self._earlier = earlier
         self._progress = progress
-        self._checker = Checker(self._store_id, pins.snapshot)
+        self._checker = Checker(self._store_id, source.inventory)
         expected = options.expected.files if options.expected else []
         self._expected = {one.path: one for one in expected if one.path != CATALOG_PATH}
-        position = pins.snapshot.position
+        position = source.inventory.position
         self._out = Copied(
-            target, self._store_id.hex(), pins.was_running, position.segment, position.offset
+            target, self._store_id.hex(), source.was_running, position.segment, position.offset
         )
-        for part in pins.snapshot.parts:
+        for part in source.inventory.parts:
             if (
                 part.end is not None
                 and position.segment <= part.number < FIRST_COMPACTED
@@ -184,19 +175,19 @@ class _Copy:
         self._total = 0
 
     def run(self) -> Copied:
-        self._out.damage += [Damaged(path, 0, 0, "it is missing") for path in self._pins.missing]
-        self._total = sum(self._work(one) for one in self._pins.pinned)
-        for one in sorted(self._pins.pinned, key=lambda one: one.how is not How.COPIED):
+        self._out.damage += [Damaged(path, 0, 0, "it is missing") for path in self._source.missing]
+        self._total = sum(self._work(one) for one in self._source.placed)
+        for one in sorted(self._source.placed, key=lambda one: one.how is not How.COPIED):
             self._file(one)
         if gone := self._expected.keys() - {listed.path for listed in self._listed}:
             raise CopyError(
-                f"{min(gone)} in {self._pins.source} is missing or empty. That copy is damaged; "
+                f"{min(gone)} in {self._from} is missing or empty. That copy is damaged; "
                 "use another one."
             )
         if self._options.refuse_damage and self._out.damage:
             first = self._out.damage[0]
             raise CopyError(
-                f"{self._pins.source} is damaged in {counted(len(self._out.damage), 'place')}, the "
+                f"{self._from} is damaged in {counted(len(self._out.damage), 'place')}, the "
                 f"first in {first.path} at {first.offset}: {first.reason}. Use another copy, or "
                 "accept that with --damaged."
             )
@@ -204,17 +195,17 @@ class _Copy:
         self._finish()
         return self._out
 
-    def _work(self, one: Pinned) -> int:
+    def _work(self, one: Placed) -> int:
         """Bytes to be read and written for a file."""
         if one.how is How.COPIED:
             return one.size * (2 if self._options.verify != "none" else 1)
         return one.size if self._is_verified(one) else 0
 
-    def _is_verified(self, one: Pinned) -> bool:
+    def _is_verified(self, one: Placed) -> bool:
         verify = self._options.verify
         return verify == "all" or (verify == "new" and one.how is not How.EARLIER)
 
-    def _file(self, one: Pinned) -> None:
+    def _file(self, one: Placed) -> None:
         path = os.path.join(self._target, one.part.path)
         checksum = None
         if one.how is How.COPIED:
@@ -244,41 +235,41 @@ class _Copy:
         self._out.files[how] = self._out.files.get(how, 0) + 1
         self._out.bytes[how] = self._out.bytes.get(how, 0) + one.size
 
-    def _check_expected(self, one: Pinned, size: int, checksum: int) -> None:
+    def _check_expected(self, one: Placed, size: int, checksum: int) -> None:
         """Raises: CopyError."""
         listed = one.listed or self._expected.get(one.part.path)
         if listed is None:
             if self._expected:
                 raise CopyError(
-                    f"{one.part.path} in {self._pins.source} is not in its {MANIFEST}. If a broker "
+                    f"{one.part.path} in {self._from} is not in its {MANIFEST}. If a broker "
                     f"has run on that copy, remove {MANIFEST}: it then is a store like any other."
                 )
             return
         if (listed.bytes, listed.crc32c) != (size, f"{checksum:08x}"):
-            of = self._earlier.directory if one.listed and self._earlier else self._pins.source
+            of = self._earlier.directory if one.listed and self._earlier else self._from
             raise CopyError(
                 f"{one.part.path} in {of} is not what was copied then: it has {size} bytes with "
                 f"checksum {checksum:08x}, and {listed.bytes} with {listed.crc32c} were written. "
                 "That copy is damaged; use another one."
             )
 
-    def _cut_tail(self, one: Pinned) -> None:
+    def _cut_tail(self, one: Placed) -> None:
         """Leave out what is behind the log's last whole batch."""
-        position = self._pins.snapshot.position
+        position = self._source.inventory.position
         start = position.offset if one.part.number == position.segment else 0
-        content = _read_all(one.descriptor, one.size)
-        seed = self._pins.marker.seed
+        content = one.file.read(0, one.size)
+        seed = self._source.marker.seed
         one.size = max(whole_end(content, one.part.number, seed, start), start)
         one.size = min(one.size, len(content))
         if one.size:
             self._out.log_segment, self._out.log_offset = one.part.number, one.size
 
-    def _write(self, one: Pinned, path: str) -> int:
+    def _write(self, one: Placed, path: str) -> int:
         """Copy a file's bytes, durably. Returns their checksum. Raises: CopyError, OSError."""
         checksum = offset = 0
         with open(path, "xb", buffering=0) as file:
             while offset < one.size:
-                piece = os.pread(one.descriptor, min(_PIECE_BYTES, one.size - offset), offset)
+                piece = one.file.read(offset, min(_PIECE_BYTES, one.size - offset))
                 if not piece:
                     raise CopyError(f"{one.part.path} became shorter while it was copied")
                 checksum = crc32c(piece, checksum)
@@ -287,11 +278,10 @@ class _Copy:
                 self._advance("copying", len(piece))
             os.fsync(file.fileno())
         os.utime(path, ns=(one.mtime_ns, one.mtime_ns))
-        os.close(one.descriptor)
-        one.descriptor = -1
+        one.file.release()
         return checksum
 
-    def _read(self, path: str, one: Pinned) -> bytes:
+    def _read(self, path: str, one: Placed) -> bytes:
         """A file's bytes, from the disk where it was written just now."""
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
@@ -303,7 +293,7 @@ class _Copy:
         self._advance("verifying", len(content))
         return content
 
-    def _list(self, one: Pinned, checksum: int) -> None:
+    def _list(self, one: Placed, checksum: int) -> None:
         self._listed.append(
             Listed(one.part.path, one.size, f"{checksum:08x}", one.how.value, one.mtime_ns)
         )
@@ -316,7 +306,7 @@ class _Copy:
         """Write the catalog as it was, and read it back. Raises: DamageError."""
         path = os.path.join(self._target, CATALOG_PATH)
         folder = os.path.dirname(path)
-        tables = self._pins.snapshot.tables
+        tables = self._source.inventory.tables
         write_tables(folder, tables)
         self._definitions()
         if self._options.verify == "none":
@@ -331,7 +321,7 @@ class _Copy:
 
     def _definitions(self) -> None:
         """Put beside the catalog what it says, as a store would: see `amqpstore.definitions`."""
-        rows = self._pins.snapshot.rows
+        rows = self._source.inventory.rows
         next_queue_id = int(rows("store").get("next_queue_id", 1))
         tables = {table: rows(table) for table in COPIED}
         copy = DefinitionsCopy(self._store_id, next_queue_id, tables)
@@ -348,7 +338,7 @@ class _Copy:
             if os.path.isdir(folder := os.path.join(self._target, name)):
                 files.sync_directory(folder)
         files.sync_directory(os.path.dirname(os.path.abspath(self._target)))
-        marker.write(files, self._target, *self._pins.marker)
+        marker.write(files, self._target, *self._source.marker)
         os.unlink(os.path.join(self._target, INCOMPLETE))
         files.sync_directory(self._target)
 
@@ -357,9 +347,9 @@ class _Copy:
             Manifest(
                 copy=manifests.VERSION,
                 store_id=self._out.store_id,
-                format_version=self._pins.marker.version,
+                format_version=self._source.marker.version,
                 taken_at=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-                source=os.path.abspath(self._pins.source),
+                source=os.path.abspath(self._from),
                 was_running=self._out.was_running,
                 log_segment=self._out.log_segment,
                 log_offset=self._out.log_offset,

@@ -25,10 +25,10 @@ from amqpstore.filenames import LOCK, MARKER
 from amqpstore_tools.copying import manifest as manifests
 from amqpstore_tools.copying.copier import CATALOG_PATH, Copied, Options, copy_store
 from amqpstore_tools.copying.errors import CopyError
-from amqpstore_tools.copying.locks import exclusive
 from amqpstore_tools.copying.manifest import MANIFEST, Manifest
-from amqpstore_tools.copying.pinning import INCOMPLETE
 from amqpstore_tools.copying.swapping import replace
+from amqpstore_tools.copying.target import INCOMPLETE
+from amqpstore_tools.offline.locks import exclusive_lock
 from amqpstore_tools.offline.progress import Progress
 
 _TAG = "amqpstore-work"
@@ -72,7 +72,7 @@ def restore(
         return Restored(copy_store(copy, directory, options, progress), None)
     if not os.path.isfile(os.path.join(directory, MARKER)):
         raise NotAStoreError(directory, f"it has no file {MARKER}, and something else is in it")
-    with exclusive(directory, "restore"), beside(directory, "restoring") as new:
+    with exclusive_lock(directory, "restore"), beside(directory, "restoring") as new:
         copied = copy_store(copy, new, options, progress)
         give_to_owner(new, directory)
         return Restored(copied, take_place(new, directory, "before-restore"))

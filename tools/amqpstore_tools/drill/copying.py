@@ -14,7 +14,7 @@ from amqpstore import marker
 from amqpstore.errors import NotAStoreError
 from amqpstore.filenames import CATALOG, LOCK, MARKER, RESERVE, TRANSIENT
 from amqpstore.files import OsFiles
-from amqpstore_tools.offline.holding import held
+from amqpstore_tools.offline.locks import shared_lock
 
 _LEFT_OUT = {LOCK, RESERVE, TRANSIENT, "lock.mdb"}
 """Nothing in these survives a restart, or is meant to."""
@@ -28,7 +28,7 @@ def copy_store(directory: str, target: str) -> None:
     if not os.path.isfile(os.path.join(directory, MARKER)):
         raise NotAStoreError(directory, f"it has no file {MARKER}")
     marker.read(OsFiles(), directory)
-    with held(directory):
+    with shared_lock(directory):
         shutil.copytree(directory, target, ignore=_ignored)
 
 

@@ -42,8 +42,8 @@ from amqpstore.records import (
 from amqpstore.recovery import Recovered
 from amqpstore_tools.offline.catalog import CatalogImage, may_be_plain
 from amqpstore_tools.offline.contents import StoredMessage, TransactionImage
-from amqpstore_tools.offline.holding import held
 from amqpstore_tools.offline.listing import Listing
+from amqpstore_tools.offline.locks import shared_lock
 from amqpstore_tools.offline.messages import read_messages
 from amqpstore_tools.offline.prepared import PreparedImage, prepared_of
 from amqpstore_tools.offline.queues import Entry, QueueImage
@@ -125,7 +125,7 @@ class StoreImage:
         plain = may_be_plain(directory)
         with ExitStack() as stack:
             try:
-                stack.enter_context(held(directory))
+                stack.enter_context(shared_lock(directory))
             except StoreLockedError:
                 if not live:
                     raise

@@ -8,12 +8,12 @@ import os
 import shutil
 from collections.abc import Iterator
 
-from amqpstore import StoreLockedError
 from amqpstore.errors import NotAStoreError
-from amqpstore.filenames import CATALOG, INDEX, LOCK, QUARANTINE, SEGMENTS
+from amqpstore.filenames import CATALOG, INDEX, QUARANTINE, SEGMENTS
 from amqpstore.files import OsFiles
 from amqpstore_tools.check.check import Checked, Tell, check
 from amqpstore_tools.check.findings import Severity
+from amqpstore_tools.offline.locks import exclusive_lock
 from amqpstore_tools.repair.build import Builder, build_marker
 from amqpstore_tools.repair.errors import (
     NotCleanError,
@@ -47,16 +47,8 @@ def locked(directory: str) -> Iterator[None]:
     if not os.path.isdir(directory):
         reason = "it is a file" if os.path.exists(directory) else "it is not there"
         raise NotAStoreError(directory, reason)
-    try:
-        lock = OsFiles().lock(
-            os.path.join(directory, LOCK), f"amqpstore repair, process {os.getpid()}"
-        )
-    except BlockingIOError as error:
-        raise StoreLockedError(directory, error.strerror or "an unknown process") from None
-    try:
+    with exclusive_lock(directory, "repair"):
         yield
-    finally:
-        lock.release()
 
 
 def apply_plan(directory: str, plan: Plan, tell: Tell = lambda *_: None) -> Repair | None:

@@ -10,37 +10,23 @@ import os
 
 from amqpstore.errors import StoreError
 from amqpstore.files import File, Files
-from amqpstore_tools.offline.reading import ReadOnlyFile, ReadOnlyFiles
-from amqpstore_tools.offline.snapshot import HeldFiles
-
-
-class _Cut(ReadOnlyFile):
-    """A file as large as it was."""
-
-    def __init__(self, path: str, descriptor: int, size: int) -> None:
-        super().__init__(path, descriptor)
-        self._size = size
-
-    def read(self, offset: int, size: int) -> bytes:
-        return super().read(offset, max(min(size, self._size - offset), 0))
-
-    def size(self) -> int:
-        return self._size
+from amqpstore_tools.offline.pinning import PinnedFiles, SizedFile
+from amqpstore_tools.offline.reading import ReadOnlyFiles
 
 
 class ForeignFiles(ReadOnlyFiles):
-    """Files that process `pid` holds; what it does not hold is not there."""
+    """Files that another process of this machine has pinned; nothing else is there."""
 
-    def __init__(self, held: HeldFiles) -> None:
+    def __init__(self, pinned: PinnedFiles) -> None:
         self._pid = os.getpid()
-        self._files = held.descriptors()
+        self._files = pinned.descriptors()
 
     def open(self, path: str) -> File:
         if path not in self._files:
             raise FileNotFoundError(2, "it is not in the snapshot", path)
         number, size = self._files[path]
         held = f"/proc/{self._pid}/fd/{number}"
-        return _Cut(path, os.open(held, os.O_RDONLY | os.O_CLOEXEC), size)
+        return SizedFile(path, os.open(held, os.O_RDONLY | os.O_CLOEXEC), size)
 
 
 class TooFarError(StoreError):
@@ -58,7 +44,7 @@ def for_tasks(files: Files, *, is_local: bool) -> Files:
 
     Args: is_local, whether they all run on this machine. Raises: TooFarError.
     """
-    if not isinstance(files, HeldFiles):
+    if not isinstance(files, PinnedFiles):
         return files
     if not is_local:
         raise TooFarError

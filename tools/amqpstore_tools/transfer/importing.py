@@ -19,9 +19,9 @@ from amqpstore.filenames import DEFINITIONS, LOCK, MARKER, NEW_MARKER, RESERVE, 
 from amqpstore.worker import InlineWorker
 from amqpstore_tools.copying.copier import Options as CopyOptions
 from amqpstore_tools.copying.copier import copy_store
-from amqpstore_tools.copying.locks import exclusive
-from amqpstore_tools.copying.pinning import FOLDERS
 from amqpstore_tools.copying.restoring import beside, give_to_owner, take_place
+from amqpstore_tools.copying.target import FOLDERS
+from amqpstore_tools.offline.locks import exclusive_lock
 from amqpstore_tools.offline.queues import name_of
 from amqpstore_tools.transfer.lines import Line, MessageLine, QueueKey, QueueLine, TransferError
 
@@ -49,8 +49,8 @@ def import_lines(directory: str, lines: Iterable[Line], *, create: bool) -> Impo
     directory = os.path.realpath(directory)
     if not os.path.isfile(os.path.join(directory, MARKER)):
         raise NotAStoreError(directory, f"it has no file {MARKER}")
-    with exclusive(directory, "import"), beside(directory, "importing") as new:
-        copy_store(directory, new, CopyOptions(verify="none", manifest=False, held=True))
+    with exclusive_lock(directory, "import"), beside(directory, "importing") as new:
+        copy_store(directory, new, CopyOptions(verify="none", manifest=False, is_locked=True))
         with Store.open(new, options=_OPTIONS, worker=InlineWorker()) as store:
             imported = _Import(store, create=create).run(lines)
         give_to_owner(new, directory)

@@ -11,8 +11,8 @@ from amqpstore.errors import NotAStoreError
 from amqpstore_tools.check.board import board
 from amqpstore_tools.offline import terminal
 from amqpstore_tools.offline.exits import run_tool
-from amqpstore_tools.offline.holding import held
 from amqpstore_tools.offline.json_output import write_json
+from amqpstore_tools.offline.locks import shared_lock
 from amqpstore_tools.repair.apply import apply_plan
 from amqpstore_tools.repair.journal import Repair, write_durably
 from amqpstore_tools.repair.plan import Plan, make_plan, read_plan
@@ -71,7 +71,7 @@ def _plan(directory: str, arguments: argparse.Namespace) -> None:
     inside = os.path.commonpath([os.path.abspath(directory), os.path.abspath(path)])
     if inside == os.path.abspath(directory):
         raise OSError(f"{path} is in the store itself. Name a file elsewhere.")
-    with board() as tell, engine(arguments) as check_store, held(directory):
+    with board() as tell, engine(arguments) as check_store, shared_lock(directory):
         plan = make_plan(directory, tell, check_store=check_store).plan
     write_durably(path, json.dumps(plan.as_json(), indent=1) + "\n")
     if arguments.json:

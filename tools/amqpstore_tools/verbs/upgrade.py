@@ -20,9 +20,9 @@ from amqpstore.filenames import CATALOG, MARKER
 from amqpstore.files import OsFiles
 from amqpstore.log import FORMAT_VERSION
 from amqpstore.opening import give_rows_checksums
-from amqpstore_tools.copying.locks import exclusive
 from amqpstore_tools.offline.exits import add_json, run_tool
 from amqpstore_tools.offline.json_output import write_json
+from amqpstore_tools.offline.locks import exclusive_lock
 from amqpstore_tools.offline.terminal import say
 
 Step = Callable[[str], None]
@@ -94,7 +94,7 @@ def upgrade(
     if found == newest:
         marker.read(OsFiles(), directory)
         return found, found
-    with exclusive(directory, "upgrade"):
+    with exclusive_lock(directory, "upgrade"):
         version = found = format_version(directory)
         _check(directory, found, steps, newest)
         while version < newest:

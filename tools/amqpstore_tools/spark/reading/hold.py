@@ -18,7 +18,6 @@ inherits the lock. A crash before the last leaves a hold that 2 removes.
 from __future__ import annotations
 
 import contextlib
-import errno
 import fcntl
 import json
 import os
@@ -35,6 +34,7 @@ import msgspec
 
 from amqpstore.errors import StoreError
 from amqpstore.filenames import FIRST_COMPACTED, segment_number
+from amqpstore_tools.offline.pinning import CANNOT_LINK
 from amqpstore_tools.offline.reading import ReadOnlyFile
 
 LEASE = "lease"
@@ -43,7 +43,6 @@ SUFFIX = ".holds"
 _YOUNG_S = 60
 """A directory without a lease may be one that is being made."""
 
-_NO_LINK = (errno.EXDEV, errno.EPERM, errno.EACCES, errno.EROFS, errno.EMLINK, errno.EOPNOTSUPP)
 _COPY_BYTES = 1 << 20
 _FOLLOW_S = 0.1
 _LOOK_S = 2.0
@@ -140,7 +139,7 @@ def hold(
             os.close(lease)
     except BaseException as error:
         _remove(path)
-        if isinstance(error, OSError) and error.errno in _NO_LINK:
+        if isinstance(error, OSError) and error.errno in CANNOT_LINK:
             raise HoldError(directory, error) from error
         raise
     return path

@@ -1,0 +1,144 @@
+"""What a store is made of, by the catalog of a snapshot: which files, and how much of each.
+
+A store is a catalog, files that the catalog names, and the log behind the catalog's position. What
+is seen of the last batch may not be durable yet, or be a part of it: a copy ends where the last
+whole batch ends, which is what recovery would do. Nothing that was confirmed before is behind that.
+The segments before the last are whole: a new one is begun when the last batch of the one before is
+durable. Segments of the log before the last, and compacted ones, are never written again, and index
+files only behind the end that the catalog gives.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any, NamedTuple
+
+from amqpstore.checkpoint import POSITION
+from amqpstore.errors import CatalogDamageError, DamageError
+from amqpstore.filenames import (
+    CATALOG,
+    FIRST_COMPACTED,
+    INDEX,
+    QUARANTINE,
+    SEGMENTS,
+    index_path,
+    repair_number,
+    segment_number,
+    segment_path,
+)
+from amqpstore.log import START, Position
+from amqpstore.rows import decode_row
+from amqpstore_tools.offline.instant import FILE_NAME, read_tables
+from amqpstore_tools.offline.snapshot import Snapshot
+
+
+class Part(NamedTuple):
+    """A file of a store, or the beginning of one.
+
+    `path` from the store's directory on; `number` of a segment or an index file. A sealed one is
+    never written again; of another the first `size` bytes are part of the store. `end` is where
+    what is sound in it ends, None is all. `is_tail`: the log may go on in it. `is_optional`: it
+    may be gone. `queue_id` of an index file.
+    """
+
+    path: str
+    number: int = 0
+    is_sealed: bool = True
+    size: int = 0
+    end: int | None = None
+    is_tail: bool = False
+    is_optional: bool = False
+    queue_id: int = 0
+
+
+class Inventory:
+    """The files that a snapshot's catalog names, as `parts`, and its rows, as `tables`.
+
+    `position`, where the log goes on behind the last checkpoint; `missing`, the paths of files that
+    it should have. Args: plain, whether rows may be without a checksum.
+    Raises: DamageError (the catalog), OSError.
+    """
+
+    def __init__(self, snapshot: Snapshot, *, plain: bool) -> None:
+        self._directory = snapshot.directory
+        self._files = snapshot.files
+        self._is_plain = plain
+        self.position = START
+        self.parts: list[Part] = []
+        self.missing: list[str] = []
+        catalog = os.path.join(self._directory, CATALOG, FILE_NAME)
+        try:
+            self.tables = read_tables(snapshot.catalog_path)
+            self._check_rows()
+            if row := self.rows("store").get(POSITION):
+                self.position = Position.of_row(row)
+            self._add_segments()
+            self._add_index()
+        except DamageError as error:
+            raise DamageError(catalog, error.offset, error.reason) from error
+        except (ValueError, LookupError, TypeError) as error:
+            raise DamageError(catalog, 0, str(error)) from error
+        self._add_quarantine()
+
+    def rows(self, table: str) -> dict[str, Any]:
+        """Decode the rows of a table. Raises: ValueError."""
+        return dict(
+            decode_row(table, key, stored, plain=self._is_plain)
+            for key, stored in self.tables.get(table.encode(), [])
+        )
+
+    def _check_rows(self) -> None:
+        """Look at every row of every table: a copy of a damaged one would be none.
+
+        Raises: CatalogDamageError, of the copy's catalog.
+        """
+        for table, rows in self.tables.items():
+            for key, stored in rows:
+                try:
+                    decode_row(table.decode(), key, stored, plain=self._is_plain)
+                except ValueError as error:
+                    shown = [name.decode("utf-8", "backslashreplace") for name in (table, key)]
+                    raise CatalogDamageError(FILE_NAME, 0, shown[0], shown[1], str(error)) from None
+
+    def _add_segments(self) -> None:
+        """The segments with a row, those of the log behind the position, and the last one's end."""
+        names = self._files.list_directory(f"{self._directory}/{SEGMENTS}")
+        known = sorted(number for name in names if (number := segment_number(name)))
+        ends = {int(key): row["end"] for key, row in self.rows("ends").items()}
+        rows = {int(key) for key in self.rows("segments")}
+        first = max(self.position.segment, 1)
+        behind = [number for number in known if first <= number < FIRST_COMPACTED]
+        last = max([self.position.segment, *behind])
+        expected = {*range(first, last + 1), *rows} if last else rows
+        for number in sorted({*expected, *behind}):
+            path = segment_path("", number)
+            end = ends.get(number)
+            if number not in known and number not in rows:
+                self.missing.append(path)
+            elif number == last and end is None:
+                size = self._size(path)
+                self.parts.append(Part(path, number, is_sealed=False, size=size, is_tail=True))
+            else:
+                self.parts.append(Part(path, number, end=end))
+        # Those that the next start would move there.
+        for number in sorted({int(key) for key in self.rows(QUARANTINE)} & set(known)):
+            if number not in expected and number not in behind:
+                self.parts.append(Part(segment_path("", number), is_optional=True))
+
+    def _size(self, path: str) -> int:
+        file = self._files.find(f"{self._directory}/{path}")
+        return file.size() if file else 0
+
+    def _add_index(self) -> None:
+        for key, row in self.rows(INDEX).items():
+            queue_id, number = int(key.partition("-")[0]), row["number"]
+            path = index_path("", queue_id, number)
+            end = row["end_bytes"]
+            self.parts.append(
+                Part(path, number, is_sealed=False, size=end, end=end, queue_id=queue_id)
+            )
+
+    def _add_quarantine(self) -> None:
+        for name in self._files.list_directory(f"{self._directory}/{QUARANTINE}"):
+            if not repair_number(name):  # What a repair replaced is not part of the store.
+                self.parts.append(Part(f"{QUARANTINE}/{name}", is_optional=True))

@@ -1,0 +1,179 @@
+"""How each file of a snapshot gets into a copy: as a hard link, or as bytes.
+
+A file that is never written again is linked into the copy, where that is on the same file system:
+it then is the copy. So is one that an earlier copy has already. Of any other, and of one that was
+removed since it was pinned, the bytes are copied.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from enum import Enum
+
+from amqpstore import marker
+from amqpstore.errors import DamageError, NotAStoreError
+from amqpstore.filenames import CATALOG, MARKER
+from amqpstore.files import OsFiles
+from amqpstore.marker import Marker
+from amqpstore_tools.copying.errors import CopyError
+from amqpstore_tools.copying.inventory import Inventory, Part
+from amqpstore_tools.copying.manifest import Listed, Manifest
+from amqpstore_tools.offline.instant import FILE_NAME
+from amqpstore_tools.offline.locks import shared_lock_if_free
+from amqpstore_tools.offline.pinning import CANNOT_LINK, PinnedFile
+from amqpstore_tools.offline.snapshot import Snapshot
+
+_HEAD_BYTES = 64
+"""Of a segment: they say when it was begun."""
+
+
+class How(Enum):
+    """How a file gets into a copy."""
+
+    COPIED = "copied"
+    LINKED = "linked"
+    EARLIER = "earlier"
+
+
+@dataclass
+class Placed:
+    """A part of a store, and how it gets into the copy.
+
+    `file` has the bytes of what is to be copied; it is released where that was linked. `listed` is
+    what the earlier copy says of it, where it was linked from there. `size` in bytes, of the part.
+    """
+
+    part: Part
+    how: How
+    size: int
+    mtime_ns: int
+    file: PinnedFile
+    listed: Listed | None = None
+
+
+@dataclass
+class Source:
+    """A store that is copied, as it was at one instant; `missing` are files of it that are lost."""
+
+    directory: str
+    marker: Marker
+    was_running: bool
+    inventory: Inventory
+    placed: list[Placed] = field(default_factory=list)
+    missing: list[str] = field(default_factory=list)
+
+
+@dataclass
+class Earlier:
+    """An earlier copy of the same store, in `directory`."""
+
+    directory: str
+    manifest: Manifest
+    listed: dict[str, Listed]
+
+    def find(self, part: Part, source: os.stat_result, head: bytes) -> Listed | None:
+        """What it says of a file, if that is the same file as the source's.
+
+        Names of compacted segments may be given again after a restart: so size, time and the first
+        bytes, which say when it was begun, have to be the same too.
+        """
+        listed = self.listed.get(part.path)
+        if not listed or (listed.bytes, listed.mtime_ns) != (source.st_size, source.st_mtime_ns):
+            return None
+        try:
+            with open(os.path.join(self.directory, part.path), "rb") as file:
+                same = os.fstat(file.fileno()).st_size == listed.bytes
+                return listed if same and file.read(len(head)) == head else None
+        except OSError:
+            return None
+
+
+@contextlib.contextmanager
+def open_source(
+    directory: str, target: str, *, links: bool, earlier: Earlier | None, is_locked: bool = False
+) -> Iterator[Source]:
+    """Pin the store in `directory` as it is now, and link what can be linked into `target`.
+
+    Where no broker has it open, brokers are kept out until its files are pinned.
+    Args: is_locked, whether the caller has its lock.
+    Raises: NotAStoreError, FormatVersionError, DamageError (its marker or its catalog),
+    SnapshotError, CopyError, OSError.
+    """
+    if not os.path.isdir(directory):
+        raise NotAStoreError(directory, "it is not a directory")
+    found = marker.read(OsFiles(), directory)
+    if found is None:
+        raise NotAStoreError(directory, f"it has no file {MARKER}")
+    if earlier and earlier.manifest.store_id != found.store_id.hex:
+        raise CopyError(f"{earlier.directory} is a copy of another store. Name one of {directory}.")
+    with contextlib.ExitStack() as stack:
+        lock = contextlib.nullcontext(False) if is_locked else shared_lock_if_free(directory)
+        with lock as was_running:
+            snapshot = _snapshot(directory)
+            stack.callback(snapshot.close)
+        inventory = Inventory(snapshot, plain=found.is_plain)
+        source = Source(directory, found, was_running, inventory, missing=[*inventory.missing])
+        placing = _Placing(directory, target, links=links, earlier=earlier)
+        for part in inventory.parts:
+            if file := snapshot.files.find(f"{directory}/{part.path}"):
+                source.placed.append(placing.place(part, file))
+            elif not part.is_optional:
+                source.missing.append(part.path)
+        yield source
+
+
+def _snapshot(directory: str) -> Snapshot:
+    catalog = os.path.join(directory, CATALOG, FILE_NAME)
+    try:
+        return Snapshot(directory)
+    except FileNotFoundError as error:
+        raise DamageError(catalog, 0, "the file is missing") from error
+    except DamageError as error:
+        raise DamageError(catalog, error.offset, error.reason) from error
+
+
+class _Placing:
+    """Links files of the store in `source` into `target`, as long as that can be."""
+
+    def __init__(self, source: str, target: str, *, links: bool, earlier: Earlier | None) -> None:
+        self._source = source
+        self._target = target
+        self._links = links
+        self._earlier = earlier
+
+    def place(self, part: Part, file: PinnedFile) -> Placed:
+        """Raises: OSError."""
+        found = file.stat()
+        if part.is_sealed and (linked := self._link(part, file, found)):
+            file.release()
+            return linked
+        size = file.size() if part.is_sealed else min(part.size, file.size())
+        return Placed(part, How.COPIED, size, found.st_mtime_ns, file)
+
+    def _link(self, part: Part, file: PinnedFile, found: os.stat_result) -> Placed | None:
+        target = os.path.join(self._target, part.path)
+        size, mtime_ns = found.st_size, found.st_mtime_ns
+        if self._earlier and (listed := self._earlier.find(part, found, file.read(0, _HEAD_BYTES))):
+            try:
+                os.link(os.path.join(self._earlier.directory, part.path), target)
+            except OSError as error:
+                if error.errno != errno.EMLINK:
+                    raise
+            else:
+                return Placed(part, How.EARLIER, size, mtime_ns, file, listed)
+        if not self._links:
+            return None
+        try:
+            file.link(target)
+        except FileNotFoundError:
+            return None  # The broker has removed it since: its bytes are still here.
+        except OSError as error:
+            if error.errno not in CANNOT_LINK:
+                raise
+            self._links = error.errno == errno.EMLINK
+            return None
+        return Placed(part, How.LINKED, size, mtime_ns, file)

@@ -1,0 +1,39 @@
+"""The directory that a copy is made in, while it is not finished."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+from amqpstore.filenames import CATALOG, INDEX, MARKER, NEW_MARKER, QUARANTINE, SEGMENTS
+from amqpstore_tools.copying.manifest import MANIFEST
+
+INCOMPLETE = "COPY.incomplete"
+"""Says that a directory is one that a copy was being made in. Removed behind the marker."""
+
+FOLDERS = (SEGMENTS, INDEX, CATALOG, QUARANTINE)
+
+
+def make_folders(target: str) -> None:
+    """Make the directories of a store."""
+    for name in FOLDERS:
+        os.makedirs(os.path.join(target, name), exist_ok=True)
+
+
+def clear(target: str) -> None:
+    """Remove what an incomplete copy consists of, and nothing else."""
+    for path in _own_files(target):
+        os.unlink(path)
+    for name in FOLDERS:
+        if os.path.isdir(path := os.path.join(target, name)) and not os.listdir(path):
+            os.rmdir(path)
+
+
+def _own_files(target: str) -> Iterator[str]:
+    for name in (MARKER, NEW_MARKER, MANIFEST):
+        if os.path.isfile(path := os.path.join(target, name)):
+            yield path
+    for name in FOLDERS:
+        folder = os.path.join(target, name)
+        if os.path.isdir(folder):
+            yield from (entry.path for entry in os.scandir(folder) if entry.is_file())

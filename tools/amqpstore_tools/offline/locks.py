@@ -1,0 +1,72 @@
+"""The lock of a data directory: for who reads it, copies it, or changes it without a broker."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+from collections.abc import Iterator
+
+from amqpstore.errors import StoreLockedError
+from amqpstore.filenames import LOCK
+from amqpstore.files import OsFiles
+
+
+@contextlib.contextmanager
+def shared_lock(directory: str) -> Iterator[None]:
+    """Keep brokers out of a store while it is read; other readers can come in. Changes nothing.
+
+    Where the lock's file is missing no broker has been there since it was copied, and nothing is
+    made. Raises: StoreLockedError, OSError.
+    """
+    try:
+        descriptor = os.open(os.path.join(directory, LOCK), os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        yield
+        return
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise StoreLockedError(directory, _holder(descriptor)) from None
+        yield
+    finally:
+        os.close(descriptor)
+
+
+@contextlib.contextmanager
+def shared_lock_if_free(directory: str) -> Iterator[bool]:
+    """Keep brokers out of a store that none has open. Yields whether one has it open.
+
+    Raises: OSError.
+    """
+    with contextlib.ExitStack() as stack:
+        try:
+            stack.enter_context(shared_lock(directory))
+            is_running = False
+        except StoreLockedError:
+            is_running = True
+        yield is_running
+
+
+@contextlib.contextmanager
+def exclusive_lock(directory: str, verb: str) -> Iterator[None]:
+    """Have a store to oneself, as a broker has: readers stay out too.
+
+    Args: verb, which others are told of. Raises: StoreLockedError, OSError.
+    """
+    try:
+        lock = OsFiles().lock(
+            os.path.join(directory, LOCK), f"process {os.getpid()}, amqpstore {verb}"
+        )
+    except BlockingIOError as error:
+        raise StoreLockedError(directory, error.strerror or "an unknown process") from None
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _holder(descriptor: int) -> str:
+    text = os.pread(descriptor, 200, 0).decode("utf-8", "replace").strip()
+    return text or "an unknown process"

@@ -1,0 +1,129 @@
+"""Pinned files: what is in them stays there to be read, whatever a broker does meanwhile.
+
+A file is pinned by an open descriptor, at the size that it had: the broker may append to it, or
+remove it, and what is read here stays what it was. That takes microseconds, one descriptor a file,
+and no room on the disk; nothing has to be cleared away after a crash. Who needs a file for longer
+than a process lives, or on another machine, gives the pinned file another name: see
+`ReadOnlyFile.link`.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+
+from amqpstore.files import File, OsFile, OsFiles, open_regular
+from amqpstore_tools.offline.instant import allow_descriptors
+from amqpstore_tools.offline.reading import ReadOnlyFile, ReadOnlyFiles
+
+CANNOT_LINK = frozenset(
+    {
+        errno.EXDEV,
+        errno.EPERM,
+        errno.EACCES,
+        errno.EROFS,
+        errno.EMLINK,
+        errno.EOPNOTSUPP,
+        errno.ENOSYS,
+    }
+)
+"""How a file system says that a file gets no other name there; its bytes may still be copied."""
+
+
+class SizedFile(ReadOnlyFile):
+    """A file as large as it was, whatever was appended to it since."""
+
+    def __init__(self, path: str, descriptor: int, size: int) -> None:
+        super().__init__(path, descriptor)
+        self._size = size
+
+    def read(self, offset: int, size: int) -> bytes:
+        return super().read(offset, max(min(size, self._size - offset), 0))
+
+    def size(self) -> int:
+        return self._size
+
+
+class PinnedFile(SizedFile):
+    """A file of `PinnedFiles`, whose descriptor it is: `release` closes it, and not `close`."""
+
+    @property
+    def descriptor(self) -> int:
+        """Its descriptor; -1 once it is released."""
+        return self._descriptor
+
+    def stat(self) -> os.stat_result:
+        """Ask for what the system knows of it now."""
+        return os.fstat(self._descriptor)
+
+    def datasync(self) -> None:
+        """Make what is read of it durable. Changes nothing, and takes no error from the broker."""
+        OsFile.datasync(self)
+
+    def close(self) -> None:
+        """Do nothing: others may have it open too."""
+
+    def release(self) -> None:
+        """Let go of it: what the broker has removed gives back its room on the disk."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+
+class PinnedFiles(ReadOnlyFiles):
+    """The files of some directories as they were when these were pinned; nothing that came later
+    is there."""
+
+    def __init__(self) -> None:
+        self._files: dict[str, PinnedFile] = {}
+        self._names: dict[str, list[str]] = {}
+
+    def pin(self, directory: str) -> None:
+        """Pin all files that are in a directory now. Raises: SnapshotError, OSError."""
+        names = super().list_directory(directory)
+        allow_descriptors(directory, len(self._files) + len(names))
+        self._names[directory] = found = []
+        for name in names:
+            path = f"{directory}/{name}"
+            try:
+                descriptor = open_regular(path)
+            except FileNotFoundError:
+                continue
+            except OSError as error:
+                if error.errno != errno.EINVAL:
+                    raise
+                # A directory, such as a repair leaves in quarantine: it is listed, and not read.
+            else:
+                size = os.fstat(descriptor).st_size
+                self._files[path] = PinnedFile(path, descriptor, size)
+            found.append(name)
+
+    def open(self, path: str) -> File:
+        if found := self.find(path):
+            return found
+        raise FileNotFoundError(errno.ENOENT, "it is not in the snapshot", path)
+
+    def find(self, path: str) -> PinnedFile | None:
+        """Look for a file; None where it was not there."""
+        return self._files.get(path)
+
+    def sync_directory(self, path: str) -> None:
+        """What was read of new files is durable too."""
+        OsFiles.sync_directory(self, path)
+
+    def list_directory(self, path: str) -> list[str]:
+        return list(self._names.get(path, ()))
+
+    def exists(self, path: str) -> bool:
+        return path in self._files
+
+    def descriptors(self) -> dict[str, tuple[int, int]]:
+        """List the descriptor and the size of every file, by its path."""
+        return {path: (file.descriptor, file.size()) for path, file in self._files.items()}
+
+    def release(self) -> None:
+        """Let go of every file."""
+        for file in self._files.values():
+            file.release()
+        self._files.clear()
+        self._names.clear()
