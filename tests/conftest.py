@@ -12,9 +12,14 @@ from collections.abc import Generator
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadScopeScheduling
 
 from tests.broker_process import BrokerProcess
+
+# No property is about time: on a busy machine an example may take as long as it does.
+settings.register_profile("unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("unhurried")
 
 
 class Scheduling(LoadScopeScheduling):  # type: ignore[misc] # xdist has no types

@@ -4,7 +4,7 @@ import itertools
 import struct
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from amqpstore_server.protocol.content import (
@@ -26,9 +26,7 @@ FRAME_MAX = 4096
 pytestmark = pytest.mark.filterwarnings("ignore::BytesWarning:hypothesis")
 """While it makes an example small hypothesis compares bytes with numbers."""
 
-quick = settings(
-    deadline=None, max_examples=300, suppress_health_check=[HealthCheck.too_slow], derandomize=False
-)
+quick = settings(max_examples=300, derandomize=False)
 at_length = settings(quick, max_examples=20_000)
 
 

@@ -39,7 +39,6 @@ pytestmark = pytest.mark.filterwarnings("ignore::BytesWarning:hypothesis")
 """While it makes an example small hypothesis compares bytes with numbers."""
 
 quick = settings(
-    deadline=None,
     max_examples=200,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )

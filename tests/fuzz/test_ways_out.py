@@ -180,7 +180,7 @@ def _leave(client: SimulatedClient) -> None:
 
 
 @hypothesis.given(raw=properties())
-@hypothesis.settings(max_examples=60, deadline=None)
+@hypothesis.settings(max_examples=60)
 def test_every_way_out(raw: bytes) -> None:
     with SimulatedServer() as server:
         client = SimulatedClient.opened(server, channels=1)

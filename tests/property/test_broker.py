@@ -25,7 +25,6 @@ TestBrokerAgainstModel = pytest.mark.timeout(600)(BrokerAgainstModel.TestCase)
 TestBrokerAgainstModel.settings = settings(
     max_examples=500,
     stateful_step_count=30,
-    deadline=None,
     phases=[Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink],
 )
 
@@ -33,7 +32,6 @@ TestBrokerAgainstModel.settings = settings(
 UNTIL_IT_FAILS = settings(
     max_examples=2_000,
     stateful_step_count=30,
-    deadline=None,
     database=None,
     derandomize=True,
     phases=[Phase.generate],
@@ -48,7 +46,7 @@ class LongHistories(BrokerAgainstModel):
 
 
 TestLongHistories = pytest.mark.long(pytest.mark.timeout(3600)(LongHistories.TestCase))
-TestLongHistories.settings = settings(max_examples=10_000, stateful_step_count=60, deadline=None)
+TestLongHistories.settings = settings(max_examples=10_000, stateful_step_count=60)
 
 
 @pytest.mark.parametrize(

@@ -218,4 +218,4 @@ class StoreWithAClock(StoreAgainstPlainLists):
 
 
 TestStoreWithAClock = StoreWithAClock.TestCase
-TestStoreWithAClock.settings = settings(max_examples=80, stateful_step_count=60, deadline=None)
+TestStoreWithAClock.settings = settings(max_examples=80, stateful_step_count=60)

@@ -496,6 +496,4 @@ def small_limits(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 TestStoreAgainstPlainLists = StoreAgainstPlainLists.TestCase
-TestStoreAgainstPlainLists.settings = settings(
-    max_examples=80, stateful_step_count=50, deadline=None
-)
+TestStoreAgainstPlainLists.settings = settings(max_examples=80, stateful_step_count=50)

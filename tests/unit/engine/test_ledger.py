@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from amqpstore.accounts import Account, Accounts
@@ -231,7 +231,6 @@ def draw_batch(data: st.DataObject, subject: Subject) -> None:
 ACTIONS = st.sampled_from(["batch"] * 6 + ["checkpoint"] * 2 + ["restart", "create", "delete"])
 
 
-@settings(max_examples=100, deadline=None)
 @given(st.lists(ACTIONS, min_size=1, max_size=25), st.data())
 def test_with_checkpoints_anywhere_what_is_live_is_what_a_plain_dict_says(
     actions: list[str], data: st.DataObject

@@ -192,6 +192,4 @@ class RunListAgainstPlainList(RuleBasedStateMachine):
 
 
 TestRunListAgainstPlainList = RunListAgainstPlainList.TestCase
-TestRunListAgainstPlainList.settings = settings(
-    max_examples=60, stateful_step_count=40, deadline=None
-)
+TestRunListAgainstPlainList.settings = settings(max_examples=60, stateful_step_count=40)

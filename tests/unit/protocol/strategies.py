@@ -3,7 +3,7 @@
 from decimal import Decimal
 from typing import Any
 
-from hypothesis import HealthCheck, settings
+from hypothesis import settings
 from hypothesis import strategies as st
 
 from amqpstore_server.protocol.content import BasicProperties
@@ -11,10 +11,7 @@ from amqpstore_server.protocol.field_table import FieldValue, Timestamp
 from amqpstore_server.protocol.layout import WireType
 from amqpstore_server.protocol.methods import METHODS, Method
 
-unhurried = settings(deadline=None, max_examples=100, suppress_health_check=[HealthCheck.too_slow])
-"""No test here is about time, and a busy machine must fail none."""
-
-unhurried_each = settings(unhurried, max_examples=15)
+for_each_method = settings(max_examples=15)
 """For tests that run once for each method."""
 
 LAST_YEAR_S = 253_402_300_799

@@ -62,7 +62,7 @@ def test_pika_knows_the_same_methods() -> None:
 
 
 @every_method
-@strategies.unhurried_each
+@strategies.for_each_method
 @given(chooser=st.data())
 def test_pika_reads_our_methods(cls: type[Method], chooser: st.DataObject) -> None:
     method = chooser.draw(strategies.methods_of(cls, floats=False))
@@ -76,7 +76,7 @@ def test_pika_reads_our_methods(cls: type[Method], chooser: st.DataObject) -> No
 
 
 @every_method
-@strategies.unhurried_each
+@strategies.for_each_method
 @given(chooser=st.data())
 def test_we_read_pikas_methods(cls: type[Method], chooser: st.DataObject) -> None:
     method = chooser.draw(strategies.methods_of(cls, floats=False))
@@ -87,7 +87,6 @@ def test_we_read_pikas_methods(cls: type[Method], chooser: st.DataObject) -> Non
     assert decode_method(ids + b"".join(theirs.encode())) == method
 
 
-@strategies.unhurried
 @given(strategies.properties(floats=False))
 def test_properties_both_ways(properties: BasicProperties) -> None:
     expected = {
@@ -100,7 +99,6 @@ def test_properties_both_ways(properties: BasicProperties) -> None:
     assert decode_properties(encoded) == properties
 
 
-@strategies.unhurried
 @given(strategies.tables(floats=False))
 def test_tables_both_ways(table: dict[str, FieldValue]) -> None:
     encoded = encode_table(table)

@@ -137,7 +137,6 @@ def test_a_value_that_does_not_fit_is_this_sides_mistake(properties: BasicProper
         encode_properties(properties)
 
 
-@strategies.unhurried
 @given(strategies.properties())
 def test_what_is_written_is_read(properties: BasicProperties) -> None:
     raw = encode_properties(properties)

@@ -192,7 +192,6 @@ def test_a_subclass_is_encoded_as_its_base() -> None:
     assert encode_table({"k": Decimal("2E+3")}) == encode_table({"k": Decimal(2000)})
 
 
-@strategies.unhurried
 @given(strategies.tables())
 def test_what_is_written_is_read(values: dict[str, FieldValue]) -> None:
     encoded = encode_table(values)

@@ -13,7 +13,6 @@ from amqpstore_server.protocol.frames import (
     header_frame,
     method_frame,
 )
-from tests.unit.protocol import strategies
 
 
 def test_frames_byte_for_byte() -> None:
@@ -42,7 +41,6 @@ def test_a_frame_max_without_room_is_a_value_error(frame_max: int) -> None:
         body_frames(1, b"a", frame_max)
 
 
-@strategies.unhurried
 @given(
     st.binary(max_size=200),
     st.just(0) | st.integers(OVERHEAD_BYTES + 1, 60),

@@ -46,33 +46,28 @@ def mutated(encoded: st.SearchStrategy[bytes]) -> st.SearchStrategy[bytes]:
     )
 
 
-@strategies.unhurried
 @given(garbage | mutated(strategies.methods.map(lambda method: method.encode())))
 def test_garbage_as_method(payload: bytes) -> None:
     tolerate(decode_method, payload)
 
 
-@strategies.unhurried
 @given(st.sampled_from(sorted(METHODS)), garbage)
 def test_garbage_as_arguments(ids: tuple[int, int], arguments: bytes) -> None:
     tolerate(decode_method, struct.pack(">HH", *ids) + arguments)
 
 
-@strategies.unhurried
 @given(garbage | mutated(strategies.properties().map(encode_properties)))
 def test_garbage_as_properties(raw: bytes) -> None:
     tolerate(decode_content_header, raw)
     tolerate(decode_content_header, encode_content_header(60, 1, raw))
 
 
-@strategies.unhurried
 @given(garbage | mutated(strategies.tables().map(encode_table)), st.integers(0, 10))
 @example(b"\x00" * 4, 10)
 def test_garbage_as_table(encoded: bytes, offset: int) -> None:
     tolerate(lambda buffer: decode_table(buffer, offset), encoded)
 
 
-@strategies.unhurried
 @given(table_garbage)
 def test_tags_and_lengths_at_random_as_table(entries: bytes) -> None:
     encoded = struct.pack(">I", len(entries)) + entries

@@ -112,7 +112,7 @@ def test_bytes_behind_the_arguments_are_malformed(wire: bytes, method: m.Method)
 
 
 @every_method
-@strategies.unhurried_each
+@strategies.for_each_method
 @given(chooser=st.data())
 def test_what_is_written_is_read(cls: type[m.Method], chooser: st.DataObject) -> None:
     method = chooser.draw(strategies.methods_of(cls))
@@ -123,7 +123,6 @@ def test_what_is_written_is_read(cls: type[m.Method], chooser: st.DataObject) ->
     assert decoded.encode() == payload
 
 
-@strategies.unhurried
 @given(strategies.methods)
 def test_every_truncation_is_malformed(method: m.Method) -> None:
     payload = method.encode()

@@ -4,7 +4,7 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from amqpstore_server.broker.errors import PreconditionFailedError
 from amqpstore_server.broker.exchanges.base import Exchange
@@ -156,7 +156,6 @@ def test_what_is_missing_is_hashed_as_if_it_were_empty(arguments: dict[str, str]
         assert routed(exchange, "k", missing) == routed(exchange, "j", empty)
 
 
-@settings(deadline=None)
 @given(value=field_values())
 def test_a_header_of_any_type_has_one_destination(value: FieldValue) -> None:
     exchange = bound({"a": 1, "b": 1}, hash_header="of")

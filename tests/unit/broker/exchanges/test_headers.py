@@ -4,7 +4,7 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from amqpstore_server.amqp.arguments import plain
@@ -14,8 +14,6 @@ from amqpstore_server.protocol.content import BasicProperties
 from amqpstore_server.protocol.field_table import FieldValue, Timestamp
 from tests.unit.broker.exchanges.made import bind, destination, made, routed
 from tests.unit.protocol.strategies import field_values
-
-unhurried = settings(deadline=None)
 
 names = st.sampled_from(["a", "b", "x-a", "x-b", "x-match"])
 values = st.sampled_from([None, 0, 1, True, False, "", "1", 1.0, b"1", [1], [True], {"a": 1}])
@@ -125,14 +123,12 @@ def test_a_timestamp_is_equal_to_itself_though_arguments_are_kept_as_plain_value
     assert not matches({"a": Timestamp(5)}, {"a": Timestamp(6)})
 
 
-@unhurried
 @given(value=field_values())
 def test_every_value_equals_itself(value: FieldValue) -> None:
     """C15: of any type that a table can hold."""
     assert matches({"a": value}, {"a": value})
 
 
-@unhurried
 @given(
     arguments=st.dictionaries(names.filter(lambda name: name != "x-match"), values),
     mode=st.sampled_from([None, "all", "any", "all-with-x", "any-with-x"]),

@@ -4,14 +4,12 @@ from random import Random
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from amqpstore_server.broker.errors import PreconditionFailedError
 from amqpstore_server.broker.exchanges.topic import TopicExchange
 from tests.unit.broker.exchanges.made import bind, destination, made, routed
-
-unhurried = settings(deadline=None)
 
 words = st.sampled_from(["a", "b", "", "*", "#"])
 keys = st.lists(words, max_size=7).map(".".join)
@@ -82,7 +80,6 @@ def test_empty_words_count(pattern: str, matching: list[str], others: list[str])
     assert [key for key in matching + others if matches(pattern, key)] == matching
 
 
-@unhurried
 @given(patterns=st.lists(keys, max_size=6, unique=True), key=keys)
 def test_it_matches_what_a_plain_matcher_does(patterns: list[str], key: str) -> None:
     exchange = made(TopicExchange)
@@ -91,7 +88,6 @@ def test_it_matches_what_a_plain_matcher_does(patterns: list[str], key: str) -> 
     assert routed(exchange, key) == sorted(one for one in patterns if plainly_matches(one, key))
 
 
-@unhurried
 @given(
     changes=st.lists(st.tuples(st.booleans(), keys, st.integers(0, 2)), max_size=30),
     tried=st.lists(keys, max_size=5),
