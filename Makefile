@@ -11,6 +11,10 @@ endif
 # there is room in memory for their stores, they are there. (`make prove` is on the disk.)
 MEMORY := $(shell [ -w /dev/shm ] && [ "$$(df -Pk /dev/shm | awk 'NR == 2 {print $$4}')" -gt 8388608 ] && echo /dev/shm)
 
+# Where bytecode is not kept (images of containers say so), each process that a test starts would compile
+# all of itself: that takes longer than the rest of its start.
+export PYTHONDONTWRITEBYTECODE :=
+
 .PHONY: serve test prove lint format types lock clean
 
 serve: $(READY)

@@ -1,4 +1,4 @@
-"""The example tools.pika_extras.money_transfer as its own process, and what must hold after it."""
+"""The example amqpstore_tools.pika.money_transfer as a process, and what must hold after it."""
 
 import json
 import os

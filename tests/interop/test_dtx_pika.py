@@ -1,4 +1,4 @@
-"""Two-phase commit from pika, by tools.pika_extras: the methods of class dtx, one by one."""
+"""Two-phase commit from pika, by amqpstore_tools.pika: the methods of class dtx, one by one."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""basic.get that waits, by tools.pika_extras.get."""
+"""basic.get that waits, by amqpstore_tools.pika.get."""
 
 import threading
 import time

@@ -27,7 +27,7 @@ class PikaChangedError(AMQPError):
 
     def __init__(self, version: str, missing: str) -> None:
         super().__init__(
-            f"pika {version} has no {missing}, which tools.pika_extras needs: "
+            f"pika {version} has no {missing}, which amqpstore_tools.pika needs: "
             "use the pika release that constraints.txt names"
         )
         self.version = version
