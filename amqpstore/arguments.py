@@ -24,7 +24,7 @@ def check_messages(messages: Sequence[Message]) -> None:
     kinds = {message.body.__class__ for message in messages}
     if kinds != {bytes}:
         names = ", ".join(sorted(kind.__name__ for kind in kinds)) or "nothing"
-        raise ValueError(f"what is published is messages with bodies of bytes, not {names}")
+        raise ValueError(f"a message to publish must have a body of type bytes, not {names}")
 
 
 def publish_bytes(
@@ -35,14 +35,16 @@ def publish_bytes(
     Raises: ValueError, where the log cannot hold it; TypeError, for a number that is not whole.
     """
     if not 0 <= index(priority) <= MAX_PRIORITY:
-        raise ValueError(f"a priority is a whole number from 0 to {MAX_PRIORITY}, not {priority!r}")
+        raise ValueError(
+            f"a priority must be an integer from 0 to {MAX_PRIORITY}, not {priority!r}"
+        )
     for _, expires_ms, most in placements:
         if not 0 <= index(expires_ms) <= _MAX_TIME_MS:
-            raise ValueError(f"a message expires at some ms since 1970, not at {expires_ms!r}")
+            raise ValueError(f"an expiry time must be in ms since 1970, not {expires_ms!r}")
         if most is not None and most < 0:
-            raise ValueError(f"a queue takes 0 messages or more, not {most}")
+            raise ValueError(f"the number of messages for a queue must be 0 or more, not {most}")
     if not messages:
-        raise ValueError("what is published is one message at least")
+        raise ValueError("a publish needs at least one message")
     # Those that come together are alike, mostly.
     head_bytes = len(messages[0].envelope.head)
     count = len(messages)
@@ -57,6 +59,7 @@ def _check_sizes(messages: Sequence[Message]) -> None:
         size = len(message.envelope.head) + len(message.body)
         if size > MAX_MESSAGE_BYTES:
             raise ValueError(
-                f"a message has {MAX_MESSAGE_BYTES} bytes at most, with all that belongs to it, "
-                f"and this one {size}"
+                f"a message may have at most {MAX_MESSAGE_BYTES} bytes, including its properties "
+                "and "
+                f"names; this one has {size}"
             )

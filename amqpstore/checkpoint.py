@@ -178,7 +178,7 @@ class Checkpoint:
             raise
         except OSError as error:
             # A full disk, mostly: there is more to gain elsewhere.
-            _log.warning("index files of queue %d stay apart: %s", queue.id, error)
+            _log.warning("the index files of queue %d were not merged: %s", queue.id, error)
 
     def _queue_changes(self, queue: QueueLedger, gone: list[str]) -> Iterator[Change]:
         changes: list[Change] = []

@@ -83,7 +83,7 @@ class Decompressor:
         except zstandard.ZstdError as error:
             raise ValueError(f"the body cannot be decompressed: {error}") from None
         if found != size:
-            raise ValueError(f"the body has {found} bytes, and is said to have {size}")
+            raise ValueError(f"the body has {found} bytes, but its header says {size}")
         return found
 
     def _of(self, compressed: bytes) -> zstandard.ZstdDecompressor:
@@ -101,9 +101,11 @@ def body_size(compressed: bytes) -> int:
     try:
         size = zstandard.frame_content_size(compressed)
     except zstandard.ZstdError as error:
-        raise ValueError(f"no compressed body: {error}") from None
+        raise ValueError(f"it is not a compressed body: {error}") from None
     if not 0 <= size <= MAX_BODY_BYTES:
-        raise ValueError(f"the body is said to have {size} bytes: {MAX_BODY_BYTES} are the most")
+        raise ValueError(
+            f"the header of the body says {size} bytes; at most {MAX_BODY_BYTES} are allowed"
+        )
     return size
 
 
@@ -133,7 +135,7 @@ def decompress_columns(frame: bytes, *sizes: int) -> bytes:
     """The columns, of one of `sizes` bytes. Raises: ValueError, when it is no such frame."""
     try:
         if (found := zstandard.frame_content_size(frame)) not in sizes:
-            raise ValueError(f"its columns have {found} bytes, and {sizes[0]} were written")
+            raise ValueError(f"its columns have {found} bytes, but {sizes[0]} were written")
         return zstandard.ZstdDecompressor().decompress(frame, allow_extra_data=False)
     except zstandard.ZstdError as error:
-        raise ValueError(f"no compressed columns: {error}") from None
+        raise ValueError(f"they are not compressed columns: {error}") from None

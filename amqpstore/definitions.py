@@ -108,7 +108,7 @@ def read_copy(files: Files, directory: str) -> DefinitionsCopy | None:
         raise DamageError(path, 0, "it is shorter than its header")
     magic, version, store_id, length, _ = HEADER.unpack_from(content)
     if magic != MAGIC or version != _VERSION:
-        raise DamageError(path, 0, "it is no copy of definitions of this version")
+        raise DamageError(path, 0, "it is not a copy of the definitions in this version's format")
     if length != len(payload) or content[: HEADER.size] != _header(store_id, payload):
         raise DamageError(path, 0, "its checksum does not match")
     try:
@@ -117,7 +117,9 @@ def read_copy(files: Files, directory: str) -> DefinitionsCopy | None:
         check_depth(payload, found)
         return DefinitionsCopy(store_id, found["next_queue_id"], found["tables"])
     except (ValueError, LookupError, TypeError, msgpack.UnpackException) as error:
-        raise DamageError(path, HEADER.size, f"it does not read as a copy: {error}") from error
+        raise DamageError(
+            path, HEADER.size, f"it cannot be parsed as a copy of the definitions: {error}"
+        ) from error
 
 
 def _check_shape(found: Any) -> None:

@@ -13,7 +13,7 @@ class NotAStoreError(StoreError):
     def __init__(self, path: str, reason: str) -> None:
         super().__init__(
             f"{path} is not an amqpstore data directory: {reason}. "
-            "Name an empty or a new directory, or one that amqpstore made."
+            "Name a new or empty directory, or one that amqpstore created."
         )
         self.path = path
         self.reason = reason
@@ -68,7 +68,7 @@ class UnreadableLogError(StoreError):
             f"{path} cannot be read at offset {offset}: {reason}. Confirmed messages may be there, "
             "so the store was not opened and nothing was changed. Check the disk and its cables, "
             "and start again. Where the disk has lost these bytes for good, `amqpstore repair` "
-            "keeps all that can be read."
+            "keeps everything that can be read."
         )
         self.path = path
         self.offset = offset
@@ -87,7 +87,7 @@ class CatalogDamageError(DamageError):
             path,
             offset,
             f"table {table}, row {key!r}: {reason}. Nothing was changed. `amqpstore check` says "
-            "what else is damaged, `amqpstore repair` mends it",
+            "what else is damaged, and `amqpstore repair` repairs it",
         )
         self.table = table
         self.key = key
@@ -128,7 +128,7 @@ class DurabilityError(StoreError):
     """
 
     def __init__(self, path: str, cause: BaseException) -> None:
-        advice = "find out why" if isinstance(cause, MemoryError) else "check the disk"
+        advice = "free memory" if isinstance(cause, MemoryError) else "check the disk"
         super().__init__(
             f"writing {path} failed: {str(cause) or type(cause).__name__}. Nothing after the last "
             f"confirm is promised. The broker stops; {advice}, then start it again."
@@ -161,8 +161,8 @@ class DiskFullError(StoreError):
 
     def __init__(self, path: str, free_bytes: int, needed_bytes: int) -> None:
         super().__init__(
-            f"the disk of {path} has {free_bytes} bytes free, and {needed_bytes} are needed to "
-            "take further messages. Free some, or consume or purge messages."
+            f"the disk of {path} has {free_bytes} bytes free, but {needed_bytes} are needed to "
+            "accept more messages. Free some space, or consume or purge messages."
         )
         self.path = path
         self.free_bytes = free_bytes
@@ -179,7 +179,7 @@ class NoMemoryError(DiskFullError):
         StoreError.__init__(
             self,
             f"the catalog of {path} cannot grow: {reason}. Nothing is lost. Free memory, or raise "
-            "the process's limit of address space, and try again.",
+            "the address space limit of the process, and try again.",
         )
         self.path = path
         self.free_bytes = self.needed_bytes = 0
@@ -194,8 +194,9 @@ class ForkedError(StoreError):
 
     def __init__(self, path: str, process: int) -> None:
         super().__init__(
-            f"the store in {path} is open in process {process}, and this is a fork of it. Open the "
-            "store behind the fork, in one process only, or ask the other one."
+            f"the store in {path} was opened by process {process}, and this process was forked "
+            "from it. "
+            "Open the store after the fork, and in one process only."
         )
         self.path = path
         self.process = process
@@ -216,8 +217,8 @@ class OtherOwnerError(StoreError):
 
     def __init__(self, path: str, expected: str, found: str) -> None:
         super().__init__(
-            f"{path} is a store, but not {expected}: {found}. It was left as it is. Name another "
-            "directory, or open this one with what made it."
+            f"{path} is a store, but not {expected}: {found}. It was not changed. Name another "
+            "directory, or open this one with the program that created it."
         )
         self.path = path
         self.expected = expected
@@ -237,8 +238,8 @@ class QueueDiffersError(StoreError):
 
     def __init__(self, name: str, declared: str, found: str) -> None:
         super().__init__(
-            f"queue {name!r} is there with {found}, and was declared with {declared}. Declare it "
-            "as it is, or delete it first."
+            f"queue {name!r} exists with {found}, but was declared with {declared}. Declare it "
+            "as it exists, or delete it first."
         )
         self.name = name
         self.declared = declared

@@ -172,7 +172,7 @@ class OsFile:
         while view:
             written = os.write(self._descriptor, view)
             if written == 0:
-                raise OSError(errno.EIO, "write accepted nothing", self.path)
+                raise OSError(errno.EIO, "write() wrote nothing", self.path)
             view = view[written:]
 
     def datasync(self) -> None:
@@ -188,7 +188,7 @@ class OsFile:
         try:
             return self._read(offset, size)
         except MemoryError:
-            text = f"{size} bytes of it do not fit in memory"
+            text = f"{size} bytes of it do not fit into memory"
             raise OSError(errno.ENOMEM, text, self.path) from None
 
     def _read(self, offset: int, size: int) -> bytes:

@@ -170,7 +170,9 @@ def decode_block(payload: bytes) -> tuple[int, Entries]:
         raise ValueError(f"{len(payload)} bytes are not a block of entries")
     queue_id, count = BLOCK.unpack_from(payload)
     if not 0 < count <= ENTRIES_A_FILE:
-        raise ValueError(f"{count} entries are none, or more than a file has")
+        raise ValueError(
+            f"{count} entries: a file has at least one, and no more than {ENTRIES_A_FILE}"
+        )
     content = decompress_columns(
         payload[BLOCK.size :], count * _ENTRY_BYTES, count * _VERSION_1_BYTES
     )
@@ -187,7 +189,7 @@ def decode_block(payload: bytes) -> tuple[int, Entries]:
     try:
         return queue_id, Entries(_sums(sequences), _sums(ids), *others)
     except OverflowError:
-        raise ValueError("its sequences or ids are larger than any number") from None
+        raise ValueError("its sequences or ids exceed 64 bits") from None
 
 
 class IndexReader:
@@ -220,19 +222,21 @@ class IndexReader:
             except ValueError as error:
                 raise DamageError(path, found.offset, str(error)) from None
             if len(entries.ids) + len(block.ids) > state.entries:
-                reason = f"it has more entries than the {state.entries} that were written"
+                reason = f"it has more than the {state.entries} entries that were written"
                 raise DamageError(path, found.offset, reason)
             if found.kind != Kind.INDEX or of_queue != queue_id:
-                raise DamageError(path, found.offset, f"it is no index of queue {queue_id}")
+                raise DamageError(
+                    path, found.offset, f"it is not an index file of queue {queue_id}"
+                )
             entries.extend(block)
         if len(entries.sequences) != state.entries:
-            reason = f"it has {len(entries.sequences)} entries, and {state.entries} were written"
+            reason = f"it has {len(entries.sequences)} entries, but {state.entries} were written"
             raise DamageError(path, len(content), reason)
         if (entries.sequences[0], entries.sequences[-1] + 1) != (state.first, state.end):
-            reason = f"its entries are not from {state.first} to before {state.end}"
+            reason = f"its entries are not within {state.first} to {state.end - 1}"
             raise DamageError(path, 0, reason)
         if not (ascends(entries.sequences) and ascends(entries.ids)):
-            raise DamageError(path, 0, "its entries do not ascend")
+            raise DamageError(path, 0, "its entries are not in ascending order")
         return entries
 
 

@@ -193,7 +193,7 @@ class Keeper:
             try:
                 self._copied(self._copy_definitions())
             except OSError as error:
-                _log.warning("the copy of the definitions is not up to date: %s", error)
+                _log.warning("the copy of the definitions could not be updated: %s", error)
             else:
                 self.is_copy_behind = False
 
@@ -255,7 +255,7 @@ class Keeper:
             result = outcome.get()
         except (OSError, DamageError) as error:
             # Nothing was changed. On a full disk all of it is tried again the next time.
-            _log.error("background work has to wait: %s", error)
+            _log.error("background work is postponed: %s", error)
             self.is_copy_behind = True
             self._copy_ms = self._clock.monotonic_ms() + self._options.checkpoint_ms
             self._is_compaction_checked = True
@@ -272,14 +272,14 @@ class Keeper:
             copy = copy_of(store_id, catalog)
         except MemoryError:
             # Nothing was changed: it is tried again, as on a full disk.
-            reason = "there is no memory to copy the definitions"
+            reason = "not enough memory to copy the definitions"
             raise OSError(errno.ENOMEM, reason, directory) from None
         renew_copy(files, directory, copy)
         return copy.rows
 
     def _copied(self, result: object) -> None:
         if not isinstance(result, int):
-            raise TypeError(f"{result!r} is no number of rows")
+            raise TypeError(f"{result!r} is not a number of rows")
         pause_ms = self._options.checkpoint_ms + result // _ROWS_A_MS
         self._copy_ms = self._clock.monotonic_ms() + pause_ms
 
@@ -292,7 +292,9 @@ class Keeper:
                 and log.settled_messages < _UNREAD_FACTOR * options.checkpoint_messages
             )
             if not self._is_unread:
-                _log.error("a checkpoint is made: what the disk could not read is given up")
+                _log.error(
+                    "making a checkpoint without the part of the log that the disk cannot read"
+                )
         return self._is_unread
 
     def _is_checkpoint_due(self, now_ms: int) -> bool:

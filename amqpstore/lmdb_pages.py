@@ -124,7 +124,7 @@ class _Walk:
         self._walk_free(newest)
         self._walk(newest.main)
         if both := self._seen & self._free:
-            self._damaged(min(both), "it is in use, and said to be free")
+            self._damaged(min(both), "it is in use, but listed as free")
         # The older one's pages are there as well: only the next commit uses those that the last
         # one freed. Its own list of free pages shows whether it was the newest one, with a bit of
         # its number flipped.
@@ -147,7 +147,9 @@ class _Walk:
         if numbers != [0, 0] and (
             abs(numbers[0] - numbers[1]) != 1 or [number % 2 for number in numbers] != [0, 1]
         ):
-            self._damaged(0, f"the last two commits are said to be {numbers[0]} and {numbers[1]}")
+            self._damaged(
+                0, f"the last two commits claim the numbers {numbers[0]} and {numbers[1]}"
+            )
 
     def _meta(self, page: int) -> _Meta:
         content = self._file.read(page * self._page_bytes, _PAGE_HEADER.size + _META.size)
@@ -158,7 +160,7 @@ class _Walk:
             content, _PAGE_HEADER.size
         )
         if not flags & _IS_META or (magic, version) != (_MAGIC, _VERSION):
-            self._damaged(page, "this is no meta page")
+            self._damaged(page, "this is not a meta page")
         page_bytes = _DATABASE.unpack(free)[0]
         if page_bytes not in (1 << bits for bits in range(9, 17)) or (
             page and page_bytes != self._page_bytes
@@ -191,7 +193,7 @@ class _Walk:
                 raise
             return
         if (last or 1) != max(meta.transaction, 1):
-            reason = f"commit {meta.transaction} is the last, and pages were freed by {last!r}"
+            reason = f"commit {meta.transaction} is the last, but pages were freed by {last!r}"
             self._damaged(meta.transaction % _META_PAGES, reason)
 
     def _walk(self, database: _Database) -> bytes | int | None:
@@ -210,7 +212,7 @@ class _Walk:
             entries += len(offsets)
             last = keys[-1] if keys else last
         if entries != database.entries:
-            reason = f"it leads to {entries} entries, and {database.entries} were written"
+            reason = f"it leads to {entries} entries, but {database.entries} were written"
             self._damaged(database.root if level else 0, reason)
         return last
 
@@ -239,7 +241,7 @@ class _Walk:
         """Offsets of the nodes in a page."""
         *_, lower, upper = _PAGE_HEADER.unpack_from(content)
         if not _PAGE_HEADER.size <= lower <= upper <= len(content) or lower % 2:
-            self._damaged(page, f"its free space is from {lower} to {upper}")
+            self._damaged(page, f"its free space runs from {lower} to {upper}")
         count = (lower - _PAGE_HEADER.size) // 2
         offsets = list(struct.unpack_from(f"={count}H", content, _PAGE_HEADER.size))
         for offset in offsets:
@@ -274,7 +276,7 @@ class _Walk:
         for place, (one, following) in enumerate(pairwise(known)):
             is_low = place == 0 and span.low is not None and not is_branch
             if following < one or (following == one and not is_low):
-                self._damaged(span.page, "its keys do not ascend")
+                self._damaged(span.page, "its keys are not in ascending order")
         return keys
 
     def _children(self, span: _Span, database: _Database) -> list[_Span]:
@@ -319,7 +321,7 @@ class _Walk:
         first = self._page(page, _OVERFLOW)
         (pages,) = struct.unpack_from("=I", first, 12)
         if not value_bytes <= pages * self._page_bytes - _PAGE_HEADER.size:
-            self._damaged(page, f"{value_bytes} bytes are said to be in {pages} pages")
+            self._damaged(page, f"a value of {value_bytes} bytes claims {pages} pages")
         if (page + pages - 1) * self._page_bytes >= self._file_bytes:
             self._damaged(page, "the file ends within it")
         for following in range(page + 1, page + pages):
@@ -336,7 +338,7 @@ class _Walk:
             self._damaged(page, "a list of free pages is longer than its value")
         for number in numbers[1 : numbers[0] + 1]:
             if not _META_PAGES <= number <= self._last_page or number in self._free:
-                self._damaged(page, f"page {number} is said to be free")
+                self._damaged(page, f"page {number} is listed as free")
             self._free.add(number)
 
     def _damaged(self, page: int, reason: str) -> NoReturn:

@@ -397,7 +397,7 @@ class Log:
             # Those around one that was torn may have been merged: it is in the middle of theirs.
             place -= 1
         if place < 0 or first_id >= self._segments[place].end_id:
-            return MessageDamagedError(first_id, "no segment has it")
+            return MessageDamagedError(first_id, "no segment contains it")
         return self._segments[place].read(first_id, count, self._decoder)
 
     def forget_damage(self) -> None:

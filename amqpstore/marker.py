@@ -58,7 +58,7 @@ def check_directory(files: Files, directory: str) -> None:
         strangers += [f"{name}/{one}" for one in within]
     if strangers:
         some = ", ".join(strangers[:3]) + (", ..." if len(strangers) > 3 else "")
-        raise NotAStoreError(directory, f"it holds {some} but no file {MARKER}")
+        raise NotAStoreError(directory, f"it contains {some} but no file {MARKER}")
 
 
 def read(files: Files, directory: str) -> Marker | None:
@@ -74,7 +74,7 @@ def read(files: Files, directory: str) -> Marker | None:
     if (version := _VERSION.match(text)) and int(version[1]) not in READ_VERSIONS:
         raise FormatVersionError(directory, int(version[1]), FORMAT_VERSION)
     if not (match := _PATTERN.fullmatch(text)):
-        raise DamageError(path, 0, "it does not read as the marker of a store")
+        raise DamageError(path, 0, "it cannot be parsed as the marker of a store")
     return Marker(uuid.UUID(match[2]), int(match[1]))
 
 

@@ -97,7 +97,7 @@ class Memory:
         try:
             run.first_id = self._transient.write(run.messages)
         except OSError as error:
-            _log.warning("transient messages stay in memory: %s", error)
+            _log.warning("transient messages stay in memory, as writing them out failed: %s", error)
             return
         queue.ready.let_go(run)
         self.let_go(queue, held_bytes)

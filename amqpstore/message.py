@@ -51,9 +51,9 @@ def encode_head(exchange: str, routing_key: str, properties: bytes) -> bytes:
     routing_key_bytes = routing_key.encode()
     if len(exchange_bytes) > MAX_NAME_BYTES or len(routing_key_bytes) > MAX_NAME_BYTES:
         raise ValueError(
-            f"an exchange's name and a routing key have at most {MAX_NAME_BYTES} bytes each"
+            f"an exchange name and a routing key may have at most {MAX_NAME_BYTES} bytes each"
         )
     if len(properties) > MAX_PROPERTIES_BYTES:
-        raise ValueError(f"properties have at most {MAX_PROPERTIES_BYTES} bytes")
+        raise ValueError(f"properties may have at most {MAX_PROPERTIES_BYTES} bytes")
     sizes = HEAD.pack(len(exchange_bytes), len(routing_key_bytes), len(properties))
     return sizes + exchange_bytes + routing_key_bytes + properties

@@ -134,4 +134,4 @@ def _check_catalog(directory: str, catalog: Catalog, store_id: uuid.UUID) -> Non
     if written is None:
         raise DamageError(path, 0, "the catalog is empty")
     if written != store_id.bytes:
-        raise DamageError(path, 0, f"the catalog is of another store ({written.hex()})")
+        raise DamageError(path, 0, f"the catalog belongs to another store ({written.hex()})")

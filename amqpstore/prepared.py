@@ -156,7 +156,7 @@ class Prepared:
                 if isinstance(found, Run):
                     runs.append(found)
                 else:
-                    _log.error("a prepared transaction: %s", found)
+                    _log.error("cannot restore a prepared transaction: %s", found)
         finally:
             for run in runs:
                 store.put_back(hidden, run)
@@ -232,7 +232,7 @@ def restore(store: Store, *, is_unread: bool) -> None:
             for run in store.withdraw_range(queue, first_sequence, count)
         ]
         if is_empty:
-            _log.error("a transaction may be prepared, and cannot be read: %s", row["label"])
+            _log.error("a prepared transaction may be lost, as it cannot be read: %s", row["label"])
             continue
         groups = [_group(*group) for group in row["publishes"]]
         unreadable = _unreadable(store, row["locked"], locked)

@@ -270,7 +270,7 @@ def decode_transaction(payload: bytes, end: int) -> tuple[int, list[Operation]]:
     enqueues more messages than there is room for in front of it.
     """
     if len(payload) < COMMIT_TIME.size or (len(payload) - COMMIT_TIME.size) % OPERATION.size:
-        raise ValueError(f"{len(payload)} bytes hold no whole number of operations")
+        raise ValueError(f"{len(payload)} bytes are not a whole number of operations")
     (time_ms,) = COMMIT_TIME.unpack_from(payload)
     unpacked = OPERATION.iter_unpack(memoryview(payload)[COMMIT_TIME.size :])
     operations = [
@@ -279,7 +279,7 @@ def decode_transaction(payload: bytes, end: int) -> tuple[int, list[Operation]]:
     ]
     first_id, stop = enqueued_ids(operations)
     if stop - first_id > end // LEAST_MESSAGE_BYTES:
-        raise ValueError(f"it enqueues {stop - first_id} messages, which cannot be before {end}")
+        raise ValueError(f"it enqueues {stop - first_id} messages, which do not fit below id {end}")
     return time_ms, operations
 
 
@@ -351,7 +351,7 @@ def read_messages(
             break
         if kind == Kind.MESSAGE and number >= wanted:
             if number > wanted:
-                return messages, offset, f"message {number} is in its place"
+                return messages, offset, f"message {number} was found in its place"
             payload = content[payload_offset:end]
             if crc32c(payload, header_checksum) != payload_checksum:
                 return messages, offset, "the payload's checksum does not match"
@@ -414,8 +414,8 @@ def scan(
 def not_next(number: int, last: int, most: int = _MAX_NUMBER) -> str:
     """Why no record has a number behind the `last` one of its kind; empty where it may be."""
     if number <= last:
-        return f"number {number} does not ascend"
-    return f"no store gives number {number}" if number > most else ""
+        return f"number {number} is out of order"
+    return f"number {number} is larger than any that a store assigns" if number > most else ""
 
 
 def record_at(content: bytes, offset: int, segment: int, seed: int) -> Record | Gap:

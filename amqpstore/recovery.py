@@ -285,7 +285,9 @@ class _Recovery:
         for before, after in pairwise(in_order):
             if after.first < before.end:
                 key = f"{queue_id:020}-{after.number:010}"
-                reason = f"it begins with sequence {after.first}, which file {before.number} has"
+                reason = (
+                    f"it begins with sequence {after.first}, which file {before.number} has already"
+                )
                 raise CatalogDamageError(self._catalog_path, 0, "index", key, reason)
 
     def _check_prepared(self) -> None:
@@ -311,7 +313,8 @@ class _Recovery:
             file.close()
         if count <= size:
             return True
-        self._damage(path, Gap(0, 0, f"{count} messages are said to be in its {size} bytes"))
+        reason = f"its {size} bytes cannot hold the {count} messages that its row counts"
+        self._damage(path, Gap(0, 0, reason))
         return False
 
     def _list_files(self) -> None:
@@ -399,7 +402,7 @@ class _Recovery:
             self._damage(segment_path(self._directory, number), Gap(0, 0, "the file is missing"))
             self._unknown_bytes += self._size_of_unknown(number)
         if others := len(missing) - len(named):
-            reason = f"the file is missing, and so are {others - 1} behind it"
+            reason = f"the file is missing, and so are the {others - 1} after it"
             path = segment_path(self._directory, missing[_MOST_NAMED])
             self._damage(path, Gap(0, 0, reason))
             self._unknown_bytes += others * _MAX_SEGMENT_BYTES
@@ -527,7 +530,7 @@ class _Recovery:
         segment.end_id = max(segment.end_id, first_id + count)
         for operation in batch.operations:
             if self._next_queue_id is not None and operation.queue_id >= self._next_queue_id:
-                reason = f"the log has queue {operation.queue_id}, of which it does not know yet"
+                reason = f"the log contains queue {operation.queue_id}, which it does not know yet"
                 raise DamageError(self._catalog_path, 0, f"it is older than the log: {reason}")
             # A queue that the catalog no longer has was deleted, and its messages with it.
             if queue := self._queues.get(operation.queue_id):

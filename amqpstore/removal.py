@@ -22,7 +22,7 @@ def attempt(removal: Callable[..., None], *arguments: object) -> None:
     except FileNotFoundError:
         pass
     except OSError as error:
-        _log.warning("a file is left to the next start: %s", error)
+        _log.warning("a file could not be removed, and is left for the next start: %s", error)
 
 
 def quarantine(files: Files, directory: str, number: int) -> None:

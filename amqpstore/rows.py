@@ -85,7 +85,7 @@ def check_depth(packed: bytes, value: Any) -> None:
         ]
         if not level:
             return
-    raise ValueError(f"it is nested more than {_MAX_DEPTH} deep")
+    raise ValueError(f"it is nested more than {_MAX_DEPTH} levels deep")
 
 
 def corrected_row(table: str, key: bytes, stored: bytes) -> tuple[str, Any] | None:

@@ -119,7 +119,7 @@ class Segment:
             return self._read(first_id, count, decoder)
         except (OSError, MemoryError) as error:
             if is_shortage(error):
-                return ReadLaterError(self.path, str(error) or "there is no memory")
+                return ReadLaterError(self.path, str(error) or "out of memory")
             return self._damaged(first_id, str(error))
 
     def _read(self, first_id: int, count: int, decoder: MessageDecoder) -> list[Message] | Unread:
@@ -149,7 +149,7 @@ class Segment:
             self._cursor_id = first_id + len(messages)
             self._cursor_offset = offset + read
             return messages
-        return self._read_around_damage(first_id, reason or "no record of it is there", decoder)
+        return self._read_around_damage(first_id, reason or "its record was not found", decoder)
 
     def _read_ahead(self, offset: int) -> bytes:
         """What is to be read at once from an offset on: up to where the disk can read it."""

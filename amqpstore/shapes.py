@@ -66,11 +66,11 @@ def misshapen(table: str, key: str, row: Any) -> str:
         return f"a key has 1 to {MAX_KEY_BYTES} bytes"
     pattern = _KEYS.get(table)
     if pattern and not pattern.fullmatch(key):
-        return "the key is not as keys of this table are"
+        return "the key does not have the form of this table's keys"
     if pattern is _SEGMENT and table != "dictionaries" and not 0 < int(key) <= _MAX_SEGMENT:
-        return "no segment has this number"
+        return "this is not a valid segment number"
     if pattern is _QUEUE and not 0 < int(key) <= _MAX_NUMBER:
-        return "no queue has this id"
+        return "this is not a valid queue id"
     if table in _MAPS and not isinstance(row, dict):
         return "it is not a map"
     for name in _MAPS.get(table, ()):
@@ -98,9 +98,9 @@ def _store(key: str, row: Any) -> str:
     if key == "next_compacted":
         return "" if _is_number(row) and row > FIRST_COMPACTED else f"it is {_shown(row)}"
     if key != "position":
-        return "the table has no such row"
+        return "this is not a row of this table"
     if not isinstance(row, dict):
-        return "it is not a place in the log"
+        return "it is not a position in the log"
     for name in ("segment", "offset", "lsn", "message_id"):
         if not _is_number(row.get(name), FIRST_COMPACTED - 1 if name == "segment" else _MAX_NUMBER):
             return f"{name} is {_shown(row.get(name))}"
@@ -112,24 +112,24 @@ def _index(key: str, row: Any) -> str:
     if int(key.partition("-")[2]) != row["number"]:
         return f"it is of index file {row['number']}"
     if not 0 < entries <= ENTRIES_A_FILE:
-        return f"{entries} entries are none, or more than a file has"
+        return f"{entries} entries: a file has at least one, and no more than {ENTRIES_A_FILE}"
     if row["end"] <= row["first"]:
-        return f"its entries are from {row['first']} to before {row['end']}"
+        return f"its entries claim the range {row['first']} to {row['end'] - 1}"
     if row["end_bytes"] > MAX_FILE_BYTES:
         return f"no index file has {row['end_bytes']} bytes"
     if row.get("body_bytes") is not None and not _is_number(row["body_bytes"]):
         return f"body_bytes is {_shown(row['body_bytes'])}"
     acked = row.get("acked")
     if not isinstance(acked, bytes) or len(acked) not in (0, (entries + 7) // 8):
-        return f"acked is no bitmap of {entries} entries"
+        return f"acked is not a bitmap of {entries} entries"
     if int.from_bytes(acked, "little").bit_length() > entries:
-        return f"acked has bits behind those of {entries} entries"
+        return f"acked has bits beyond those of {entries} entries"
     delivered = row.get("delivered")
     if not isinstance(delivered, dict) or not all(
         _is_number(place, entries - 1) and _is_number(times, _MAX_DELIVERIES)
         for place, times in delivered.items()
     ):
-        return f"delivered is not a map of places among {entries} entries"
+        return f"delivered is not a map of positions among {entries} entries"
     if not _are_ranges(row.get("postponed"), 2):
         return "postponed is not a list of ranges"
     deliveries = row.get("postponed_deliveries", [])
@@ -159,18 +159,18 @@ def _segments(key: str, row: Any) -> str:
     except ValueError as error:
         return str(error)
     if not row["first_id"] <= row["end_id"]:
-        return f"its ids are from {row['first_id']} to before {row['end_id']}"
+        return f"its ids claim the range {row['first_id']} to {row['end_id']}, exclusive"
     size = row["end_id"] - row["first_id"]
     if ids is not None:
         size = len(ids)
         if not ids or any(after <= before for before, after in pairwise(ids)):
-            return "its ids do not ascend"
+            return "its ids are not in ascending order"
         if (ids[0], ids[-1] + 1) != (row["first_id"], row["end_id"]):
             return f"its ids are from {ids[0]} to {ids[-1]}"
     if references is not None and max(references, default=0) > _MAX_REFERENCES:
-        return f"one of its messages is said to be in {max(references)} queues"
+        return f"it claims that {max(references)} queues hold one of its messages"
     if references is not None and len(references) != size:
-        return f"it has {size} ids and {len(references)} numbers of references"
+        return f"it has {size} ids and {len(references)} reference counts"
     # Where nothing is live there need be no table of it, whatever gaps are between the ids.
     if references is None and size != row["count"] and row["live_count"]:
         return f"it has {size} ids and {row['count']} messages"
@@ -183,7 +183,7 @@ def _marks(_key: str, row: Any) -> str:
         if not isinstance(column, list) or not all(map(_is_number, column)):
             return "it does not hold a list of numbers"
         if any(after <= before for before, after in pairwise(column)):
-            return "its numbers do not ascend"
+            return "its numbers are not in ascending order"
     if len(ids) != len(offsets):
         return f"it has {len(ids)} ids and {len(offsets)} offsets"
     return ""
@@ -197,7 +197,7 @@ def _quarantine(_key: str, row: Any) -> str:
         and isinstance(one[2], str)
         for one in row
     ):
-        return "it is not a list of damage"
+        return "it is not a list of damaged places"
     return ""
 
 
@@ -223,7 +223,7 @@ def _prepared(_key: str, row: Any) -> str:
         and (one[2] is None or _is_number(one[2]))
         for one in placements
     ):
-        return "publishes does not say which queues"
+        return "publishes does not name its queues"
     if any(publish[2] > _MAX_PRIORITY for publish in row["publishes"]):
         return f"publishes has a priority above {_MAX_PRIORITY}"
     return ""

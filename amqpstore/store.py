@@ -529,7 +529,7 @@ class Store:
                 try:
                     paged = self._runs_of(queue, file)
                 except (DamageError, OSError) as error:
-                    _log.warning("%d messages are left out: %s", file.live, error)
+                    _log.warning("%d messages cannot be read and are skipped: %s", file.live, error)
             held = [run for run in queue.ready.between(position, end) if run.end > position]
             # What is in memory only may lie between that which an index file has.
             for run in sorted([*paged, *held], key=attrgetter("first_sequence")):
@@ -545,7 +545,7 @@ class Store:
         while place < run.count:
             found = self._read_back(run, place, run.count - place)
             if not isinstance(found, list):
-                _log.warning("1 message is left out: %s", found)
+                _log.warning("1 message cannot be read and is skipped: %s", found)
                 place += 1
             else:
                 yield found
@@ -568,7 +568,7 @@ class Store:
             try:
                 runs = self._runs_of(queue, file)
             except (DamageError, OSError) as error:
-                _log.warning("%d messages are left out: %s", file.live, error)
+                _log.warning("%d messages cannot be read and are skipped: %s", file.live, error)
                 continue
             total += sum(map(self.run_bytes, runs))
         return total
@@ -777,7 +777,7 @@ class Store:
         except (DamageError, OSError, MemoryError) as error:
             if is_shortage(error):
                 path = index_path(self.directory, queue.id, file.number)
-                return ReadLaterError(path, str(error) or "there is no memory")
+                return ReadLaterError(path, str(error) or "out of memory")
             queue.cannot_read(file)
             queue.unread.append(file)
             self._rereading.add(queue)
@@ -860,7 +860,7 @@ class Store:
                     self.checkpoint()
                 except OSError as error:
                     # The next start reads a little more of the log.
-                    _log.warning("closed without a checkpoint: %s", error)
+                    _log.warning("the store was closed without a checkpoint: %s", error)
                 if (segment := self._log.current) is not None:
                     row = {"end": segment.size}
                     with contextlib.suppress(DiskFullError):
@@ -927,7 +927,9 @@ class Store:
         if self._is_closed:
             raise StoreClosedError(f"the store in {self.directory} is closed")
         if error := self.failure:
-            raise StoreClosedError(f"the store in {self.directory} has stopped: {error}")
+            raise StoreClosedError(
+                f"the store in {self.directory} has stopped after an error: {error}"
+            )
 
     def _release_transient(self, run: Run) -> None:
         if run.first_id >= FIRST_TRANSIENT:

@@ -74,7 +74,7 @@ class TransientLog:
         """Some, at least one, of `count` messages of contiguous ids, until they are released."""
         segment = self._segment_of(first_id)
         if segment is None:
-            return MessageDamagedError(first_id, "it is not there any more")
+            return MessageDamagedError(first_id, "it no longer exists")
         count = min(count, segment.end_id - first_id)
         return segment.read(first_id, count, self._decoder)
 

@@ -70,7 +70,9 @@ class Unacked:
                 try:
                     first_id = self._transient_log.write(run.messages or [])
                 except OSError as error:
-                    _log.warning("transient messages stay in memory: %s", error)
+                    _log.warning(
+                        "transient messages stay in memory, as writing them out failed: %s", error
+                    )
                     break
             self._unload(run)
             run.first_id = first_id

@@ -82,7 +82,11 @@ class Core:
         except StoreError:
             raise
         except BaseException as error:
-            self._stop(self._closed(f"was interrupted in its work ({error!r}); open it again"))
+            self._stop(
+                self._closed(
+                    f"was interrupted while it changed its state ({error!r}); open it again"
+                )
+            )
             raise
 
     @contextmanager

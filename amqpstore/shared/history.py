@@ -81,7 +81,7 @@ class History:
         try:
             store.check_writable(publishing=True, needed_bytes=needed_bytes)
         except DiskFullError as error:
-            _log.warning("no history is kept: %s", error)
+            _log.warning("no history is kept of this queue: %s", error)
             return []
         return [Publish(placements, messages, 0)]
 
@@ -96,7 +96,7 @@ class History:
             if isinstance(found, Run):
                 store.ack(held, found)
             else:
-                _log.error("history is lost: %s", found)
+                _log.error("part of a queue's history is lost: %s", found)
         most = self._limits.history_length
         while most is not None and (excess := held.ready_count - most) > 0:
             paged = held.is_head_paged
@@ -104,7 +104,7 @@ class History:
             try:
                 runs = store.withdraw_range(held, first, excess)
             except ReadLaterError as error:
-                _log.warning("history is too long: %s", error)
+                _log.warning("the history of a queue is longer than it may be: %s", error)
                 return
             for run in runs:
                 store.ack(held, run)
@@ -137,7 +137,7 @@ class History:
             if isinstance(found, ReadLaterError):
                 raise found
             if isinstance(found, MessageDamagedError):
-                _log.error("history is lost: %s", found)
+                _log.error("part of a queue's history is lost: %s", found)
                 continue
             messages = found.messages or []
             # They are on disk, as a copy is ready once it is durable.

@@ -107,9 +107,9 @@ class SharedStore:
         """
         for limit in (history_length, history_ttl_ms):
             if limit is not None and limit < 1:
-                raise ValueError(f"a limit of a history is 1 at least, not {limit}")
+                raise ValueError(f"a history limit must be at least 1, not {limit}")
         if len(name.encode()) > MAX_NAME_BYTES:
-            raise ValueError(f"a queue's name has at most {MAX_NAME_BYTES} bytes")
+            raise ValueError(f"a queue name may have at most {MAX_NAME_BYTES} bytes")
         with self._core.working():
             self._queues.declare(name, HistoryLimits(history_length, history_ttl_ms))
 

@@ -79,9 +79,7 @@ class SharedTransaction:
             envelope = Envelope("", queue)
             whole = [Message(envelope, one) if isinstance(one, bytes) else one for one in messages]
             if not all(message.envelope.persistent for message in whole):
-                raise StoreError(
-                    "what is sent in a transaction is durable: its messages have to be"
-                )
+                raise StoreError("messages sent in a transaction must be persistent")
             if whole:
                 self._sends.append(Publish([Placement(found.queue)], whole, 0))
 
@@ -98,7 +96,7 @@ class SharedTransaction:
         others is only logged.
         """
         if limit < 1:
-            raise ValueError(f"a limit is 1 at least, not {limit}")
+            raise ValueError(f"a limit must be at least 1, not {limit}")
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         with self._core.locked() as store:
             self._check()
@@ -216,7 +214,7 @@ class SharedTransaction:
             self.rollback()
         except (StoreClosedError, ForkedError) as ended:
             # The next start does it; the block's own exception says more.
-            _log.debug("left to the next start: %s", ended)
+            _log.debug("left for the next start: %s", ended)
 
     def _try(self, store: Store, queue: Queue, limit: int) -> list[Run]:
         with self._core.guarded():
@@ -226,7 +224,7 @@ class SharedTransaction:
         """Wait for a message, until it is `time.monotonic()`. Returns whether there may be one."""
         left_s = None if deadline is None else deadline - time.monotonic()
         if left_s is not None and left_s <= 0:
-            raise TimeoutError(f"no message came to queue {named.name!r} in time")
+            raise TimeoutError(f"no message arrived in queue {named.name!r} in time")
         was_woken = named.arrivals.wait(left_s, is_first=is_first)
         self._core.check_open()
         self._check()

@@ -197,7 +197,7 @@ class App:
     async def _reload(self) -> None:
         """Read the definitions again; what is wrong with them is logged, and nothing changed."""
         if not self._definitions:
-            _log.warning("nothing to read again: the configuration names no definitions")
+            _log.warning("nothing to reload: the configuration names no definitions file")
             return
         try:
             definitions = await trio.to_thread.run_sync(load, self._definitions)
@@ -206,11 +206,11 @@ class App:
                 rows[user.name] = await trio.to_thread.run_sync(self._user_row, user)
             apply_definitions(definitions, self.broker, self.users, rows)
         except DefinitionsError as error:
-            _log.error("definitions not read", extra={"reason": str(error)})
+            _log.error("definitions not loaded", extra={"reason": str(error)})
         except FATAL:
             raise
         except Exception:  # noqa: BLE001 - no file may end a running broker
-            _log.exception("definitions not read")
+            _log.exception("definitions not loaded")
         else:
             _log.info("definitions read", extra={"file": self._definitions})
         self._turn.wake()
@@ -258,7 +258,7 @@ class App:
             client.close()  # it was gone before it was served
             return
         except Exception:  # noqa: BLE001
-            _log.exception("client not served")
+            _log.exception("client rejected")
             client.close()
             return
         visitor = self._doors.enter(connection.host, connection.turn_away, trio.current_time())

@@ -108,7 +108,7 @@ class Committer:
         while self.is_disk_low and not self._failure:
             # Whoever deletes what is on it tells nobody.
             await trio.sleep(_DISK_LOOK_S)
-        _log.info("publishers are not blocked any more")
+        _log.info("publishers are no longer blocked")
 
     async def watch(self) -> None:
         """Run until the disk fails. Raises: DurabilityError."""
@@ -135,7 +135,7 @@ class Committer:
             if not self._failure:
                 self._store.housekeep()
         except OSError as error:
-            _log.error("background work has to wait: %s", error)
+            _log.error("background work is postponed: %s", error)
         except Exception as error:  # noqa: BLE001 (it ends the broker)
             self._fail(error)
 
@@ -161,7 +161,7 @@ class Committer:
             return
         except Exception:  # noqa: BLE001
             # It is a fault of one of those who waited, and the others have been told.
-            _log.exception("what waited for a batch failed")
+            _log.exception("a task that waited for a batch failed")
             self.commit(promised_only=True)
         if (now := time.monotonic()) >= self._housekeep_at:
             self._housekeep_at = now + _HOUSEKEEP_S

@@ -114,7 +114,7 @@ class SocketConnection:
     def _look_at_time(self, now: float) -> None:
         self.amqp.tick(now)
         if self._unsent and now - self._taken_at > self._send_timeout_s:
-            _log.warning("client reads nothing", extra={"peer": self.amqp.peer})
+            _log.warning("client does not read", extra={"peer": self.amqp.peer})
             self.amqp.abandon()
         if self.amqp.is_finished:
             # Whatever is unsent: `_last_words` has some seconds for that.

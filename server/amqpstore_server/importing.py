@@ -43,7 +43,7 @@ def apply_definitions(
     try:
         broker.define(defined, users.changes(rows))
     except (ValueError, TypeError, OverflowError) as error:
-        raise DefinitionsError(f"the definitions cannot be kept: {error}") from error
+        raise DefinitionsError(f"the definitions cannot be stored: {error}") from error
     users.have(rows)
     _declare(definitions, broker)
 
@@ -105,7 +105,7 @@ def _policies(defined: Iterable[DefinedPolicy]) -> list[Policy]:
     for policy in defined:
         for key, value in policy.definition.items():
             check = POLICY_KEYS.get(key)
-            reason = check(value) if check else "the key is not known here"
+            reason = check(value) if check else "this key is not supported"
             if reason:
                 extra = {"policy": policy.name, "key": key, "reason": reason}
                 _log.error("a key of a policy has no effect", extra=extra)

@@ -69,7 +69,7 @@ def keep_report(
     try:
         path = _write(store.directory, now, content)
     except OSError as error:
-        _log.error("the recovery report is not kept", extra={"reason": str(error)})
+        _log.error("the recovery report could not be saved", extra={"reason": str(error)})
         return None
     _log.info("recovery report", extra={"path": path})
     return path

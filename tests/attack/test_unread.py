@@ -161,6 +161,6 @@ def test_who_reads_nothing_at_all_is_closed(data_directory: str) -> None:
         process.start()
         with WireClient.connected(process.url, channels=1) as client:
             push(client, [message("nowhere", 60_000, mandatory=True)] * 500, quiet_s=0.1)
-            wait_until(lambda: "client reads nothing" in process.stderr, "noticed")
+            wait_until(lambda: "client does not read" in process.stderr, "noticed")
             client.read_to_reset()
         assert process.terminate() == 0

@@ -185,7 +185,7 @@ def test_definitions_that_are_wrong_stop_the_start_and_are_not_reloaded(served: 
             channel = connection.channel()
             served.write({"policies": 7})
             os.kill(broker.pid, signal.SIGHUP)
-            wait_until(channel, lambda: "definitions not read" in broker.stderr)
+            wait_until(channel, lambda: "definitions not loaded" in broker.stderr)
             assert ready(channel) == 0
 
 
@@ -279,7 +279,7 @@ def test_no_file_ends_a_running_broker(served: Served) -> None:
                 channel = connection.channel()
                 wait_until(
                     channel,
-                    lambda: broker.stderr.count("definitions not read") >= number,  # noqa: B023
+                    lambda: broker.stderr.count("definitions not loaded") >= number,  # noqa: B023
                 )
                 assert ready(channel) == 0
         assert "Traceback" not in broker.stderr
@@ -290,7 +290,7 @@ def test_a_sighup_of_a_broker_without_definitions(tmp_path: Path) -> None:
         broker.start()
         os.kill(broker.pid, signal.SIGHUP)
         with pika.BlockingConnection(pika.URLParameters(broker.url)) as connection:
-            wait_until(connection.channel(), lambda: "nothing to read again" in broker.stderr)
+            wait_until(connection.channel(), lambda: "nothing to reload" in broker.stderr)
 
 
 @pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGTERM])

@@ -97,7 +97,7 @@ def test_nothing_is_begun_where_no_step_leads_to_the_end(store: str) -> None:
 
 
 def test_a_step_that_does_not_say_so_is_an_error(store: str) -> None:
-    with pytest.raises(DamageError, match="did not say so"):
+    with pytest.raises(DamageError, match="did not record it"):
         upgrade(store, {2: lambda _: None}, newest=3)
 
 

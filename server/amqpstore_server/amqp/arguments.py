@@ -34,7 +34,8 @@ def wait_ms(method: BasicGet) -> int:
     wait = method.arguments.get("x-wait", 0)
     if isinstance(wait, bool) or not isinstance(wait, int) or not 0 <= wait <= MOST_WAIT_MS:
         raise PreconditionFailed(
-            f"invalid arg 'x-wait' for a get: {wait!r} is no number of ms from 0 to {MOST_WAIT_MS}"
+            f"invalid arg 'x-wait' for a get: {wait!r} is not a number of ms from 0 to "
+            f"{MOST_WAIT_MS}"
         )
     return wait
 

@@ -295,7 +295,7 @@ class AmqpChannel:
         self._send(methods.TxRollbackOk())
 
     def misplaced(self, method: methods.Method) -> None:
-        raise CommandInvalid(f"{method.name} is for the server to send")
+        raise CommandInvalid(f"{method.name} is sent by the server only")
 
 
 def _priority(method: methods.BasicConsume) -> int:

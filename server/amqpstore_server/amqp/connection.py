@@ -283,7 +283,7 @@ class Connection:
     def break_off(self) -> None:
         """Close the connection after an error of ours: the client would wait for ever for what it
         kept back. It is of no channel, as the client may wait on one that is being closed."""
-        self._failed(Failed(0, InternalError("see the broker's log")), self._now)
+        self._failed(Failed(0, InternalError("see the log of the broker")), self._now)
 
     def shut_down(self, now: float) -> None:
         """The server stops: say so to the client."""
@@ -378,7 +378,7 @@ class Connection:
         elif channel.is_closing:
             pass
         elif isinstance(method, (methods.ChannelOpen, methods.ChannelCloseOk)):
-            raise ChannelError(f"{method.name} on channel {number}, which is open")
+            raise ChannelError(f"{method.name} on channel {number}, which is open already")
         elif isinstance(event, Publishes):
             published.add(channel)
             channel.publish(event)
@@ -418,7 +418,7 @@ class Connection:
         if self._state is not State.OPEN or isinstance(error, FatalFramingError):
             if self._state not in (State.CLOSING, State.CLOSED):
                 extra = {"peer": self.peer, "reason": str(error)}
-                _log.warning("connection closed without a reply", extra=extra)
+                _log.warning("the connection was closed without a reply", extra=extra)
             self._finish()
         elif channel is not None and channel.is_closing:
             pass  # whatever comes before its close-ok is ignored
@@ -497,7 +497,7 @@ class Connection:
         self.login = login_of(method.mechanism, method.response)
         if self.login is None:
             extra = {"peer": self.peer, "mechanism": method.mechanism}
-            _log.warning("not a login of a mechanism that was offered", extra=extra)
+            _log.warning("the client chose a login mechanism that was not offered", extra=extra)
             self._finish()
 
     def _tune_ok(self, method: methods.ConnectionTuneOk, now: float) -> None:
@@ -508,7 +508,7 @@ class Connection:
             FRAME_MIN_SIZE <= frame_max <= limits.frame_max
         ):
             extra = {"peer": self.peer, "channel_max": channel_max, "frame_max": frame_max}
-            _log.warning("tune-ok goes beyond what was offered", extra=extra)
+            _log.warning("tune-ok exceeds the limits that were offered", extra=extra)
             self._finish()
             return
         self._channel_max = channel_max

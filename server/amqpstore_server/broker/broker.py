@@ -183,7 +183,7 @@ class Broker:
             elif "level" in definition:
                 levels.append((vhost, stored, definition))
             elif definition["name"] in vhost.queues:
-                reason = f"there is another queue {definition['name']!r}"
+                reason = f"there is already a queue {definition['name']!r}"
                 leave_out("queues", str(stored.id), reason)
             else:
                 vhost.add_queue(stored, durable=True)
@@ -219,5 +219,5 @@ class Broker:
 def _check_owner(store: Store) -> None:
     """Raises: OtherOwnerError, where a store without virtual hosts has queues: a library's."""
     if queue := next(iter(store.queues.values()), None):
-        found = f"it has no virtual hosts, and a queue defined as {queue.definition!r}"
+        found = f"it has no virtual hosts, but a queue defined as {queue.definition!r}"
         raise OtherOwnerError(store.directory, "a broker's", found)

@@ -56,6 +56,6 @@ def called(work: Callable[[], object], or_else: Callable[[], object] | None = No
     except FATAL:
         raise
     except Exception:  # noqa: BLE001
-        _log.exception("work of the broker failed")
+        _log.exception("internal work of the broker failed")
         if or_else:
             called(or_else)

@@ -58,7 +58,8 @@ class ConsumedQueue(Queue):
             except ReadLaterError as error:
                 # The next copy tries it again.
                 _log.warning(
-                    "history is too long", extra={"queue": self.name, "reason": str(error)}
+                    "history is longer than its limit",
+                    extra={"queue": self.name, "reason": str(error)},
                 )
                 return
             for run in runs:

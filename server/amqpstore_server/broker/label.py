@@ -83,7 +83,7 @@ def _keys(headers: dict[str, Any], name: str) -> list[str]:
     value = headers[name]
     if not isinstance(value, list) or not all(isinstance(key, str) for key in value):
         raise PreconditionFailedError(
-            f"unacceptable type in the header {name}: it takes an array of long strings"
+            f"unacceptable type in the header {name}: it must be an array of long strings"
         )
     if any(len(key.encode()) > 255 for key in value):
         raise PreconditionFailedError(f"a routing key in the header {name} has over 255 bytes")

@@ -68,7 +68,7 @@ class Leaving:
                 return
             if isinstance(part, MessageDamagedError):
                 extra = {"queue": self._queue.name, "reason": str(part)}
-                _log.error("messages cannot be read, others are served", extra=extra)
+                _log.error("some messages cannot be read; the others are served", extra=extra)
             elif not go(taken._replace(run=part)):
                 self.stay()
                 return

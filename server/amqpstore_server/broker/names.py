@@ -34,6 +34,6 @@ def check_name(kind: str, name: str, vhost: str, rule: str) -> None:
         )
     if not NAME_RULES[rule].fullmatch(name):
         raise PreconditionFailedError(
-            f"{kind} name '{name}' in vhost '{vhost}' is none by the rule '{rule}', which is "
+            f"{kind} name '{name}' in vhost '{vhost}' is invalid under the rule '{rule}', which is "
             f"{NAME_RULES[rule].pattern}"
         )

@@ -345,7 +345,7 @@ class Queue:
                 return None
             if isinstance(run, MessageDamagedError):
                 extra = {"queue": self.name, "reason": str(run)}
-                _log.error("messages cannot be read, others are served", extra=extra)
+                _log.error("some messages cannot be read; the others are served", extra=extra)
                 self._ready_bytes -= run.body_bytes
                 continue
             self._left(run)
@@ -466,7 +466,7 @@ class Queue:
         left = None if rest is None else taken._replace(run=rest)
         if isinstance(part, MessageDamagedError):
             extra = {"queue": self.name, "reason": str(part)}
-            _log.error("messages cannot be read, others are served", extra=extra)
+            _log.error("some messages cannot be read; the others are served", extra=extra)
             return None, left
         return taken._replace(run=part), left
 
@@ -503,7 +503,7 @@ class Queue:
         """What cannot be read for lack of descriptors or memory stays where it is for a while."""
         if not self._retry.due_ms:
             extra = {"queue": self.name, "reason": str(error)}
-            _log.warning("messages wait: they cannot be read now", extra=extra)
+            _log.warning("messages cannot be read at the moment: they are kept", extra=extra)
             self._retry.set(self._core.clock.monotonic_ms() + _RETRY_MS)
 
     def came_back(self, count: int) -> None:

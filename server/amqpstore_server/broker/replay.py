@@ -181,7 +181,7 @@ def _number(headers: Mapping[str, Any], name: str) -> int | None:
         return None
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= _MOST_MS:
         raise PreconditionFailedError(
-            f"invalid header '{name}' of a replay: {value!r} is no number from 0 to 2^52"
+            f"invalid header '{name}' of a replay: {value!r} is not a number from 0 to 2^52"
         )
     return value
 
@@ -191,6 +191,6 @@ def _text(headers: Mapping[str, Any], name: str) -> str | None:
     value = headers.get(name)
     if value is not None and not isinstance(value, str):
         raise PreconditionFailedError(
-            f"invalid header '{name}' of a replay: {value!r} is no string"
+            f"invalid header '{name}' of a replay: {value!r} is not a string"
         )
     return value

@@ -141,7 +141,7 @@ def check_arguments(what: str, arguments: Mapping[str, Any]) -> None:
 def _number(lowest: int, highest: int = _MOST_MS) -> Callable[[Any], str]:
     def check(value: Any) -> str:
         if isinstance(value, bool) or not isinstance(value, int):
-            return f"{value!r} is no integer"
+            return f"{value!r} is not an integer"
         if not lowest <= value <= highest:
             return f"{value} is not from {lowest} to {highest}"
         return ""
@@ -151,12 +151,12 @@ def _number(lowest: int, highest: int = _MOST_MS) -> Callable[[Any], str]:
 
 def _name(value: Any) -> str:
     if not isinstance(value, str):
-        return f"{value!r} is no string"
+        return f"{value!r} is not a string"
     return "" if len(value.encode()) <= _MOST_NAME_BYTES else "it has over 255 bytes"
 
 
 def _flag(value: Any) -> str:
-    return "" if isinstance(value, bool) else f"{value!r} is no boolean"
+    return "" if isinstance(value, bool) else f"{value!r} is not a boolean"
 
 
 def _one_of(*words: str) -> Callable[[Any], str]:

@@ -204,7 +204,7 @@ class VirtualHost:
         extra = {"vhost": self.name, "exchange": row["name"], "type": row["type"]}
         exchange_type = self.core.exchange_types.get(row["type"])
         if exchange_type is None:
-            _log.error("exchange left out: nothing installed has its type", extra=extra)
+            _log.error("exchange left out: no installed package provides its type", extra=extra)
             return
         try:
             exchange = exchange_type(
@@ -410,7 +410,9 @@ class VirtualHost:
 
     def _set_aside(self, queue: Queue, error: Exception) -> None:
         extra = {"vhost": self.name, "queue": queue.name}
-        _log.error("queue set aside: it is not served", extra=extra, exc_info=error)
+        _log.error(
+            "queue set aside: it is not served until the next start", extra=extra, exc_info=error
+        )
         self.router.changed()
         _end_consumers(queue)
 

@@ -127,7 +127,8 @@ class Gets:
             return
         if len(self._line) >= MOST_WAITING:
             raise PreconditionFailedError(
-                f"{MOST_WAITING} gets wait on this channel: no more can until one is answered"
+                f"{MOST_WAITING} gets wait on this channel, which is the maximum: wait for an "
+                "answer first"
             )
         get = WaitingGet(self, queue, no_ack=no_ack)
         get.is_due = not wait_ms

@@ -217,5 +217,5 @@ def _flags(raw: bytes) -> tuple[int, int]:
         if last & ~_CONTINUED:
             raise MalformedError(f"property flags {last:#06x} behind the first are not known")
     if flags & _UNKNOWN_FLAG:
-        raise MalformedError(f"property flags {flags:#06x} have one for no property")
+        raise MalformedError(f"property flags {flags:#06x} include one that belongs to no property")
     return flags, offset

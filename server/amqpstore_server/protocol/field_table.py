@@ -233,7 +233,7 @@ class _TableReader:
             return self._array(offset, depth + 1)
         reader = _READERS.get(tag)
         if reader is None:
-            raise MalformedError(f"{bytes((tag,))!r} at byte {offset - 1} is no field type")
+            raise MalformedError(f"{bytes((tag,))!r} at byte {offset - 1} is not a field type")
         return reader(self._buffer, offset)
 
 
@@ -247,7 +247,7 @@ def _encode_value(value: FieldValue) -> bytes:
         (writer for kind, writer in _WRITERS.items() if isinstance(value, kind)), None
     )
     if writer is None:
-        raise TypeError(f"{value!r} is of a type that no field can have")
+        raise TypeError(f"{value!r} has a type that no field can have")
     return writer(value)
 
 

@@ -44,11 +44,13 @@ class Handshake:
             is_heartbeat = due is ConnectionOpen and frame_type == FRAME_HEARTBEAT
             if channel or not (frame_type == FRAME_METHOD or is_heartbeat):
                 raise FatalFramingError(
-                    f"a frame of type {frame_type} on channel {channel} where {due.name} is due"
+                    f"a frame of type {frame_type} on channel {channel} where {due.name} was "
+                    "expected"
                 )
             if payload_bytes > (0 if is_heartbeat else HANDSHAKE_FRAME_BYTES):
                 raise FatalFramingError(
-                    f"a frame of {payload_bytes + OVERHEAD_BYTES} bytes where {due.name} is due"
+                    f"a frame of {payload_bytes + OVERHEAD_BYTES} bytes where {due.name} was "
+                    "expected"
                 )
             if not is_heartbeat:
                 self._check_ids(due, payload_bytes)
@@ -64,8 +66,10 @@ class Handshake:
     def _check_ids(self, due: type[Method], payload_bytes: int) -> None:
         """Raises: FatalFramingError, as soon as a frame says that it is of another method."""
         if payload_bytes < _METHOD.size:
-            raise FatalFramingError(f"a method of {payload_bytes} bytes where {due.name} is due")
+            raise FatalFramingError(
+                f"a method of {payload_bytes} bytes where {due.name} was expected"
+            )
         if len(self.rest) >= _FRAME.size + _METHOD.size:
             ids = _METHOD.unpack_from(self.rest, _FRAME.size)
             if ids != (due.class_id, due.method_id):
-                raise FatalFramingError(f"method {ids[0]}, {ids[1]} where {due.name} is due")
+                raise FatalFramingError(f"method {ids[0]}, {ids[1]} where {due.name} was expected")

@@ -46,7 +46,9 @@ def test_which_names_each_rule_lets_pass(
         if allowed:
             check_name("exchange", name, "/", rule)
         else:
-            with pytest.raises(PreconditionFailedError, match=f"is none by the rule '{rule}'"):
+            with pytest.raises(
+                PreconditionFailedError, match=f"is invalid under the rule '{rule}'"
+            ):
                 check_name("exchange", name, "/", rule)
 
 

@@ -68,7 +68,7 @@ def test_a_number_is_an_integer_within_its_limits(key: str) -> None:
     for value in (least - 1, most + 1, -(1 << 63), 1 << 70):
         assert f"is not from {least} to {most}" in refused(f"x-{key}", value)
     for value in NO_NUMBER:
-        assert "is no integer" in refused(f"x-{key}", value)
+        assert "is not an integer" in refused(f"x-{key}", value)
 
 
 @pytest.mark.parametrize("key", WORDS)
@@ -84,7 +84,7 @@ def test_a_name_is_a_string(key: str) -> None:
     for text in ("", "a", "ö.#", "x" * 255):
         assert getattr(accepted(f"x-{key}", text), key.replace("-", "_")) == text
     for value in NO_TEXT:
-        assert "is no string" in refused(f"x-{key}", value)
+        assert "is not a string" in refused(f"x-{key}", value)
 
 
 @pytest.mark.parametrize("key", TEXTS)
@@ -100,7 +100,7 @@ def test_a_flag_is_a_boolean(key: str) -> None:
         assert getattr(accepted(f"x-{key}", value), key.replace("-", "_")) is value
     no_flags: list[Any] = [1, 0, "true", None, []]
     for wrong in no_flags:
-        assert "is no boolean" in refused(f"x-{key}", wrong)
+        assert "is not a boolean" in refused(f"x-{key}", wrong)
 
 
 def test_a_queue_type_is_one_that_is_known() -> None:

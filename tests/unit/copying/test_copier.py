@@ -124,7 +124,7 @@ def test_an_earlier_copy_is_one_of_the_same_store(path: Paths, store: str) -> No
     with pytest.raises(CopyError, match="is a copy of another store"):
         copy_store(store, path("second"), Options(against=path("first")))
     assert not os.path.exists(path("second"))
-    with pytest.raises(CopyError, match="is no finished copy"):
+    with pytest.raises(CopyError, match="is not a finished copy"):
         copy_store(store, path("second"), Options(against=store))
 
 
@@ -229,7 +229,7 @@ def test_nothing_is_written_where_something_is(path: Paths, store: str) -> None:
     os.unlink(path("other") + "/STORE")
     with pytest.raises(CopyError, match="not empty"):
         copy_store(store, path("other"), Options())
-    with pytest.raises(CopyError, match="no directory"):
+    with pytest.raises(CopyError, match="not a directory"):
         copy_store(store, path("other") + "/lock", Options())
 
 

@@ -77,8 +77,8 @@ def test_a_copy_is_restored_where_nothing_is(path: Paths, copy: str, there: str)
 @pytest.mark.parametrize(
     ("file", "says"),
     [
-        ("segments/0000000002.segment", "0000000002.segment in .* is not what was copied then"),
-        ("index/00000000000000000001-0000000001.index", "is not what was copied then"),
+        ("segments/0000000002.segment", "0000000002.segment in .* is not what was copied"),
+        ("index/00000000000000000001-0000000001.index", "is not what was copied"),
         ("catalog/data.mdb", "If a broker has run on that copy"),
     ],
 )

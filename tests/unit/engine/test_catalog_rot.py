@@ -247,7 +247,7 @@ def test_a_row_with_one_wrong_bit_is_named_and_mended(
         if damaged:
             break
         content[place] ^= 1
-    assert "one bit of it is wrong, and it is known which" in damaged[0].text
+    assert "exactly one bit of it is wrong, and can be corrected" in damaged[0].text
     with pytest.raises(CatalogDamageError):
         Store.open(directory)
     repair_store(directory, tmp_path)

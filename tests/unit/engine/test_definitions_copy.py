@@ -114,7 +114,7 @@ def test_a_copy_with_a_right_checksum_that_no_store_writes(
 ) -> None:
     (tmp_path / "catalog").mkdir()
     write_copy(OsFiles(), str(tmp_path), DefinitionsCopy(bytes(16), next_queue_id, tables))
-    with pytest.raises(DamageError, match="does not read as a copy"):
+    with pytest.raises(DamageError, match="cannot be parsed as a copy"):
         read_copy(OsFiles(), str(tmp_path))
 
 

@@ -252,7 +252,7 @@ def test_a_file_cut_anywhere_is_refused(file: IndexFile) -> None:
 
 def test_a_file_of_another_queue_is_refused(file: IndexFile) -> None:
     os.rename(file.path, index_path(file.directory, QUEUE + 1, NUMBER))
-    with pytest.raises(DamageError, match="it is no index of queue 10"):
+    with pytest.raises(DamageError, match="it is not an index file of queue 10"):
         file.read(QUEUE + 1)
 
 
@@ -263,7 +263,7 @@ def test_a_file_under_another_number_is_refused(file: IndexFile) -> None:
 
 
 def test_a_file_with_fewer_entries_than_were_written_is_refused(file: IndexFile) -> None:
-    with pytest.raises(DamageError, match="7 entries, and 8 were written"):
+    with pytest.raises(DamageError, match="7 entries, but 8 were written"):
         file.read(state=file.state._replace(entries=8))
 
 
@@ -272,7 +272,7 @@ def test_a_record_of_another_kind_is_refused(file: IndexFile, kind: Kind) -> Non
     payload = payload_of(encode_block(QUEUE, NUMBER, entries(1, 7), SEED))
     record = encode_record(kind, 1, NUMBER, payload, seed=SEED)
     file.write(record)
-    with pytest.raises(DamageError, match="it is no index of queue 9"):
+    with pytest.raises(DamageError, match="it is not an index file of queue 9"):
         file.read(state=file.state._replace(end_bytes=len(record)))
     assert len(record) == HEADER.size + len(payload)
 

@@ -176,7 +176,7 @@ def test_a_catalog_that_does_not_know_a_queue_of_the_log_is_refused(disk: Disk) 
     publish_batches(store, queue, [[b"confirmed"]])
     store.abandon()
     disk.catalog = catalog.before
-    with pytest.raises(DamageError, match="it is older than the log: the log has queue 2"):
+    with pytest.raises(DamageError, match="it is older than the log: the log contains queue 2"):
         disk.open()
     assert disk.catalog.rows("ends") == {}
     disk.catalog = catalog

@@ -24,9 +24,9 @@ def test_a_value_of_many_levels_is_read_and_written() -> None:
 @pytest.mark.parametrize("depth", [128, 400])
 def test_a_value_of_too_many_levels_is_refused(depth: int) -> None:
     value = {"arguments": nested(depth)}
-    with pytest.raises(ValueError, match="nested more than 128 deep"):
+    with pytest.raises(ValueError, match="nested more than 128 levels deep"):
         encode_row("users", b"x", value)
     packed = msgpack.packb(value)
     stored = HEAD.pack(CHECKSUMMED, crc32c(packed, crc32c(b"users\0\0\1x"))) + packed
-    with pytest.raises(ValueError, match="nested more than 128 deep"):
+    with pytest.raises(ValueError, match="nested more than 128 levels deep"):
         decode_row("users", b"x", stored, plain=False)

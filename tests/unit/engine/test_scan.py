@@ -108,7 +108,10 @@ def test_zeros_are_one_gap(size: int) -> None:
 def test_numbers_that_no_store_gives_are_refused() -> None:
     content = message(1) + message((1 << 62) + 1) + message(2) + message(1 << 62)
     assert numbers(content) == [1, 2, 1 << 62]
-    assert any("no store gives number 4611686018427387905" in gap.reason for gap in gaps(content))
+    assert any(
+        "number 4611686018427387905 is larger than any that a store assigns" in gap.reason
+        for gap in gaps(content)
+    )
 
 
 def test_a_body_that_looks_like_a_record_is_not_taken_for_one() -> None:
@@ -129,7 +132,7 @@ def test_a_copy_of_an_earlier_record_in_a_body_is_refused_when_the_header_is_dam
     damaged[4] ^= 1
     content = message(1) + bytes(damaged) + message(3)
     assert numbers(content) == [1, 3]
-    assert any("does not ascend" in gap.reason for gap in gaps(content))
+    assert any("is out of order" in gap.reason for gap in gaps(content))
 
 
 def test_a_forged_record_in_a_body_is_refused_when_the_header_is_damaged() -> None:

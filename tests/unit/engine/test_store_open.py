@@ -105,7 +105,7 @@ def test_a_store_keeps_its_id(store_directory: str) -> None:
 
 def test_a_directory_of_other_files_is_refused_and_left_alone(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("mine")
-    with pytest.raises(NotAStoreError, match=r"it holds thesis\.tex but no file STORE"):
+    with pytest.raises(NotAStoreError, match=r"it contains thesis\.tex but no file STORE"):
         Store.open(str(tmp_path))
     assert os.listdir(tmp_path) == ["thesis.tex"]
 
@@ -227,7 +227,7 @@ def test_a_catalog_of_another_store_is_damage(store_directory: str, tmp_path: Pa
     Store.open(other).close()
     content = Path(other, "catalog", "data.mdb").read_bytes()
     Path(store_directory, "catalog", "data.mdb").write_bytes(content)
-    with pytest.raises(DamageError, match="the catalog is of another store"):
+    with pytest.raises(DamageError, match="the catalog belongs to another store"):
         Store.open(store_directory)
 
 

@@ -171,7 +171,7 @@ def test_a_directory_with_something_else_in_it_is_left_alone(directory: str, out
     history = History(directory, 1)
     history.steps(20)
     history.close()
-    with pytest.raises(ArchiveError, match=r"not empty: it has 'thesis\.txt'"):
+    with pytest.raises(ArchiveError, match=r"not empty: it contains 'thesis\.txt'"):
         run(directory, out)
     assert os.listdir(out) == ["thesis.txt"]
 

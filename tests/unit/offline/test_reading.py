@@ -105,7 +105,7 @@ def test_nothing_can_be_written(tmp_path: Path) -> None:
         lambda: files.allocate(str(tmp_path / "new"), 1),
         lambda: files.lock(path, "me"),
     ):
-        with pytest.raises(OSError, match="only read"):
+        with pytest.raises(OSError, match="reading only"):
             call()
     file.close()
     assert os.listdir(tmp_path) == ["file"]

@@ -118,7 +118,7 @@ def test_who_waits_is_told_that_the_broker_failed(
             with pytest.raises(ConnectionClosedByBroker) as caught:
                 ask(channel)
         assert caught.value.reply_code == 541
-        assert "see the broker's log" in caught.value.reply_text
+        assert "see the log of the broker" in caught.value.reply_text
         confirmed(other.channel())
     assert broker.is_running
     with pytest.raises(BrokerFailedError, match="broken on purpose"):

@@ -242,7 +242,7 @@ def test_options_ask_for_exactly_the_rows_that_a_filter_would_leave(busy: str) -
         ({"view": "transactions", "state": "ready"}, "option state is for messages, not for view"),
         ({"view": "queues", "queue": "q"}, "is for messages and transactions, not for view queues"),
         ({"segments": "a"}, "option segments is a number, or two"),
-        ({"from": "yesterday"}, "option from: 'yesterday' is no time"),
+        ({"from": "yesterday"}, "option from: 'yesterday' is not a time"),
         ({"queue": "[1]"}, "a name or a JSON list of names"),
     ],
 )

@@ -196,17 +196,20 @@ def test_a_store_that_is_open_is_not_imported_into(path: Paths, store: str) -> N
 @pytest.mark.parametrize(
     ("content", "says"),
     [
-        (b"", "ends behind line 0"),
-        (b"{}\n", "line 1 is none of an export: 'type' is missing"),
+        (b"", "ends at line 0"),
+        (b"{}\n", "line 1 does not belong in an export: 'type' is missing"),
         (b"{\n", "behind byte 0"),
         (b'{"a":' + b"[" * 100_000, "behind byte 0"),
         (b"\x91" * 100_000, "behind byte"),
         (b'{"type":"end","messages":0}\n', "line 1 is not the first line"),
         (b'{"type":"export","format":2,"store_id":"","exported_at":""}\n', "it has format 2"),
-        (b'{"type":"export","format":1,"store_id":"","exported_at":""}\n5\n', "line 2 is none"),
-        (b"\x93\1\2\3", "it is no object"),
+        (
+            b'{"type":"export","format":1,"store_id":"","exported_at":""}\n5\n',
+            "line 2 does not belong",
+        ),
+        (b"\x93\1\2\3", "it is not an object"),
         (b"\xc1", "behind byte 0"),
-        (msgpack.packb({"type": "export"})[:-3], "ends behind line 0"),
+        (msgpack.packb({"type": "export"})[:-3], "ends at line 0"),
     ],
 )
 def test_a_file_that_is_none_of_messages_is_refused(content: bytes, says: str) -> None:
@@ -221,7 +224,8 @@ def test_a_name_that_no_message_can_have_is_refused(store: str, name: str) -> No
     plain = {**msgspec.json.decode(found[place]), name: "é" * 128}
     found[place] = msgspec.json.encode(plain) + b"\n"
     with pytest.raises(
-        TransferError, match=f"line {place + 1} is none .* {name} has at most 255 bytes, not 256"
+        TransferError,
+        match=f"line {place + 1} does not belong .* {name} has at most 255 bytes, not 256",
     ):
         lines(b"".join(found))
 
@@ -237,7 +241,7 @@ def test_a_queue_that_is_not_what_its_line_says_is_refused(store: str, definitio
 
 def test_a_file_with_a_line_too_few_is_refused(store: str) -> None:
     parts = exported(store).splitlines(keepends=True)
-    with pytest.raises(TransferError, match="has 40 messages, and 41 were written"):
+    with pytest.raises(TransferError, match="has 40 messages, but 41 were written"):
         lines(b"".join(parts[:5] + parts[6:]))
 
 

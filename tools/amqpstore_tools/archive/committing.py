@@ -43,7 +43,9 @@ class Archive:
         try:
             names = sorted(os.listdir(self._manifests))
         except FileNotFoundError:
-            raise ArchiveError(self.directory, "there is none. Run amqpstore archive.") from None
+            raise ArchiveError(
+                self.directory, "it does not exist. Run amqpstore archive."
+            ) from None
         return [self._manifest(name) for name in names if name.endswith(COMMITTED)]
 
     def staging(self, name: str) -> str:
@@ -74,7 +76,8 @@ class Archive:
             if others:
                 raise ArchiveError(
                     self.directory,
-                    f"the directory is none, and not empty: it has {min(others)!r}. Name another.",
+                    "the directory is not an archive, and not empty: it contains "
+                    f"{min(others)!r}. Name another.",
                 )
         os.makedirs(self._manifests, exist_ok=True)
         _sync(self.directory)
@@ -89,7 +92,7 @@ class Archive:
                 os.rename(staged, target)
             except FileNotFoundError:
                 if not os.path.exists(target):
-                    reason = f"{entry.path} of run {manifest.run} is neither staged nor there"
+                    reason = f"{entry.path} of run {manifest.run} is neither staged nor in place"
                     raise ArchiveError(self.directory, reason) from None
         for directory in sorted(_directories(manifest.files)):
             _sync_chain(self.directory, directory)

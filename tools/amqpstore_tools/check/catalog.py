@@ -61,12 +61,12 @@ def _rows(image: CatalogImage, findings: Findings) -> Catalog:
     rows: Rows = {table: image.rows(table) for table in TABLES}
     damaged: set[tuple[str, str]] = set()
     for table in sorted({*image.tables} - {*TABLES}):
-        findings.add("table-unknown", FILE, f"nothing is known of a table {table!r}")
+        findings.add("table-unknown", FILE, f"unknown table {table!r}")
     for bad in image.bad_rows:
         name = bad.key.decode("utf-8", "backslashreplace")
         text = f"table {bad.table}, row {name!r}: {bad.reason}"
         if bad.is_corrected:
-            text = f"{text}; one bit of it is wrong, and it is known which"
+            text = f"{text}; exactly one bit of it is wrong, and can be corrected"
         else:
             damaged.add((bad.table, name))
         findings.add("row-damaged", FILE, text)

@@ -213,7 +213,7 @@ class StoreCheck:
         history = self._read_segments(jobs)
         if rows is None:
             self._out.index_files = self._index_checker().check_unrowed()
-            text = "without the catalog no queues, references and counters can be compared"
+            text = "without the catalog, queues, references and counters cannot be compared"
             self._findings.add("not-compared", FILE, text)
             return self._out
         self._compare(rows, history)
@@ -247,7 +247,7 @@ class StoreCheck:
             store_id = headers.most_common(1)[0][0]
         for file, found in ((MARKER, marked), (FILE, in_catalog)):
             if found and store_id and found != store_id:
-                text = f"it is of another store, {found.hex()}: this one is {store_id.hex()}"
+                text = f"it belongs to another store, {found.hex()}: this one is {store_id.hex()}"
                 self._findings.add("store-id-differs", file, text)
         return store_id
 
@@ -283,17 +283,17 @@ class StoreCheck:
         findings = self._findings
         for name in ReadOnlyFiles().list_directory(self._directory):
             if name not in _OURS:
-                findings.add("file-unknown", name, "no file or directory of a store has this name")
+                findings.add("file-unknown", name, "a store has no file or directory of this name")
         if not self._is_live and os.path.exists(os.path.join(self._directory, NEW_MARKER)):
-            findings.add("file-left-over", NEW_MARKER, "a marker that was not finished")
+            findings.add("file-left-over", NEW_MARKER, "an unfinished marker")
         for directory in (SEGMENTS, QUARANTINE, INDEX):
             known = index_key if directory == INDEX else segment_number
             for name in self._list(directory):
                 if directory == QUARANTINE and repair_number(name):
-                    text = "what a repair replaced is kept here: it can be undone"
+                    text = "what a repair replaced is kept here, so that it can be undone"
                     findings.add("repair-kept", f"{directory}/{name}", text)
                 elif known(name) is None:
-                    text = "no file of a store has this name: it is left alone"
+                    text = "a store has no file of this name: it is left alone"
                     findings.add("file-unknown", f"{directory}/{name}", text)
         if self._rows is not None:
             self._check_quarantine(self._rows)
@@ -303,11 +303,11 @@ class StoreCheck:
         moved = {number for name in self._list(QUARANTINE) if (number := segment_number(name))}
         for number in sorted(moved):
             places = len(rows["quarantine"].get(f"{number:010}", ()))
-            text = f"segment {number} was moved here, whole: {places} places in it are damaged"
+            text = f"segment {number} was moved here, complete: {places} places in it are damaged"
             self._findings.add("quarantined", f"{QUARANTINE}/{number:010}.segment", text)
         for key in rows["quarantine"]:
             if int(key) not in moved and int(key) not in self._numbers:
-                text = f"segment {int(key)} was to be kept in {QUARANTINE}/, and is not there"
+                text = f"segment {int(key)} should be in {QUARANTINE}/, but is not there"
                 self._findings.add("quarantine-missing", FILE, text)
 
     def _check_unrowed(self, rows: Rows) -> None:
@@ -320,7 +320,7 @@ class StoreCheck:
                 continue
             self._left_over.add(number)
             if of := self._copied_from(number):
-                text = f"it is a copy of segment {of}: nothing in it counts"
+                text = f"it is a copy of segment {of}: its content is ignored"
                 self._findings.add("segment-copied", segment_name(number), text, 0)
                 continue
             does = "moves it to quarantine" if key in rows["quarantine"] else "removes it"
@@ -330,7 +330,7 @@ class StoreCheck:
             found = index_key(name)
             key = f"{found[0]:020}-{found[1]:010}" if found else ""
             if found and key not in rows["index"] and ("index", key) not in self._damaged_rows:
-                text = "no row speaks of it: the next start removes it"
+                text = "no row names it: the next start removes it"
                 self._findings.add("file-left-over", f"{INDEX}/{name}", text, queue_id=found[0])
 
     def _copied_from(self, number: int) -> int:
@@ -439,7 +439,7 @@ class StoreCheck:
         check_position(rows, self._segments, self._findings)
         is_whole = self._is_index_whole(is_whole)
         if not is_whole:
-            text = "what all index files hold is not known, so references cannot be counted anew"
+            text = "the index files cannot all be read, so references cannot be recounted"
             self._findings.add("not-compared", INDEX, text)
         self._check_references(rows, history, is_whole=is_whole)
         self._check_queues(rows, history)
@@ -493,12 +493,12 @@ class StoreCheck:
                 findings.add("row-orphaned", FILE, text, queue_id=queue_id)
             elif row["end"] > head:
                 text = f"queue {queue_id}: sequence {row['end'] - 1} is in {INDEX}/{key}.index,"
-                text = f"{text} and {head} is said to be next"
+                text = f"{text} but {head} is noted as the next one"
                 findings.add("head-too-low", FILE, text, queue_id=queue_id)
         known = [*heads, *map(int, rows["queues"]), history.highest_queue_id]
         highest = max(known, default=0)
         if highest >= (following := rows["store"].get("next_queue_id", 1)):
-            text = f"queue {highest} is there, and {following} is said to be next"
+            text = f"queue {highest} exists, but {following} is noted as the next one"
             findings.add("queue-id-too-low", FILE, text, queue_id=highest)
 
 

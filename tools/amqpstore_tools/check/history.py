@@ -143,11 +143,11 @@ class LogChecker:
             # What is missing of it was found there.
             if is_behind and not batch.lsn:
                 for first, end in batch.messages:
-                    text = f"messages {first} to {end - 1} are sound, and their TRANSACTION is not:"
+                    text = f"messages {first} to {end - 1} are sound, but their TRANSACTION is not:"
                     self._findings.add(
                         "message-orphaned",
                         segment.name,
-                        f"{text} nothing says which queues held them",
+                        f"{text} the queues that held them are not known",
                         batch.start,
                         message_id=first,
                         messages=end - first,
@@ -162,11 +162,13 @@ class LogChecker:
             self._add("operation-malformed", segment, batch, batch.malformed)
             return
         if batch.tag != batch.lsn & 0xFFFF:
-            text = f"batch {batch.lsn} says in its records that it is {batch.tag}"
+            text = f"batch {batch.lsn} has records that name batch {batch.tag}"
             self._add("batch-broken", segment, batch, text)
         enqueued = batch.enqueued
         if enqueued != batch.messages:
-            text = f"it enqueues messages {_ranges(enqueued)}, and has {_ranges(batch.messages)}"
+            text = (
+                f"it enqueues messages {_ranges(enqueued)}, but contains {_ranges(batch.messages)}"
+            )
             self._add("batch-broken", segment, batch, text)
         keys = [(one.kind, one.queue_id) for one in batch.operations]
         if keys != sorted(keys):
@@ -209,26 +211,27 @@ class LogChecker:
             self._add("operation-malformed", segment, batch, reason, queue_id)
             return
         if self._next_queue_id is not None and queue_id >= self._next_queue_id:
-            text = f"an operation is of queue {queue_id}, and ids are given up to before"
+            text = f"an operation names queue {queue_id}, but ids have been assigned only below"
             text = f"{text} {self._next_queue_id}"
             self._add("operation-queue-unknown", segment, batch, text, queue_id)
         known = history.next_sequences.get(queue_id)
         if kind == OperationKind.ENQUEUE:
             if known is not None and first < known:
-                text = f"sequence {first} is given again: {known} was next"
+                text = f"sequence {first} is assigned twice: {known} was next"
                 self._add("sequence-reused", segment, batch, text, queue_id)
             history.next_sequences[queue_id] = max(known or 0, end)
             if is_behind:
                 history.fresh.append(Fresh(segment, operation))
         else:
             if is_behind and known is not None and end > known and not segment.scanned.gaps:
-                text = f"sequence {end - 1} has left the queue, or was delivered, and {known}"
+                text = f"sequence {end - 1} has left the queue or was delivered, but {known}"
                 self._add("operation-sequence-unknown", segment, batch, f"{text} is next", queue_id)
             if is_behind and kind != OperationKind.DELIVERED:
                 history.remove(queue_id, first, end)
         head = self._heads.get(queue_id)
         if head is not None and not is_behind and end > head:
-            text = f"queue {queue_id}: sequence {end - 1} was given, and {head} is said to be next"
+            text = f"queue {queue_id}: sequence {end - 1} was given, but {head} is noted as the "
+            "next one"
             self._findings.add("head-too-low", FILE, text, queue_id=queue_id, sequence=end - 1)
 
 
@@ -244,7 +247,8 @@ def check_position(rows: Rows, segments: dict[int, Segment], findings: Findings)
     boundaries = {0, segment.end}
     boundaries |= {place for batch in segment.scanned.batches for place in (batch.start, batch.end)}
     if offset not in boundaries and not segment.in_gap(offset):
-        text = f"the position, offset {offset} of segment {segment.number}, is in a batch's middle"
+        text = f"the position, offset {offset} of segment {segment.number}, is in the middle of "
+        "a batch"
         findings.add("position-wrong", FILE, text)
 
 

@@ -72,7 +72,7 @@ class IndexChecker:
             state = IndexState(**fields)
             entries = self._entries(name, queue_id, state)
             if state.first < last.get(queue_id, 0):
-                text = f"it begins with sequence {state.first}, which another file has too"
+                text = f"it begins with sequence {state.first}, which another file contains too"
                 self._findings.add("index-order", name, text, 0, queue_id=queue_id)
             last[queue_id] = state.end
             if entries is None:
@@ -100,7 +100,7 @@ class IndexChecker:
             file = StoreFile(self._files, self._directory, name, findings)
         except FileNotFoundError:
             live = state.live
-            text = f"the file is missing, and with it where {live} messages are"
+            text = f"the file is missing, and with it the positions of {live} messages"
             findings.add("index-missing", name, text, queue_id=queue_id, messages=live)
             return None
         try:
@@ -110,13 +110,13 @@ class IndexChecker:
         finally:
             file.close()
         if file.size < state.end_bytes:
-            text = f"it has {file.size} bytes, and {state.end_bytes} were written"
+            text = f"it has {file.size} bytes, but {state.end_bytes} were written"
             findings.add(
                 "index-damaged", name, text, file.size, queue_id=queue_id, messages=state.live
             )
             return None
         if file.size > size:
-            text = f"{file.size - size} bytes were written and not committed: they do not count"
+            text = f"{file.size - size} bytes were written but not committed: they are ignored"
             findings.add("index-behind-end", name, text, size, queue_id=queue_id)
         return self._decode(name, queue_id, state, content)
 
@@ -139,7 +139,7 @@ class IndexChecker:
                 is_whole = False
         for column in (entries.sequences, entries.ids):
             if not ascends(column):
-                text = "its entries do not ascend"
+                text = "its entries are not in ascending order"
                 self._findings.add("index-order", name, text, 0, queue_id=queue_id)
                 return None
         return entries if is_whole else None
@@ -147,7 +147,7 @@ class IndexChecker:
     def _extend(self, entries: Entries, queue_id: int, found: Record | Gap, content: bytes) -> str:
         """Add a record's entries. Returns why that cannot be done."""
         if isinstance(found, Gap):
-            return f"{found.end - found.offset} bytes are no record: {found.reason}"
+            return f"{found.end - found.offset} bytes are not a record: {found.reason}"
         if found.kind != Kind.INDEX:
             return f"a record of kind {found.kind} is in an index file"
         try:
@@ -155,7 +155,7 @@ class IndexChecker:
         except ValueError as error:
             return str(error)
         if of_queue != queue_id:
-            return f"it is of queue {of_queue}"
+            return f"it belongs to queue {of_queue}"
         if not block.sequences or block.sequences[0] != found.number:
             return f"its first sequence is not {found.number}"
         if len(entries.ids) + len(block.ids) > ENTRIES_A_FILE:
@@ -177,16 +177,16 @@ class IndexChecker:
         }
         for field, value in found.items():
             if getattr(state, field) != value:
-                text = f"{field} is {value}, and its row says {getattr(state, field)}"
+                text = f"{field} is {value}, but its row says {getattr(state, field)}"
                 self._findings.add("index-row-differs", name, text, queue_id=queue_id)
         if found["entries"] != state.entries:
             return
         live = array("I", compress(entries.body_sizes, map(not_, acked)))
         if state.body_bytes not in (None, total_of(live)):
-            text = f"the bodies have {total_of(live)} bytes, and its row says {state.body_bytes}"
+            text = f"the bodies have {total_of(live)} bytes, but its row says {state.body_bytes}"
             self._findings.add("index-row-differs", name, text, queue_id=queue_id)
         if any(acked[place] for place in state.delivered):
-            text = "its row has a delivery count of an entry that is not live"
+            text = "its row has a delivery count for an entry that is not live"
             self._findings.add("index-row-differs", name, text, queue_id=queue_id)
         expires = [
             expires_ms
@@ -194,7 +194,7 @@ class IndexChecker:
             if expires_ms and not is_acked
         ]
         if expires and not 0 < state.expires_ms <= min(expires):
-            text = f"an entry expires at {min(expires)}, and its row says {state.expires_ms}"
+            text = f"an entry expires at {min(expires)}, but its row says {state.expires_ms}"
             self._findings.add("index-row-differs", name, text, queue_id=queue_id)
 
 

@@ -55,12 +55,12 @@ class MarkChecker:
     def _check_range(self, name: str, row: Any, account: Any, last_end: int) -> None:
         first, end = row["first_id"], row["end_id"]
         if first < min(last_end, end):
-            text = f"ids from {first} on are said to be in another segment too"
+            text = f"ids from {first} on are assigned to another segment too"
             self._findings.add("marks-wrong", name, text)
         if account and account["live_count"]:
             has_first, has_end = account["first_id"], account["end_id"]
             if not (first <= has_first and has_end <= end):
-                text = f"it has ids from {has_first} to {has_end - 1}, and is searched for those"
+                text = f"it contains ids {has_first} to {has_end - 1}, but is searched for those"
                 self._findings.add("marks-wrong", name, f"{text} from {first} to {end - 1}")
 
     def check_offsets(self, segment: Segment, row: Any) -> None:
@@ -72,7 +72,7 @@ class MarkChecker:
         try:
             for message_id, offset in zip(row["ids"], row["offsets"], strict=True):
                 if not check_mark(file, offset, message_id) and not segment.in_gap(offset):
-                    text = f"message {message_id} is said to be at {offset}, and is not"
+                    text = f"message {message_id} should be at offset {offset}, but is not"
                     self._findings.add(
                         "marks-wrong", segment.name, text, offset, message_id=message_id, messages=1
                     )

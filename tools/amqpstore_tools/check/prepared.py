@@ -47,7 +47,7 @@ def check_prepared(rows: Rows, holdings: Holdings, history: History, findings: F
             continue
         for queue_id, first, count in row["locked"]:
             if gone := history.removed_of(queue_id, first, first + count):
-                text = f"{name} is to ack messages that have left their queue already"
+                text = f"{name} is to ack messages that have already left their queue"
                 findings.add(
                     "prepared-incomplete",
                     FILE,
@@ -59,7 +59,7 @@ def check_prepared(rows: Rows, holdings: Holdings, history: History, findings: F
         for first, count, *_ in row["publishes"]:
             # Transient messages are gone after a crash, all of a publish or none.
             if 0 < (there := holdings.count(hidden, first, first + count)) < count:
-                text = f"{name} is to publish {count} messages, and has {there} of them"
+                text = f"{name} is to publish {count} messages, but only {there} of them exist"
                 findings.add(
                     "prepared-incomplete",
                     FILE,

@@ -73,7 +73,7 @@ class ReferenceChecker:
     def check_overlap(self, account: Account, last_end: int) -> int:
         """Ids are in one account only. Returns where the ids end of all so far."""
         if account.first_id < last_end:
-            text = f"its ids from {account.first_id} on are another segment's too"
+            text = f"its ids from {account.first_id} on belong to another segment too"
             self._findings.add("account-differs", segment_name(account.number), text)
         return max(last_end, account.end_id)
 
@@ -117,7 +117,9 @@ class ReferenceChecker:
             if account.ids is None and account.references is None and ids > most:
                 continue  # Its row was refused.
             if account.count * _LEAST_RECORD_BYTES > account.end_bytes or ids > _MOST_IDS:
-                text = f"{account.count} messages, of {ids} ids, cannot be in {account.end_bytes}"
+                text = (
+                    f"{account.count} messages, of {ids} ids, do not fit into {account.end_bytes}"
+                )
                 self._findings.add("account-differs", name, f"{text} bytes")
                 continue
             yield account
@@ -144,7 +146,7 @@ class ReferenceChecker:
                 following = starts[place + 1] if place + 1 < len(starts) else live.end_id
                 end = min(max(following, wanted + 1), live.end_id)
                 for first, stop in _missing(homeless, wanted, end):
-                    self.lost(live, first, stop, FILE, "no segment has it")
+                    self.lost(live, first, stop, FILE, "no segment contains it")
                 wanted = end
 
     def check_fresh(self, fresh: Fresh) -> None:
@@ -159,7 +161,7 @@ class ReferenceChecker:
             runs = [(run.first_id, run.end_id) for run in segment.scanned.runs]
             self._ranges[segment.number] = runs
         for start, stop in _missing(self._ranges[segment.number], first, end):
-            self.lost(live, start, stop, fresh.segment.name, "no sound record of it is there")
+            self.lost(live, start, stop, fresh.segment.name, "no sound record of it exists")
 
     def known_runs(self, segment: Segment) -> list[Ids]:
         """The records in a segment that the last checkpoint knew."""
@@ -269,7 +271,7 @@ class _AccountCheck:
         if absent.count(1):
             self._name_absent(absent)
         for place in differs:
-            text = f"its record has {self._sizes[place]} bytes, and its index entry says"
+            text = f"its record has {self._sizes[place]} bytes, but its index entry says"
             text = f"{text} {self._index_sizes[place]}"
             message_id = self._id(place)
             self._checker.findings.add(
@@ -279,7 +281,7 @@ class _AccountCheck:
 
     def _name_absent(self, absent: array[int]) -> None:
         """Each queue's messages that are not there, in runs."""
-        reason = "no sound record of it is there"
+        reason = "no sound record of it exists"
         for live in self._live:
             for start, stop, first in self._places(live.first_id, live.end_id):
                 place = start
@@ -303,7 +305,7 @@ class _AccountCheck:
             if found != said:
                 first, last = self._id(place), self._id(place + count - 1)
                 what = f"messages {first} to {last}" if count > 1 else f"message {first}"
-                text = f"{found} queues hold {what}, and the account says {said}"
+                text = f"{found} queues hold {what}, but the account says {said}"
                 self._checker.findings.add(
                     "references-differ", self._name, text, message_id=first, messages=count
                 )
@@ -326,7 +328,7 @@ class _AccountCheck:
             found["end_bytes"] = self._checker.known_end(segment)
         for field, value in found.items():
             if (said := getattr(account, field)) != value:
-                text = f"the account's {field} is {said}, and {value} was counted"
+                text = f"the account's {field} is {said}, but {value} was counted"
                 self._checker.findings.add("account-differs", self._name, text)
 
     def _live_sizes(self) -> Sequence[int]:

@@ -28,7 +28,7 @@ def print_report(checked: Checked, directory: str, console: Console) -> None:
         console.print("Next:", style="bold")
         name = shlex.quote(directory)
         for command, what in (
-            (f"amqpstore repair {name} --plan FILE", "what can be mended, and what it costs"),
+            (f"amqpstore repair {name} --plan FILE", "what can be repaired, and at what cost"),
             (f"amqpstore check {name} --json", "all findings, also those not shown"),
         ):
             console.print(f"  {command}   {what}", highlight=False, soft_wrap=True)
@@ -89,5 +89,5 @@ def _verdict(checked: Checked) -> Text:
     lost = sum(one.messages for one in errors if one.code == "message-lost")
     text = f"The store is not sound. Errors: {len(errors):,}, warnings: {len(warnings):,}"
     if lost:
-        text = f"{text}, messages that queues hold and that cannot be read: {lost:,}"
+        text = f"{text}, messages in queues that cannot be read: {lost:,}"
     return Text(f"{text}.", style=_COLOURS[Severity.ERROR if errors else Severity.WARNING])

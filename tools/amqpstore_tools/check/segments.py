@@ -86,7 +86,7 @@ class SegmentReader:
         self, file: StoreFile, number: int, end: int | None, least: int, *, is_open: bool
     ) -> Segment:
         if file.size < max(end or 0, least):
-            missing = f"it has {file.size} bytes, and {max(end or 0, least)} were written"
+            missing = f"it has {file.size} bytes, but {max(end or 0, least)} were written"
             self._findings.add("segment-short", file.name, missing, file.size)
         stop = file.size if end is None else min(end, file.size)
         scanned = self._scan(file.read, stop, number)
@@ -94,9 +94,9 @@ class SegmentReader:
         torn = _leave_out_torn(segment)
         if torn is not None:
             size = segment.end - torn
-            text = f"the last batch was not whole when the process ended: {size} bytes do not count"
+            text = f"the last batch was incomplete when the process ended: {size} bytes are ignored"
             if not torn and (of := copied_from(file.read(0, HEADER.size), number)):
-                text = f"it is a copy of segment {of}: nothing in it counts"
+                text = f"it is a copy of segment {of}: its content is ignored"
                 self._findings.add("segment-copied", file.name, text, 0)
             else:
                 self._findings.add("batch-torn", file.name, text, torn)
@@ -121,30 +121,32 @@ class SegmentReader:
             findings.add("segment-header", name, text, 0)
         for offset, number, payload in headers:
             if offset:
-                findings.add("segment-header", name, "a SEGMENT record is in its middle", offset)
+                findings.add("segment-header", name, "it has a second SEGMENT record", offset)
             elif number != segment.number or len(payload) != SEGMENT_PAYLOAD.size:
-                findings.add("segment-header", name, "its SEGMENT record is none of its", offset)
+                findings.add(
+                    "segment-header", name, "its SEGMENT record belongs to another segment", offset
+                )
             else:
                 self._check_store(name, payload)
 
     def _check_store(self, name: str, payload: bytes) -> None:
         version, store_id, _ = SEGMENT_PAYLOAD.unpack(payload)
         if version not in READ_VERSIONS:
-            text = f"its format version is {version}: nothing in it is read"
+            text = f"its format version is {version}: it is not read"
             self._findings.add("segment-header", name, text, HEADER.size)
         elif self._store_id not in (None, store_id):
-            text = f"it is of another store, {store_id.hex()}: nothing in it is read"
+            text = f"it is of another store, {store_id.hex()}: it is not read"
             self._findings.add("store-id-differs", name, text, HEADER.size + 4)
 
     def _check_records(self, segment: Segment) -> None:
         findings, name = self._findings, segment.name
         gaps = segment.scanned.gaps
         for gap in gaps[:_MOST_LISTED]:
-            text = f"{gap.end - gap.offset} bytes are no record: {gap.reason}"
+            text = f"{gap.end - gap.offset} bytes are not a record: {gap.reason}"
             findings.add("record-damaged", name, text, gap.offset)
         if rest := gaps[_MOST_LISTED:]:
             size = sum(gap.end - gap.offset for gap in rest)
-            text = f"{size} bytes in {len(rest)} more places are no records"
+            text = f"{size} bytes in {len(rest)} more places are not records"
             findings.add("record-damaged", name, text, rest[0].offset)
         for message_id, offset, reason, is_body in segment.scanned.unread:
             code = "body-damaged" if is_body else "message-malformed"
@@ -158,7 +160,8 @@ class SegmentReader:
 
         for batch in self._scan(read, file.size - end, number).batches:
             if batch.is_whole:
-                text = f"batch {batch.lsn} is behind the end that is noted, {end}, and is whole"
+                text = f"batch {batch.lsn} lies after the segment's recorded end, {end}, and is "
+                "complete"
                 self._findings.add("batch-behind-end", file.name, text, end + batch.start)
 
 

@@ -55,7 +55,7 @@ class Checker:
                 gaps.append(Damaged(part.path, found.offset, size, str(error)))
                 continue
             if found.kind != Kind.INDEX or queue_id != part.queue_id:
-                reason = f"it is no index of queue {part.queue_id}"
+                reason = f"it is not an index file of queue {part.queue_id}"
                 gaps.append(Damaged(part.path, found.offset, size, reason))
             entries += len(block.ids)
         expected = self._index[f"{part.queue_id:020}-{part.number:010}"]["entries"]

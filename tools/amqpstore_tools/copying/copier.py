@@ -109,13 +109,14 @@ def _earlier(directory: str, target: str) -> Earlier:
     found = manifests.read(directory)
     if found is None or not os.path.exists(os.path.join(directory, MARKER)):
         raise CopyError(
-            f"{directory} is no finished copy: it has no {MANIFEST} or no {MARKER}. Copy without "
+            f"{directory} is not a finished copy: it has no {MANIFEST} or no {MARKER}. Copy "
+            "without "
             "--against, or name another one."
         )
     parent = os.path.dirname(os.path.abspath(target))
     if os.path.isdir(parent) and os.stat(parent).st_dev != os.stat(directory).st_dev:
         raise CopyError(
-            f"{directory} and {target} are on two file systems: what is the same cannot be shared. "
+            f"{directory} and {target} are on two file systems: unchanged files cannot be shared. "
             "Copy without --against, or to where the earlier copy is."
         )
     return Earlier(directory, found, {listed.path: listed for listed in found.files})
@@ -127,7 +128,7 @@ def _take(target: str) -> bool:
     if made:
         os.makedirs(target)
     elif not os.path.isdir(target):
-        raise CopyError(f"{target} is no directory. Name a new or an empty one.")
+        raise CopyError(f"{target} is not a directory. Name a new or an empty one.")
     names = set(os.listdir(target)) - {LOCK}
     if names and (INCOMPLETE not in names or MARKER in names):
         what = "a store" if MARKER in names else "not empty"
@@ -219,7 +220,7 @@ class _Copy:
             found = crc32c(content)
             if checksum is not None and found != checksum:
                 raise CopyError(
-                    f"{path} reads back as other bytes than were written. Its disk cannot be "
+                    f"{path} does not read back as it was written. Its disk cannot be "
                     "trusted; copy to another one."
                 )
             self._check_expected(one, len(content), found)
@@ -242,13 +243,13 @@ class _Copy:
             if self._expected:
                 raise CopyError(
                     f"{one.part.path} in {self._from} is not in its {MANIFEST}. If a broker "
-                    f"has run on that copy, remove {MANIFEST}: it then is a store like any other."
+                    f"has run on that copy, remove {MANIFEST}: then it is a store like any other."
                 )
             return
         if (listed.bytes, listed.crc32c) != (size, f"{checksum:08x}"):
             of = self._earlier.directory if one.listed and self._earlier else self._from
             raise CopyError(
-                f"{one.part.path} in {of} is not what was copied then: it has {size} bytes with "
+                f"{one.part.path} in {of} is not what was copied: it has {size} bytes with "
                 f"checksum {checksum:08x}, and {listed.bytes} with {listed.crc32c} were written. "
                 "That copy is damaged; use another one."
             )
@@ -312,7 +313,7 @@ class _Copy:
         if self._options.verify == "none":
             return
         if read_tables(folder) != tables:
-            raise DamageError(path, 0, "it reads back as other rows than were written")
+            raise DamageError(path, 0, "it does not read back as it was written")
         with open(path, "rb") as file:
             content = file.read()
         self._listed.append(

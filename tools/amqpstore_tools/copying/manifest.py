@@ -59,7 +59,7 @@ def read(directory: str) -> Manifest | None:
     except FileNotFoundError:
         return None
     except (msgspec.MsgspecError, RecursionError) as error:
-        raise CopyError(f"{path} does not read as what a copy says of itself: {error}") from None
+        raise CopyError(f"{path} cannot be parsed as the manifest of a copy: {error}") from None
     if manifest.copy != VERSION:
         raise CopyError(f"{path} is of version {manifest.copy}; this amqpstore reads {VERSION}")
     return manifest

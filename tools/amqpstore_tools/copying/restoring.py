@@ -95,7 +95,9 @@ def beside(directory: str, suffix: str) -> Iterator[str]:
     tag = os.path.join(path, _TAG)
     if os.path.lexists(path):
         if not os.path.isfile(tag) and not (os.path.isdir(path) and not os.listdir(path)):
-            raise CopyError(f"{path} is in the way, and not from here. Move it, and try again.")
+            raise CopyError(
+                f"{path} is in the way, and was not made by a restore. Move it, and try again."
+            )
         _remove_work(path)
     os.mkdir(path)
     try:
@@ -158,7 +160,7 @@ def _read_manifest(copy: str) -> Manifest | None:
             content = b""
         if (len(content), f"{crc32c(content):08x}") != (listed.bytes, listed.crc32c):
             raise CopyError(
-                f"{path} is not what was copied then. If a broker has run on that copy, remove its "
-                f"{MANIFEST}: it then is a store like any other. Else it is damaged; use another."
+                f"{path} is not what was copied. If a broker has run on that copy, remove its "
+                f"{MANIFEST}: then it is a store like any other. Else it is damaged; use another."
             )
     return found

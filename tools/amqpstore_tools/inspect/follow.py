@@ -180,7 +180,7 @@ class _Log:
             "segment": self._number,
             "offset": self._offset,
             "bytes": length - self._offset,
-            "reason": "a batch is not whole, and the log goes on in another segment",
+            "reason": "a batch is incomplete, but the log goes on in another segment",
         }
 
     def _gap(self, gap: Gap) -> Facts:

@@ -55,13 +55,13 @@ def facts(image: StoreImage, message_id: int, form: str | None) -> Facts:
 def _why_not(image: StoreImage, message_id: int, holders: int) -> str:
     if holders:
         return (
-            f"message {message_id} is in {holders} queues, and no sound record of it is there: "
+            f"message {message_id} is in {holders} queues, and no sound record of it exists: "
             "its segment is damaged or missing"
         )
     if message_id >= image.tail.end.message_id:
         return f"there is no message {message_id} yet: the next id is {image.tail.end.message_id}"
     return (
-        f"there is no message {message_id}: it was done with and its segment dropped, or its "
+        f"there is no message {message_id}: it was acked and its segment removed, or its "
         "record is damaged"
     )
 
@@ -216,7 +216,7 @@ def _show_properties(found: Facts) -> None:
     out = console()
     out.print(heading("Properties"))
     if "properties_hex" in found:
-        out.print(f"  not those of class basic: {shown(found['properties_reason'])}")
+        out.print(f"  not properties of class basic: {shown(found['properties_reason'])}")
         out.print(f"  {found['properties_hex']}")
         return
     rows = table("property", "value", wrap="value")

@@ -53,7 +53,7 @@ def show_store(found: Facts) -> None:
     if found["catalog_reason"]:
         text = f"  the catalog cannot be read: {shown(found['catalog_reason'])}"
         out.print(Text(text, "red"))
-        out.print("  what follows is what segments and index files say: names of queues may be")
+        out.print("  what follows comes from segments and index files: names of queues may be")
         out.print("  missing, and messages that were acked long ago may count as ready")
     for row in found["bad_rows"]:
         text = f"  row {shown(row['key'])} of table {row['table']} cannot be read: {row['reason']}"
@@ -105,7 +105,7 @@ def show_queues(queues: list[Facts], most: int) -> None:
     rows = table(*columns, right="ready delivered bytes locked unreadable", wrap="queue")
     if most and len(queues) > most:
         queues = sorted(queues, key=lambda one: (-one["bytes"], -one["ready"]))
-        out.print("  the largest first:")
+        out.print("  largest first:")
     for queue in first(queues, most):
         cells = [
             shown(queue["vhost"] if queue["vhost"] is not None else "-", 20),
@@ -135,7 +135,7 @@ def show_segments(segments: list[Facts], most: int) -> None:
     what = (
         f"{size(garbage)} ({percent:.0f} %) garbage"
         if is_known
-        else "how much of it is live is not known"
+        else "how much of it is live is unknown"
     )
     out.print(heading(f"Segments: {len(segments):,}, {size(total)}, {what}"))
     if not segments:
@@ -242,7 +242,7 @@ def _show_recovery(report: Facts | None) -> None:
     out = console()
     out.print(heading("Last recovery after a crash"))
     if report is None:
-        out.print("  no report is there")
+        out.print("  there is no report")
         return
     out.print(f"  {shown(report['path'])}")
     if "reason" in report:

@@ -61,7 +61,7 @@ def find_queues(image: StoreImage, name: str, vhost: str | None) -> list[QueueIm
     if len(vhosts) > 1:
         raise NotFoundError(
             f"queues named {shown(name)} are in the virtual hosts "
-            f"{', '.join(map(shown, vhosts))}: say which with --vhost"
+            f"{', '.join(map(shown, vhosts))}: choose one with --vhost"
         )
     if not found:
         where = f" in virtual host {shown(vhost)}" if vhost is not None else ""

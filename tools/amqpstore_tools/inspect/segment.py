@@ -27,7 +27,7 @@ def facts(image: StoreImage, number: int, first: int, most: int) -> Facts:
         raise NotFoundError(f"there is no segment {number} in {image.directory}")
     if segment.state is SegmentState.MISSING:
         raise NotFoundError(
-            f"the catalog speaks of segment {number}, and the file {segment.path} is missing"
+            f"the catalog names segment {number}, but its file {segment.path} is missing"
         )
     counts: Counter[str] = Counter()
     sizes: Counter[str] = Counter()
@@ -88,7 +88,7 @@ def show(found: Facts) -> None:
     if found["end"] is not None:
         out.print(f"  its end is noted at {found['end']:,}")
     if found["behind_the_end_bytes"]:
-        out.print(f"  {found['behind_the_end_bytes']:,} bytes behind it are no part of the store")
+        out.print(f"  {found['behind_the_end_bytes']:,} bytes after it are not part of the store")
     if found["end_id"]:
         out.print(f"  messages {found['first_id']:,} to before {found['end_id']:,}")
     if found["live_bytes"] is not None:

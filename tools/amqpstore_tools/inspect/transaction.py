@@ -21,7 +21,7 @@ def facts(image: StoreImage, lsn: int) -> Facts:
         if lsn >= image.tail.end.lsn:
             raise NotFoundError(f"there is no LSN {lsn} yet: the next one is {image.tail.end.lsn}")
         raise NotFoundError(
-            f"the log has no LSN {lsn} any more: its segment was dropped or compacted, or its "
+            f"the log has no LSN {lsn} any more: its segment was removed or compacted, or its "
             "record is damaged"
         )
     return {"directory": image.directory, **transaction_facts(found, names_of(image.queues))}

@@ -109,7 +109,7 @@ class CatalogImage:
 
     def commit(self, _changes: Sequence[Change]) -> NoReturn:
         """Not here. Raises: OSError."""
-        raise OSError(f"{self.path} is only read")
+        raise OSError(f"{self.path} is open for reading only")
 
     def refuse(self, reason: str) -> None:
         """None of it is to be read, as it is not this store's."""
@@ -139,7 +139,7 @@ class RowsCatalog:
 
     def commit(self, _changes: Sequence[Change]) -> NoReturn:
         """Not here. Raises: OSError."""
-        raise OSError("these rows are only read")
+        raise OSError("these rows are open for reading only")
 
     def close(self) -> None:
         """Nothing is open."""

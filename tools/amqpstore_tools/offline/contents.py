@@ -102,7 +102,7 @@ def operation_name(kind: int) -> str:
 def properties_of(raw: bytes) -> dict[str, Any]:
     """Content properties that are there, by name, as plain values (see `plain`).
 
-    Raises: ValueError, when they are not those of class basic: a library may keep others.
+    Raises: ValueError, when they are not properties of class basic: a library may keep others.
     """
     try:
         decoded = decode_properties(raw)

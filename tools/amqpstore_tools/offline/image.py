@@ -289,7 +289,7 @@ class StoreImage:
         return None
 
     def messages(self, ids: Iterable[int]) -> Iterator[tuple[int, StoredMessage | None]]:
-        """Messages of ascending ids, each with None where no sound record of it is there.
+        """Messages of ascending ids, each with None where no sound record of it exists.
 
         Segments are read once, from where the first one of theirs is. Raises: OSError.
         """
@@ -351,7 +351,7 @@ class StoreImage:
             row = self.rows("store").get("store_id")
             if row != self.store_id.bytes:
                 of = row.hex() if isinstance(row, bytes) else "none"
-                self.catalog.refuse(f"the catalog is of another store ({of})")
+                self.catalog.refuse(f"the catalog belongs to another store ({of})")
 
     def _store_id(self) -> uuid.UUID | None:
         """Raises: FormatVersionError, OSError."""

@@ -71,7 +71,7 @@ def at_one_instant(directory: str, folder: str, look: Callable[[], T]) -> T:
         if time.monotonic() > deadline:
             raise SnapshotError(
                 directory,
-                f"its catalog has changed without a pause for {_PATIENCE_S:.0f} s. Try again when "
+                f"its catalog has kept changing for {_PATIENCE_S:.0f} s. Try again when "
                 "fewer queues and bindings come and go, or stop the broker.",
             )
         time.sleep(_PAUSE_S)
@@ -131,7 +131,7 @@ def allow_descriptors(directory: str, files: int) -> None:
     if soft == resource.RLIM_INFINITY or soft >= needed:
         return
     if hard != resource.RLIM_INFINITY and hard < needed:
-        reason = f"it has {files} files, and this process may open {hard}. Raise that limit"
+        reason = f"it has {files} files, but this process may open only {hard}. Raise that limit"
         raise SnapshotError(directory, f"{reason} (ulimit -n {needed}).")
     resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
 

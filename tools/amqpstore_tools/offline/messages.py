@@ -14,7 +14,7 @@ from amqpstore_tools.offline.segments import SegmentImage
 def read_messages(
     segments: Sequence[SegmentImage], ids: Iterable[int]
 ) -> Iterator[tuple[int, StoredMessage | None]]:
-    """Messages of ascending ids, each with None where no sound record of it is there.
+    """Messages of ascending ids, each with None where no sound record of it exists.
 
     Args: segments, in the order of their ids. Raises: OSError.
     """

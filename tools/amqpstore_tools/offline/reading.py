@@ -149,4 +149,4 @@ def _may_go_on(content: bytes, gap: Gap) -> bool:
 
 
 def _refuse(path: str) -> NoReturn:
-    raise OSError(errno.EROFS, "this store is only read", path)
+    raise OSError(errno.EROFS, "this store is open for reading only", path)

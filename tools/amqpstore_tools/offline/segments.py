@@ -47,7 +47,7 @@ class SegmentHeader(NamedTuple):
 class SegmentImage:
     """Segment `number` at `path`, of `size` bytes, or none where it is missing.
 
-    `end` is what is noted of its end; bytes behind it are no part of the store. Its messages have
+    `end` is what is noted of its end; bytes after it are not part of the store. Its messages have
     ids from `first_id` to before `end_id`, (0, 0) where that is not known; `account` says what of
     them is live, None where nothing does. `marks` are ids, ascending, and where their records are.
     """
@@ -173,7 +173,7 @@ class IndexImage:
                     continue
                 payload = file.read(found.payload_offset, found.end - found.payload_offset)
                 if found.kind != Kind.INDEX:
-                    yield Gap(found.offset, found.end, "a record that is no INDEX")
+                    yield Gap(found.offset, found.end, "a record that is not an INDEX record")
                     continue
                 try:
                     queue_id, entries = decode_block(payload)

@@ -17,7 +17,7 @@ def time_ms(text: str) -> int:
         found = datetime.fromisoformat(text)
     except ValueError:
         raise argparse.ArgumentTypeError(
-            f"{text!r} is no time: write 2026-11-21T17:00:00, or milliseconds since 1970"
+            f"{text!r} is not a time: write 2026-11-21T17:00:00, or milliseconds since 1970"
         ) from None
     if found.tzinfo is None:
         found = found.replace(tzinfo=UTC)

@@ -231,7 +231,7 @@ def main(command_line: Sequence[str] | None = None) -> int:
     except LedgerError as error:
         return _fail(str(error))
     except sqlite3.Error as error:
-        return _fail(f"{arguments.ledger}: {error}; mend that and start again, nothing is lost")
+        return _fail(f"{arguments.ledger}: {error}; fix that and start again, nothing is lost")
     except AMQPConnectionError as error:
         where = f"{arguments.url.host}:{arguments.url.port}"
         return _fail(f"no connection to {where}: {type(error).__name__} {error}".rstrip())
@@ -246,7 +246,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m amqpstore_tools.pika.money_transfer",
         description="Pay out money from a SQLite table against orders from one queue, and publish "
-        "receipts to another: all of it or nothing, by two-phase commit.",
+        "receipts to another: all or nothing, by two-phase commit.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         epilog="steps:\n"
         + "\n".join(f"  {step:19} {about}" for step, about in STEPS.items())
@@ -258,7 +258,9 @@ def _parser() -> argparse.ArgumentParser:
         type=_url,
         help="the broker",
     )
-    parser.add_argument("--ledger", required=True, metavar="FILE", help="made if it is not there")
+    parser.add_argument(
+        "--ledger", required=True, metavar="FILE", help="created if it does not exist"
+    )
     parser.add_argument("--orders", default="orders", metavar="QUEUE")
     parser.add_argument("--receipts", default="receipts", metavar="QUEUE")
     parser.add_argument(
@@ -267,7 +269,7 @@ def _parser() -> argparse.ArgumentParser:
         default=[],
         type=_amount,
         metavar="NAME=CENTS",
-        help="make this account, if there is none of its name",
+        help="create this account, if there is none of this name",
     )
     parser.add_argument(
         "--order",
@@ -282,14 +284,14 @@ def _parser() -> argparse.ArgumentParser:
         type=float,
         default=float("inf"),
         metavar="N",
-        help="end when no order came for N seconds (default: never)",
+        help="end when no order has come for N seconds (default: never)",
     )
     parser.add_argument(
         "--retry-s",
         type=float,
         default=30.0,
         metavar="N",
-        help="give up when nothing went well for N seconds (default 30)",
+        help="give up when nothing has succeeded for N seconds (default 30)",
     )
     for option, about in (
         ("--die-at", "kill this process with SIGKILL there, to see what a crash leaves"),

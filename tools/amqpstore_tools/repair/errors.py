@@ -15,7 +15,7 @@ class UnknownStoreError(RepairError):
     def __init__(self, directory: str) -> None:
         super().__init__(
             f"{directory}: no marker, catalog, copy of definitions or segment says which store "
-            "this is, so no checksum in it can be looked at. Restore it from a copy."
+            "this is, so no checksum in it can be verified. Restore it from a copy."
         )
         self.directory = directory
 
@@ -24,7 +24,7 @@ class BadPlanError(RepairError):
     """A file is no plan, or one that this version did not make."""
 
     def __init__(self, path: str, reason: str) -> None:
-        super().__init__(f"{path} is no plan of a repair: {reason}. Make one with --plan.")
+        super().__init__(f"{path} is not a repair plan: {reason}. Make one with --plan.")
         self.path = path
         self.reason = reason
 
@@ -48,7 +48,7 @@ class StateDiffersError(RepairError):
     def __init__(self, directory: str, names: list[str]) -> None:
         some = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
         super().__init__(
-            f"the plan was made for another state of {directory} (other now: {some}). "
+            f"the plan was made for another state of {directory} (changed since: {some}). "
             "Nothing was changed. Make a new plan with --plan."
         )
         self.directory = directory
@@ -74,7 +74,7 @@ class UnfinishedError(RepairError):
     def __init__(self, directory: str, name: str) -> None:
         super().__init__(
             f"{directory} is in the middle of a repair that was interrupted ({name}). Finish it "
-            "with --apply and the same plan, or take it back with --undo."
+            "with --apply and the same plan, or undo it with --undo."
         )
         self.directory = directory
         self.name = name
@@ -86,7 +86,8 @@ class UsedSinceError(RepairError):
     def __init__(self, directory: str, names: list[str]) -> None:
         some = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
         super().__init__(
-            f"{directory} was used since it was repaired (other now: {some}), and what it took in "
+            f"{directory} was used since it was repaired (changed since: {some}): what it has "
+            "accepted "
             "would be lost. Nothing was changed."
         )
         self.directory = directory
@@ -97,7 +98,7 @@ class NothingToUndoError(RepairError):
     """No repair of this store is left to be undone."""
 
     def __init__(self, directory: str) -> None:
-        super().__init__(f"{directory}: no repair was made here that could be undone.")
+        super().__init__(f"{directory}: there is no repair here that could be undone.")
         self.directory = directory
 
 
@@ -107,7 +108,8 @@ class UndoneDiffersError(RepairError):
     def __init__(self, directory: str, names: list[str], kept: str) -> None:
         some = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
         super().__init__(
-            f"{directory}: everything is where it was, and not all of it is what it was ({some}): "
+            f"{directory}: every file is back in its place, but not every file is as it was "
+            f"({some}): "
             f"it was changed while it was in {kept}, or the disk is failing."
         )
         self.directory = directory
@@ -122,7 +124,7 @@ class NotCleanError(RepairError):
         some = "; ".join(findings[:3]) + ("; ..." if len(findings) > 3 else "")
         super().__init__(
             f"{directory}: the repaired store would not be clean ({some}). Nothing was changed. "
-            "Look for errors of the disk, and report this."
+            "Check the disk for errors, and report this."
         )
         self.directory = directory
         self.findings = findings

@@ -125,7 +125,7 @@ def read_plan(path: str) -> Plan:
         except (ValueError, RecursionError) as error:
             raise BadPlanError(path, str(error)) from None
     if not isinstance(found, dict) or "amqpstore_repair_plan" not in found:
-        raise BadPlanError(path, "it does not say that it is one")
+        raise BadPlanError(path, "it does not identify itself as one")
     if found.pop("amqpstore_repair_plan") != VERSION:
         raise BadPlanError(path, "another version made it")
     state = found.pop("state", None)
@@ -138,7 +138,7 @@ def read_plan(path: str) -> Plan:
     except RecursionError:
         raise BadPlanError(path, "it is nested too deep") from None
     if digest_of(plan.files) != state:
-        raise BadPlanError(path, "it was changed by hand")
+        raise BadPlanError(path, "it was edited")
     return plan
 
 
@@ -193,7 +193,7 @@ def _tell_of_queues(plan: Plan, truth: Truth, checked: Checked) -> None:
     count = sum(end - first for first, end in truth.orphans)
     if count:
         plan.notes.append(
-            f"{count} messages whose queue nothing tells any more go to a queue of their own; some "
+            f"{count} messages whose queue is no longer known go to a queue of their own; some "
             "of them may have been acked"
         )
 
@@ -208,7 +208,7 @@ def _lost_step(queue: QueueTruth, name: str, first_id: int, lost: Any) -> dict[s
         "message_id": first_id,
         "sequence": lost.first_sequence,
         "messages": lost.message_count,
-        "found": f"message {first_id}: no sound record of it is there",
+        "found": f"message {first_id}: no sound record of it exists",
         "does": FIXES["message-lost"],
     }
 

@@ -23,7 +23,7 @@ def print_plan(plan: Plan, directory: str, path: str, console: Console) -> None:
     """Everything that a person has to know before it is carried out."""
     if not plan.steps:
         console.print(Text("The store is sound: there is nothing to repair.", "bold green"))
-        console.print(f"{path} is a plan without a step.", highlight=False)
+        console.print(f"{path} is a plan with no steps.", highlight=False)
         return
     console.print(terminal.heading(f"{_counted(len(plan.steps), 'finding')}"))
     _print_steps(plan, console)
@@ -39,7 +39,7 @@ def print_plan(plan: Plan, directory: str, path: str, console: Console) -> None:
         text = f"Lost: {_counted(lost, 'message')}. What is left of them is kept."
         console.print(Text(text, "bold red"))
     else:
-        console.print(Text("No message is lost that can be told of.", "bold green"))
+        console.print(Text("No known message is lost.", "bold green"))
     console.print("Nothing was changed. Next:", style="bold")
     name, file = shlex.quote(directory), shlex.quote(path)
     console.print(f"  amqpstore repair {name} --apply {file}", highlight=False, soft_wrap=True)
@@ -48,7 +48,7 @@ def print_plan(plan: Plan, directory: str, path: str, console: Console) -> None:
 def print_applied(plan: Plan, repair: Repair | None, directory: str, console: Console) -> None:
     """What was done."""
     if repair is None:
-        console.print(Text("The plan has no step: nothing was changed.", "bold green"))
+        console.print(Text("The plan has no steps: nothing was changed.", "bold green"))
         return
     if plan.queues:
         _print_queues(plan, console)
@@ -56,7 +56,7 @@ def print_applied(plan: Plan, repair: Repair | None, directory: str, console: Co
     console.print(Text("The store is repaired, and a check of it is clean.", "bold green"))
     text = f"What was replaced is in {terminal.shown(directory)}/{repair.name}/: remove it once the"
     console.print(f"{text} store has proved good.", highlight=False, soft_wrap=True)
-    console.print("To take it back, before the store is used:", style="bold")
+    console.print("To undo it, before the store is used:", style="bold")
     console.print(
         f"  amqpstore repair {shlex.quote(directory)} --undo", highlight=False, soft_wrap=True
     )
@@ -107,7 +107,7 @@ def _print_queues(plan: Plan, console: Console) -> None:
 def _files(plan: Plan) -> str:
     made = f"{_counted(len(plan.makes), 'file')} written"
     moved = f"{_counted(len(plan.moves), 'file')} moved to quarantine"
-    how = "The store is built anew" if plan.is_rebuild else "The catalog stays as it is"
+    how = "The store is rebuilt" if plan.is_rebuild else "The catalog stays as it is"
     return (
         f"{how}: {made}, index files beside them, {moved}."
         if plan.is_rebuild

@@ -515,8 +515,8 @@ class _Finder:
         name = queue_name(queue.definition) or f"#{queue_id}"
         if places:
             self._truth.notes.append(
-                f"queue {name}: {len(places)} messages are put in their places by the order of "
-                "their ids; when they expire, and their priority, is not known any more"
+                f"queue {name}: {len(places)} messages are placed in the order of "
+                "their ids; their expiry times and priorities are no longer known"
             )
 
     def _note_short(self) -> None:
@@ -634,12 +634,12 @@ class _Finder:
         if self._lost_at:
             notes.append(
                 "a part of the log is lost, and with it acks: messages that were in a queue by "
-                "then may be served again, flagged redelivered"
+                "then may be delivered again, flagged redelivered"
             )
         elif any(queue.again for queue in self._truth.queues.values()):
             notes.append(
                 "nothing is left that says which messages were acked before the last checkpoint: "
-                "some may be served again, flagged redelivered"
+                "some may be delivered again, flagged redelivered"
             )
         if self._rows is None:
             copy = self._facts.copy

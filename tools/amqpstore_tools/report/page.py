@@ -44,7 +44,7 @@ def page(figures: Figures) -> str:
     body = "".join(
         f"<section><h2>{heading}</h2>\n{content}</section>\n"
         for heading, content in (
-            ("Published and done with", _rates(figures)),
+            ("Published and acked", _rates(figures)),
             ("By queue and time", _by_queue(figures)),
             ("What waits", _waiting(figures)),
             ("How long it has waited", _ages(figures)),
@@ -60,8 +60,8 @@ def page(figures: Figures) -> str:
         '<meta name="viewport" content="width=device-width">'
         f"<title>{escape(title)}</title><style>{_STYLE}</style></head><body>\n"
         f"<h1>{escape(title)}</h1>\n<p class=dim>As it was at {when(figures.taken_ms)} UTC. The "
-        "log remembers what compaction has not removed yet: what is said of the past is said by "
-        f"what is left of it.</p>\n{_tiles(figures)}\n{body}"
+        "past is told by the part of the log that compaction has not removed yet.</p>\n"
+        f"{_tiles(figures)}\n{body}"
         f"<footer>amqpstore {escape(version('amqpstore'))}</footer></body></html>\n"
     )
 
@@ -136,7 +136,7 @@ def _by_queue(figures: Figures) -> str:
         if count
     ]
     if not rows:
-        return "<p>Nothing was published in what the log has.</p>"
+        return "<p>The log contains no publishes.</p>"
     text = f"<p class=dim>Published per {age(figures.bucket_ms)}{_rest(len(counts))}.</p>"
     return text + heat(rows, _labels(figures, buckets), "published")
 
@@ -176,11 +176,11 @@ def _ages(figures: Figures) -> str:
 def _sizes(figures: Figures) -> str:
     sizes = figures.tally.sizes
     if not sizes:
-        return "<p>Nothing was published in what the log has.</p>"
+        return "<p>The log contains no publishes.</p>"
     bits = range(min(sizes), max(sizes) + 1)
     labels = [size((1 << bit) - 1) if bit else "empty" for bit in bits]
     series = [Series("messages", "c", [sizes[bit] for bit in bits])]
-    text = "<p class=dim>Bodies as they were published, up to so many bytes.</p>"
+    text = "<p class=dim>Body sizes as published, each bar up to the number of bytes shown.</p>"
     return text + columns(series, labels, "", stacked=False)
 
 
@@ -190,7 +190,7 @@ def _redelivered(figures: Figures) -> str:
     for (queue_id, _), count in again.items():
         counts[queue_id] += count
     if not counts:
-        return "<p>Nothing was delivered more than once, in what the log has.</p>"
+        return "<p>The log contains no redeliveries.</p>"
     rows = []
     for queue_id, count in counts.most_common(_MOST_ROWS):
         most = max(times for of, times in again if of == queue_id)
@@ -204,7 +204,7 @@ def _redelivered(figures: Figures) -> str:
 def _dead(figures: Figures) -> str:
     dead = figures.tally.dead
     if not dead:
-        return "<p>Nothing was dead-lettered, in what the log has.</p>"
+        return "<p>The log contains no dead-lettered messages.</p>"
     rows = [
         (f"{reason}, out of {queue}", float(count), f"{count:,}")
         for (reason, queue), count in dead.most_common(_MOST_ROWS)
@@ -232,7 +232,7 @@ def _grouped(segments: Sequence[SegmentFigures]) -> list[Sequence[SegmentFigures
 def _keys(figures: Figures) -> str:
     keys = figures.tally.keys
     if not keys:
-        return "<p>Nothing was published in what the log has.</p>"
+        return "<p>The log contains no publishes.</p>"
     rows = [
         (f"{exchange or '(default)'} → {key or '(empty)'}", float(count), f"{count:,}")
         for (exchange, key), count in keys.most_common(_MOST_ROWS)

@@ -169,7 +169,7 @@ class MemoryBroker:
         the power is off, time passes as well. Raises: BrokerFailedError.
         """
         if seconds < 0:
-            raise ValueError(f"time goes on, by 0 seconds or more, not {seconds}")
+            raise ValueError(f"time moves forward, by 0 seconds or more, not {seconds}")
         until_ms = self._clock.now_ms + round(seconds * 1000)
         if self.disk.is_on:
             self._call(self._advance, until_ms)
@@ -341,10 +341,10 @@ class MemoryBroker:
         if self.is_running:
             return
         if not self.disk.is_on:
-            raise RuntimeError("the broker's power is off: reopen it first")
+            raise RuntimeError("the power of the broker is off: reopen it first")
         self._join()
         self._check_failure()
-        raise RuntimeError("the broker does not run")
+        raise RuntimeError("the broker is not running")
 
     def _check_failure(self) -> None:
         if self._failure is not None:

@@ -63,11 +63,11 @@ def encode_table(table: Any, depth: int = 0) -> bytes:
     """The same bytes again. Raises: FieldError."""
     pairs = table.items() if isinstance(table, dict) else table
     if not isinstance(table, (dict, list)):
-        raise FieldError(f"{table!r} is no table")
+        raise FieldError(f"{table!r} is not a table")
     parts = []
     for pair in pairs:
         if not isinstance(pair, (list, tuple)) or len(pair) != 2:
-            raise FieldError(f"{pair!r} is no pair of a name and a value")
+            raise FieldError(f"{pair!r} is not a pair of a name and a value")
         parts += [encode_short(pair[0]), _encode(pair[1], depth + 1)]
     content = b"".join(parts)
     return _LENGTH.pack(len(content)) + content
@@ -85,7 +85,7 @@ def encode_short(value: Any) -> bytes:
     """The same bytes again. Raises: FieldError."""
     content = _text_bytes(value)
     if len(content) > 255:
-        raise FieldError(f"a short string has at most 255 bytes, this has {len(content)}")
+        raise FieldError(f"a short string may have at most 255 bytes, this one has {len(content)}")
     return bytes([len(content)]) + content
 
 
@@ -97,8 +97,8 @@ def as_bytes(value: Any) -> bytes:
         try:
             return base64.b64decode(value, validate=True)
         except (binascii.Error, ValueError) as error:
-            raise FieldError(f"{value[:40]!r} is no base64: {error}") from None
-    raise FieldError(f"{value!r} stands for no bytes")
+            raise FieldError(f"{value[:40]!r} is not base64: {error}") from None
+    raise FieldError(f"{value!r} is not a form of bytes")
 
 
 def _decode(buffer: bytes, offset: int, depth: int) -> tuple[Any, int]:
@@ -117,7 +117,7 @@ def _decode(buffer: bytes, offset: int, depth: int) -> tuple[Any, int]:
         return {name: value if math.isfinite(value) else {"bits": raw}}, offset + number.size
     decode = _DECODERS.get(tag)
     if decode is None:
-        raise FieldError(f"{tag!r} is no field type")
+        raise FieldError(f"{tag!r} is not a field type")
     return decode(buffer, offset, depth)
 
 
@@ -138,7 +138,7 @@ def _encode(value: Any, depth: int) -> bytes:
         ((name, content),) = value.items()
         if name in _ENCODERS:
             return _ENCODERS[name](content, depth)
-    raise FieldError(f"{value!r} stands for no field")
+    raise FieldError(f"{value!r} is not a form of a field")
 
 
 def _decode_int32(buffer: bytes, offset: int, _depth: int) -> tuple[Any, int]:
@@ -211,7 +211,7 @@ def _encode_float(tag: bytes, number: struct.Struct) -> Callable[[Any, int], byt
 
 def _encode_decimal(value: Any, _depth: int) -> bytes:
     if not isinstance(value, dict) or value.keys() != {"scale", "unscaled"}:
-        raise FieldError(f"{value!r} is no decimal: it has scale and unscaled")
+        raise FieldError(f"{value!r} is not a decimal, which has scale and unscaled")
     return b"D" + _packed(_DECIMAL, value["scale"], value["unscaled"])
 
 
@@ -232,7 +232,7 @@ _ENCODERS: dict[str, Callable[[Any, int], bytes]] = {
 
 def _packed(number: struct.Struct, *values: Any) -> bytes:
     if any(isinstance(value, bool) for value in values):
-        raise FieldError(f"{values!r} is no number")
+        raise FieldError(f"{values!r} is not a number")
     try:
         return number.pack(*values)
     except (struct.error, OverflowError) as error:
@@ -251,7 +251,7 @@ def _text_bytes(value: Any) -> bytes:
         return value.encode()
     if isinstance(value, dict) and value.keys() == {"string"}:
         return as_bytes(value["string"])
-    raise FieldError(f"{value!r} is no string")
+    raise FieldError(f"{value!r} is not a string")
 
 
 def _long(buffer: bytes, offset: int) -> tuple[bytes, int]:

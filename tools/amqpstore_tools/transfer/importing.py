@@ -102,14 +102,16 @@ class _Import:
         is_level = key.level and QueueKey(key.vhost, key.name) in self._queues
         if not self._create and not is_level:
             raise TransferError(
-                f"the store has no queue {key}. Declare it, or have it made, by --create."
+                f"the store has no queue {key}. Declare it, or create it with --create."
             )
         if _key(line.definition) != key:
-            raise TransferError(f"the line of queue {key} has the definition of another one")
+            raise TransferError(f"the line of queue {key} holds the definition of another queue")
         try:
             self._queues[key] = self._store.create_queue(line.definition)
         except (ValueError, TypeError, OverflowError) as error:
-            raise TransferError(f"the definition of queue {key} cannot be kept: {error}") from None
+            raise TransferError(
+                f"the definition of queue {key} cannot be stored: {error}"
+            ) from None
         self._out.messages[str(key)] = 0
         self._out.created.append(str(key))
 
@@ -150,7 +152,7 @@ class _Import:
             run = self._store.take(queue, end - sequence, first_sequence=sequence)
             if not isinstance(run, Run):
                 raise TransferError(
-                    f"what was put into queue {_key(queue.definition)} cannot be read back"
+                    f"what was imported into queue {_key(queue.definition)} cannot be read back"
                 )
             if deliveries > 1:
                 # The last one says how many there were, however many that is.

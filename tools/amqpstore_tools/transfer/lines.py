@@ -136,19 +136,18 @@ def read_lines(file: IO[bytes]) -> Iterator[tuple[Line, int]]:
             line = _line(plain)
         except (FieldError, KeyError, TypeError, ValueError) as error:
             reason = f"{error} is missing" if isinstance(error, KeyError) else str(error)
-            raise TransferError(f"line {number} is none of an export: {reason}") from None
+            raise TransferError(f"line {number} does not belong in an export: {reason}") from None
         if number == 1 and not isinstance(line, ExportLine):
             raise TransferError("line 1 is not the first line of an export")
         if isinstance(line, EndLine) and line.messages != messages:
             raise TransferError(
-                f"the file has {messages} messages, and {line.messages} were written: it is damaged"
+                f"the file has {messages} messages, but {line.messages} were written: it is damaged"
             )
         messages += isinstance(line, MessageLine)
         yield line, read
     if not isinstance(line, EndLine):
         raise TransferError(
-            f"the file ends behind line {number}, without a line that says so: it was cut off. "
-            "Export again."
+            f"the file ends at line {number}, without its end line: it was cut off. Export again."
         )
 
 
@@ -210,7 +209,7 @@ def _plain(line: Line) -> dict[str, Any]:
 
 def _line(plain: Any) -> Line:
     if not isinstance(plain, dict):
-        raise FieldError("it is no object")
+        raise FieldError("it is not an object")
     kind = plain["type"]
     if kind == "export":
         if plain["format"] != VERSION:
@@ -222,9 +221,9 @@ def _line(plain: Any) -> Line:
     if kind == "queue":
         return QueueLine(key, msgpack.unpackb(as_bytes(plain["definition"]), strict_map_key=False))
     if kind != "message":
-        raise FieldError(f"{kind!r} is no type of a line")
+        raise FieldError(f"{kind!r} is not a type of line")
     if not isinstance(plain["properties"], dict):
-        raise FieldError("its properties are no object")
+        raise FieldError("its properties are not an object")
     return MessageLine(
         key,
         _short(plain, "exchange"),
@@ -252,7 +251,7 @@ def _body(value: Any) -> bytes:
 def _str(plain: dict[str, Any], name: str) -> str:
     value = plain[name]
     if not isinstance(value, str):
-        raise FieldError(f"{name} is no text: {value!r}")
+        raise FieldError(f"{name} is not text: {value!r}")
     return value
 
 

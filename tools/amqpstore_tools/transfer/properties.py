@@ -38,7 +38,7 @@ def encode_properties(properties: dict[str, Any]) -> bytes:
     if properties.keys() == {_RAW}:
         return as_bytes(properties[_RAW])
     if unknown := properties.keys() - set(PROPERTIES):
-        raise FieldError(f"{min(unknown)!r} is no property")
+        raise FieldError(f"{min(unknown)!r} is not a property")
     flags = 0
     parts = []
     for place, name in enumerate(PROPERTIES):

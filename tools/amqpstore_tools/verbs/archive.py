@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "leaves nothing half done: run it again."
     )
     parser.add_argument("directory", metavar="DIR", help="a data directory")
-    parser.add_argument("out", metavar="OUT", help="the archive; made where it is not there")
+    parser.add_argument("out", metavar="OUT", help="the archive; created if it does not exist")
     add_master(parser)
     add_json(parser)
 
@@ -81,7 +81,7 @@ def _result(out: str, manifest: Manifest | None, seconds: float) -> dict[str, An
 
 def _text(result: dict[str, Any]) -> str:
     if result["run"] is None:
-        return "nothing is new since the last run"
+        return "nothing new since the last run"
     events = ", ".join(f"{count:,} {event}" for event, count in sorted(result["events"].items()))
     rate = result["rows"] / max(result["seconds"], 0.001)
     size_of = f"{counted(result['files'], 'file')}, {size(result['bytes'])}"
@@ -91,11 +91,11 @@ def _text(result: dict[str, Any]) -> str:
     ]
     if missing := result["missing_lsns"]:
         lines.append(
-            f"  {missing:,} batches of the log were not there any more: compaction was faster. "
+            f"  {missing:,} batches of the log no longer existed: compaction was faster. "
             "What queues still hold of them is archived as held."
         )
     if damaged := result["damaged_places"]:
-        lines.append(f"  {counted(damaged, 'damaged place')} left out: see amqpstore check")
+        lines.append(f"  {counted(damaged, 'damaged place')} skipped: see amqpstore check")
     if unreadable := result["unreadable_messages"]:
         lines.append(f"  {counted(unreadable, 'message')} without their content: it is damaged")
     return "\n".join(lines)

@@ -109,7 +109,7 @@ def _print(result: dict[str, Any]) -> None:
     console.print(f"{name} held {counted(result['messages'], 'message')} at {when(at_ms)}")
     if not result["archived_from_ms"] <= at_ms <= result["archived_to_ms"]:
         span = f"{when(result['archived_from_ms'])} to {when(result['archived_to_ms'])}"
-        console.print(f"  the archive is of {span}: outside of that it cannot know")
+        console.print(f"  the archive is of {span}: it knows nothing outside that span")
     if missing := result["missing_lsns"]:
         console.print(f"  {missing:,} batches of the log are not in it: some may be missing")
     if result["first"]:

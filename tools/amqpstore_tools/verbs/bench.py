@@ -42,23 +42,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _add_options(parser: argparse.ArgumentParser) -> None:
     run = parser.add_argument_group("every workload")
-    run.add_argument("--url", default=options.DEFAULT_URL, help="broker (default %(default)s)")
+    run.add_argument(
+        "--url", default=options.DEFAULT_URL, help="of the broker (default: %(default)s)"
+    )
     run.add_argument("--seconds", type=float, help="measured seconds after warm-up (default 10)")
     run.add_argument("--messages", type=int, metavar="N", help="end after N messages instead")
     run.add_argument(
         "--warmup",
         type=float,
         metavar="SECONDS",
-        help="run but do not measure at first (default 1; 0 for drain and with --messages)",
+        help="run this long before measuring (default 1; 0 for drain and with --messages)",
     )
     run.add_argument(
         "--timeout",
         type=float,
         metavar="SECONDS",
-        help="give the run up (default warm-up + seconds + 30; 600 for drain and --messages)",
+        help="give up after this long (default warm-up + seconds + 30; 600 for drain and "
+        "--messages)",
     )
     run.add_argument("--queue", default="amqpstore-bench", metavar="NAME", help="(%(default)s)")
-    run.add_argument("--keep", action="store_true", help="do not delete the queues at the end")
+    run.add_argument("--keep", action="store_true", help="keep the queues at the end")
     run.add_argument("--json", action="store_true", help="print one JSON object")
     publish = parser.add_argument_group("publishing")
     publish.add_argument("--size", type=int, metavar="BYTES", help="of a message body")

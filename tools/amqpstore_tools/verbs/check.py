@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("directory", metavar="DIR", help="data directory")
     parser.add_argument(
-        "--live", action="store_true", help="while a broker runs on DIR: check a snapshot"
+        "--live", action="store_true", help="check a snapshot, while a broker runs on DIR"
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     add_engine(parser, "segments and index files are spread over a cluster")

@@ -32,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="the size of segments to fill (default: %(default)s, as `serve` has it)",
     )
-    add_json(parser, "done, and damage was found")
+    add_json(parser, "done, but damage was found")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -96,4 +96,4 @@ def _print(result: dict[str, Any]) -> None:
     for path, offset, count, reason in result["damage"]:
         say(f"  damaged: {path} at {offset:,}, {count:,} bytes: {reason}")
     if result["damage"]:
-        say("  The segments with damage are in quarantine/, whole.")
+        say("  The damaged segments are in quarantine/, complete.")

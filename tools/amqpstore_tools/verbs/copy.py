@@ -34,14 +34,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--no-links",
         action="store_true",
-        help="copy all bytes, so that a bad disk block does not harm both",
+        help="copy all bytes, so that one bad disk block cannot damage both",
     )
     parser.add_argument(
         "--verify-all",
         action="store_true",
-        help="read what is shared with the earlier copy, too, and not only what is new",
+        help="also read back what is shared with the earlier copy, not only what is new",
     )
-    add_json(parser, "done, and damage was found")
+    add_json(parser, "done, but damage was found")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -79,7 +79,7 @@ def print_copied(result: dict[str, Any]) -> None:
         f"{result['log_segment']} at {result['log_offset']:,}; {result['seconds']:.1f} s"
     )
     if damage := result["damage"]:
-        say(f"  damaged in the store already, in {counted(len(damage), 'place')}:")
+        say(f"the store itself was damaged already, in {counted(len(damage), 'place')}:")
         for one in damage[:_SHOWN]:
             place = f"{one['path']} at {one['offset']:,}, {one['bytes']:,} bytes"
             say(f"    {place}: {one['reason']}")

@@ -56,12 +56,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="drill on a copy of this data directory, which is only read (default: a store made "
         "for this)",
     )
-    parser.add_argument("--seed", help="the same seed does the same (default: drawn, and shown)")
+    parser.add_argument(
+        "--seed", help="the same seed repeats the same run (default: random, and shown)"
+    )
     parser.add_argument(
         "--seconds",
         type=_positive(float),
         metavar="N",
-        help=f"of each scenario (default {_DEFAULT_SECONDS:.0f}, where nothing else bounds it)",
+        help=f"of each scenario (default {_DEFAULT_SECONDS:.0f}, if nothing else limits it)",
     )
     parser.add_argument(
         "--images", type=_positive(int), metavar="N", help="end after about N recovered disks"
@@ -80,7 +82,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "as there is time (default: short histories, one after the other)",
     )
     parser.add_argument(
-        "--report", metavar="FILE", help="write what came of it to FILE.json and FILE.html"
+        "--report", metavar="FILE", help="write the results to FILE.json and FILE.html"
     )
     parser.add_argument(
         "--work", metavar="DIR", help="where copies are made (default: the system's, for a while)"
@@ -185,7 +187,7 @@ def _checked_work(work: str | None, data: str | None) -> str | None:
     if data and os.path.commonpath([path, data]) == data:
         raise UsageError(f"--work {work} is in the data directory, which is only read")
     if not os.path.isdir(path):
-        raise UsageError(f"--work {work} is no directory")
+        raise UsageError(f"--work {work} is not a directory")
     return path
 
 

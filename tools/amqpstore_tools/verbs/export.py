@@ -39,9 +39,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--format", choices=FORMATS, default=FORMATS[0], help="default: %(default)s"
     )
     parser.add_argument(
-        "--live", action="store_true", help="while a broker runs on DIR: read a snapshot"
+        "--live", action="store_true", help="read a snapshot, while a broker runs on DIR"
     )
-    add_json(parser, "done, and damage was found")
+    add_json(parser, "done, but damage was found")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -51,7 +51,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _export(arguments: argparse.Namespace) -> int:
     if arguments.json and arguments.output == STANDARD:
-        raise UsageError("--json needs a FILE, as both are standard output")
+        raise UsageError("--json needs a FILE, because both would go to standard output")
     started = time.monotonic()
     with (
         StoreImage.open(arguments.directory, live=arguments.live) as image,
@@ -104,6 +104,6 @@ def _print(result: dict[str, Any]) -> None:
         out,
     )
     if in_doubt := result["in_doubt"]:
-        say(f"  left out: what {counted(in_doubt, 'transaction')} in doubt would publish", out)
+        say(f"  skipped: what {counted(in_doubt, 'transaction')} in doubt would publish", out)
     for queue, count in result["unreadable"].items():
         say(f"  not readable: {counted(count, 'message')} of queue {queue}", out)

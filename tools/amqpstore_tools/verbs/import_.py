@@ -23,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("directory", metavar="DIR", help="data directory; no broker runs on it")
     parser.add_argument("file", metavar="FILE", help="what was exported; - is standard input")
     parser.add_argument(
-        "--create", action="store_true", help="make queues that are not there, as they were"
+        "--create", action="store_true", help="create the queues that do not exist, as they were"
     )
     add_json(parser)
 

@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "Show what is in the data directory DIR of a broker that does not run, or, with --live, of "
         "one that does. Nothing in it is changed."
     )
-    parser.epilog = exit_codes("what was asked for is not there")
+    parser.epilog = exit_codes("what was asked for does not exist")
     parser.add_argument("data", metavar="DIR", help="data directory")
     _add_common(parser)
     parser.add_argument(
@@ -37,23 +37,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="show the log as it grows, until Ctrl-C; a broker may run",
     )
     what = parser.add_subparsers(
-        dest="what", metavar="[WHAT]", help="one thing in it, instead of the whole"
+        dest="what", metavar="[WHAT]", help="show one thing in it instead of the whole"
     )
     one = what.add_parser("vhost", help="one virtual host: exchanges, bindings, queues")
     one.add_argument("name", metavar="NAME", help="its name")
     _add_common(one, is_part=True)
     one = what.add_parser("segment", help="one segment and its records")
     one.add_argument("number", type=_number, metavar="N", help="its number")
-    one.add_argument("--first", type=_number, default=0, metavar="OFFSET", help="from there on")
+    one.add_argument("--first", type=_number, default=0, metavar="OFFSET", help="start there")
     _add_common(one, is_part=True)
     one = what.add_parser("queue", help="one queue and its messages")
     one.add_argument("name", metavar="NAME", help="its name, or #ID")
-    one.add_argument("--vhost", metavar="VHOST", help="where several have a queue of that name")
-    one.add_argument("--first", type=_number, default=0, metavar="SEQUENCE", help="from there on")
+    one.add_argument("--vhost", metavar="VHOST", help="if several have a queue of that name")
+    one.add_argument("--first", type=_number, default=0, metavar="SEQUENCE", help="start there")
     _add_common(one, is_part=True)
     one = what.add_parser("message", help="one message: header, routing, properties, body, queues")
     one.add_argument("number", type=_number, metavar="ID", help="its id in the store")
-    one.add_argument("--body", choices=message.FORMS, help="all of the body, in this form")
+    one.add_argument("--body", choices=message.FORMS, help="show the whole body, in this form")
     _add_common(one, is_part=True)
     one = what.add_parser("transaction", help="one transaction of the log: its operations")
     one.add_argument("number", type=_number, metavar="LSN", help="its log sequence number")
@@ -67,7 +67,7 @@ def _add_common(parser: argparse.ArgumentParser, *, is_part: bool = False) -> No
         "--live",
         action="store_true",
         default=absent if is_part else False,
-        help="while a broker runs on DIR: read a snapshot",
+        help="read a snapshot, while a broker runs on DIR",
     )
     parser.add_argument(
         "--json",

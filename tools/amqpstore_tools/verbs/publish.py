@@ -80,4 +80,4 @@ def _print(result: dict[str, Any]) -> None:
         f"confirmed, in {result['seconds']:.1f} s"
     )
     if left_out := result["of_other_virtual_hosts"]:
-        say(f"  left out, as of other virtual hosts: {left_out:,}")
+        say(f"  skipped, because they belong to other virtual hosts: {left_out:,}")

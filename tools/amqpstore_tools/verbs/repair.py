@@ -30,8 +30,9 @@ _EXIT_CODES = (
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the data directory and what is to be done."""
     parser.description = (
-        "Mend a data directory that amqpstore check finds damage in. First make a plan, and read "
-        "it: nothing is changed. Then apply it: the store is built anew from all that is sound, "
+        "Repair a data directory in which amqpstore check finds damage. First make a plan and read "
+        "it: nothing is changed. Then apply it: the store is rebuilt from everything that is "
+        "sound, "
         "and whatever is replaced is kept in DIR/quarantine/. An undo puts back exactly what was "
         "there before, as long as the store was not used since."
     )
@@ -43,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--plan", metavar="FILE", help="write a plan to FILE, and show it")
     what.add_argument("--apply", metavar="FILE", help="carry out the plan in FILE")
-    what.add_argument("--undo", action="store_true", help="take the last repair back")
+    what.add_argument("--undo", action="store_true", help="undo the last repair")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     add_engine(parser, "the check that a plan is made from is spread over a cluster")
 
@@ -101,7 +102,7 @@ def _undo(directory: str, *, as_json: bool) -> None:
     if as_json:
         write_json({"undone": repair.name})
         return
-    terminal.console().print(f"{repair.name} is undone: every file is what it was before.")
+    terminal.console().print(f"{repair.name} is undone: every file is as it was before.")
 
 
 def _facts(plan: Plan) -> dict[str, Any]:

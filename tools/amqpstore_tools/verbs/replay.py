@@ -71,7 +71,7 @@ def _replay(arguments: argparse.Namespace) -> None:
     except AddressError as error:
         raise UsageError(str(error)) from None
     if arguments.routed and arguments.into:
-        raise UsageError("--into and --routed are two ways: take one")
+        raise UsageError("--into and --routed exclude each other")
     require_spark()
     # Here, so that the other verbs start without Spark.
     from amqpstore_tools.archive import reading
@@ -110,7 +110,7 @@ def _print(result: dict[str, Any]) -> None:
         f"confirmed, in {result['seconds']:.1f} s"
     )
     if unreadable := result["unreadable"]:
-        say(f"  left out, as their content is damaged: {unreadable:,}")
+        say(f"  skipped, because their content is damaged: {unreadable:,}")
 
 
 class _Lines:

@@ -22,7 +22,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "anything is replaced; what was there is kept, as DIR.before-restore-TIME."
     )
     parser.add_argument("copy", metavar="COPY", help="what `amqpstore copy` made; it is only read")
-    parser.add_argument("directory", metavar="DIR", help="data directory, or where there is none")
+    parser.add_argument(
+        "directory", metavar="DIR", help="data directory to restore; it need not exist"
+    )
     parser.add_argument(
         "--links",
         action="store_true",
@@ -30,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "block harms both",
     )
     parser.add_argument(
-        "--damaged", action="store_true", help="accept a copy of a store that was damaged already"
+        "--damaged", action="store_true", help="accept a copy of a store that was already damaged"
     )
     add_json(parser)
 
@@ -71,6 +73,6 @@ def _print(result: dict[str, Any]) -> None:
     )
     if result["kept"]:
         say(f"  what was there is kept: {result['kept']}")
-        say("  Remove that when you are sure that you do not need it.")
+        say("  Remove it once you are sure that you do not need it.")
     if damage := result["damage"]:
-        say(f"  damaged already in the copy, in {counted(len(damage), 'place')}")
+        say(f"  the copy contains damage of its store, in {counted(len(damage), 'place')}")

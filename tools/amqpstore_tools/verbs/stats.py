@@ -21,7 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("data", metavar="DIR", help="data directory")
     parser.add_argument(
-        "--live", action="store_true", help="while a broker runs on DIR: read a snapshot"
+        "--live", action="store_true", help="read a snapshot, while a broker runs on DIR"
     )
     add_json(parser)
 

@@ -52,7 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `upgrade`."""
     parser.description = (
         "Say which format version a store has, and make it one that this version of amqpstore "
-        f"reads, which is {FORMAT_VERSION}. Make a copy before: there is no way back."
+        f"reads, which is {FORMAT_VERSION}. Make a copy first: an upgrade cannot be undone."
     )
     parser.add_argument("directory", metavar="DIR", help="data directory")
     add_json(parser)
@@ -72,10 +72,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _said(result: dict[str, Any]) -> str:
     directory, found, version = result["directory"], result["found"], result["version"]
     if found == version:
-        return (
-            f"{directory} has format version {found}, which is that of this amqpstore: there is "
-            "nothing to do."
-        )
+        return f"{directory} has format version {found}, the current one: there is nothing to do."
     return f"{directory} had format version {found}, and has {version} now."
 
 
@@ -102,7 +99,9 @@ def upgrade(
             version += 1
             if format_version(directory) != version:
                 path = os.path.join(directory, MARKER)
-                raise DamageError(path, 0, f"the step to format version {version} did not say so")
+                raise DamageError(
+                    path, 0, f"the step to format version {version} did not record it"
+                )
     return found, version
 
 
@@ -112,7 +111,7 @@ def format_version(directory: str) -> int:
     with open(path, "rb") as file:
         text = file.read(4096)
     if not (match := _VERSION.match(text)):
-        raise DamageError(path, 0, "it does not read as the marker of a store")
+        raise DamageError(path, 0, "it cannot be parsed as the marker of a store")
     return int(match[1])
 
 

@@ -47,7 +47,7 @@ def plugged_in() -> dict[str, type[Exchange]]:
     for entry in entry_points(group=ENTRY_POINT_GROUP):
         try:
             if entry.name in found:
-                raise TypeError("another package has a type of that name")  # noqa: TRY301
+                raise TypeError("another package provides a type of that name")  # noqa: TRY301
             found[entry.name] = _load(entry)
         except Exception as error:  # noqa: BLE001 - the code is another's, and the broker starts
             _log.error(
@@ -66,10 +66,10 @@ def _load(entry: EntryPoint) -> type[Exchange]:
     if not entry.name.startswith("x-"):
         raise TypeError("the name does not start with 'x-'")
     if entry.name in EXCHANGE_TYPES:
-        raise TypeError("the name is that of a type of the broker's own")
+        raise TypeError("the name is that of a built-in type")
     loaded = entry.load()
     if not (isinstance(loaded, type) and issubclass(loaded, Exchange)):
-        raise TypeError(f"{entry.value} is no subclass of Exchange")
+        raise TypeError(f"{entry.value} is not a subclass of Exchange")
     if inspect.isabstract(loaded):
         missing = ", ".join(sorted(loaded.__abstractmethods__))
         raise TypeError(f"{entry.value} does not have {missing}")

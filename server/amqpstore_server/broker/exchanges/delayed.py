@@ -37,8 +37,8 @@ class DelayedExchange(Exchange):
         inner_type = exchanges.EXCHANGE_TYPES.get(inner) if isinstance(inner, str) else None
         if inner_type is None or inner_type is DelayedExchange:
             raise PreconditionFailedError(
-                f"invalid arg '{TYPE_ARGUMENT}' for exchange '{name}': it takes the type that "
-                f"routes what has waited, not {inner!r}"
+                f"invalid arg '{TYPE_ARGUMENT}' for exchange '{name}': it must name the type "
+                f"that routes the delayed messages, not {inner!r}"
             )
         self.inner = inner_type(name, **properties)
         self.is_repeatable = self.inner.is_repeatable

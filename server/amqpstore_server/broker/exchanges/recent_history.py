@@ -39,7 +39,8 @@ class RecentHistoryExchange(FanoutExchange):
             or not (0 < length <= _MOST_LENGTH)
         ):
             raise PreconditionFailedError(
-                f"invalid arg '{LENGTH_ARGUMENT}' for exchange '{name}': {length!r} is no number "
+                f"invalid arg '{LENGTH_ARGUMENT}' for exchange '{name}': {length!r} is not a "
+                "number "
                 f"from 1 to {_MOST_LENGTH}"
             )
         self.length = length

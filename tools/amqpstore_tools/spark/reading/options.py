@@ -50,9 +50,9 @@ class ReadOptions:
         """Raises: OptionError."""
         view = options.get("view", "messages")
         if view not in READ_VIEWS:
-            raise OptionError(f"there is no view {view!r}: take one of {', '.join(READ_VIEWS)}")
+            raise OptionError(f"there is no view {view!r}: use one of {', '.join(READ_VIEWS)}")
         return cls(
-            path=required(options, "path", "load(DIR) names the store"),
+            path=required(options, "path", "load(DIR) must name the store"),
             view=view,
             columns=columns_of(options, view),
             bodies=boolean(options, "bodies", default=True),
@@ -175,7 +175,7 @@ class TapOptions:
     def of(cls, options: Mapping[str, str]) -> TapOptions:
         """Raises: OptionError."""
         return cls(
-            path=required(options, "path", "load(DIR) names the store"),
+            path=required(options, "path", "load(DIR) must name the store"),
             start=choice(options, "start", "earliest", ("earliest", "latest")),
             max_bytes=number(options, "max_bytes", 64 << 20, least=1),
             fail_on_loss=boolean(options, "fail_on_loss", default=True),

@@ -150,7 +150,7 @@ class ConsumeReader(DataSourceStreamReader):
         for one in ready(self._live(), self._staging):
             chunk = Chunk.of(one, self._staging)
             if self._staged and self._staged[-1].end != chunk.first:
-                raise StagedError(self._staging, "its messages are not in their order")
+                raise StagedError(self._staging, "its messages are out of order")
             self._staged.append(chunk)
 
     def _end(self, first: int) -> int:

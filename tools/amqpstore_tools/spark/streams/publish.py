@@ -62,12 +62,12 @@ def check_columns(schema: StructType, options: PublishOptions) -> None:
     """Raises: OptionError, where rows could not be published."""
     names = schema.fieldNames()
     if "body" not in names:
-        raise OptionError("the data has no column body: that is what is published")
+        raise OptionError("the data has no column body, which is what is published")
     for name in names:
         if name not in _KNOWN:
             known = ", ".join(sorted(_KNOWN))
             raise OptionError(
-                f"column {name} says nothing to a broker: leave it out. Known: {known}"
+                f"column {name} means nothing to a broker: leave it out. Known: {known}"
             )
     if "routing_key" not in names and not options.routing_key and not options.exchange:
         raise OptionError("without an exchange, option or column routing_key has to name a queue")

@@ -72,7 +72,7 @@ class Chunk(NamedTuple):
         headers = delivered.properties.headers or {}
         first, size = headers.get(_FIRST), headers.get(_COUNT)
         if not isinstance(first, int) or not isinstance(size, int):
-            raise StagedError(queue, "it has a message that is none of the stream's")
+            raise StagedError(queue, "it has a message that does not belong to the stream")
         return cls(first, size, delivered.tag, delivered.body)
 
 
