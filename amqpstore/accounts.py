@@ -16,9 +16,9 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from operator import attrgetter
-from typing import Any
 
 from amqpstore.records import Operation
+from amqpstore.tables import SegmentRow
 
 _FIRST_ID = attrgetter("first_id")
 
@@ -153,32 +153,39 @@ class Account:
             return message_id - self.first_id
         return bisect_left(self.ids, message_id)
 
-    def row(self) -> dict[str, Any]:
-        """As the catalog keeps it."""
-        row = {name: getattr(self, name) for name in self.__slots__ if name not in _COLUMNS}
+    def row(self) -> SegmentRow:
+        """Return it as the catalog keeps it."""
         references = self.references
         if references is None and self.count and not self.live_count:
             references = self._alike()
-        return row | {
-            "ids": b"" if self.ids is None else _packed(self.ids),
-            "references": b"" if references is None else _packed(references),
-        }
+        return SegmentRow(
+            number=self.number,
+            first_id=self.first_id,
+            end_id=self.end_id,
+            end_bytes=self.end_bytes,
+            message_count=self.count,
+            total_bytes=self.total_bytes,
+            live_count=self.live_count,
+            live_bytes=self.live_bytes,
+            ids=b"" if self.ids is None else _packed(self.ids),
+            references=b"" if references is None else _packed(references),
+        )
 
     @classmethod
-    def of_row(cls, row: dict[str, Any]) -> Account:
-        """As it was when `row` was made."""
-        account = cls(row["number"], row["first_id"])
-        for name in cls.__slots__:
-            if name not in _COLUMNS:
-                setattr(account, name, row[name])
-        if row["ids"]:
-            account.ids = _unpacked(row["ids"], "Q")
-        if row["references"]:
-            account.references = _unpacked(row["references"], "I")
+    def of_row(cls, row: SegmentRow) -> Account:
+        """Return it as it was when `row` was made."""
+        account = cls(row.number, row.first_id)
+        account.end_id = row.end_id
+        account.end_bytes = row.end_bytes
+        account.count = row.message_count
+        account.total_bytes = row.total_bytes
+        account.live_count = row.live_count
+        account.live_bytes = row.live_bytes
+        if row.ids:
+            account.ids = _unpacked(row.ids, "Q")
+        if row.references:
+            account.references = _unpacked(row.references, "I")
         return account
-
-
-_COLUMNS = ("ids", "references")
 
 
 class Accounts:

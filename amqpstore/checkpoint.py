@@ -17,47 +17,24 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from amqpstore import tables
 from amqpstore.backing import Backing
-from amqpstore.catalog import Change, Value
+from amqpstore.catalog import Change
 from amqpstore.errors import DurabilityError
 from amqpstore.filenames import index_path, segment_path
-from amqpstore.index import (
-    IndexState,
-)
+from amqpstore.index import IndexState
 from amqpstore.index_merge import IndexMerger, Merged
 from amqpstore.index_writer import IndexWriter
+from amqpstore.keys import IndexKey
 from amqpstore.ledger import IndexLedger, Ledger, QueueLedger
-from amqpstore.log import Position, Settled
+from amqpstore.log import Settled
 from amqpstore.removal import attempt, quarantine
-from amqpstore.segments import Segment
-
-POSITION = "position"
-NEXT_COMPACTED = "next_compacted"
-NEXT_QUEUE_ID = "next_queue_id"
+from amqpstore.tables import HeadRow, MarksRow, Position, StoreRows
 
 _log = logging.getLogger(__name__)
-
-
-class Marks(NamedTuple):
-    """A copy of a segment's table, as the catalog keeps it."""
-
-    number: int
-    row: Value
-
-    @classmethod
-    def of(cls, segment: Segment) -> Marks:
-        return cls(
-            segment.number,
-            {
-                "first_id": segment.first_id,
-                "end_id": segment.end_id,
-                "ids": segment.mark_ids.tolist(),
-                "offsets": segment.mark_offsets.tolist(),
-            },
-        )
 
 
 class Written(NamedTuple):
@@ -95,7 +72,7 @@ class Checkpoint:
         created: Sequence[int],
         batches: Sequence[Settled],
         deleted: Sequence[int],
-        marks: Sequence[Marks],
+        marks: Mapping[int, MarksRow],
         damaged: Collection[int],
         position: Position,
     ) -> None:
@@ -155,10 +132,13 @@ class Checkpoint:
         for queue in touched:
             self._merge(queue)
             changes += self._queue_changes(queue, gone)
-        keys = [index_key_of(one.queue_id, state) for one in self._merged for state in one.old]
-        changes += [Change("index", key, None) for key in keys]
+        changes += [
+            tables.INDEX.remove(IndexKey(one.queue_id, state.number))
+            for one in self._merged
+            for state in one.old
+        ]
         dropped = self._account_changes(changes, gone)
-        changes.append(Change("store", POSITION, self._position._asdict()))
+        changes += StoreRows(position=self._position).changes()
         return _Commitment(changes, gone, dropped, touched)
 
     def _delete(self, queue_id: int) -> None:
@@ -168,7 +148,7 @@ class Checkpoint:
         if queue_id in self._ledger.queues:
             self._not_deleted.append(queue_id)
         else:
-            self._changes.append(Change("heads", f"{queue_id:020}", None))
+            self._changes.append(tables.HEADS.remove(queue_id))
 
     def _merge(self, queue: QueueLedger) -> None:
         try:
@@ -189,16 +169,15 @@ class Checkpoint:
                 self._remove(queue, file, changes, gone)
                 queue.files.remove(file)
             elif is_changed:
-                changes.append(Change("index", index_key_of(queue.id, state), state.row()))
-        head = {"next_sequence": queue.next_sequence}
-        changes.append(Change("heads", f"{queue.id:020}", head))
+                changes.append(tables.INDEX.put(IndexKey(queue.id, state.number), state))
+        changes.append(tables.HEADS.put(queue.id, HeadRow(queue.next_sequence)))
         return iter(changes)
 
     def _remove(
         self, queue: QueueLedger, file: IndexLedger, changes: list[Change], gone: list[str]
     ) -> None:
         self._writer.forget(queue.id, file)
-        changes.append(Change("index", index_key_of(queue.id, file.state), None))
+        changes.append(tables.INDEX.remove(IndexKey(queue.id, file.state.number)))
         gone.append(index_path(self._directory, queue.id, file.state.number))
 
     def _account_changes(self, changes: list[Change], gone: list[str]) -> list[int]:
@@ -211,19 +190,13 @@ class Checkpoint:
         ]
         for account in dropped:
             accounts.replace([account], None)
-            key = f"{account.number:010}"
-            changes += [Change(table, key, None) for table in ("segments", "marks", "ends")]
+            changes += [table.remove(account.number) for table in tables.OF_SEGMENTS]
             if account.number not in self._damaged:
                 gone.append(segment_path(self._directory, account.number))
         numbers = {account.number for account in dropped}
         for account in accounts.changed:
-            changes.append(Change("segments", f"{account.number:010}", account.row()))
-        for marks in self._marks:
-            if marks.number not in numbers:
-                changes.append(Change("marks", f"{marks.number:010}", marks.row))
+            changes.append(tables.SEGMENTS.put(account.number, account.row()))
+        for number, marks in self._marks.items():
+            if number not in numbers:
+                changes.append(tables.MARKS.put(number, marks))
         return sorted(numbers)
-
-
-def index_key_of(queue_id: int, state: IndexState) -> str:
-    """The key of an index file's row in the catalog."""
-    return f"{queue_id:020}-{state.number:010}"

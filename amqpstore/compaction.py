@@ -16,10 +16,10 @@ from bisect import bisect_right
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from amqpstore import tables
 from amqpstore.accounts import Account, Accounts
 from amqpstore.backing import Backing
 from amqpstore.catalog import Change
-from amqpstore.checkpoint import NEXT_COMPACTED, Marks
 from amqpstore.compression import Compressor, train
 from amqpstore.errors import DamageError, DurabilityError
 from amqpstore.filenames import SEGMENTS, segment_path
@@ -39,6 +39,7 @@ from amqpstore.records import (
 )
 from amqpstore.removal import attempt, quarantine
 from amqpstore.segments import Segment
+from amqpstore.tables import DamageRow, StoreRows
 
 LEAST_SEGMENTS = 3
 GARBAGE_FRACTION = 0.5
@@ -165,26 +166,24 @@ class Compaction:
     def _changes(self) -> list[Change]:
         """The new segment in the place of the old ones, in the catalog."""
         changes = [
-            change
+            table.remove(account.number)
             for account in self._accounts
-            for change in (
-                Change("segments", f"{account.number:010}", None),
-                Change("marks", f"{account.number:010}", None),
-                Change("ends", f"{account.number:010}", None),
-            )
+            for table in tables.OF_SEGMENTS
         ]
-        key = f"{self._number:010}"
-        changes.append(Change("segments", key, self._account.row()))
-        changes.append(Change("marks", key, Marks.of(self._segment).row))
+        changes.append(tables.SEGMENTS.put(self._number, self._account.row()))
+        changes.append(tables.MARKS.put(self._number, self._segment.marks_row()))
         for account in self._accounts:
             path = segment_path(self._directory, account.number)
-            if found := [list(rest) for damaged, *rest in self._damage if damaged == path]:
-                changes.append(Change("quarantine", f"{account.number:010}", found))
+            if found := [
+                DamageRow(offset, size, reason)
+                for damaged, offset, size, reason in self._damage
+                if damaged == path
+            ]:
+                changes.append(tables.QUARANTINE.put(account.number, found))
         # A crash and a start later nothing else says which numbers were given.
-        changes.append(Change("store", NEXT_COMPACTED, self._number + 1))
+        changes += StoreRows(next_compacted=self._number + 1).changes()
         if self._dictionary:
-            number, dictionary = self._dictionary
-            changes.append(Change("dictionaries", f"{number:010}", dictionary))
+            changes.append(tables.DICTIONARIES.put(*self._dictionary))
         return changes
 
     def _write(self) -> None:

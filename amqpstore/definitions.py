@@ -23,6 +23,7 @@ from amqpstore.filenames import CATALOG, DEFINITIONS
 from amqpstore.files import Files
 from amqpstore.rows import check_depth
 from amqpstore.shapes import misshapen
+from amqpstore.tables import StoreRows
 
 COPIED = (
     *("queues", "prepared", "dictionaries"),
@@ -53,7 +54,7 @@ class DefinitionsCopy(NamedTuple):
 
 def copy_of(store_id: bytes, catalog: Catalog) -> DefinitionsCopy:
     """What is defined now."""
-    next_queue_id = int(catalog.rows("store").get("next_queue_id", 1))
+    next_queue_id = StoreRows.read(catalog.rows).next_queue_id or 1
     return DefinitionsCopy(
         store_id, next_queue_id, {table: catalog.rows(table) for table in COPIED}
     )

@@ -31,9 +31,14 @@ _SEGMENT = re.compile(r"([0-9]{10})\.segment")
 _REPAIR = re.compile(r"repair-([0-9]{10})")
 
 
+def segment_name(number: int) -> str:
+    """The name of segment `number`'s file."""
+    return f"{number:010}.segment"
+
+
 def segment_path(directory: str, number: int) -> str:
     """Where segment `number` of the store in `directory` is."""
-    return os.path.join(directory, SEGMENTS, f"{number:010}.segment")
+    return os.path.join(directory, SEGMENTS, segment_name(number))
 
 
 def segment_number(name: str) -> int | None:

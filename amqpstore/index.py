@@ -109,11 +109,12 @@ class IndexState(NamedTuple):
 
     @classmethod
     def of_row(cls, row: Mapping[str, Any]) -> IndexState:
-        """As it was when `row` was made; what a newer version has added to it is left out."""
-        known = {name: row[name] for name in cls._fields if name in row}
-        # What can be counted is not taken from elsewhere.
-        known["acked_count"] = int.from_bytes(row["acked"], "little").bit_count()
-        return cls(**known)
+        """As the catalog keeps it; what a newer version has added to it is left out."""
+        return cls(**{name: row[name] for name in cls._fields if name in row})
+
+    def recounted(self) -> IndexState:
+        """Return it with `acked_count` as `acked` says: what can be counted is not believed."""
+        return self._replace(acked_count=int.from_bytes(self.acked, "little").bit_count())
 
     def row(self) -> dict[str, Any]:
         """As the catalog keeps it."""

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from amqpstore.accounts import Account
 from amqpstore.backing import Backing
-from amqpstore.checkpoint import Checkpoint, Marks, Written
+from amqpstore.checkpoint import Checkpoint, Written
 from amqpstore.clock import Clock
 from amqpstore.compaction import Compacted, Compaction, choose, remove_compacted
 from amqpstore.compression import Compressor
@@ -314,7 +314,8 @@ class Keeper:
         log = self._log
         created, self.created = self.created, []
         deleted, self.deleted = self.deleted, []
-        marks = [Marks.of(segment) for segment in log.segments if segment.number in self._to_mark()]
+        to_mark = self._to_mark()
+        marks = {one.number: one.marks_row() for one in log.segments if one.number in to_mark}
         self._marked = log.position.segment
         self._unfinished = Checkpoint(
             self._backing,

@@ -23,7 +23,7 @@ import contextlib
 import threading
 from array import array
 from bisect import bisect_right
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -46,6 +46,7 @@ from amqpstore.records import (
 )
 from amqpstore.segments import Segment, Unread
 from amqpstore.space import Space, is_no_space
+from amqpstore.tables import START, Position
 
 FORMAT_VERSION = 2
 """Of what is written."""
@@ -95,24 +96,6 @@ class Batch:
     def operations(self) -> list[Operation]:
         """What happened: to each message in the order of the kinds, which is that of its life."""
         return [operation for key in sorted(self.runs) for operation in self.runs[key]]
-
-
-class Position(NamedTuple):
-    """A place in the log between two batches: the first numbers that are not before it."""
-
-    segment: int
-    offset: int
-    lsn: int
-    message_id: int
-
-    @classmethod
-    def of_row(cls, row: Mapping[str, int]) -> Position:
-        """As the catalog keeps it; what a newer version has added to it is left out."""
-        return cls(**{name: row[name] for name in cls._fields})
-
-
-START = Position(0, 0, 1, 1)
-"""Where the log of a new store begins."""
 
 
 class Settled(NamedTuple):

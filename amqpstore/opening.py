@@ -6,7 +6,7 @@ import os
 import uuid
 from typing import NamedTuple
 
-from amqpstore import marker
+from amqpstore import marker, tables
 from amqpstore.backing import Backing
 from amqpstore.catalog import TABLES, Catalog, Change, OpenCatalog
 from amqpstore.errors import DamageError
@@ -16,8 +16,7 @@ from amqpstore.log import FORMAT_VERSION
 from amqpstore.queue import Queue
 from amqpstore.recovery import Recovered, recover
 from amqpstore.removal import attempt, quarantine
-
-_STORE_ID = "store_id"
+from amqpstore.tables import StoreRows
 
 
 class Opened(NamedTuple):
@@ -50,8 +49,10 @@ def open_directory(directory: str, files: Files, open_catalog: OpenCatalog) -> O
     backing = Backing.of(files, directory, found.store_id.bytes, catalog)
     try:
         _check_catalog(directory, catalog, found.store_id)
-        rows = catalog.rows("queues")
-        queues = {int(key): Queue(int(key), rows[key], durable=True) for key in rows}
+        queues = {
+            queue_id: Queue(queue_id, definition, durable=True)
+            for queue_id, definition in tables.QUEUES.read(catalog.rows).items()
+        }
         recovered = recover(backing, queues)
         if found.version < FORMAT_VERSION:
             give_rows_checksums(files, directory, catalog, found.store_id)
@@ -95,7 +96,7 @@ def _make(files: Files, directory: str, open_catalog: OpenCatalog) -> uuid.UUID:
     files.make_directory(catalog_path)
     catalog = open_catalog(catalog_path, True)
     try:
-        catalog.commit([Change("store", _STORE_ID, store_id.bytes)])
+        catalog.commit(StoreRows(store_id=store_id.bytes).changes())
     finally:
         catalog.close()
     # LMDB syncs its file, but not the entry that it made for it.
@@ -129,7 +130,7 @@ def _check_catalog(directory: str, catalog: Catalog, store_id: uuid.UUID) -> Non
     With another in the place of the lost one every message in the segments would count as one
     of a deleted queue.
     """
-    written = catalog.rows("store").get(_STORE_ID)
+    written = StoreRows.read(catalog.rows).store_id
     path = os.path.join(directory, CATALOG)
     if written is None:
         raise DamageError(path, 0, "the catalog is empty")

@@ -22,19 +22,20 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from amqpstore import tables
 from amqpstore.arguments import publish_bytes
-from amqpstore.catalog import Change, Value
+from amqpstore.catalog import Value
 from amqpstore.errors import ReadLaterError, TransactionEndedError, UndecidableError
 from amqpstore.message import Envelope, Message
 from amqpstore.queue import Placement, Queue
 from amqpstore.runs import Run, body_bytes
+from amqpstore.tables import PreparedRow
 
 if TYPE_CHECKING:
     from amqpstore.store import Store
 
 _log = logging.getLogger(__name__)
 
-TABLE = "prepared"
 
 _MARKER = Message(Envelope("", ""), b"prepared")
 """What the queue holds also where nothing is published."""
@@ -195,12 +196,12 @@ def prepare(
         groups.append(_Group(sequence, count, priority, placed))
         kept.append((messages[:count], any(one.queue.keeps_transient for one in placements)))
         sequence += count
-    row = {
-        "label": label,
-        "locked": [[queue.id, run.first_sequence, run.count] for queue, run in acks],
-        "publishes": [list(group) for group in groups],
-    }
-    hidden = store.create_queue({}, changes=[Change(TABLE, _key(store.next_queue_id), row)])
+    row = PreparedRow(
+        label,
+        locked=[[queue.id, run.first_sequence, run.count] for queue, run in acks],
+        publishes=[list(group) for group in groups],
+    )
+    hidden = store.create_queue({}, changes=[tables.PREPARED.put(store.next_queue_id, row)])
     place = [Placement(hidden)]
     store.put(place, [_MARKER], len(_MARKER.body))
     for messages, keeps_transient in kept:
@@ -219,26 +220,24 @@ def restore(store: Store, *, is_unread: bool) -> None:
     Args: is_unread, whether part of the log could not be read: whether a transaction of which
     nothing is there was prepared is then left to the next start, and what it locks stays locked.
     """
-    for key, row in store.definitions(TABLE).items():
-        hidden = store.queues[int(key)]
+    for hidden_id, row in tables.PREPARED.read(store.definitions).items():
+        hidden = store.queues[hidden_id]
         is_empty = not (hidden.ready_count or hidden.quarantined.count or hidden.unreadable_count)
         if is_empty and not is_unread:
             _remove(store, hidden)
             continue
         locked = [
             (queue, run)
-            for queue_id, first_sequence, count in row["locked"]
+            for queue_id, first_sequence, count in row.locked
             if (queue := store.queues.get(queue_id))
             for run in store.withdraw_range(queue, first_sequence, count)
         ]
         if is_empty:
-            _log.error("a prepared transaction may be lost, as it cannot be read: %s", row["label"])
+            _log.error("a prepared transaction may be lost, as it cannot be read: %s", row.label)
             continue
-        groups = [_group(*group) for group in row["publishes"]]
-        unreadable = _unreadable(store, row["locked"], locked)
-        store.prepared[hidden.id] = Prepared(
-            store, hidden, row["label"], locked, groups, unreadable
-        )
+        groups = [_group(*group) for group in row.publishes]
+        unreadable = _unreadable(store, row.locked, locked)
+        store.prepared[hidden.id] = Prepared(store, hidden, row.label, locked, groups, unreadable)
 
 
 def _unreadable(store: Store, ranges: Sequence[Any], locked: Sequence[tuple[Queue, Run]]) -> str:
@@ -259,8 +258,4 @@ def _group(first_sequence: int, length: int, priority: int, placements: list[Any
 
 def _remove(store: Store, hidden: Queue) -> None:
     store.prepared.pop(hidden.id, None)
-    store.delete_queue(hidden, changes=[Change(TABLE, _key(hidden.id), None)])
-
-
-def _key(queue_id: int) -> str:
-    return f"{queue_id:020}"
+    store.delete_queue(hidden, changes=[tables.PREPARED.remove(hidden.id)])

@@ -27,13 +27,13 @@ from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import chain, pairwise
 from operator import attrgetter, itemgetter
 
+from amqpstore import tables
 from amqpstore.accounts import Account, Accounts
 from amqpstore.backing import Backing
 from amqpstore.catalog import Catalog, Change
-from amqpstore.checkpoint import NEXT_COMPACTED, NEXT_QUEUE_ID, POSITION
 from amqpstore.errors import CatalogDamageError, DamageError, UnreadableLogError
 from amqpstore.filenames import (
     CATALOG,
@@ -46,8 +46,9 @@ from amqpstore.filenames import (
     segment_path,
 )
 from amqpstore.index import UNKNOWN_SIZE, IndexReader, IndexState, live_runs
+from amqpstore.keys import IndexKey
 from amqpstore.ledger import Ledger, QueueLedger, enqueued
-from amqpstore.log import READ_VERSIONS, START, Position, Settled
+from amqpstore.log import READ_VERSIONS, Settled
 from amqpstore.queue import PagedFile, Queue
 from amqpstore.records import (
     LEAST_MESSAGE_BYTES,
@@ -66,6 +67,7 @@ from amqpstore.records import (
     size_of_body,
 )
 from amqpstore.segments import Segment, read_around
+from amqpstore.tables import START, DamageRow, EndRow, HeadRow, Position, StoreRows
 
 _FEW_MESSAGES = 65_536
 _MOST_NAMED = 1000
@@ -181,23 +183,20 @@ class _Recovery:
         self._reader = IndexReader(files, directory, self._seed)
         self._queues = queues
         self._report = RecoveryReport()
-        self._rows = catalog.rows("segments")
-        self._quarantine = {int(key) for key in catalog.rows("quarantine")}
-        self._marks = catalog.rows("marks")
-        self._ends = {int(key): row["end"] for key, row in catalog.rows("ends").items()}
-        self._prepared = catalog.rows("prepared").keys()
-        store_rows = catalog.rows("store")
-        if row := store_rows.get(POSITION):
-            self._start = Position.of_row(row)
-        else:
-            self._start = START
+        self._rows = tables.SEGMENTS.read(catalog.rows)
+        self._quarantine = tables.QUARANTINE.read_keys(catalog.rows)
+        self._marks = tables.MARKS.read(catalog.rows)
+        self._ends = {key: row.end for key, row in tables.ENDS.read(catalog.rows).items()}
+        self._prepared = tables.PREPARED.read_keys(catalog.rows)
+        of_store = StoreRows.read(catalog.rows)
+        self._start = of_store.position or START
         self._next_message_id = self._start.message_id
         self._next_lsn = self._start.lsn
         self._unknown_bytes = 0
         self._present: list[tuple[int, int]] = []
-        self._next_compacted = int(store_rows.get(NEXT_COMPACTED, FIRST_COMPACTED))
+        self._next_compacted = of_store.next_compacted or FIRST_COMPACTED
         # None where no durable queue was made yet, or the catalog is rebuilt.
-        self._next_queue_id = store_rows.get(NEXT_QUEUE_ID)
+        self._next_queue_id = of_store.next_queue_id
         self._catalog_path = f"{directory}/{CATALOG}"
         self._out = Recovered(self._report, self._ledger(catalog))
 
@@ -219,7 +218,7 @@ class _Recovery:
             position = position._replace(segment=last.number, offset=last.size)
             if last.number not in self._ends:
                 self._files.sync_directory(f"{self._directory}/{SEGMENTS}")
-                out.changes.append(Change("ends", f"{last.number:010}", {"end": last.size}))
+                out.changes.append(tables.ENDS.put(last.number, EndRow(last.size)))
         out.changes += self._to_quarantine()
         out.changes += self._left_rows()
         out.start = self._start
@@ -240,7 +239,7 @@ class _Recovery:
     def _known_numbers(self) -> set[int]:
         """All numbers of segments that there are, or were: none of them is given again."""
         rows = (self._rows, self._marks, self._ends, self._quarantine)
-        return {self._start.segment, *self._numbers, *(int(key) for table in rows for key in table)}
+        return {self._start.segment, *self._numbers, *chain.from_iterable(rows)}
 
     def _skip_numbers(self) -> None:
         """Let what is written from now on have numbers that nothing unknown can have.
@@ -264,17 +263,17 @@ class _Recovery:
     def _ledger(self, catalog: Catalog) -> Ledger:
         """The ledger as the last checkpoint left it, and queues of what is in index files."""
         states: dict[int, list[IndexState]] = {}
-        for key, row in catalog.rows("index").items():
-            states.setdefault(int(key.partition("-")[0]), []).append(IndexState.of_row(row))
-        heads = catalog.rows("heads")
+        for key, state in tables.INDEX.read(catalog.rows).items():
+            states.setdefault(key.queue_id, []).append(state.recounted())
+        heads = tables.HEADS.read(catalog.rows)
         queues = []
-        for queue_id in {*self._queues, *states, *map(int, heads)}:
-            head = heads.get(f"{queue_id:020}", {"next_sequence": 1})
+        for queue_id in {*self._queues, *states, *heads}:
+            head = heads.get(queue_id, HeadRow(1))
             of_queue = states.get(queue_id, [])
             self._check_apart(queue_id, of_queue)
-            queues.append(QueueLedger(queue_id, head["next_sequence"], of_queue, self._reader))
+            queues.append(QueueLedger(queue_id, head.next_sequence, of_queue, self._reader))
             if queue := self._queues.get(queue_id):
-                queue.next_sequence = head["next_sequence"]
+                queue.next_sequence = head.next_sequence
                 queue.restore_index(of_queue)
         accounts = [Account.of_row(row) for row in self._rows.values()]
         return Ledger(Accounts(list(filter(self._has_room, accounts))), queues, self._reader)
@@ -284,7 +283,7 @@ class _Recovery:
         in_order = sorted(states, key=attrgetter("first"))
         for before, after in pairwise(in_order):
             if after.first < before.end:
-                key = f"{queue_id:020}-{after.number:010}"
+                key = tables.INDEX.key(IndexKey(queue_id, after.number))
                 reason = (
                     f"it begins with sequence {after.first}, which file {before.number} has already"
                 )
@@ -292,9 +291,10 @@ class _Recovery:
 
     def _check_prepared(self) -> None:
         """Make sure that each transaction has the queue it was made with. Raises: DamageError."""
-        for key in self._prepared:
-            if int(key) not in self._queues:
+        for queue_id in sorted(self._prepared):
+            if queue_id not in self._queues:
                 reason = "there is no queue of this id"
+                key = tables.PREPARED.key(queue_id)
                 raise CatalogDamageError(self._catalog_path, 0, "prepared", key, reason)
 
     def _has_room(self, account: Account) -> bool:
@@ -324,7 +324,7 @@ class _Recovery:
         known = {name: segment_number(name) for name in names}
         self._report.unknown_files = [name for name, number in known.items() if number is None]
         numbers = sorted(number for number in known.values() if number is not None)
-        rows = {int(key) for key in self._rows}
+        rows = set(self._rows)
         start = self._start.segment
         self._log_numbers = [one for one in numbers if max(start, 1) <= one < FIRST_COMPACTED]
         left = [
@@ -419,19 +419,22 @@ class _Recovery:
     def _left_rows(self) -> Iterator[Change]:
         """Rows to remove: of segments that the checkpoint does not know, and is behind of. A log
         segment of which a crash left nothing to adopt has no account, and goes like that."""
-        rows = {int(key) for key in self._rows}
-        for table, numbers in (("marks", map(int, self._marks)), ("ends", self._ends)):
-            for number in numbers:
-                if number not in rows and not self._start.segment <= number < FIRST_COMPACTED:
-                    yield Change(table, f"{number:010}", None)
+        for number in self._marks:
+            if self._is_left(number):
+                yield tables.MARKS.remove(number)
+        for number in self._ends:
+            if self._is_left(number):
+                yield tables.ENDS.remove(number)
+
+    def _is_left(self, number: int) -> bool:
+        return number not in self._rows and not self._start.segment <= number < FIRST_COMPACTED
 
     def _sealed(self, number: int) -> Segment:
         """A segment that the checkpoint knows, as it stands in the catalog."""
-        key = f"{number:010}"
         path = segment_path(self._directory, number)
         segment = Segment(self._descriptors, path, number, self._seed)
-        segment.size = self._rows[key]["end_bytes"] if key in self._rows else 0
-        if row := self._marks.get(key):
+        segment.size = self._rows[number].end_bytes if number in self._rows else 0
+        if row := self._marks.get(number):
             segment.restore(row)
         self._report.segments += 1
         return segment
@@ -624,14 +627,14 @@ class _Recovery:
 
     def _to_quarantine(self) -> list[Change]:
         """Rows of the log's segments in which something is damaged: they are not to be removed."""
-        found: dict[int, list[list[object]]] = {}
+        found: dict[int, list[DamageRow]] = {}
         by_path = {segment.path: segment.number for segment in self._out.segments}
-        for path, *rest in self._report.damage:
+        for path, offset, size, reason in self._report.damage:
             if path in by_path:
-                found.setdefault(by_path[path], []).append(rest)
+                found.setdefault(by_path[path], []).append(DamageRow(offset, size, reason))
         self._out.to_quarantine = {*found, *self._quarantine}
         return [
-            Change("quarantine", f"{number:010}", damage)
+            tables.QUARANTINE.put(number, damage)
             for number, damage in found.items()
             if number not in self._quarantine
         ]

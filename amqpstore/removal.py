@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from amqpstore.filenames import QUARANTINE, SEGMENTS, segment_path
+from amqpstore.filenames import QUARANTINE, SEGMENTS, segment_name, segment_path
 from amqpstore.files import Files
 
 _log = logging.getLogger(__name__)
@@ -32,11 +32,11 @@ def quarantine(files: Files, directory: str, number: int) -> None:
     """
     to = f"{directory}/{QUARANTINE}"
     files.make_directory(to)
-    path = f"{to}/{number:010}.segment"
+    path = f"{to}/{segment_name(number)}"
     others = 1
     while files.exists(path):
         others += 1
-        path = f"{to}/{number:010}.segment.{others}"
+        path = f"{to}/{segment_name(number)}.{others}"
     files.rename(segment_path(directory, number), path)
     # The new name first: a crash between the two leaves the file under both, never under none.
     files.sync_directory(to)

@@ -6,16 +6,16 @@ import contextlib
 import errno
 from array import array
 from bisect import bisect_right, insort
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import accumulate
 from operator import itemgetter
-from typing import Any
 
 from amqpstore.descriptors import Descriptors, is_shortage
 from amqpstore.errors import MessageDamagedError, ReadLaterError
 from amqpstore.files import File
 from amqpstore.message import Message
 from amqpstore.records import HEADER, Gap, Kind, MessageDecoder, read_messages, scan
+from amqpstore.tables import MarksRow
 
 PAGE_BYTES = 4096
 """What a disk that has bad places reads, or does not."""
@@ -75,12 +75,18 @@ class Segment:
         self._cursor_offset = 0
         self._survey: _Survey | None = None
 
-    def restore(self, row: Mapping[str, Any]) -> None:
-        """Take the table from the catalog: see `checkpoint.Marks`."""
-        self.first_id = row["first_id"]
-        self.end_id = row["end_id"]
-        self.mark_ids = array("Q", row["ids"])
-        self.mark_offsets = array("Q", row["offsets"])
+    def restore(self, row: MarksRow) -> None:
+        """Take the offset table from the catalog."""
+        self.first_id = row.first_id
+        self.end_id = row.end_id
+        self.mark_ids = array("Q", row.ids)
+        self.mark_offsets = array("Q", row.offsets)
+
+    def marks_row(self) -> MarksRow:
+        """Return the offset table as the catalog keeps it: a copy."""
+        return MarksRow(
+            self.first_id, self.end_id, self.mark_ids.tolist(), self.mark_offsets.tolist()
+        )
 
     @property
     def is_empty(self) -> bool:

@@ -7,7 +7,6 @@ those of a newer version, and are left alone.
 
 from __future__ import annotations
 
-import re
 import sys
 from array import array
 from collections.abc import Callable
@@ -16,6 +15,7 @@ from typing import Any
 
 from amqpstore.filenames import FIRST_COMPACTED
 from amqpstore.index import ENTRIES_A_FILE, MAX_FILE_BYTES
+from amqpstore.keys import DICTIONARY_KEYS, INDEX_KEYS, QUEUE_KEYS, SEGMENT_KEYS, Keys
 
 Rows = dict[str, dict[str, Any]]
 """Tables of rows, by key."""
@@ -25,13 +25,9 @@ MAX_KEY_BYTES = 511
 
 _MAX_NUMBER = (1 << 63) - 1
 _MAX_TIME_MS = (1 << 64) - 1
-_MAX_SEGMENT = (1 << 32) - 1
 _MAX_DELIVERIES = (1 << 32) - 1
 _MAX_REFERENCES = (1 << 32) - 1
 _MAX_PRIORITY = 255
-_QUEUE = re.compile(r"[0-9]{20}")
-_SEGMENT = re.compile(r"[0-9]{10}")
-_INDEX = re.compile(r"[0-9]{20}-[0-9]{10}")
 
 _MAPS = {
     "heads": ("next_sequence",),
@@ -45,16 +41,16 @@ _MAPS = {
 }
 """The integers in the maps of a table."""
 
-_KEYS = {
-    "queues": _QUEUE,
-    "heads": _QUEUE,
-    "index": _INDEX,
-    "segments": _SEGMENT,
-    "marks": _SEGMENT,
-    "ends": _SEGMENT,
-    "dictionaries": _SEGMENT,
-    "quarantine": _SEGMENT,
-    "prepared": _QUEUE,
+_KEYS: dict[str, Keys[Any]] = {
+    "queues": QUEUE_KEYS,
+    "heads": QUEUE_KEYS,
+    "index": INDEX_KEYS,
+    "segments": SEGMENT_KEYS,
+    "marks": SEGMENT_KEYS,
+    "ends": SEGMENT_KEYS,
+    "dictionaries": DICTIONARY_KEYS,
+    "quarantine": SEGMENT_KEYS,
+    "prepared": QUEUE_KEYS,
 }
 
 
@@ -64,13 +60,11 @@ def misshapen(table: str, key: str, row: Any) -> str:
         return "it is nil"
     if not 0 < len(key.encode(errors="surrogatepass")) <= MAX_KEY_BYTES:
         return f"a key has 1 to {MAX_KEY_BYTES} bytes"
-    pattern = _KEYS.get(table)
-    if pattern and not pattern.fullmatch(key):
-        return "the key does not have the form of this table's keys"
-    if pattern is _SEGMENT and table != "dictionaries" and not 0 < int(key) <= _MAX_SEGMENT:
-        return "this is not a valid segment number"
-    if pattern is _QUEUE and not 0 < int(key) <= _MAX_NUMBER:
-        return "this is not a valid queue id"
+    if keys := _KEYS.get(table):
+        try:
+            keys.parse(key)
+        except ValueError as error:
+            return str(error)
     if table in _MAPS and not isinstance(row, dict):
         return "it is not a map"
     for name in _MAPS.get(table, ()):
@@ -109,7 +103,7 @@ def _store(key: str, row: Any) -> str:
 
 def _index(key: str, row: Any) -> str:
     entries = row["entries"]
-    if int(key.partition("-")[2]) != row["number"]:
+    if INDEX_KEYS.parse(key).number != row["number"]:
         return f"it is of index file {row['number']}"
     if not 0 < entries <= ENTRIES_A_FILE:
         return f"{entries} entries: a file has at least one, and no more than {ENTRIES_A_FILE}"
@@ -152,7 +146,7 @@ def _are_ranges(value: object, size: int) -> bool:
 
 
 def _segments(key: str, row: Any) -> str:
-    if int(key) != row["number"]:
+    if SEGMENT_KEYS.parse(key) != row["number"]:
         return f"it is of segment {row['number']}"
     try:
         ids, references = unpacked(row.get("ids")), unpacked(row.get("references"))

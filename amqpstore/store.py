@@ -19,12 +19,11 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from operator import attrgetter
 
-from amqpstore import marker
+from amqpstore import marker, tables
 from amqpstore.arguments import check_messages, publish_bytes
 from amqpstore.backing import Backing
 from amqpstore.body_sizes import BodySizes
 from amqpstore.catalog import Catalog, Change, LmdbCatalog, OpenCatalog, Value
-from amqpstore.checkpoint import NEXT_QUEUE_ID
 from amqpstore.clock import SYSTEM_CLOCK, Clock
 from amqpstore.compaction import Compacted
 from amqpstore.descriptors import is_shortage
@@ -54,6 +53,7 @@ from amqpstore.rereading import Rereading
 from amqpstore.runs import Run, body_bytes, overhead_bytes
 from amqpstore.segments import Unread
 from amqpstore.space import ReservingCatalog, Space, is_no_space
+from amqpstore.tables import EndRow, StoreRows
 from amqpstore.transaction import Transaction
 from amqpstore.transient import FIRST_TRANSIENT, TransientLog
 from amqpstore.worker import ThreadWorker, Worker
@@ -107,14 +107,14 @@ class Store:
             position=recovered.position,
             space=space,
             compressor=compressor_of(options),
-            dictionaries={int(key): row for key, row in self._catalog.rows("dictionaries").items()},
+            dictionaries=tables.DICTIONARIES.read(self._catalog.rows),
         )
         self._keeper = Keeper(
             backing, self._log, queues, self._memory, space, recovered, options, worker, clock
         )
         self._index = IndexReader(backing.files, backing.directory, backing.seed)
         self._body_sizes = BodySizes(self._index)
-        self.next_queue_id = int(self._catalog.rows("store").get(NEXT_QUEUE_ID, 1))
+        self.next_queue_id = StoreRows.read(self._catalog.rows).next_queue_id or 1
         self.prepared: dict[int, Prepared] = {}
         self._failure: DurabilityError | None = None
         self._is_closed = False
@@ -205,9 +205,8 @@ class Store:
         queue = Queue(self.next_queue_id, definition, durable=durable)
         self.next_queue_id += 1
         if durable:
-            counter = Change("store", NEXT_QUEUE_ID, self.next_queue_id)
-            row = Change("queues", _queue_key(queue), definition)
-            self._commit([counter, row, *changes])
+            counter = StoreRows(next_queue_id=self.next_queue_id).changes()
+            self._commit([*counter, tables.QUEUES.put(queue.id, definition), *changes])
         else:
             self._commit(changes)
         self.queues[queue.id] = queue
@@ -221,7 +220,7 @@ class Store:
         Raises: DurabilityError; DiskFullError, where not even the reserve is left.
         """
         queues = (queue, *others)
-        rows = [Change("queues", _queue_key(one), None) for one in queues if one.durable]
+        rows = [tables.QUEUES.remove(one.id) for one in queues if one.durable]
         self._commit([*rows, *changes])
         for one in queues:
             one.deleted = True
@@ -862,10 +861,9 @@ class Store:
                     # The next start reads a little more of the log.
                     _log.warning("the store was closed without a checkpoint: %s", error)
                 if (segment := self._log.current) is not None:
-                    row = {"end": segment.size}
                     with contextlib.suppress(DiskFullError):
                         # The next start finds the end of the log by itself.
-                        self._commit([Change("ends", f"{segment.number:010}", row)])
+                        self._commit([tables.ENDS.put(segment.number, EndRow(segment.size))])
         finally:
             self.abandon()
 
@@ -989,7 +987,3 @@ def _logged(placements: Sequence[Placement], messages: list[Message]) -> list[Me
                 return messages
             count = max(count, most)
     return messages[:count]
-
-
-def _queue_key(queue: Queue) -> str:
-    return f"{queue.id:020}"

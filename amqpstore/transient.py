@@ -14,7 +14,7 @@ from operator import attrgetter
 
 from amqpstore.backing import Backing
 from amqpstore.errors import MessageDamagedError
-from amqpstore.filenames import TRANSIENT, segment_number
+from amqpstore.filenames import TRANSIENT, segment_name, segment_number
 from amqpstore.message import Message
 from amqpstore.records import MessageDecoder, encode_messages
 from amqpstore.segments import Segment, Unread
@@ -110,7 +110,7 @@ class TransientLog:
         number = self._next_number
         self._next_number += 1
         segment = Segment(
-            self._descriptors, f"{self._directory}/{number:010}.segment", number, self._seed
+            self._descriptors, f"{self._directory}/{segment_name(number)}", number, self._seed
         )
         segment.create()
         segment.first_id = segment.end_id = self._next_id

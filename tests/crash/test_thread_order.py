@@ -24,8 +24,9 @@ from amqpstore.checkpoint import Checkpoint, Written
 from amqpstore.clock import SimulatedClock
 from amqpstore.errors import DurabilityError
 from amqpstore.keeper import Keeper
-from amqpstore.log import Batch, Log, Position
+from amqpstore.log import Batch, Log
 from amqpstore.segments import Segment
+from amqpstore.tables import Position
 from amqpstore.worker import ThreadWorker
 from amqpstore_server.committer import Committer, _Written
 from amqpstore_tools.drill.explorer import Explorer

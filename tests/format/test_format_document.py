@@ -25,9 +25,9 @@ from amqpstore import (
     filenames,
     marker,
     rows,
+    tables,
 )
 from amqpstore.catalog import TABLES, Change, LmdbCatalog
-from amqpstore.checkpoint import NEXT_COMPACTED, POSITION
 from amqpstore.compression import decompress_columns
 from amqpstore.files import OsFiles
 from amqpstore.index import BLOCK, COLUMNS, ENTRIES_A_FILE, encode_block, entries_of
@@ -47,6 +47,7 @@ from amqpstore.records import (
     encode_segment_header,
     encode_transaction,
 )
+from amqpstore.tables import StoreRows
 from amqpstore.worker import InlineWorker
 from tests.format import decoder, document
 
@@ -259,8 +260,8 @@ def check_catalog_tables(text: str) -> None:
     assert keys == [
         ("store", "store_id"),
         ("store", "next_queue_id"),
-        ("store", POSITION),
-        ("store", NEXT_COMPACTED),
+        ("store", "position"),
+        ("store", "next_compacted"),
         ("queues", "%020d"),
         ("prepared", "%020d"),
         ("heads", "%020d"),
@@ -271,6 +272,13 @@ def check_catalog_tables(text: str) -> None:
         ("dictionaries", "%010d"),
         ("quarantine", "%010d"),
     ]
+    assert [form for table, form in keys if table == "store"] == list(StoreRows._fields)
+    assert [(one.name, one.keys.form) for one in tables.TABLES] == keys[4:]
+    for name, form in keys[4:]:
+        one = next(one for one in tables.TABLES if one.name == name)
+        numbers = (7, 12) if form.count("%") == 2 else 7
+        assert one.key(numbers) == form % numbers
+        assert one.parse_key(form % numbers) == numbers
     types = [document.code(row["value"]) for row in rows]
     assert types == ["bin", "int", "map", "int", "any", *["map"] * 6, "bin", "list", *["any"] * 6]
 
@@ -285,6 +293,13 @@ def check_catalog_maps(text: str) -> None:
     ]
     assert [table for table, *_ in listed] == [table for table, *_ in written]
     assert sorted(listed) == sorted(written)
+    for one in tables.TABLES:
+        if value := written_maps().get(one.name):
+            known = one.row(one.of_row(value)).keys()
+            assert sorted(known) == sorted(key for table, key, _ in listed if table == one.name)
+    position = StoreRows.read({"store": {"position": written_maps()["store"]}}.__getitem__).position
+    assert position is not None
+    assert list(position._fields) == [key for table, key, _ in listed if table == "store"]
 
 
 TYPES = {int: "int", bytes: "bin", dict: "map", list: "list"}
@@ -296,9 +311,9 @@ def written_maps() -> dict[str, dict[str, object]]:
     with tempfile.TemporaryDirectory() as scratch:
         directory = written_store(scratch)
         catalog = LmdbCatalog(os.path.join(directory, filenames.CATALOG), False)
-        tables = ("prepared", "heads", "index", "segments", "marks", "ends")
-        found = {table: next(iter(catalog.rows(table).values())) for table in tables}
-        position = catalog.rows("store")[POSITION]
+        names = ("prepared", "heads", "index", "segments", "marks", "ends")
+        found = {table: next(iter(catalog.rows(table).values())) for table in names}
+        position = catalog.rows("store")["position"]
         catalog.close()
     return {"store": position} | found
 
@@ -483,12 +498,7 @@ def test_the_catalogs_rows_have_the_keys_and_values_that_the_document_names(
         assert all(isinstance(value, kind) for value in of_key)
         if "%" in key:
             assert len(of_key) == len(rows)
-    assert catalog.rows("store").keys() == {
-        "store_id",
-        "next_queue_id",
-        NEXT_COMPACTED,
-        POSITION,
-    }
+    assert catalog.rows("store").keys() == set(StoreRows._fields)
     size = os.path.getsize(filenames.segment_path(directory, 6))
     assert catalog.rows("ends") == {"0000000006": {"end": size}}
     catalog.close()

@@ -96,7 +96,7 @@ def test_a_row_is_read_back_as_it_was_written(held: list[int]) -> None:
 def test_a_row_without_references_has_none() -> None:
     account = Account(SEGMENT, 10)
     account.add(10, array("I", [40, 50]), None)
-    assert account.row()["references"] == b""
+    assert account.row().references == b""
     assert Account.of_row(account.row()).references is None
 
 
@@ -104,7 +104,7 @@ def test_a_row_without_references_has_none() -> None:
 def test_references_take_as_little_room_as_the_largest_needs(held: int, letter: bytes) -> None:
     account = Account(SEGMENT, 10)
     account.add(10, array("I", [40, 40]), array("I", [held, 0]))
-    packed = account.row()["references"]
+    packed = account.row().references
     assert packed[:1] == letter
     assert packed[1:] == held.to_bytes(array(letter.decode()).itemsize, "big").ljust(
         2 * array(letter.decode()).itemsize, b"\0"
@@ -189,4 +189,4 @@ def test_ids_with_gaps_of_one_queue_each_are_counted_by_their_places() -> None:
     account.release([7], [100])
     assert list(account.live()) == [(3, 1), (20, 1)]
     assert (account.live_count, account.live_bytes) == (2, 200)
-    assert misshapen("segments", f"{1 << 31:010}", account.row()) == ""
+    assert misshapen("segments", f"{1 << 31:010}", account.row().row()) == ""

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from amqpstore import DurabilityError, Options, Queue, Store
-from amqpstore.checkpoint import POSITION
 from amqpstore.filenames import index_path
 from amqpstore.index import IndexReader, IndexState, live_runs
 from amqpstore.ledger import Ledger
@@ -231,7 +230,7 @@ def test_a_start_goes_on_within_a_segment(disk: Disk) -> None:
     queue = store.create_queue("q")
     _, position = publish_batches(store, queue, [[b"one"]])
     store.checkpoint()
-    assert disk.catalog.rows("store")[POSITION] == {
+    assert disk.catalog.rows("store")["position"] == {
         "segment": 1,
         "offset": position,
         "lsn": 2,
@@ -532,11 +531,11 @@ def test_checkpoints_are_made_by_log_bytes_and_by_messages(disk: Disk) -> None:
         disk.options = options
         store = disk.open()
         queue = store.create_queue("q")
-        before = disk.catalog.rows("store").get(POSITION)
+        before = disk.catalog.rows("store").get("position")
         for _ in range(due_after):
-            assert disk.catalog.rows("store").get(POSITION) == before
+            assert disk.catalog.rows("store").get("position") == before
             publish_batches(store, queue, [[b"x"]])  # 128 bytes of log
-        assert disk.catalog.rows("store").get(POSITION) != before
+        assert disk.catalog.rows("store").get("position") != before
         store.close()
 
 

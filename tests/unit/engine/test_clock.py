@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from amqpstore import Options, Store
-from amqpstore.checkpoint import POSITION
 from amqpstore.clock import SYSTEM_CLOCK, Clock, SimulatedClock
 from amqpstore.definitions import read_copy
 from amqpstore.files import OsFiles
@@ -68,14 +67,14 @@ def test_checkpoints_by_time_come_when_the_clock_was_set(
     store.publish([queue], messages(b"a"))
     store.sync()
     pass_time(store, clock, 2)
-    before = disk.catalog.rows("store")[POSITION]
+    before = disk.catalog.rows("store")["position"]
     clock.set_wall(clock.wall_ms() + jump_ms)
     store.publish([queue], messages(b"b"))
     store.sync()
     pass_time(store, clock, 2)
-    assert disk.catalog.rows("store")[POSITION] == before, "before its time"
+    assert disk.catalog.rows("store")["position"] == before, "before its time"
     pass_time(store, clock, 2)
-    assert disk.catalog.rows("store")[POSITION] != before
+    assert disk.catalog.rows("store")["position"] != before
     store.abandon()
 
 

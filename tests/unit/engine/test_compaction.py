@@ -9,12 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from amqpstore import Envelope, Message, MessageDamagedError, Options, Queue, Store
+from amqpstore import Envelope, Message, MessageDamagedError, Options, Queue, Store, tables
 from amqpstore.accounts import Account, Accounts
 from amqpstore.compaction import choose
 from amqpstore.filenames import FIRST_COMPACTED
 from amqpstore.files import OsFiles
 from amqpstore.records import Kind, Record, scan
+from amqpstore.tables import SegmentRow
 from amqpstore.worker import InlineWorker
 from tests.unit.engine.stores import (
     Disk,
@@ -139,7 +140,7 @@ def test_a_merged_segment_holds_exactly_the_live_messages(disk: Disk) -> None:
     assert segment_files(disk) == [9, FIRST_COMPACTED]
     assert bodies_in(disk, FIRST_COMPACTED) == [(4, b"2"), (6, b"3"), (10, b"5"), (16, b"8")]
     rows = disk.catalog.rows("segments")
-    account = Account.of_row(rows[f"{FIRST_COMPACTED:010}"])
+    account = Account.of_row(SegmentRow.of_row(rows[f"{FIRST_COMPACTED:010}"]))
     assert (account.count, account.live_count, account.garbage_bytes) == (4, 4, 0)
     assert account.end_bytes == disk.size(FIRST_COMPACTED)
     assert list(disk.catalog.rows("marks")) == list(rows) == ["0000000009", "2147483648"]
@@ -246,7 +247,7 @@ def test_what_is_acked_behind_a_compaction_is_garbage_in_the_new_segment(disk: D
     store.ack(queue, take(store, queue, 1))
     store.sync()
     store.checkpoint()
-    account = Account.of_row(disk.catalog.rows("segments")[f"{FIRST_COMPACTED:010}"])
+    account = Account.of_row(tables.SEGMENTS.read(disk.catalog.rows)[FIRST_COMPACTED])
     assert (account.count, account.live_count) == (4, 3)
     while queue.ready_count:
         store.ack(queue, take(store, queue, 1))

@@ -10,6 +10,7 @@ from typing import NamedTuple
 from hypothesis import given
 from hypothesis import strategies as st
 
+from amqpstore import tables
 from amqpstore.accounts import Account, Accounts
 from amqpstore.backing import Backing
 from amqpstore.checkpoint import Checkpoint
@@ -18,9 +19,10 @@ from amqpstore.files import OsFiles
 from amqpstore.index import IndexReader, IndexState, live_runs
 from amqpstore.index_writer import IndexWriter
 from amqpstore.ledger import Ledger, QueueLedger, Sizes
-from amqpstore.log import Position, Settled
+from amqpstore.log import Settled
 from amqpstore.records import Operation, OperationKind
 from amqpstore.runs import Run
+from amqpstore.tables import Position
 from tests.unit.engine.stores import RowsCatalog
 
 STORE_ID = bytes(range(16))
@@ -121,7 +123,7 @@ class Subject:
             created=self.created,
             batches=self.batches,
             deleted=self.deleted,
-            marks=(),
+            marks={},
             damaged=(),
             position=self.position,
         )
@@ -144,7 +146,7 @@ class Subject:
         known = {queue.id for queue in queues}
         # A queue that nothing happened to has a row of the store's only.
         queues += [QueueLedger(one, 1, (), self.reader) for one in self.plain.queues.keys() - known]
-        accounts = [Account.of_row(row) for row in catalog.rows("segments").values()]
+        accounts = list(map(Account.of_row, tables.SEGMENTS.read(catalog.rows).values()))
         self.ledger = Ledger(Accounts(accounts), queues, self.reader)
         self.writer = IndexWriter(self.backing.files, self.backing.directory, self.backing.seed)
 

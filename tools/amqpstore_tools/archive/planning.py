@@ -6,6 +6,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from amqpstore import tables
 from amqpstore.filenames import FIRST_COMPACTED
 from amqpstore_tools.archive.errors import ArchiveError
 from amqpstore_tools.archive.layout import QueueName
@@ -86,11 +87,7 @@ def plan(image: StoreImage, directory: str, earlier: Sequence[Manifest]) -> Plan
         image.seed,
         store_id,
         image.taken_ms,
-        {
-            int(key): row
-            for key, row in image.rows("dictionaries").items()
-            if key.isdecimal() and isinstance(row, bytes)
-        },
+        tables.DICTIONARIES.read(image.rows),
     )
 
 

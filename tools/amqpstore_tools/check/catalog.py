@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import zstandard
 
+from amqpstore import tables
 from amqpstore.catalog import TABLES
 from amqpstore.errors import DamageError
 from amqpstore.filenames import CATALOG
@@ -75,7 +76,7 @@ def _rows(image: CatalogImage, findings: Findings) -> Catalog:
 
 
 def _check_dictionaries(rows: Rows, findings: Findings) -> None:
-    for key, row in list(rows["dictionaries"].items()):
+    for of, row in tables.DICTIONARIES.read(rows.__getitem__).items():
         try:
             number = zstandard.ZstdCompressionDict(row).dict_id()
         except zstandard.ZstdError as error:
@@ -83,6 +84,6 @@ def _check_dictionaries(rows: Rows, findings: Findings) -> None:
             reason = str(error)
         else:
             reason = f"it says that it is number {number}"
-        if number != int(key):
-            findings.add("dictionary-damaged", FILE, f"dictionary {int(key)}: {reason}")
-            del rows["dictionaries"][key]
+        if number != of:
+            findings.add("dictionary-damaged", FILE, f"dictionary {of}: {reason}")
+            del rows["dictionaries"][tables.DICTIONARIES.key(of)]

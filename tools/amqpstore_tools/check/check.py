@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from amqpstore import marker
+from amqpstore import filenames, marker, tables
 from amqpstore.compression import Decompressor, body_size
 from amqpstore.errors import DamageError, NotAStoreError
 from amqpstore.filenames import (
@@ -29,10 +29,12 @@ from amqpstore.filenames import (
     segment_number,
 )
 from amqpstore.files import Files
+from amqpstore.keys import IndexKey
 from amqpstore.log import FORMAT_VERSION
 from amqpstore.marker import Marker
 from amqpstore.records import HEADER, SEGMENT_PAYLOAD, Kind, Record, checksum_seed, record_at
 from amqpstore.shapes import Rows
+from amqpstore.tables import START, StoreRows
 from amqpstore_tools.check.catalog import FILE, read_catalog
 from amqpstore_tools.check.findings import Findings
 from amqpstore_tools.check.history import History, LogChecker, check_position
@@ -192,7 +194,8 @@ class StoreCheck:
         self._damaged_rows = catalog.damaged if catalog else set()
         if rows:
             self._findings.names |= {
-                int(key): queue_name(row) for key, row in rows["queues"].items()
+                queue_id: queue_name(definition)
+                for queue_id, definition in tables.QUEUES.read(rows.__getitem__).items()
             }
         if marked:
             self._out.format_version = marked.version
@@ -200,7 +203,7 @@ class StoreCheck:
             # It is the marker alone that says so, and that is lost.
             self._out.format_version = 1 if catalog.is_plain else FORMAT_VERSION
         self._store_id = self._identify(marked.store_id.bytes if marked else None, rows)
-        if rows and rows["store"].get("store_id") not in (None, self._store_id):
+        if rows and StoreRows.read(rows.__getitem__).store_id not in (None, self._store_id):
             rows = None  # It is of another store.
         self._rows = rows
         self._out.store_id, self._out.rows = self._store_id, rows
@@ -236,7 +239,7 @@ class StoreCheck:
 
     def _identify(self, marked: bytes | None, rows: Rows | None) -> bytes | None:
         """The store's id: what most segments say, else the marker, else the catalog."""
-        in_catalog = rows["store"].get("store_id") if rows else None
+        in_catalog = StoreRows.read(rows.__getitem__).store_id if rows else None
         if rows and in_catalog is None:
             self._findings.add("row-damaged", FILE, "table store has no row 'store_id'")
         headers = Counter(one for number in self._numbers if (one := self._header_id(number)))
@@ -301,20 +304,24 @@ class StoreCheck:
 
     def _check_quarantine(self, rows: Rows) -> None:
         moved = {number for name in self._list(QUARANTINE) if (number := segment_number(name))}
+        noted = tables.QUARANTINE.read(rows.__getitem__)
         for number in sorted(moved):
-            places = len(rows["quarantine"].get(f"{number:010}", ()))
+            places = len(noted.get(number, ()))
             text = f"segment {number} was moved here, complete: {places} places in it are damaged"
-            self._findings.add("quarantined", f"{QUARANTINE}/{number:010}.segment", text)
-        for key in rows["quarantine"]:
-            if int(key) not in moved and int(key) not in self._numbers:
-                text = f"segment {int(key)} should be in {QUARANTINE}/, but is not there"
+            self._findings.add(
+                "quarantined", f"{QUARANTINE}/{filenames.segment_name(number)}", text
+            )
+        for number in noted:
+            if number not in moved and number not in self._numbers:
+                text = f"segment {number} should be in {QUARANTINE}/, but is not there"
                 self._findings.add("quarantine-missing", FILE, text)
 
     def _check_unrowed(self, rows: Rows) -> None:
         """Files that no row speaks of: the next start removes them, or moves them away."""
         start = self._position(rows)[0]
+        quarantined = tables.QUARANTINE.read_keys(rows.__getitem__)
         for number in self._numbers:
-            key = f"{number:010}"
+            key = tables.SEGMENTS.key(number)
             is_known = key in rows["segments"] or ("segments", key) in self._damaged_rows
             if is_known or start <= number < FIRST_COMPACTED:
                 continue
@@ -323,12 +330,12 @@ class StoreCheck:
                 text = f"it is a copy of segment {of}: its content is ignored"
                 self._findings.add("segment-copied", segment_name(number), text, 0)
                 continue
-            does = "moves it to quarantine" if key in rows["quarantine"] else "removes it"
+            does = "moves it to quarantine" if number in quarantined else "removes it"
             text = f"nothing in it is live: the next start {does}"
             self._findings.add("file-left-over", segment_name(number), text)
         for name in self._list(INDEX):
             found = index_key(name)
-            key = f"{found[0]:020}-{found[1]:010}" if found else ""
+            key = tables.INDEX.key(IndexKey(*found)) if found else ""
             if found and key not in rows["index"] and ("index", key) not in self._damaged_rows:
                 text = "no row names it: the next start removes it"
                 self._findings.add("file-left-over", f"{INDEX}/{name}", text, queue_id=found[0])
@@ -348,18 +355,18 @@ class StoreCheck:
 
     @staticmethod
     def _position(rows: Rows) -> tuple[int, int]:
-        row = rows["store"].get("position") or {"segment": 0, "offset": 0}
-        return row["segment"], row["offset"]
+        position = StoreRows.read(rows.__getitem__).position or START
+        return position.segment, position.offset
 
     def _expected(self, rows: Rows) -> set[int]:
         """Numbers of the segments that should be there."""
         start = self._position(rows)[0]
         log = [one for one in self._numbers if start <= one < FIRST_COMPACTED]
-        ends = {int(key) for key in rows["ends"]}
+        ends = tables.ENDS.read_keys(rows.__getitem__)
         last = max([start, *log, *(one for one in ends if one < FIRST_COMPACTED)])
         # A number in a row that is damaged may be anything.
         last = min(last, max([start, *log]) + 1)
-        expected = {int(key) for key in rows["segments"]}
+        expected = tables.SEGMENTS.read_keys(rows.__getitem__)
         return expected | (set(range(max(start, 1), last + 1)) if last else set())
 
     def _segment_jobs(self) -> list[SegmentJob]:
@@ -413,10 +420,11 @@ class StoreCheck:
         """Where a segment's end is noted to be, and how large it is at least."""
         if rows is None:
             return None, 0
-        key = f"{number:010}"
-        end = rows["ends"].get(key, {"end": None})["end"]
+        noted = tables.ENDS.get(rows.__getitem__, number)
+        end = noted.end if noted else None
         start, offset = self._position(rows)
-        least = rows["segments"].get(key, {"end_bytes": 0})["end_bytes"]
+        row = tables.SEGMENTS.get(rows.__getitem__, number)
+        least = row.end_bytes if row else 0
         return end, max(least, offset) if number == start else least
 
     def _size(self, number: int) -> int:
@@ -446,10 +454,12 @@ class StoreCheck:
         self._check_marks(rows)
         holdings = self._holdings(history)
         check_prepared(rows, holdings, history, self._findings)
-        owned = rows["queues"].keys() - rows["prepared"].keys()
-        self._out.prepared = len(rows["prepared"])
-        self._out.queues = len({_named(rows["queues"][key]) or key for key in owned})
-        self._out.messages = sum(holdings.count(int(key)) for key in owned)
+        definitions = tables.QUEUES.read(rows.__getitem__)
+        prepared = tables.PREPARED.read_keys(rows.__getitem__)
+        owned = definitions.keys() - prepared
+        self._out.prepared = len(prepared)
+        self._out.queues = len({_named(definitions[queue_id]) or queue_id for queue_id in owned})
+        self._out.messages = sum(map(holdings.count, owned))
         self._out.is_compared = True
 
     def _index_checker(self) -> IndexChecker:
@@ -484,20 +494,20 @@ class StoreCheck:
 
     def _check_queues(self, rows: Rows, history: History) -> None:
         findings = self._findings
-        heads = {int(key): row["next_sequence"] for key, row in rows["heads"].items()}
-        for key, row in rows["index"].items():
-            queue_id = int(key[:20])
-            head = heads.get(queue_id)
-            if head is None:
+        heads = tables.HEADS.read(rows.__getitem__)
+        for (queue_id, number), state in tables.INDEX.read(rows.__getitem__).items():
+            key = tables.INDEX.key(IndexKey(queue_id, number))
+            if queue_id not in heads:
                 text = f"table index, row {key!r}: queue {queue_id} has no row in heads"
                 findings.add("row-orphaned", FILE, text, queue_id=queue_id)
-            elif row["end"] > head:
-                text = f"queue {queue_id}: sequence {row['end'] - 1} is in {INDEX}/{key}.index,"
+            elif state.end > (head := heads[queue_id].next_sequence):
+                text = f"queue {queue_id}: sequence {state.end - 1} is in {INDEX}/{key}.index,"
                 text = f"{text} but {head} is noted as the next one"
                 findings.add("head-too-low", FILE, text, queue_id=queue_id)
-        known = [*heads, *map(int, rows["queues"]), history.highest_queue_id]
+        known = [*heads, *tables.QUEUES.read_keys(rows.__getitem__), history.highest_queue_id]
         highest = max(known, default=0)
-        if highest >= (following := rows["store"].get("next_queue_id", 1)):
+        following = StoreRows.read(rows.__getitem__).next_queue_id or 1
+        if highest >= following:
             text = f"queue {highest} exists, but {following} is noted as the next one"
             findings.add("queue-id-too-low", FILE, text, queue_id=highest)
 
@@ -507,8 +517,7 @@ def measure_of(rows: Rows | None) -> Callable[[bytes], int]:
     dictionaries, it is only asked."""
     if rows is None:
         return body_size
-    dictionaries = {int(key): row for key, row in rows["dictionaries"].items()}
-    return Decompressor(dictionaries).measure
+    return Decompressor(tables.DICTIONARIES.read(rows.__getitem__)).measure
 
 
 def queue_name(definition: object) -> str:

@@ -12,9 +12,10 @@ from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import NamedTuple
 
-from amqpstore.log import START, Position
+from amqpstore import tables
 from amqpstore.records import Operation, OperationKind, malformed
 from amqpstore.shapes import Rows
+from amqpstore.tables import START, StoreRows
 from amqpstore_tools.check.catalog import FILE
 from amqpstore_tools.check.findings import Findings
 from amqpstore_tools.check.scanning import Batch
@@ -82,11 +83,11 @@ class LogChecker:
         self._next_queue_id: int | None = None
         self._position = START
         if rows is not None:
-            for key, row in rows["heads"].items():
-                self._heads[int(key)] = row["next_sequence"]
-            self._next_queue_id = rows["store"].get("next_queue_id")
-            if row := rows["store"].get("position"):
-                self._position = Position.of_row(row)
+            for queue_id, head in tables.HEADS.read(rows.__getitem__).items():
+                self._heads[queue_id] = head.next_sequence
+            of_store = StoreRows.read(rows.__getitem__)
+            self._next_queue_id = of_store.next_queue_id
+            self._position = of_store.position or START
         self._lsn = 0
         self._message_id = 0
         self._is_behind = False
@@ -237,13 +238,13 @@ class LogChecker:
 
 def check_position(rows: Rows, segments: dict[int, Segment], findings: Findings) -> None:
     """The position is between two batches of a segment that is there."""
-    row = rows["store"].get("position")
-    if not row or not row["segment"]:
+    position = StoreRows.read(rows.__getitem__).position
+    if not position or not position.segment:
         return
-    segment = segments.get(row["segment"])
+    segment = segments.get(position.segment)
     if segment is None:
         return  # It is missing, and that was found.
-    offset = row["offset"]
+    offset = position.offset
     boundaries = {0, segment.end}
     boundaries |= {place for batch in segment.scanned.batches for place in (batch.start, batch.end)}
     if offset not in boundaries and not segment.in_gap(offset):

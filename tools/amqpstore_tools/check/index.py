@@ -6,9 +6,10 @@ from array import array
 from collections.abc import Iterator, Sequence
 from itertools import compress
 from operator import not_
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from amqpstore.filenames import INDEX, index_key
+from amqpstore import tables
+from amqpstore.filenames import INDEX, index_key, index_path
 from amqpstore.files import Files
 from amqpstore.index import (
     ENTRIES_A_FILE,
@@ -21,6 +22,7 @@ from amqpstore.index import (
     no_entries,
     total_of,
 )
+from amqpstore.keys import IndexKey
 from amqpstore.records import Gap, Kind, Record, scan
 from amqpstore.shapes import Rows
 from amqpstore_tools.check.findings import Findings
@@ -58,18 +60,15 @@ class IndexChecker:
         return self.check_files(in_order(rows))
 
     def check_files(
-        self, files: Sequence[tuple[str, Any]], last_end: int = 0
+        self, files: Sequence[tuple[IndexKey, IndexState]], last_end: int = 0
     ) -> Iterator[list[Live]]:
         """The same for some of them.
 
         Args: last_end, where the one before the first one ends, of the same queue.
         """
-        last = {int(files[0][0][:20]): last_end} if files else {}
-        for key, row in files:
-            queue_id = int(key[:20])
-            name = f"{INDEX}/{key}.index"
-            fields = {field: row[field] for field in IndexState._fields if field in row}
-            state = IndexState(**fields)
+        last = {files[0][0].queue_id: last_end} if files else {}
+        for (queue_id, number), state in files:
+            name = index_path("", queue_id, number)
             entries = self._entries(name, queue_id, state)
             if state.first < last.get(queue_id, 0):
                 text = f"it begins with sequence {state.first}, which another file contains too"
@@ -86,7 +85,7 @@ class IndexChecker:
         names = self._files.list_directory(f"{self._directory}/{INDEX}")
         keys = [key for name in names if (key := index_key(name))]
         for queue_id, number in keys:
-            name = f"{INDEX}/{queue_id:020}-{number:010}.index"
+            name = index_path("", queue_id, number)
             self._entries(name, queue_id, IndexState(number, -1, 0, 0, 0))
         return len(keys)
 
@@ -198,9 +197,10 @@ class IndexChecker:
             self._findings.add("index-row-differs", name, text, queue_id=queue_id)
 
 
-def in_order(rows: Rows) -> list[tuple[str, Any]]:
-    """Keys and rows of index files, by queue and sequence."""
-    return sorted(rows["index"].items(), key=lambda item: (item[0][:20], item[1]["first"]))
+def in_order(rows: Rows) -> list[tuple[IndexKey, IndexState]]:
+    """Keys and states of index files, by queue and sequence."""
+    states = tables.INDEX.read(rows.__getitem__)
+    return sorted(states.items(), key=lambda item: (item[0].queue_id, item[1].first))
 
 
 def _live(queue_id: int, state: IndexState, entries: Entries) -> Iterator[Live]:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Any
 
+from amqpstore import tables
 from amqpstore.filenames import FIRST_COMPACTED
 from amqpstore.files import Files
 from amqpstore.shapes import Rows
+from amqpstore.tables import START, MarksRow, SegmentRow, StoreRows
 from amqpstore_tools.check.catalog import FILE
 from amqpstore_tools.check.findings import Findings
 from amqpstore_tools.check.reading import StoreFile
@@ -34,43 +35,47 @@ class MarkChecker:
     def check(self, rows: Rows) -> None:
         """All tables: where they lead, and that each id is looked for in one segment only."""
         findings = self._findings
-        position = rows["store"].get("position") or {"segment": 0}
+        position = StoreRows.read(rows.__getitem__).position or START
+        accounts = tables.SEGMENTS.read(rows.__getitem__)
+        marks = tables.MARKS.read(rows.__getitem__)
         last_end = 0
-        for key, row in sorted(rows["marks"].items(), key=lambda item: int(item[1]["first_id"])):
-            number = int(key)
-            account = rows["segments"].get(key)
+        for number, row in sorted(marks.items(), key=lambda item: item[1].first_id):
+            key = tables.MARKS.key(number)
+            account = accounts.get(number)
             is_known = account is not None or key in self._damaged
-            if not is_known and not position["segment"] <= number < FIRST_COMPACTED:
+            if not is_known and not position.segment <= number < FIRST_COMPACTED:
                 text = f"table marks, row {key!r}: segment {number} has no row in segments"
                 findings.add("row-orphaned", FILE, text)
                 continue
             if segment := self._segments.get(number):
                 self.check_offsets(segment, row)
             self._check_range(segment_name(number), row, account, last_end)
-            last_end = max(last_end, row["end_id"])
-        for key, row in rows["segments"].items():
-            if row["live_count"] and key not in rows["marks"]:
-                findings.add("marks-wrong", segment_name(int(key)), "it has no row in marks")
+            last_end = max(last_end, row.end_id)
+        for number, account in accounts.items():
+            if account.live_count and number not in marks:
+                findings.add("marks-wrong", segment_name(number), "it has no row in marks")
 
-    def _check_range(self, name: str, row: Any, account: Any, last_end: int) -> None:
-        first, end = row["first_id"], row["end_id"]
+    def _check_range(
+        self, name: str, row: MarksRow, account: SegmentRow | None, last_end: int
+    ) -> None:
+        first, end = row.first_id, row.end_id
         if first < min(last_end, end):
             text = f"ids from {first} on are assigned to another segment too"
             self._findings.add("marks-wrong", name, text)
-        if account and account["live_count"]:
-            has_first, has_end = account["first_id"], account["end_id"]
+        if account and account.live_count:
+            has_first, has_end = account.first_id, account.end_id
             if not (first <= has_first and has_end <= end):
                 text = f"it contains ids {has_first} to {has_end - 1}, but is searched for those"
                 self._findings.add("marks-wrong", name, f"{text} from {first} to {end - 1}")
 
-    def check_offsets(self, segment: Segment, row: Any) -> None:
+    def check_offsets(self, segment: Segment, row: MarksRow) -> None:
         """Where the table of one segment leads."""
         try:
             file = StoreFile(self._files, self._directory, segment.name, self._findings)
         except FileNotFoundError:
             return
         try:
-            for message_id, offset in zip(row["ids"], row["offsets"], strict=True):
+            for message_id, offset in zip(row.ids, row.offsets, strict=True):
                 if not check_mark(file, offset, message_id) and not segment.in_gap(offset):
                     text = f"message {message_id} should be at offset {offset}, but is not"
                     self._findings.add(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from amqpstore import tables
 from amqpstore.shapes import Rows
 from amqpstore_tools.check.catalog import FILE
 from amqpstore_tools.check.findings import Findings
@@ -36,16 +37,16 @@ class Holdings:
 
 def check_prepared(rows: Rows, holdings: Holdings, history: History, findings: Findings) -> None:
     """Every transaction that is undecided. One whose queue is empty is decided, or never was."""
-    for key, row in rows["prepared"].items():
-        hidden = int(key)
+    queue_ids = tables.QUEUES.read_keys(rows.__getitem__)
+    for hidden, row in tables.PREPARED.read(rows.__getitem__).items():
         name = f"the prepared transaction of queue {hidden}"
-        if key not in rows["queues"]:
+        if hidden not in queue_ids:
             text = f"{name}: the queue is not there"
             findings.add("prepared-queue-missing", FILE, text, queue_id=hidden)
             continue
         if not holdings.count(hidden):
             continue
-        for queue_id, first, count in row["locked"]:
+        for queue_id, first, count in row.locked:
             if gone := history.removed_of(queue_id, first, first + count):
                 text = f"{name} is to ack messages that have already left their queue"
                 findings.add(
@@ -56,7 +57,7 @@ def check_prepared(rows: Rows, holdings: Holdings, history: History, findings: F
                     sequence=first,
                     messages=gone,
                 )
-        for first, count, *_ in row["publishes"]:
+        for first, count, *_ in row.publishes:
             # Transient messages are gone after a crash, all of a publish or none.
             if 0 < (there := holdings.count(hidden, first, first + count)) < count:
                 text = f"{name} is to publish {count} messages, but only {there} of them exist"

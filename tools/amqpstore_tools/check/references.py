@@ -13,9 +13,11 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Any
 
+from amqpstore import tables
 from amqpstore.accounts import Account
 from amqpstore.filenames import FIRST_COMPACTED
 from amqpstore.shapes import Rows
+from amqpstore.tables import START, StoreRows
 from amqpstore_tools.check.catalog import FILE
 from amqpstore_tools.check.findings import Findings
 from amqpstore_tools.check.history import Fresh, History
@@ -38,12 +40,12 @@ class ReferenceChecker:
         self._segments = segments
         self._history = history
         self._findings = findings
-        row = rows["store"].get("position")
+        position = StoreRows.read(rows.__getitem__).position or START
         self._ranges: dict[int, list[tuple[int, int]]] = {}
         self.is_whole = True
-        self._position_id = row["message_id"] if row else 1
-        self._position_segment = row["segment"] if row else 0
-        self._position_offset = row["offset"] if row else 0
+        self._position_id = position.message_id
+        self._position_segment = position.segment
+        self._position_offset = position.offset
 
     def check(self, live: Sequence[Live], *, is_whole: bool) -> None:
         """Args: live, of all index files; is_whole, whether all of these could be read."""
@@ -109,7 +111,8 @@ class ReferenceChecker:
 
     def accounts(self) -> Iterator[Account]:
         """In the order of their ids. One that cannot be, for the size of its file, is left out."""
-        accounts = [Account.of_row(row) for row in self._rows["segments"].values()]
+        rows = tables.SEGMENTS.read(self._rows.__getitem__)
+        accounts = map(Account.of_row, rows.values())
         for account in sorted(accounts, key=lambda one: (one.first_id, one.number)):
             name = segment_name(account.number)
             ids = account.end_id - account.first_id
@@ -152,7 +155,7 @@ class ReferenceChecker:
     def check_fresh(self, fresh: Fresh) -> None:
         """A run that was put in a queue behind the position has its records."""
         operation = fresh.operation
-        if f"{operation.queue_id:020}" not in self._rows["queues"]:
+        if tables.QUEUES.key(operation.queue_id) not in self._rows["queues"]:
             return  # It was deleted.
         first, end = operation.first_id, operation.first_id + operation.message_count
         live = Live(operation.queue_id, operation.first_sequence, first, array("I"))

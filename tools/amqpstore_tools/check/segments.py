@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from crc32c import crc32c
 
-from amqpstore.filenames import FIRST_COMPACTED, SEGMENTS
+from amqpstore.filenames import FIRST_COMPACTED, segment_path
 from amqpstore.files import Files
 from amqpstore.log import READ_VERSIONS
 from amqpstore.records import HEADER, MAGIC, SEGMENT_PAYLOAD, Kind
@@ -185,7 +185,7 @@ def copied_from(header: bytes, number: int) -> int:
 
 def segment_name(number: int) -> str:
     """Where a segment is, from the store's directory on."""
-    return f"{SEGMENTS}/{number:010}.segment"
+    return segment_path("", number)
 
 
 def _leave_out_torn(segment: Segment) -> int | None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from typing import Any
 
+from amqpstore import tables
 from amqpstore.filenames import INDEX, SEGMENTS
 from amqpstore.index import decode_block
+from amqpstore.keys import IndexKey
 from amqpstore.records import Gap, Kind, checksum_seed, scan
 from amqpstore_tools.copying.inventory import Inventory, Part
 from amqpstore_tools.copying.manifest import Damaged
@@ -18,8 +19,8 @@ class Checker:
 
     def __init__(self, store_id: bytes, inventory: Inventory) -> None:
         self._seed = checksum_seed(store_id)
-        self._segments: dict[str, Any] = inventory.rows("segments")
-        self._index: dict[str, Any] = inventory.rows("index")
+        self._segments = tables.SEGMENTS.read(inventory.rows)
+        self._index = tables.INDEX.read(inventory.rows)
 
     def check(self, part: Part, content: bytes) -> Iterator[Damaged]:
         """What is not sound in a part. Files in quarantine are not looked into."""
@@ -29,9 +30,9 @@ class Checker:
             reason = "the file is shorter than the catalog says"
             yield Damaged(part.path, len(content), part.end - len(content), reason)
         if folder == SEGMENTS and not part.is_optional:
-            row = self._segments.get(f"{part.number:010}")
-            if row and len(content) < row["end_bytes"] and part.end is None:
-                missing = row["end_bytes"] - len(content)
+            row = self._segments.get(part.number)
+            if row and len(content) < row.end_bytes and part.end is None:
+                missing = row.end_bytes - len(content)
                 yield Damaged(part.path, len(content), missing, "the end of the file is missing")
             yield from self._gaps(part, sound)
         elif folder == INDEX:
@@ -58,7 +59,7 @@ class Checker:
                 reason = f"it is not an index file of queue {part.queue_id}"
                 gaps.append(Damaged(part.path, found.offset, size, reason))
             entries += len(block.ids)
-        expected = self._index[f"{part.queue_id:020}-{part.number:010}"]["entries"]
+        expected = self._index[IndexKey(part.queue_id, part.number)].entries
         if not gaps and entries != expected:
             reason = f"it has {entries} entries, and {expected} were written"
             gaps.append(Damaged(part.path, 0, len(content), reason))

@@ -29,6 +29,7 @@ from amqpstore.errors import DamageError
 from amqpstore.filenames import CATALOG, FIRST_COMPACTED, LOCK, MARKER
 from amqpstore.files import OsFiles
 from amqpstore.recovery import whole_end
+from amqpstore.tables import StoreRows
 from amqpstore_tools.copying import manifest as manifests
 from amqpstore_tools.copying.checking import Checker
 from amqpstore_tools.copying.errors import CopyError
@@ -323,7 +324,7 @@ class _Copy:
     def _definitions(self) -> None:
         """Put beside the catalog what it says, as a store would: see `amqpstore.definitions`."""
         rows = self._source.inventory.rows
-        next_queue_id = int(rows("store").get("next_queue_id", 1))
+        next_queue_id = StoreRows.read(rows).next_queue_id or 1
         tables = {table: rows(table) for table in COPIED}
         copy = DefinitionsCopy(self._store_id, next_queue_id, tables)
         write_copy(OsFiles(), self._target, copy)

@@ -13,12 +13,11 @@ from __future__ import annotations
 import os
 from typing import Any, NamedTuple
 
-from amqpstore.checkpoint import POSITION
+from amqpstore import tables
 from amqpstore.errors import CatalogDamageError, DamageError
 from amqpstore.filenames import (
     CATALOG,
     FIRST_COMPACTED,
-    INDEX,
     QUARANTINE,
     SEGMENTS,
     index_path,
@@ -26,8 +25,8 @@ from amqpstore.filenames import (
     segment_number,
     segment_path,
 )
-from amqpstore.log import START, Position
 from amqpstore.rows import decode_row
+from amqpstore.tables import START, StoreRows
 from amqpstore_tools.offline.instant import FILE_NAME, read_tables
 from amqpstore_tools.offline.snapshot import Snapshot
 
@@ -70,8 +69,7 @@ class Inventory:
         try:
             self.tables = read_tables(snapshot.catalog_path)
             self._check_rows()
-            if row := self.rows("store").get(POSITION):
-                self.position = Position.of_row(row)
+            self.position = StoreRows.read(self.rows).position or START
             self._add_segments()
             self._add_index()
         except DamageError as error:
@@ -104,8 +102,8 @@ class Inventory:
         """The segments with a row, those of the log behind the position, and the last one's end."""
         names = self._files.list_directory(f"{self._directory}/{SEGMENTS}")
         known = sorted(number for name in names if (number := segment_number(name)))
-        ends = {int(key): row["end"] for key, row in self.rows("ends").items()}
-        rows = {int(key) for key in self.rows("segments")}
+        ends = {number: row.end for number, row in tables.ENDS.read(self.rows).items()}
+        rows = tables.SEGMENTS.read_keys(self.rows)
         first = max(self.position.segment, 1)
         behind = [number for number in known if first <= number < FIRST_COMPACTED]
         last = max([self.position.segment, *behind])
@@ -121,7 +119,7 @@ class Inventory:
             else:
                 self.parts.append(Part(path, number, end=end))
         # Those that the next start would move there.
-        for number in sorted({int(key) for key in self.rows(QUARANTINE)} & set(known)):
+        for number in sorted(tables.QUARANTINE.read_keys(self.rows) & set(known)):
             if number not in expected and number not in behind:
                 self.parts.append(Part(segment_path("", number), is_optional=True))
 
@@ -130,10 +128,9 @@ class Inventory:
         return file.size() if file else 0
 
     def _add_index(self) -> None:
-        for key, row in self.rows(INDEX).items():
-            queue_id, number = int(key.partition("-")[0]), row["number"]
+        for (queue_id, number), state in tables.INDEX.read(self.rows).items():
             path = index_path("", queue_id, number)
-            end = row["end_bytes"]
+            end = state.end_bytes
             self.parts.append(
                 Part(path, number, is_sealed=False, size=end, end=end, queue_id=queue_id)
             )

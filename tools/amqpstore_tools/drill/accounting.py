@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from amqpstore import Queue, Store, marker
+from amqpstore import Queue, Store, marker, tables
 from amqpstore.accounts import Account
 from amqpstore.filenames import INDEX, SEGMENTS, index_key, segment_number, segment_path
 from amqpstore.files import Files
-from amqpstore.index import IndexReader, IndexState, live_runs
+from amqpstore.index import IndexReader, live_runs
+from amqpstore.keys import IndexKey
 from amqpstore.records import Gap, Kind, scan
 from amqpstore_tools.drill.invariants import Fault
 
@@ -37,9 +38,8 @@ def _queue_faults(store: Store, files: Files) -> Iterator[Fault]:
     """I12: each message that a queue holds is live in one index file, and nothing else is."""
     reader = IndexReader(files, store.directory, _seed(store, files))
     indexed: dict[int, list[tuple[int, int, int]]] = {queue_id: [] for queue_id in store.queues}
-    for key, row in store.definitions("index").items():
-        queue_id = int(key.partition("-")[0])
-        state = IndexState(**row)
+    for (queue_id, number), state in tables.INDEX.read(store.definitions).items():
+        key = tables.INDEX.key(IndexKey(queue_id, number))
         entries = reader.entries(queue_id, state)
         live = [
             (run.first_sequence + place, run.first_id + place, run.delivery_count)
@@ -71,7 +71,7 @@ def _segment_faults(store: Store, files: Files) -> Iterator[Fault]:
         message_id for queue in store.queues.values() for _, message_id, _ in _held(queue)
     )
     counted: Counter[int] = Counter()
-    for row in store.definitions("segments").values():
+    for row in tables.SEGMENTS.read(store.definitions).values():
         account = Account.of_row(row)
         sizes = _sizes(store, files, account)
         live = Counter(dict(account.live()))
@@ -115,22 +115,19 @@ def _file_faults(store: Store, files: Files) -> Iterator[Fault]:
     """I8: each row is about a file that is there, and no file but the log's last is without one."""
     names = files.list_directory(f"{store.directory}/{INDEX}")
     keys = {key for name in names if (key := index_key(name))}
-    rows = {
-        (int(queue_id), int(number))
-        for queue_id, _, number in (key.partition("-") for key in store.definitions("index"))
-    }
+    rows = tables.INDEX.read_keys(store.definitions)
     if keys != rows:
         yield "I8", f"index files that are there, or known, but not both: {sorted(keys ^ rows)}"
     names = files.list_directory(f"{store.directory}/{SEGMENTS}")
     numbers = {number for name in names if (number := segment_number(name))}
-    segments = {int(key) for key in store.definitions("segments")}
+    segments = tables.SEGMENTS.read_keys(store.definitions)
     odd = (numbers ^ segments) - {store.log.position.segment}
     if odd:
         yield "I8", f"segments that are there, or known, but not both: {sorted(odd)}"
-    for table in ("marks", "ends"):
-        unknown = {int(key) for key in store.definitions(table)} - segments - numbers
+    for table in (tables.MARKS, tables.ENDS):
+        unknown = table.read_keys(store.definitions) - segments - numbers
         if unknown:
-            yield "I8", f"the catalog's {table} of segments that are gone: {sorted(unknown)}"
+            yield "I8", f"the catalog's {table.name} of segments that are gone: {sorted(unknown)}"
 
 
 def _seed(store: Store, files: Files) -> int:

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from amqpstore import DamageError, marker
+from amqpstore import DamageError, marker, tables
 from amqpstore.errors import NotAStoreError
 from amqpstore.filenames import FIRST_COMPACTED, MARKER, SEGMENTS, segment_number, segment_path
 from amqpstore.files import File, OsFiles
@@ -91,15 +91,15 @@ def _names(directory: str) -> Names:
             at_one_instant(directory, copy, lambda: None)
             catalog = CatalogImage(copy, plain=may_be_plain(directory))
             try:
-                rows = catalog.rows("queues")
+                definitions = tables.QUEUES.read(catalog.rows)
             finally:
                 catalog.close()
         except (DamageError, OSError):
             return {}
     return {
-        int(key): QueueName(row.get("vhost"), row.get("name"))
-        for key, row in rows.items()
-        if key.isdecimal() and isinstance(row, dict)
+        queue_id: QueueName(row.get("vhost"), row.get("name"))
+        for queue_id, row in definitions.items()
+        if isinstance(row, dict)
     }
 
 

@@ -165,7 +165,6 @@ def _prepared(image: StoreImage) -> list[Facts]:
             "is_undecided": one.is_undecided,
             "locked": [run._asdict() for run in one.locked],
             "publishes": [group._asdict() for group in one.publishes],
-            "reason": one.reason,
         }
         for one in image.prepared
     ]

@@ -210,9 +210,6 @@ def _show_prepared(prepared: list[Facts]) -> None:
             "" if one["is_undecided"] else "done with",
         )
     out.print(rows)
-    for one in prepared:
-        if one["reason"]:
-            out.print(f"  {one['queue_id']}: {shown(one['reason'])}", style="red")
 
 
 def _label(label: Any) -> str:

@@ -18,7 +18,7 @@ from operator import attrgetter
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
-from amqpstore import RecoveryReport, marker
+from amqpstore import RecoveryReport, marker, tables
 from amqpstore.backing import Backing
 from amqpstore.compression import Decompressor
 from amqpstore.errors import DamageError, NotAStoreError, StoreLockedError
@@ -30,8 +30,7 @@ from amqpstore.filenames import (
 )
 from amqpstore.files import Files
 from amqpstore.index import IndexReader
-from amqpstore.log import FORMAT_VERSION, Position
-from amqpstore.prepared import TABLE as PREPARED
+from amqpstore.log import FORMAT_VERSION
 from amqpstore.records import (
     Gap,
     Kind,
@@ -40,6 +39,7 @@ from amqpstore.records import (
     decode_transaction,
 )
 from amqpstore.recovery import Recovered
+from amqpstore.tables import Position, StoreRows
 from amqpstore_tools.offline.catalog import CatalogImage, may_be_plain
 from amqpstore_tools.offline.contents import StoredMessage, TransactionImage
 from amqpstore_tools.offline.listing import Listing
@@ -234,7 +234,7 @@ class StoreImage:
         for queue_id, sequence, _ in self.report.lost:
             lost.setdefault(queue_id, set()).add(sequence)
         ledger = self._recovered.ledger
-        definitions = self.rows("queues")
+        definitions = tables.QUEUES.read(self.rows)
         hidden = {one.queue_id for one in self.prepared}
         locked: Counter[int] = Counter()
         for one in self.prepared:
@@ -244,7 +244,7 @@ class StoreImage:
         images = [
             QueueImage(
                 queue_id,
-                definitions.get(f"{queue_id:020}"),
+                definitions.get(queue_id),
                 queue,
                 ledger.sizes,
                 reader,
@@ -261,13 +261,12 @@ class StoreImage:
         """Transactions that were prepared, and those of which the next start removes the rest."""
         ledger = self._recovered.ledger
         found = []
-        for key, row in self.rows(PREPARED).items():
-            if key.isdecimal():
-                queue = ledger.queues.get(int(key))
-                waiting = queue is not None and bool(
-                    queue.fresh.count or any(file.live for file in queue.files)
-                )
-                found.append(prepared_of(int(key), row, is_undecided=waiting))
+        for queue_id, row in tables.PREPARED.read(self.rows).items():
+            queue = ledger.queues.get(queue_id)
+            waiting = queue is not None and bool(
+                queue.fresh.count or any(file.live for file in queue.files)
+            )
+            found.append(prepared_of(queue_id, row, is_undecided=waiting))
         return found
 
     # Messages and transactions.
@@ -275,11 +274,7 @@ class StoreImage:
     @cached_property
     def decoder(self) -> MessageDecoder:
         """What decoding a message needs: the store's dictionaries among it."""
-        dictionaries = {
-            int(key): row
-            for key, row in self.rows("dictionaries").items()
-            if key.isdecimal() and isinstance(row, bytes)
-        }
+        dictionaries = tables.DICTIONARIES.read(self.rows)
         return MessageDecoder({}, Decompressor(dictionaries).decompress)
 
     def message(self, message_id: int) -> StoredMessage | None:
@@ -348,9 +343,9 @@ class StoreImage:
     def _check_stranger(self) -> None:
         """Leave the catalog out where it is not of this store."""
         if self.catalog.reason is None and self.marker_reason is None and self.store_id:
-            row = self.rows("store").get("store_id")
-            if row != self.store_id.bytes:
-                of = row.hex() if isinstance(row, bytes) else "none"
+            found = StoreRows.read(self.rows).store_id
+            if found != self.store_id.bytes:
+                of = found.hex() if found else "none"
                 self.catalog.refuse(f"the catalog belongs to another store ({of})")
 
     def _store_id(self) -> uuid.UUID | None:
@@ -364,9 +359,8 @@ class StoreImage:
             self.marker_reason = MISSING
         except DamageError as error:
             self.marker_reason = error.reason
-        row = self.rows("store").get("store_id")
-        if isinstance(row, bytes) and len(row) == 16:
-            return uuid.UUID(bytes=row)
+        if of_catalog := StoreRows.read(self.rows).store_id:
+            return uuid.UUID(bytes=of_catalog)
         self.seed = 0
         headers = [image.header() for image in self._listing().segment_files()]
         ids = Counter(one.store_id for one in headers if isinstance(one, SegmentHeader))

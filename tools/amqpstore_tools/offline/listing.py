@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from amqpstore import tables
 from amqpstore.filenames import (
     FIRST_COMPACTED,
     INDEX,
@@ -61,18 +62,19 @@ class Listing:
         gone |= {segment_path(self._directory, number) for number in recovered.quarantined}
         last = max((number for number in known if number < FIRST_COMPACTED), default=0)
         images = {image.number: image for image in self.segment_files()}
-        for number in {*images, *known, *map(int, rows["segments"])}:
-            key = f"{number:010}"
+        ends = tables.ENDS.read(rows.__getitem__)
+        quarantine = tables.QUARANTINE.read(rows.__getitem__)
+        for number in {*images, *known, *tables.SEGMENTS.read_keys(rows.__getitem__)}:
             image = images.setdefault(number, self._missing_segment(number))
-            image.end = _field(rows["ends"].get(key), "end")
+            image.end = ends[number].end if number in ends else None
             if image.state is not SegmentState.MISSING:
                 image.state = _state(image, gone, last)
             if segment := known.get(number):
                 image.first_id, image.end_id = segment.first_id, segment.end_id
                 image.mark_ids, image.mark_offsets = segment.mark_ids, segment.mark_offsets
             image.account = accounts.get(number)
-            if key in rows["quarantine"]:
-                image.damage = [tuple(one) for one in rows["quarantine"][key]]
+            if number in quarantine:
+                image.damage = list(quarantine[number])
         return images.values()
 
     def known_index_files(self, recovered: Recovered) -> list[IndexImage]:
@@ -114,8 +116,3 @@ def _state(image: SegmentImage, gone: set[str], last: int) -> SegmentState:
     if image.number == last and image.end is None:
         return SegmentState.OPEN
     return SegmentState.SEALED
-
-
-def _field(row: Any, name: str) -> int | None:
-    value = row.get(name) if isinstance(row, Mapping) else None
-    return value if isinstance(value, int) else None

@@ -1,9 +1,10 @@
-"""Prepared transactions: rows of the catalog, read as far as they are what FORMAT.md says."""
+"""Prepared transactions: what their rows in the catalog say."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, NamedTuple
+
+from amqpstore.tables import PreparedRow
 
 
 class Locked(NamedTuple):
@@ -27,7 +28,7 @@ class PreparedImage(NamedTuple):
     """A transaction whose messages wait in the stored queue `queue_id`, which no client sees.
 
     `label` is its owner's. It is undecided; where `is_undecided` is not so, the next start removes
-    what is left of it. `reason` says what of the row cannot be read.
+    what is left of it.
     """
 
     queue_id: int
@@ -35,20 +36,13 @@ class PreparedImage(NamedTuple):
     locked: list[Locked]
     publishes: list[Waiting]
     is_undecided: bool
-    reason: str | None
 
 
-def prepared_of(queue_id: int, row: Any, *, is_undecided: bool) -> PreparedImage:
-    """What a row says; with `reason` where it is not what it should be."""
-    locked: list[Locked] = []
-    publishes: list[Waiting] = []
-    reason = None
-    label = row.get("label") if isinstance(row, Mapping) else None
-    try:
-        locked += [Locked(*map(int, one)) for one in row["locked"]]
-        for first, count, priority, placements in row["publishes"]:
-            ids = tuple(int(queue_id) for queue_id, _, _ in placements)
-            publishes.append(Waiting(int(first), int(count), int(priority), ids))
-    except (LookupError, TypeError, ValueError, AttributeError) as error:
-        reason = f"its row is not what it should be: {error!r}"
-    return PreparedImage(queue_id, label, locked, publishes, is_undecided, reason)
+def prepared_of(queue_id: int, row: PreparedRow, *, is_undecided: bool) -> PreparedImage:
+    """Return what a row says."""
+    locked = [Locked(*one) for one in row.locked]
+    publishes = [
+        Waiting(first, count, priority, tuple(of for of, _, _ in placements))
+        for first, count, priority, placements in row.publishes
+    ]
+    return PreparedImage(queue_id, row.label, locked, publishes, is_undecided)

@@ -13,16 +13,16 @@ from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from operator import or_
-from typing import Any
 
+from amqpstore import tables
 from amqpstore.accounts import Account, Accounts
 from amqpstore.catalog import Value
-from amqpstore.checkpoint import POSITION
 from amqpstore.descriptors import Descriptors
 from amqpstore.index import Bits, Entries, IndexState, contiguous, no_entries
-from amqpstore.log import Position
+from amqpstore.keys import IndexKey
 from amqpstore.records import Gap, Kind, OperationKind, Record, decode_transaction, malformed
 from amqpstore.segments import Segment
+from amqpstore.tables import HeadRow, MarksRow, Position, SegmentRow, StoreRows
 from amqpstore_tools.offline.segments import IndexImage, SegmentImage
 
 Tables = dict[str, dict[str, Value]]
@@ -72,20 +72,25 @@ def rebuilt_tables(segments: Sequence[SegmentImage], index: Iterable[IndexImage]
     """Rows of `store`, `heads`, `index`, `segments` and `marks`. Raises: OSError."""
     log = sorted(one.number for one in segments if not one.is_compacted)
     position = Position(log[0] if log else 0, 0, 1, 1)
-    tables: Tables = {"store": {POSITION: position._asdict()}, "segments": {}, "marks": {}}
+    changes = StoreRows(position=position).changes()
     enqueued: dict[int, Spans] = {}
     for segment in segments:
         if segment.is_compacted:
-            key = f"{segment.number:010}"
-            tables["segments"][key], tables["marks"][key] = _compacted_rows(segment)
+            account, marks = _compacted_rows(segment)
+            changes.append(tables.SEGMENTS.put(segment.number, account))
+            changes.append(tables.MARKS.put(segment.number, marks))
         else:
             _read_enqueues(segment, enqueued)
     for spans in enqueued.values():
         spans.sort()
-    tables["index"] = dict(_index_rows(index, enqueued))
-    queue_ids = {*enqueued, *(int(key.partition("-")[0]) for key in tables["index"])}
-    tables["heads"] = {f"{queue_id:020}": {"next_sequence": 1} for queue_id in queue_ids}
-    return tables
+    states = dict(_index_states(index, enqueued))
+    changes += [tables.INDEX.put(key, state) for key, state in states.items()]
+    for queue_id in {*enqueued, *(key.queue_id for key in states)}:
+        changes.append(tables.HEADS.put(queue_id, HeadRow(1)))
+    rebuilt: Tables = {"store": {}, "segments": {}, "marks": {}, "index": {}, "heads": {}}
+    for change in changes:
+        rebuilt[change.table][change.key] = change.value
+    return rebuilt
 
 
 def _read_enqueues(segment: SegmentImage, enqueued: dict[int, Spans]) -> None:
@@ -102,7 +107,7 @@ def _read_enqueues(segment: SegmentImage, enqueued: dict[int, Spans]) -> None:
                 enqueued.setdefault(operation.queue_id, Spans()).add(operation.first_sequence, end)
 
 
-def _compacted_rows(segment: SegmentImage) -> tuple[Value, Value]:
+def _compacted_rows(segment: SegmentImage) -> tuple[SegmentRow, MarksRow]:
     """Rows that say which messages are in a compacted segment, and where."""
     table = Segment(Descriptors(segment.files), segment.path, segment.number, segment.seed)
     ids = array("Q")
@@ -115,19 +120,13 @@ def _compacted_rows(segment: SegmentImage) -> tuple[Value, Value]:
     account.end_bytes = segment.size
     if ids:
         account.restrict(ids, array("I", [1]) * len(ids), segment.size)
-    marks: dict[str, Any] = {
-        "first_id": table.first_id,
-        "end_id": table.end_id,
-        "ids": table.mark_ids.tolist(),
-        "offsets": table.mark_offsets.tolist(),
-    }
-    return account.row(), marks
+    return account.row(), table.marks_row()
 
 
-def _index_rows(
+def _index_states(
     index: Iterable[IndexImage], enqueued: dict[int, Spans]
-) -> Iterable[tuple[str, Value]]:
-    """A row for each index file: of as much as is sound, and is not given by the log as well."""
+) -> Iterable[tuple[IndexKey, IndexState]]:
+    """The state of each index file: of as much as is sound, and is not given by the log as well."""
     given: dict[int, Spans] = {}
     for file in sorted(index, key=lambda one: (one.queue_id, one.number)):
         entries, end_bytes = _sound_entries(file)
@@ -159,7 +158,7 @@ def _index_rows(
                 if times and not acked[place]
             },
         )
-        yield f"{file.queue_id:020}-{file.number:010}", state.row()
+        yield IndexKey(file.queue_id, file.number), state
 
 
 def _sound_entries(file: IndexImage) -> tuple[Entries, int]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from amqpstore import tables
 from amqpstore.backing import Backing
 from amqpstore.errors import DamageError
 from amqpstore.queue import Queue
@@ -44,12 +46,12 @@ def recover_image(
             reason = error.reason
         except _MALFORMED as error:
             reason = f"a row is not what it should be: {error!r}"
-    tables = rebuild()
+    rebuilt = rebuild()
     try:
         definitions = _definitions(catalog)
     except DamageError:
-        definitions = {int(key): None for key in tables["heads"]}
-    backing = backing._replace(catalog=RowsCatalog(tables))
+        definitions = dict.fromkeys(tables.HEADS.read_keys(rebuilt.__getitem__))
+    backing = backing._replace(catalog=RowsCatalog(rebuilt))
     return _recovered(backing, definitions, is_rebuilt=True), reason
 
 
@@ -58,11 +60,11 @@ def _definitions(catalog: CatalogImage) -> Definitions:
 
     Raises: DamageError.
     """
-    rows = catalog.rows("queues")
-    found: dict[int, Any] = {int(key): row for key, row in rows.items() if key.isdecimal()}
+    found = tables.QUEUES.read(catalog.rows)
     for bad in catalog.uncorrected:
-        if bad.table == "queues" and bad.key.isdigit():
-            found.setdefault(int(bad.key), None)
+        if bad.table == "queues":
+            with contextlib.suppress(ValueError):
+                found.setdefault(tables.QUEUES.parse_key(bad.key.decode()), None)
     return found
 
 

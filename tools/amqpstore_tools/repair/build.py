@@ -9,12 +9,10 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate
 from operator import attrgetter
-from typing import Any
 
-from amqpstore import marker
+from amqpstore import marker, tables
 from amqpstore.accounts import Account
 from amqpstore.catalog import Change, LmdbCatalog
-from amqpstore.checkpoint import NEXT_COMPACTED, POSITION, Marks, index_key_of
 from amqpstore.definitions import copy_of, write_copy
 from amqpstore.descriptors import Descriptors
 from amqpstore.expiry import earliest
@@ -36,10 +34,12 @@ from amqpstore.index import (
     entries_of,
     no_entries,
 )
-from amqpstore.log import FORMAT_VERSION, Position
+from amqpstore.keys import IndexKey
+from amqpstore.log import FORMAT_VERSION
 from amqpstore.records import Kind, Record, encode_record, encode_segment_header, logical_bytes
 from amqpstore.runs import Run
 from amqpstore.segments import Segment
+from amqpstore.tables import EndRow, HeadRow, Position, StoreRows
 from amqpstore_tools.check.check import Tell
 from amqpstore_tools.offline.reading import ReadOnlyFiles, read_around, scan_file
 from amqpstore_tools.repair.facts import Facts, SegmentFacts
@@ -124,8 +124,7 @@ class Builder:
             sizes.extend(run.sizes)
         self._account(table, ids, sizes, segment.end)
         if not segment.is_compacted:
-            key = f"{segment.number:010}"
-            self._changes.append(Change("ends", key, {"end": segment.end}))
+            self._changes.append(tables.ENDS.put(segment.number, EndRow(segment.end)))
 
     def _rewrite(self, rewrite: Rewrite) -> None:
         """A new segment, with the live messages of others."""
@@ -209,9 +208,8 @@ class Builder:
             file.close()
         account = Account(number, self._truth.next_message_id)
         account.end_bytes = len(header)
-        key = f"{number:010}"
-        self._changes.append(Change("segments", key, account.row()))
-        self._changes.append(Change("ends", key, {"end": len(header)}))
+        self._changes.append(tables.SEGMENTS.put(number, account.row()))
+        self._changes.append(tables.ENDS.put(number, EndRow(len(header))))
         return len(header)
 
     def _header(self, number: int) -> bytes:
@@ -233,9 +231,8 @@ class Builder:
             account.ids = ids
         if references.count(1) != len(ids):
             account.references = references
-        key = f"{table.number:010}"
-        self._changes.append(Change("segments", key, account.row()))
-        self._changes.append(Change("marks", key, Marks.of(table).row))
+        self._changes.append(tables.SEGMENTS.put(table.number, account.row()))
+        self._changes.append(tables.MARKS.put(table.number, table.marks_row()))
 
     def _references(self, ids: array[int]) -> array[int]:
         """How many queues hold each of some messages, whose ids ascend."""
@@ -273,7 +270,7 @@ class Builder:
                 delivered={place: times for place, times in enumerate(counts) if times},
                 expires_ms=earliest(entries.expires_ms),
             )
-            self._changes.append(Change("index", index_key_of(queue.id, state), state.row()))
+            self._changes.append(tables.INDEX.put(IndexKey(queue.id, state.number), state))
             number += 1
 
     def _next_index_number(self, queue_id: int) -> int:
@@ -288,29 +285,24 @@ class Builder:
         position = Position(
             self._layout.log_segment, header_bytes, truth.next_lsn, truth.next_message_id
         )
-        rows: list[tuple[str, str, Any]] = [
-            ("store", "store_id", facts.store_id),
-            ("store", "next_queue_id", truth.next_queue_id),
-            ("store", POSITION, position._asdict()),
-        ]
-        if next_compacted := facts.table("store").get(NEXT_COMPACTED):
-            rows.append(("store", NEXT_COMPACTED, next_compacted))
+        next_compacted = StoreRows.read(facts.table).next_compacted
+        of_store = StoreRows(facts.store_id, truth.next_queue_id, position, next_compacted)
+        changes = of_store.changes()
         for queue in truth.queues.values():
-            key = f"{queue.id:020}"
-            rows.append(("queues", key, queue.definition))
-            rows.append(("heads", key, {"next_sequence": queue.next_sequence}))
-        rows += [("prepared", key, row) for key, row in truth.prepared.items()]
-        rows += [("vhosts", key, row) for key, row in truth.vhosts.items()]
+            changes.append(tables.QUEUES.put(queue.id, queue.definition))
+            changes.append(tables.HEADS.put(queue.id, HeadRow(queue.next_sequence)))
+        changes += [tables.PREPARED.put(key, row) for key, row in truth.prepared.items()]
+        changes += [Change("vhosts", key, row) for key, row in truth.vhosts.items()]
         for table in _KEPT_TABLES:
-            rows += [(table, key, row) for key, row in facts.table(table).items()]
+            changes += [Change(table, key, row) for key, row in facts.table(table).items()]
         moved = ReadOnlyFiles().list_directory(os.path.join(facts.directory, QUARANTINE))
         numbers = {segment_number(name) for name in moved}
-        rows += [
-            ("quarantine", key, row)
-            for key, row in facts.table("quarantine").items()
-            if int(key) in numbers
+        changes += [
+            tables.QUARANTINE.put(number, damage)
+            for number, damage in tables.QUARANTINE.read(facts.table).items()
+            if number in numbers
         ]
-        self._changes += [Change(*row) for row in rows]
+        self._changes += changes
 
     def _write_catalog(self) -> None:
         path = os.path.join(self._to, CATALOG)

@@ -6,6 +6,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from operator import attrgetter
 
+from amqpstore import tables
 from amqpstore.accounts import Account
 from amqpstore.shapes import Rows
 
@@ -14,8 +15,10 @@ class Accounted:
     """The accounts that agree with themselves. Args: rows, None where the catalog is lost."""
 
     def __init__(self, rows: Rows | None) -> None:
-        found = [Account.of_row(row) for row in rows["segments"].values()] if rows else []
-        self._accounts = sorted(filter(_agrees, found), key=attrgetter("first_id"))
+        found = tables.SEGMENTS.read(rows.__getitem__).values() if rows else ()
+        self._accounts = sorted(
+            filter(_agrees, map(Account.of_row, found)), key=attrgetter("first_id")
+        )
 
     def references(self, message_id: int) -> int | None:
         """How many queues held a message; None where nothing is known of it."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any, NamedTuple
 
+from amqpstore import tables
 from amqpstore.compression import Decompressor
 from amqpstore.definitions import COPIED, DefinitionsCopy, read_copy
 from amqpstore.errors import DamageError, FormatVersionError
@@ -16,6 +17,7 @@ from amqpstore.filenames import FIRST_COMPACTED, INDEX, SEGMENTS, index_key, seg
 from amqpstore.log import FORMAT_VERSION, READ_VERSIONS
 from amqpstore.records import SEGMENT_PAYLOAD, Gap, OperationKind, checksum_seed, malformed
 from amqpstore.shapes import Rows
+from amqpstore.tables import START, StoreRows
 from amqpstore_tools.check.check import Checked, Tell
 from amqpstore_tools.check.findings import Findings
 from amqpstore_tools.check.reading import StoreFile
@@ -137,18 +139,18 @@ def gather(directory: str, checked: Checked, tell: Tell) -> Facts:
     if copy and copy.store_id != store_id:
         copy = None
     facts = Facts(directory, checked, store_id, {}, _index_images(directory, store_id), copy)
-    dictionaries = {int(key): row for key, row in facts.table("dictionaries").items()}
+    dictionaries = tables.DICTIONARIES.read(facts.table)
     measure = Decompressor(dictionaries).measure
     names = ReadOnlyFiles().list_directory(os.path.join(directory, SEGMENTS))
     numbers = sorted(number for name in names if (number := segment_number(name)))
-    ends = facts.rows["ends"] if facts.rows is not None else {}
+    ends = tables.ENDS.read(facts.rows.__getitem__) if facts.rows is not None else {}
     log = [number for number in numbers if number < FIRST_COMPACTED]
-    last = (facts.table("store").get("position") or {"segment": 0})["segment"]
+    last = (StoreRows.read(facts.table).position or START).segment
     done = 0
     sizes = [os.path.getsize(os.path.join(directory, segment_name(one))) for one in numbers]
     for number, size in zip(numbers, sizes, strict=True):
         tell(segment_name(number), done, sum(sizes))
-        noted = ends.get(f"{number:010}", {"end": None})["end"]
+        noted = ends[number].end if number in ends else None
         is_open = noted is None and number == max(log, default=0) >= last
         facts.segments[number] = _segment(
             directory, number, facts, measure, noted=noted, is_open=is_open
@@ -213,8 +215,8 @@ def _segment(
 def _was_durable(facts: Facts, segment: SegmentFacts) -> bool:
     """Whether a checkpoint knew the last batch of the log: then it is damaged, and not torn."""
     last = segment.scanned.batches[-1]
-    position = facts.table("store").get("position")
-    if position and position["segment"] == segment.number and last.start < position["offset"]:
+    position = StoreRows.read(facts.table).position
+    if position and position.segment == segment.number and last.start < position.offset:
         return True
     if not last.messages:
         return False

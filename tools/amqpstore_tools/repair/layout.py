@@ -6,8 +6,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from amqpstore.checkpoint import NEXT_COMPACTED
+from amqpstore import tables
 from amqpstore.filenames import FIRST_COMPACTED
+from amqpstore.tables import StoreRows
 from amqpstore_tools.repair.facts import Facts, SegmentFacts
 from amqpstore_tools.repair.ranges import Ranges
 from amqpstore_tools.repair.truth import Truth
@@ -90,11 +91,13 @@ def _highest(facts: Facts, numbers: range) -> int:
     rows = facts.rows
     if rows is None:
         return highest
-    said = {int(key) for table in ("segments", "ends", "quarantine") for key in rows[table]}
-    position = rows["store"].get("position")
-    if position:
-        said.add(position["segment"])
-    if next_compacted := rows["store"].get(NEXT_COMPACTED):
-        said.add(next_compacted - 1)
+    said: set[int] = set()
+    for table in (tables.SEGMENTS, tables.ENDS, tables.QUARANTINE):
+        said |= table.read_keys(rows.__getitem__)
+    of_store = StoreRows.read(rows.__getitem__)
+    if of_store.position:
+        said.add(of_store.position.segment)
+    if of_store.next_compacted:
+        said.add(of_store.next_compacted - 1)
     reach = highest + _MOST_AHEAD
     return max([highest, *(one for one in said if one in numbers and one <= reach)])

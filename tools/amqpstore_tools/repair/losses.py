@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from amqpstore import tables
 from amqpstore_tools.repair.facts import Facts, SegmentFacts
 
 Place = tuple[int, int]
@@ -15,8 +16,7 @@ def last_loss(facts: Facts, start: Place) -> Place | None:
     """
     log = [one for one in facts.segments.values() if not one.is_compacted]
     read = sorted((one for one in log if one.number >= start[0]), key=lambda one: one.number)
-    ends = facts.rows["ends"] if facts.rows is not None else {}
-    known = [int(key) for key in ends]
+    ends = tables.ENDS.read(facts.rows.__getitem__) if facts.rows is not None else {}
     wanted = start[0]
     found: Place | None = None
     lsn = 0
@@ -32,14 +32,14 @@ def last_loss(facts: Facts, start: Place) -> Place | None:
             elif lsn and batch.lsn != lsn + 1:
                 found = segment.number, batch.start
             lsn = batch.lsn or lsn
-        noted = ends.get(f"{segment.number:010}")
-        if _is_cut(segment, noted["end"] if noted else None):
+        noted = ends.get(segment.number)
+        if _is_cut(segment, noted.end if noted else None):
             found = segment.number, segment.size
         if noted:
             # Behind a crash, the LSN of what was torn may have been left out.
             lsn = 0
         wanted = segment.number + 1
-    if wanted <= max([start[0], *(one for one in known if one < wanted + 1024)]):
+    if wanted <= max([start[0], *(one for one in ends if one < wanted + 1024)]):
         found = wanted, 0
     return found
 

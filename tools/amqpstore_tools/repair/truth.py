@@ -15,17 +15,19 @@ Sound messages of which nothing says any more in which queue they were go to one
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any, NamedTuple
 
+from amqpstore import tables
 from amqpstore.index import Bits, Entries, IndexState, live_runs, no_entries
 from amqpstore.ledger import enqueued
-from amqpstore.log import START, Position
 from amqpstore.records import Gap, Operation, OperationKind, malformed
 from amqpstore.runs import ReadyList, Run
+from amqpstore.tables import START, Position, PreparedRow, StoreRows
 from amqpstore_tools.check.check import queue_name
 from amqpstore_tools.offline.segments import IndexImage
 from amqpstore_tools.repair.evidence import Accounted
@@ -91,7 +93,7 @@ class Truth:
     """
 
     queues: dict[int, QueueTruth]
-    prepared: dict[str, Any]
+    prepared: dict[int, PreparedRow]
     vhosts: dict[str, Any]
     homes: Homes
     next_queue_id: int = 1
@@ -132,8 +134,8 @@ class _Finder:
         self._accounted = Accounted(self._rows)
         self._log = list(facts.log())
         self._position = self._trusted_position()
-        heads = self._rows["heads"] if self._rows is not None else {}
-        self._heads = {int(key): int(row["next_sequence"]) for key, row in heads.items()}
+        heads = tables.HEADS.read(self._rows.__getitem__) if self._rows is not None else {}
+        self._heads = {queue_id: row.next_sequence for queue_id, row in heads.items()}
         self._is_index_lost = facts.is_lost("index")
         self._is_index_whole = not self._is_index_lost and not facts.codes & _INDEX_CODES
         self._explained = Ranges()
@@ -147,12 +149,14 @@ class _Finder:
         # Live entries of queues that are deleted, and not yet released by a checkpoint.
         self._held_elsewhere: Counter[int] = Counter()
         self._short = Ranges()
-        rowed = set(self._rows["segments"]) if self._rows is not None else set()
+        rowed = set()
+        if self._rows is not None:
+            rowed = tables.SEGMENTS.read_keys(self._rows.__getitem__)
         preferred = sorted(
             facts.segments.values(),
-            key=lambda one: (not one.is_sound, f"{one.number:010}" not in rowed, one.number),
+            key=lambda one: (not one.is_sound, one.number not in rowed, one.number),
         )
-        prepared = facts.table("prepared")
+        prepared = tables.PREPARED.read(facts.table)
         self._truth = Truth({}, prepared, facts.table("vhosts"), Homes(preferred))
 
     def run(self) -> Truth:
@@ -176,9 +180,8 @@ class _Finder:
     def _trusted_position(self) -> Position | None:
         if self._rows is None or "position-wrong" in self._facts.codes:
             return None
-        row = self._rows["store"].get("position")
-        if row:
-            return Position.of_row(row)
+        if position := StoreRows.read(self._rows.__getitem__).position:
+            return position
         is_lost = self._facts.is_lost("store")
         return None if is_lost or self._rows["heads"] or self._rows["index"] else START
 
@@ -203,9 +206,8 @@ class _Finder:
 
     def _name_queues(self) -> None:
         facts = self._facts
-        rows = facts.table("queues")
         evident = self._evident_ids()
-        definitions = {int(key): row for key, row in rows.items()}
+        definitions = tables.QUEUES.read(facts.table)
         nameless: set[int] = set()
         copy = facts.copy
         counted = copy.next_queue_id if copy else 1
@@ -213,13 +215,13 @@ class _Finder:
             nameless = {one for one in evident if not copy or one >= counted}
         elif facts.is_lost("queues"):
             keys = {key for table, key in facts.checked.damaged_rows if table == "queues"}
-            known = {int(key) for key in keys if len(key) == 20 and key.isdecimal()}
+            known = set(_queue_ids(keys))
             nameless = known if len(known) == len(keys) else known | set(self._heads)
         for queue_id in nameless - definitions.keys():
             definitions[queue_id] = None
         has_names = facts.is_lost("queues") or facts.is_lost("prepared")
         is_whole = not (has_names or facts.is_lost("vhosts"))
-        hidden = {int(key) for key in self._truth.prepared}
+        hidden = set(self._truth.prepared)
         recovered = set()
         if not is_whole:
             recovered = mend_definitions(definitions, hidden, self._truth.vhosts)
@@ -228,11 +230,10 @@ class _Finder:
             queue.next_sequence = self._heads.get(queue_id, 1)
             queue.is_recovered = queue_id in recovered
             self._truth.queues[queue_id] = queue
-        for key in list(self._truth.prepared):
-            if int(key) not in definitions:
-                del self._truth.prepared[key]
+        for queue_id in self._truth.prepared.keys() - definitions.keys():
+            del self._truth.prepared[queue_id]
         if self._rows is not None:
-            counted = max(counted, self._rows["store"].get("next_queue_id", 1))
+            counted = max(counted, StoreRows.read(self._rows.__getitem__).next_queue_id or 1)
         highest = max([0, *evident, *definitions, *self._heads])
         self._truth.next_queue_id = max(counted, highest + 1)
 
@@ -240,11 +241,9 @@ class _Finder:
 
     def _read_index(self) -> None:
         images = {(one.queue_id, one.number): one for one in self._facts.index}
-        rows = self._rows["index"] if self._rows is not None else {}
-        for key, row in sorted(rows.items()):
-            queue_id = int(key[:20])
-            state = IndexState(**{name: row[name] for name in IndexState._fields if name in row})
-            self._read_file(queue_id, state, images.pop((queue_id, state.number), None))
+        states = tables.INDEX.read(self._rows.__getitem__) if self._rows is not None else {}
+        for key, state in sorted(states.items()):
+            self._read_file(key.queue_id, state, images.pop(key, None))
         if not self._is_index_whole:
             for image in images.values():
                 self._read_unrowed(image)
@@ -561,7 +560,8 @@ class _Finder:
         truth.next_lsn = max([start.lsn, *(lsn + 1 for lsn in lsns)]) + 1
         ends = [end for _, end in (*self._explained, *truth.homes.known)]
         if self._rows is not None:
-            ends += [account["end_id"] for account in self._rows["segments"].values()]
+            rows = tables.SEGMENTS.read(self._rows.__getitem__)
+            ends += [row.end_id for row in rows.values()]
         truth.next_message_id = max([start.message_id, *ends])
 
     def _drop_lost(self) -> None:
@@ -576,13 +576,13 @@ class _Finder:
 
     def _mend_prepared(self) -> None:
         """Prepared transactions publish what is left of their messages, and stay undecided."""
-        for key, row in self._truth.prepared.items():
-            ready = self._truth.queues[int(key)].ready
-            groups = [part for group in row["publishes"] for part in _left_of(group, ready)]
-            if groups != row["publishes"]:
-                self._truth.prepared[key] = row | {"publishes": groups}
+        for queue_id, row in self._truth.prepared.items():
+            ready = self._truth.queues[queue_id].ready
+            groups = [part for group in row.publishes for part in _left_of(group, ready)]
+            if groups != row.publishes:
+                self._truth.prepared[queue_id] = row._replace(publishes=groups)
                 self._truth.notes.append(
-                    f"the prepared transaction of queue {int(key)} publishes what is left of it"
+                    f"the prepared transaction of queue {queue_id} publishes what is left of it"
                 )
 
     def _collect_orphans(self) -> None:
@@ -653,7 +653,7 @@ class _Finder:
             )
 
 
-def _left_of(group: list[Any], ready: ReadyList) -> list[list[Any]]:
+def _left_of(group: Sequence[Any], ready: ReadyList) -> list[list[Any]]:
     """A group of messages that a prepared transaction publishes, in parts that are there.
 
     Where none is, they were transient, or the transaction is decided: it stays as it is.
@@ -672,7 +672,7 @@ def _left_of(group: list[Any], ready: ReadyList) -> list[list[Any]]:
         ]
         parts.append([start, end - start, priority, placed])
     is_whole = sum(part[1] for part in parts) in (0, count)
-    return [group] if is_whole else parts
+    return [list(group)] if is_whole else parts
 
 
 def _part(run: Run, first: int, end: int) -> Run:
@@ -738,3 +738,10 @@ def _places(blocks: Iterable[Entries | None], total: int) -> list[tuple[int, Ent
     if place < 0 or (None not in found and place != total):
         return [(-1, block) for block in found]
     return placed
+
+
+def _queue_ids(keys: Iterable[str]) -> Iterator[int]:
+    """The queues that keys of damaged rows name; what is not a queue's key names none."""
+    for key in keys:
+        with contextlib.suppress(ValueError):
+            yield tables.QUEUES.parse_key(key)

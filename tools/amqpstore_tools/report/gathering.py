@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from amqpstore import tables
 from amqpstore.filenames import FIRST_COMPACTED
 from amqpstore_tools.offline.image import StoreImage
 from amqpstore_tools.offline.segments import SegmentHeader, SegmentImage, SegmentState
@@ -70,11 +71,7 @@ def gather(directory: str, spread: Spread, *, is_local: bool) -> Figures:
         shared = Shared(
             for_tasks(image.files, is_local=is_local),
             image.seed,
-            {
-                int(key): row
-                for key, row in image.rows("dictionaries").items()
-                if key.isdecimal() and isinstance(row, bytes)
-            },
+            tables.DICTIONARIES.read(image.rows),
             bucket_ms,
             image.taken_ms,
         )

@@ -13,7 +13,7 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from amqpstore import Envelope, Message, MessageDamagedError, Queue, ReadLaterError, Store
+from amqpstore import Envelope, Message, MessageDamagedError, Queue, ReadLaterError, Store, tables
 from amqpstore.clock import SimulatedClock
 from amqpstore_tools.drill.invariants import Fault, reported_damage
 from amqpstore_tools.drill.observation import ObservedQueue, observe
@@ -106,8 +106,8 @@ def _work(world: _World, rng: random.Random) -> tuple[str, list[Fault]]:
     if store.log.settled_messages:
         text = f"{store.log.settled_messages} operations are in no checkpoint"
         faults.append(("I13", f"{text} {_QUIET_STEPS} s after the last of them"))
-    rows = store.definitions("segments").values()
-    live = sum(row["live_bytes"] for row in rows)
+    rows = tables.SEGMENTS.read(store.definitions).values()
+    live = sum(row.live_bytes for row in rows)
     on_disk = sum(one.size for one in store.log.segments)
     if on_disk > 2 * live + _MOST_BYTES:
         faults.append(("I13", f"segments have {on_disk} bytes, and {live} of them are live"))

@@ -15,10 +15,12 @@ from typing import Any
 
 from pyspark import RDD, StorageLevel
 
+from amqpstore import tables
 from amqpstore.errors import StoreError
 from amqpstore.files import Files
 from amqpstore.records import Operation
 from amqpstore.shapes import Rows
+from amqpstore.tables import MarksRow, SegmentRow
 from amqpstore_tools.check.check import Checked, SegmentJob, StoreCheck, Tell, opened
 from amqpstore_tools.check.findings import Finding, Findings
 from amqpstore_tools.check.history import Fresh, History, LogChecker, LogPlace
@@ -280,8 +282,8 @@ class _Check(StoreCheck):
     @property
     def live_count(self) -> int:
         """Entries of index files that are live, as their rows say."""
-        rows = self._rows["index"].values() if self._rows else ()
-        return sum(row["entries"] - row["acked_count"] for row in rows)
+        states = tables.INDEX.read(self._rows.__getitem__).values() if self._rows else ()
+        return sum(state.live for state in states)
 
     def index_jobs(self, store: int) -> Iterator[IndexJob]:
         """The index files that are to be read."""
@@ -291,8 +293,8 @@ class _Check(StoreCheck):
         for start in range(0, len(files), _INDEX_FILES):
             part = files[start : start + _INDEX_FILES]
             before = files[start - 1] if start else None
-            is_same = before is not None and before[0][:20] == part[0][0][:20]
-            yield IndexJob(store, start, part, before[1]["end"] if before and is_same else 0)
+            is_same = before is not None and before[0].queue_id == part[0][0].queue_id
+            yield IndexJob(store, start, part, before[1].end if before and is_same else 0)
 
     def take_index(self) -> None:
         """All index files were read."""
@@ -306,14 +308,15 @@ class _Check(StoreCheck):
 
     def compare_jobs(self) -> dict[int, CompareJob]:
         """What each segment is held against."""
-        rows = self._rows
+        accounts: dict[int, SegmentRow] = {}
+        offsets: dict[int, MarksRow] = {}
+        if self._rows is not None:
+            accounts = tables.SEGMENTS.read(self._rows.__getitem__)
+            offsets = tables.MARKS.read(self._rows.__getitem__)
         jobs = {}
         for job in self.jobs:
-            key = f"{job.number:010}"
-            account = marks = None
-            if rows is not None:
-                account = rows["segments"].get(key) if job.number in self._ranges else None
-                marks = rows["marks"].get(key)
+            account = accounts.get(job.number) if job.number in self._ranges else None
+            marks = offsets.get(job.number)
             fresh = self._fresh.get(job.number, ())
             jobs[job.number] = CompareJob(self._places.get(job.number), account, marks, fresh)
         return jobs

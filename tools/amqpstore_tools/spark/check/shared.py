@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from amqpstore.files import Files
+from amqpstore.index import IndexState
+from amqpstore.keys import IndexKey
 from amqpstore.records import Operation
 from amqpstore.shapes import Rows
+from amqpstore.tables import MarksRow, SegmentRow
 from amqpstore_tools.check.check import SegmentJob
 from amqpstore_tools.check.findings import Finding
 from amqpstore_tools.check.history import History, LogPlace
@@ -44,12 +47,14 @@ class ReadJob(NamedTuple):
 
 
 class IndexJob(NamedTuple):
-    """Keys and rows of index files of one store, the ones from a `place` on. `last_end`: where the
-    one before them ends, of the same queue."""
+    """Keys and states of index files of one store, the ones from a `place` on.
+
+    `last_end`: where the one before them ends, of the same queue.
+    """
 
     store: int
     place: int
-    files: list[tuple[str, Any]]
+    files: list[tuple[IndexKey, IndexState]]
     last_end: int
 
 
@@ -117,8 +122,8 @@ class CompareJob:
     position; None where there is none."""
 
     place: LogPlace | None
-    account: Any = None
-    marks: Any = None
+    account: SegmentRow | None = None
+    marks: MarksRow | None = None
     fresh: Sequence[Operation] = ()
 
 

@@ -6,6 +6,7 @@ import dataclasses
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 
+from amqpstore import tables
 from amqpstore.accounts import Account
 from amqpstore_tools.check.check import measure_of
 from amqpstore_tools.check.findings import Finding, Findings
@@ -83,7 +84,7 @@ def read_index(
     out = IndexResult(job.store, job.place, [], True, {}, [], [])
     parts: list[tuple[int, LivePart]] = []
     rows = shared.rows
-    prepared = {int(key) for key in rows["prepared"]} if rows else set()
+    prepared = tables.PREPARED.read_keys(rows.__getitem__) if rows else set()
     history = History(removed=dict(removed))
     for of_file in checker.check_files(job.files, job.last_end):
         if of_file:

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from pyspark.sql.datasource import InputPartition
 
+from amqpstore import tables
 from amqpstore.filenames import FIRST_COMPACTED
 from amqpstore_tools.offline.image import StoreImage
 from amqpstore_tools.offline.reading import ReadOnlyFile
@@ -194,11 +195,7 @@ class _Plan:
 
     def _partition(self, group: list[SegmentTask], held: str) -> StorePartition:
         image = self._image
-        dictionaries = {
-            int(key): row
-            for key, row in image.rows("dictionaries").items()
-            if key.isdecimal() and isinstance(row, bytes)
-        }
+        dictionaries = tables.DICTIONARIES.read(image.rows)
         return StorePartition(
             self._options.view,
             group,

@@ -31,10 +31,16 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from amqpstore import marker
+from amqpstore import marker, tables
 from amqpstore.compression import Decompressor
 from amqpstore.errors import NotAStoreError, StoreError
-from amqpstore.filenames import FIRST_COMPACTED, SEGMENTS, segment_number, segment_path
+from amqpstore.filenames import (
+    FIRST_COMPACTED,
+    SEGMENTS,
+    segment_name,
+    segment_number,
+    segment_path,
+)
 from amqpstore.records import OperationKind
 from amqpstore.segments import PAGE_BYTES
 from amqpstore_tools.offline.catalog import CatalogImage, may_be_plain
@@ -239,7 +245,7 @@ class TapReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return sorted(found)
 
     def _path(self, number: int) -> str:
-        path = os.path.join(self._hold, f"{number:010}.segment")
+        path = os.path.join(self._hold, segment_name(number))
         return path if os.path.exists(path) else segment_path(self._directory, number)
 
     def _size(self, number: int) -> int:
@@ -273,14 +279,14 @@ class TapReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             at_one_instant(self._directory, directory, lambda: None)
             catalog = CatalogImage(directory, plain=may_be_plain(self._directory))
             try:
-                hidden = set(catalog.rows("prepared"))
-                for key, row in catalog.rows("queues").items():
+                hidden = tables.PREPARED.read_keys(catalog.rows)
+                for queue_id, row in tables.QUEUES.read(catalog.rows).items():
                     if isinstance(row, dict):
-                        name = QueueName(row.get("vhost"), row.get("name"), key in hidden)
-                        self._names[int(key)] = name
-                for key, row in catalog.rows("dictionaries").items():
-                    self._dictionaries[int(key)] = row
-                self._ends = {int(key): row["end"] for key, row in catalog.rows("ends").items()}
+                        name = QueueName(row.get("vhost"), row.get("name"), queue_id in hidden)
+                        self._names[queue_id] = name
+                self._dictionaries |= tables.DICTIONARIES.read(catalog.rows)
+                ends = tables.ENDS.read(catalog.rows)
+                self._ends = {number: row.end for number, row in ends.items()}
             finally:
                 catalog.close()
 

@@ -1,0 +1,253 @@
+"""The engine's tables in the catalog: their keys, and their rows as NamedTuples.
+
+FORMAT.md, "Catalog tables" and "Catalog maps", says the same, and a test holds it against this
+module. Whoever reads or writes such a row does it through its table here. What is read was checked
+before (`shapes`): its keys and fields are as they should be. Keys of a map that a newer version has
+added are left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Generic, NamedTuple, TypeVar
+
+from amqpstore.catalog import Change, Value
+from amqpstore.index import IndexState
+from amqpstore.keys import (
+    DICTIONARY_KEYS,
+    INDEX_KEYS,
+    QUEUE_KEYS,
+    SEGMENT_KEYS,
+    IndexKey,
+    Keys,
+)
+
+K = TypeVar("K")
+R = TypeVar("R")
+
+RowsOf = Callable[[str], Mapping[str, Value]]
+"""Where rows come from, by the name of their table: `Catalog.rows`, or what stands for it."""
+
+
+class Table(Generic[K, R]):
+    """A table of the catalog, whose keys say a `K` and whose rows are `R`s."""
+
+    def __init__(
+        self,
+        name: str,
+        keys: Keys[K],
+        of_row: Callable[[Value], R],
+        row: Callable[[R], Value],
+    ) -> None:
+        self.name = name
+        self.keys = keys
+        self.of_row = of_row
+        self.row = row
+
+    def key(self, key: K) -> str:
+        """The key as it is stored."""
+        return self.keys.text(key)
+
+    def parse_key(self, text: str) -> K:
+        """What a stored key says. Raises: ValueError."""
+        return self.keys.parse(text)
+
+    def read(self, rows_of: RowsOf) -> dict[K, R]:
+        """All rows, in the order of their keys."""
+        return {
+            self.keys.parse(text): self.of_row(value) for text, value in rows_of(self.name).items()
+        }
+
+    def read_keys(self, rows_of: RowsOf) -> set[K]:
+        """The keys of all rows."""
+        return set(map(self.keys.parse, rows_of(self.name)))
+
+    def get(self, rows_of: RowsOf, key: K) -> R | None:
+        """One row; None where it is not there."""
+        value = rows_of(self.name).get(self.keys.text(key))
+        return None if value is None else self.of_row(value)
+
+    def put(self, key: K, row: R) -> Change:
+        """The change that writes a row."""
+        return Change(self.name, self.keys.text(key), self.row(row))
+
+    def remove(self, key: K) -> Change:
+        """The change that removes a row."""
+        return Change(self.name, self.keys.text(key), None)
+
+
+class Position(NamedTuple):
+    """A place in the log between two batches: the first numbers that are not before it."""
+
+    segment: int
+    offset: int
+    lsn: int
+    message_id: int
+
+    @classmethod
+    def of_row(cls, row: Mapping[str, int]) -> Position:
+        """As the catalog keeps it."""
+        return cls(**_fields(cls._fields, row))
+
+
+START = Position(0, 0, 1, 1)
+"""Where the log of a new store begins."""
+
+
+class StoreRows(NamedTuple):
+    """The table `store`: a row for each of these that is not None, under its name.
+
+    `next_queue_id` is None until a durable queue is made, `position` until the first checkpoint,
+    and `next_compacted` until the first compaction.
+    """
+
+    store_id: bytes | None = None
+    next_queue_id: int | None = None
+    position: Position | None = None
+    next_compacted: int | None = None
+
+    @classmethod
+    def read(cls, rows_of: RowsOf) -> StoreRows:
+        """All of them."""
+        rows = rows_of("store")
+        position = rows.get("position")
+        return cls(
+            rows.get("store_id"),
+            rows.get("next_queue_id"),
+            None if position is None else Position.of_row(position),
+            rows.get("next_compacted"),
+        )
+
+    def changes(self) -> list[Change]:
+        """What writes those that are not None."""
+        rows = self._asdict()
+        if self.position is not None:
+            rows["position"] = self.position._asdict()
+        return [Change("store", name, row) for name, row in rows.items() if row is not None]
+
+
+class PreparedRow(NamedTuple):
+    """A prepared transaction. `locked` is what it is to ack: queue id, first sequence, count.
+
+    `publishes` is where messages of its queue go: first sequence, count, priority, and a list of
+    queue id, expiry in ms since 1970 (0: never), and how many at most (None: all).
+    """
+
+    label: Value
+    locked: Sequence[Sequence[int]]
+    publishes: Sequence[Sequence[Any]]
+
+    @classmethod
+    def of_row(cls, row: Mapping[str, Any]) -> PreparedRow:
+        """As the catalog keeps it."""
+        return cls(**_fields(cls._fields, row))
+
+
+class HeadRow(NamedTuple):
+    """What is kept of a queue: no sequence from `next_sequence` on was ever given in it."""
+
+    next_sequence: int
+
+    @classmethod
+    def of_row(cls, row: Mapping[str, int]) -> HeadRow:
+        """As the catalog keeps it."""
+        return cls(row["next_sequence"])
+
+
+class SegmentRow(NamedTuple):
+    """The account of a segment: see `accounts.Account`. `ids` and `references` are packed."""
+
+    message_count: int
+    end_bytes: int
+    end_id: int
+    first_id: int
+    live_bytes: int
+    live_count: int
+    number: int
+    total_bytes: int
+    ids: bytes
+    references: bytes
+
+    @classmethod
+    def of_row(cls, row: Mapping[str, Any]) -> SegmentRow:
+        """As the catalog keeps it."""
+        return cls(row["count"], **_fields(cls._fields[1:], row))
+
+    def row(self) -> dict[str, Value]:
+        """As the catalog keeps it."""
+        return {"count": self.message_count, **dict(zip(self._fields[1:], self[1:], strict=True))}
+
+
+class MarksRow(NamedTuple):
+    """The offset table of a segment: where the records of some messages start."""
+
+    first_id: int
+    end_id: int
+    ids: list[int]
+    offsets: list[int]
+
+    @classmethod
+    def of_row(cls, row: Mapping[str, Any]) -> MarksRow:
+        """As the catalog keeps it."""
+        return cls(**_fields(cls._fields, row))
+
+
+class EndRow(NamedTuple):
+    """Where a segment ends: bytes behind `end` are no part of the store."""
+
+    end: int
+
+    @classmethod
+    def of_row(cls, row: Mapping[str, int]) -> EndRow:
+        """As the catalog keeps it."""
+        return cls(row["end"])
+
+
+class DamageRow(NamedTuple):
+    """A damaged place in a segment."""
+
+    offset: int
+    size: int
+    reason: str
+
+
+def _fields(names: Sequence[str], row: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: row[name] for name in names}
+
+
+def _as_map(row: Any) -> Value:
+    return row._asdict()
+
+
+def _as_it_is(value: Value) -> Value:
+    return value
+
+
+def _damage_of(row: Value) -> list[DamageRow]:
+    return [DamageRow(*place) for place in row]
+
+
+def _damage_row(damage: Sequence[DamageRow]) -> Value:
+    return [list(place) for place in damage]
+
+
+QUEUES: Table[int, Value] = Table("queues", QUEUE_KEYS, _as_it_is, _as_it_is)
+"""The definitions of durable queues, their owner's."""
+
+PREPARED = Table("prepared", QUEUE_KEYS, PreparedRow.of_row, _as_map)
+HEADS = Table("heads", QUEUE_KEYS, HeadRow.of_row, _as_map)
+INDEX: Table[IndexKey, IndexState] = Table("index", INDEX_KEYS, IndexState.of_row, IndexState.row)
+SEGMENTS = Table("segments", SEGMENT_KEYS, SegmentRow.of_row, SegmentRow.row)
+MARKS = Table("marks", SEGMENT_KEYS, MarksRow.of_row, _as_map)
+ENDS = Table("ends", SEGMENT_KEYS, EndRow.of_row, _as_map)
+DICTIONARIES: Table[int, bytes] = Table("dictionaries", DICTIONARY_KEYS, _as_it_is, _as_it_is)
+QUARANTINE = Table("quarantine", SEGMENT_KEYS, _damage_of, _damage_row)
+
+TABLES: tuple[Table[Any, Any], ...] = (
+    *(QUEUES, PREPARED, HEADS, INDEX),
+    *(SEGMENTS, MARKS, ENDS, DICTIONARIES, QUARANTINE),
+)
+"""All of these: beside them are `store` (see `StoreRows`), and those that the broker keeps."""
+
+OF_SEGMENTS = (SEGMENTS, MARKS, ENDS)
+"""Tables whose rows go with a segment's file."""
