@@ -26,22 +26,29 @@ Synchronous, without sockets, and usable as a library:
     ...     store.delete_queue(queues["orders"])
     {'orders': 1, 'audit': 3}
 
-The rooms, from the disk upwards:
+The modules, from the disk upwards:
 
-- `files`, the one door to the operating system, `descriptors`, how many files are open, and
-  `filenames`; `catalog` (LMDB), which looks at its pages with `lmdb_pages` first; `backing`, all of
-  this and which store it is; `clock`, what time it is;
-- `records` (framing and checksums) of `message`s, with `compression`; `segments`, one file of
-  records; `log`, all of them, and how a batch becomes durable;
-- `runs` and `queue`, what waits in memory; `rereading`, what could not be read; `expiry`, when that
-  expires; `memory`, how much of it may be there, `unacked`, of what was taken; `transient`, where
-  messages go that are not in the log; `transaction` and `prepared`, one that waits for a decision;
-- `ledger`, what the log says: of queues, with `index` and `index_writer`, and of segments, with
-  `accounts`; `checkpoint` and `compaction`, which keep it on disk; `keeper`, when they are due, and
-  `worker`, who does them; `space`, the reserve for a full disk;
-- `arguments`, what may be published;
-- `marker`, `opening` and `recovery`; `store`, the face of all this;
-- `shared`, another face, for programs with threads and without a broker: see `SharedStore`.
+- `files`, `descriptors`, `filenames`: the one door to the operating system, how many files are
+  open, and what they are called; `clock`: what time it is.
+- `catalog`, `lmdb_pages`, `rows`, `shapes`: tables that change all at once (LMDB), a look at its
+  pages before they are mapped, and how a row is encoded and has to look; `definitions`: a copy of
+  what only the catalog says; `backing`: all of this, handed to those above.
+- `keys`, `tables`: the keys of the catalog's tables, and their rows with types.
+- `records`, `message`, `compression`: framing and checksums, what travels, and zstd.
+- `segments`, `log`: one file of records, and all of them with the open batch at their end.
+- `queue`, `runs`: what is ready in a queue; `expiry`, `body_sizes`: when it expires, and how large
+  it is; `rereading`: another try for what could not be read.
+- `memory`, `unacked`, `transient`: how much stays in memory, what of it was taken, and where
+  transient messages go that must leave it.
+- `transaction`, `prepared`: all or nothing, and one that waits for a decision; `arguments`: what
+  may be published.
+- `ledger`, `accounts`, `index`, `index_writer`, `index_merge`: what the log says of segments and
+  queues, and the files that hold it.
+- `checkpoint`, `compaction`, `removal`: what keeps all this on disk and small; `keeper`, `worker`,
+  `space`: when it is due, who does it, and the reserve for a full disk.
+- `marker`, `opening`, `recovery`: which directory is a store, how it is opened, and what was true.
+- `store`: the face of all this; `errors`: every error of it.
+- `shared`: another face, for programs with threads and without a broker: see `SharedStore`.
 
 FORMAT.md has every byte on disk.
 """

@@ -19,6 +19,8 @@ A batch is written only after the batch before it is durable. So bytes in front 
 of a later batch were durable, and only the end of the last segment can be torn; where a segment
 ends is noted in the catalog before anything is written behind it (`Recovered.changes`), and then
 what precedes that end can only be damaged. Recovering twice gives the same as once.
+
+Past 600 lines because it is one pass with one state: each step changes what the next one may trust.
 """
 
 from __future__ import annotations

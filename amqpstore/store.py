@@ -6,8 +6,8 @@ once and enter the open batch of the log; they are durable once that batch is. A
 promised something registers with `when_durable` and then either calls `sync`, or drives the
 batches itself: `seal`, `write`, `settle` (see `log`), and `housekeep` now and then.
 
-It is long because it is one face: each method says in its docstring what is promised. A seam in the
-midst of it would cost a call for each delivery.
+Past 600 lines because it is one face: each method says in its docstring what is promised, and a
+seam within it would cost a call for each delivery.
 """
 
 from __future__ import annotations

@@ -15,9 +15,10 @@
     [('orders', 1), ('receipts', 1)]
     [b'one']
 
-From the bottom upwards: `core`, the lock and who writes for all; `arrivals`, those who wait;
-`history`; `queues`, by name; `settling`, what goes with a commit; `housekeeping`, what waits for a
-time; `prepared`, `transaction`, and `store`, the face of it.
+- `core`: the lock, and who writes for all; `arrivals`: those who wait for messages.
+- `queues`, `history`: queues by name, and copies of what was received from them.
+- `transaction`, `prepared`, `settling`: transactions, undecided ones, and what goes with a commit.
+- `housekeeping`: what is due at a time; `store`: `SharedStore`, the face of it all.
 """
 
 from amqpstore.shared.history import Consumed

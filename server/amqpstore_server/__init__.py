@@ -1,1 +1,13 @@
-"""The AMQP broker on top of the store: codec, broker core, and the trio edge."""
+"""The AMQP broker on top of the store: codec, broker core, and the trio edge.
+
+- `app`: the program: what is started, in which order, and how it stops; `config`, `logs`: its
+  TOML file and its log.
+- `connection`: the socket of a connection; `committer`: the thread that writes and syncs; `turn`:
+  the work that is left after a round of reads; `doors`: how many clients may connect.
+- `protocol`: bytes to methods and back; `amqp`: methods to calls on the broker; `broker`: virtual
+  hosts, exchanges and queues.
+- `users`, `login_checks`: who may log in, and the queue for password checks.
+- `definitions`, `importing`: RabbitMQ's definitions file, and how it is applied.
+- `recovery_reports`: what a start found after a crash; `plugins`: what an exchange type of another
+  package may import.
+"""

@@ -2,4 +2,10 @@
 
 Plain synchronous calls, without sockets or clock. What the broker does not know (frames, reply
 codes, delivery frames, the handshake) is here; what a queue or an exchange does is not.
+
+- `connection`, `login`, `product`, `heartbeat`: one connection, without its socket.
+- `channel`, `topology`, `publishing`, `distributed`: one channel, and the methods that declare,
+  publish, and work in distributed transactions; `arguments`: field tables from clients.
+- `deliveries`, `outbox`: messages as frames, and what waits to be sent.
+- `refusals`: how errors of the broker become reply codes.
 """

@@ -5,16 +5,24 @@ knows which protocol a message came through: a front door talks to `Broker`, `Vi
 `Channel`, and is told of deliveries, returns and confirms through an `Outlet`. The properties of a
 message are kept as AMQP 0-9-1 encodes them, whatever door it came through.
 
-The rooms, along the way of a message:
+Along the way of a message:
 
-- `label`, what the broker reads of it; `routing`, over `exchanges` to queues;
-- `publishing`, into queues and the confirms for it; `local_transaction`, what waits for a commit;
-  `transaction`, what happens all at once or not at all;
-- `queue`, what it takes in and what leaves it, as its `settings` say, with `levels` of priority and
-  `timers`; `held`, queues that no client declares;
-- `dispatch`, which `consumer` gets what; `channel`, what is unacked; `outlet`, the way out;
-- `dead_letter`, where messages go that nobody consumed; `leaving`, those that are read back for it.
+- `label`: what the broker reads of a message; `routing`, `exchanges`, `bindings`: the way to
+queues.
+- `publishing`: into queues, and the confirms for it; `local_transaction`: what waits for a commit;
+  `transaction`: what happens all at once or not at all.
+- `queue`: what a queue takes in and what leaves it; `settings`: its limits; `levels`: its priority
+  levels; `timers`: what is due when; `held`: queues that no client declares.
+- `dispatch`, `consumer`: which consumer gets what; `channel`: what is unacked; `outlet`: the way
+  out; `waiting`: gets that wait for a message.
+- `dead_letter`, `leaving`: where unconsumed messages go, and how their bodies are read back for it.
+- `history`, `replay`: copies of consumed messages, and their return to a queue.
 
-Around it: `vhost`, a name space of all this, with `names`, `rows` of the catalog and a look at what
-is `stored` there; `policy`; `permissions`; `broker`, all virtual hosts.
+Around it:
+
+- `broker`, `vhost`, `core`: all virtual hosts, one of them, and what they share.
+- `names`, `patterns`, `policy`, `permissions`: rules for names, and rights by name.
+- `rows`, `stored`: definitions in the catalog, and the check of what is found there.
+- `branches`, `prepared_work`: distributed transactions, and what a prepared one is to do.
+- `errors`, `faults`: what the broker refuses, and errors of its own.
 """

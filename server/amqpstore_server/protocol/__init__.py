@@ -1,1 +1,9 @@
-"""AMQP 0-9-1 as bytes: methods and contents, to and from. No sockets, no clock, no store."""
+"""AMQP 0-9-1 as bytes: methods and contents, to and from. No sockets, no clock, no store.
+
+- `spec`: the numbers of the specification; `states`: the state machine of a connection.
+- `primitives`, `field_table`, `layout`, `methods`, `content`: integers and strings, tables,
+  arguments, methods, and content headers.
+- `frames`: frames to send; `handshake`, `receiver`: frames received, before and after a connection
+  is open.
+- `errors`: what a peer can do wrong, one class for each reply code.
+"""

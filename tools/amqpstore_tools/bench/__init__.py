@@ -1,14 +1,15 @@
 """A load generator for any AMQP 0-9-1 broker: `amqpstore bench WORKLOAD`.
 
-The generator starts no broker and imports none of ours: it speaks the protocol itself, in
-processes of its own, so its figures can be compared between brokers. It shares the machine with
+The generator starts no broker and imports neither broker nor engine: it speaks the protocol itself,
+in processes of its own, so its figures can be compared between brokers. It shares the machine with
 what it measures, so it avoids work: publishes are encoded once and sent as blocks, and
-deliveries are counted by length, not parsed one by one (see `counting`).
+deliveries are counted by length, not parsed one by one.
 
-A run, from the outside in: `command` reads the command line into `settings`; `workload` declares
-queues and says which workers a workload needs; `fleet` runs them as processes and samples their
-counters on the shared `board`; a worker is a `producer`, a `consumer`, a `lockstep` or a
-`connects`; they speak through `connection`, which encodes with `wire`; `report` prints.
-
-`bench store` is apart from all this: see `store`.
+- `settings`: the options of each workload, checked; `workload`: what it declares on the broker, and
+  which workers it needs.
+- `fleet`, `measure`, `board`: the worker processes, the measured window, and their counters.
+- `worker`: what a worker is given and returns; `producer`, `paced`, `batches`, `lockstep`,
+  `connects`, `consumer`: the kinds of workers; `counting`: deliveries, counted without parsing.
+- `histogram`, `report`: percentiles, and the result.
+- `store`: the benchmark of the engine alone.
 """

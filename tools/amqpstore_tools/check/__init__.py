@@ -1,7 +1,11 @@
 """`amqpstore check`: a read-only verification of a store, whether it opens or not.
 
-`check.check` is what all of it comes to. It reads the marker and the catalog (`catalog`), every
-record of every segment (`scanning`, `segments`), the log that they make (`history`), every
-index file (`index`), and then holds them against each other (`references`). What is wrong becomes a
-`findings.Finding`, never an exception. FINDINGS.md has the codes.
+What is wrong becomes a finding, never an exception. FINDINGS.md has the codes.
+
+- `check`: the whole check, from the marker to the last reference.
+- `reading`: files on a failing disk; `catalog`: the catalog, row by row.
+- `scanning`, `segments`: every record of every segment; `history`: the log that they form.
+- `index`, `marks`: index files and tables of offsets; `prepared`: prepared transactions.
+- `references`: what queues hold, compared with what segments contain.
+- `findings`: the codes; `report`, `board`: findings and progress on the terminal.
 """

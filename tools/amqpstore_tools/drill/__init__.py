@@ -1,17 +1,19 @@
 """The durability drill: a machine that loses power, and what must be true of the store after it.
 
-From the disk upwards: `operations` (what a file system is asked to do), `memory_files` and
-`memory_catalog` (a disk with a durable image under a volatile overlay), `trace` (what was done to
-it, and what the outside was told meanwhile), `crash_images` (all that a power cut may leave),
-`faulty_files` (calls that fail, bits that rot), `outside` and `random_history` (the publishers
-and consumers), `ledger` (what they may count on), `observation` (what a recovered store holds),
-`invariants` (the two held against each other), `explorer` (all of it, at every operation),
-`moves` (transactions, at every operation).
+- `scenarios`: what `amqpstore drill` offers; `run`: one run of one scenario, with its seed.
+- `board`, `verdict`, `report`, `page`: progress, the verdict on each invariant, and the results.
 
-On real files: `copying` (of a data directory, which is never written to), `damaged` (a copy for
-each round), `examiner` (opens it, in a process of its own), `strangers` (files that are none of the
-store's), `broker` and `client` (the real process, and who uses it).
+On a simulated disk:
 
-`scenarios` are what `amqpstore drill` offers (`command`): each is a `run` with a seed, shown by
-`board`, that ends in a `verdict` for each invariant, and all of them in a `report` and its `page`.
+- `trace`, `outside`, `random_history`: a recorded history of publishers and consumers.
+- `ledger`, `observation`, `invariants`: what they were promised, what a recovered store holds, and
+  the comparison of the two; `accounting`: the accounts of the store against a recount.
+- `explorer`, `prover`, `moves`: a power cut at every operation, and what must hold after it.
+- `loading`: a copy of a data directory on a simulated disk.
+
+On real files:
+
+- `copying`, `damaged`, `strangers`: copies of a data directory, their damage, and unknown files in
+  them; `examiner`: opens a damaged copy in a process of its own.
+- `broker`, `client`: the real process and its clients.
 """

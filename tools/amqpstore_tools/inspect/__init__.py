@@ -1,5 +1,7 @@
 """`amqpstore inspect`: what is in a store, from the whole of it down to one record.
 
-`overview`, `vhost`, `segment`, `queue`, `message` and `transaction` each gather facts, as JSON has
-them, and print them for people; `follow` shows the log as it grows.
+- `overview`, `page`: the whole store, gathered and printed.
+- `vhost`, `queue`, `segment`, `message`, `transaction`: one thing in it, gathered as JSON has it,
+  and printed.
+- `follow`: the log as it grows; `names`: queues by their ids.
 """

@@ -1,8 +1,12 @@
 """`amqpstore repair`: a plan for a damaged store, which can be carried out and undone.
 
-What a check finds (`check`) decides whether there is anything to do. Then everything that is
-sound is read (`facts`), and from it follows what every queue holds (`truth`) and what becomes of
-every file (`layout`). A plan says so (`plan`); nothing is changed yet. To carry it out, all new
-files are built beside the store (`build`), a check looks at what the store would be, and only then
-files change places (`apply`, `journal`). `undo` puts everything back.
+- `facts`, `evidence`, `losses`: what is sound, whatever the catalog says of it, and where the log
+  has gaps.
+- `truth`, `homes`, `names`: what every queue holds, in which segment, and under which name.
+- `layout`, `plan`, `fixes`: what becomes of every file, as a plan. Nothing is changed so far.
+- `build`, `apply`, `journal`: new files are built beside the store, a check looks at the result,
+  and only then files change places.
+- `undo`: puts everything back.
+- `listing`, `ranges`: digests of files, and sets of numbers.
+- `report`, `errors`: what is shown, and why a repair is refused.
 """

@@ -10,7 +10,10 @@ Where a part of that is lost, the rest is asked:
 - where none of them says that a message was acked, it was not: rather twice than never. Those
   that are there only for that are `again`, and flagged redelivered.
 
-Sound messages of which nothing says any more in which queue they were go to one of their own.
+Sound messages whose queue is no longer known go to a queue of their own.
+
+Past 600 lines because index files, log and catalog are weighed against each other, message by
+message, and each source corrects what the others said.
 """
 
 from __future__ import annotations

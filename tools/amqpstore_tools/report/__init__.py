@@ -1,5 +1,6 @@
 """`amqpstore report`: a store as one page with pictures.
 
-`gathering` plans what is counted and has it counted, segment by segment, on Spark; `tally` is what
-a task counts; `charts` draws, `page` puts it together.
+- `gathering`: plans what is counted, and has it counted on Spark, segment by segment.
+- `tally`: what a task counts.
+- `charts`, `page`: the pictures, and the page.
 """

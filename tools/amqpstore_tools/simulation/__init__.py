@@ -1,6 +1,7 @@
 """A disk in memory that loses power, and calls to it that fail: what the proofs stand on.
 
-- `memory_files`: files and directories, durable and not yet; `nodes`: what their names stand for;
-  `operations`: what the disk was asked to do; `memory_catalog`: the catalog beside them.
-- `crash_images`: all that a power cut may leave; `faulty_files`: calls that fail, bits that flip.
+- `memory_files`, `memory_catalog`: files, directories and the catalog, durable and not yet.
+- `nodes`, `operations`: what their names stand for, and what the disk was asked to do.
+- `crash_images`: everything that a power cut may leave.
+- `faulty_files`: calls that fail, and bits that flip.
 """

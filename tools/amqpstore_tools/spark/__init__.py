@@ -1,16 +1,15 @@
 """Stores and queues as Spark's data frames: `spark.read.format("amqpstore")`, and streams of both.
 
-Whoever reads this begins with `sessions`, which makes a Spark session (`java` finds a Java for it),
-and `source`, where Spark comes in. README.md has the options and the columns.
+Start reading with `sessions` and `source`. README.md has the options and the columns.
 
-- Reading a store: `plan` looks at all of it once, on the driver, and says which task reads which
-  segments (`live`, what of them is live; `pushdown`, what a query does not need). `hold` keeps the
-  segments of a running broker there meanwhile. In the tasks `scanning` finds the records of a
-  segment and `messages`, `operations` and `findings` make Arrow batches of them.
-- Streams: `tap` follows the log; `consume` takes from a queue and `publish` puts into an exchange,
-  each exactly once, by what `ledger` keeps in the broker.
+- `sessions`, `java`, `engine`, `cluster`: a Spark session, the Java for it, the options of jobs,
+  and work that is spread over executors.
+- `source`: the format as Spark sees it; `reading`: stores as data frames; `streams`: streams of a
+  log, a queue or an exchange; `task_files`: files of a snapshot, opened by another process.
+- `check`, `drill`: `amqpstore check` and `amqpstore drill` on a cluster.
+- `measure`: how fast a store is read.
 
-Executors import this package; nothing is kept between driver and tasks but what a partition says.
+Executors import this package; driver and tasks share nothing but what a partition says.
 """
 
 from __future__ import annotations

@@ -1,1 +1,4 @@
-"""`amqpstore stats`: how large a store is, how old, and how much of it is garbage, as a picture."""
+"""`amqpstore stats`: how large a store is, how old, and how much of it is garbage.
+
+- `figures`: the figures; `picture`: how they are shown in the terminal.
+"""

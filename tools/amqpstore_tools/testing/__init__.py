@@ -1,7 +1,9 @@
 """For tests of AMQP applications: the broker in the test's own process.
 
-`plugin` is what pytest loads, and `broker` what its fixtures give. Nothing of the broker is
-imported before a fixture is used, or `MemoryBroker` is asked for.
+- `plugin`: what pytest loads; `log`: the log of one broker.
+- `broker`: what its fixtures give; `clock`, `disk`: virtual time, and a disk whose power can fail.
+
+Nothing of the broker is imported before a fixture is used, or `MemoryBroker` is asked for.
 """
 
 from __future__ import annotations

@@ -1,5 +1,11 @@
 """The exchange types, one module each, by the name that declares them.
 
+- `base`: what every exchange is.
+- `direct`, `fanout`, `topic`, `headers`: the types of the specification; `topic_patterns`: many
+  topic patterns matched at once.
+- `consistent_hash`, `random_`, `recent_history`, `delayed`: types of RabbitMQ and its plug-ins.
+- `replay`: `amq.replay`, on which the replay of a history is requested.
+
 Types of other packages come in by entry points: see `amqpstore_server.plugins`.
 """
 

@@ -1,7 +1,11 @@
 """The engine's own benchmark: `amqpstore bench store WORKLOAD`, without sockets.
 
-From the outside in: `settings` reads the command line; `run` makes jobs of a workload; `process`
-runs a job in a fresh interpreter, whose memory and starting time are nobody else's (`child`);
-`jobs` has the loops, with `commits` to make batches durable and `watch` to look at disk, memory
-and background work; `report` prints. Only what runs in that interpreter imports the engine.
+- `settings`: the options of each workload; `run`: the jobs that a workload consists of.
+- `job`, `process`, `child`: a job in a fresh interpreter, so that its memory and its start time are
+  its own.
+- `jobs`: the loops that are measured; `commits`: how batches become durable; `watch`: disk, memory
+  and background work as seen from outside.
+- `report`: the result.
+
+Only `child` and what it imports use the engine.
 """

@@ -1,7 +1,12 @@
-"""What a drill may do to a store: one scenario a module, each with `ABOUT` and `run`.
+"""What a drill may do to a store: one scenario a module, each with `ABOUT` and `run()`.
 
-`run` goes on until its `Run` is over, notes what it did and found there, and leaves nothing
-behind outside the run's work directory.
+`run()` continues until its `Run` is over, notes what it did and found there, and leaves nothing
+behind outside the work directory of the run.
+
+- `power_cut`, `clock_jumps`, `failing_sync`, `full_disk`: on a simulated disk; `failing_calls`,
+  `simulated`: what they share.
+- `kill`: the real broker process.
+- `bit_flips`, `missing_files`, `torn_catalog`: damaged files.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """`amqpstore check --engine spark`: the check of `amqpstore_tools.check`, spread over a cluster.
 
-`driver` looks at the catalog and says what there is to do; `tasks` reads one segment, or some index
-files, and holds an account against what queues hold of it, all by the code of `check`;
-`shared` is what a task is told of its store. What they find is put together in the order in which
-the check of one process finds it.
+- `driver`: reads the catalog, says what there is to do, and puts the findings into the order in
+  which the check of one process finds them.
+- `tasks`: what a task does: one segment, some index files, or one account.
+- `shared`: what a task is told of its store.
 """

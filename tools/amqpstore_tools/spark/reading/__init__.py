@@ -1,1 +1,10 @@
-"""Stores as data frames: what the driver plans and what a task reads."""
+"""Stores as data frames: what the driver plans and what a task reads.
+
+- `reader`, `options`, `schemas`, `wanted`: the data source, its options, the columns of each view,
+  and the filters of a query.
+- `plan`, `live`, `hold`: on the driver: which task reads which segments, what of them is live, and
+  how the segments of a running broker are kept.
+- `scanning`, `envelopes`, `rows`: in a task: the records of a segment, message heads as columns,
+  and rows as Arrow batches.
+- `messages`, `operations`, `findings`, `tables`: the views.
+"""
