@@ -259,18 +259,18 @@ class _Walk:
 
         LMDB looks for a key by that: where it does not hold, a row would be there twice.
         """
+        # The first key of a branch page means nothing: all that is lower is there. It may be empty.
+        is_branch = _PAGE_HEADER.unpack_from(content)[2] & _BRANCH
         keys: list[Any] = []
         for offset in offsets:
             *_, key_bytes = _NODE.unpack_from(content, offset)
             start = offset + _NODE.size
             key: bytes | int = content[start : start + key_bytes]
-            if database.kind is _Kind.FREE and (keys or key_bytes):
+            if database.kind is _Kind.FREE and not (is_branch and not keys and not key_bytes):
                 if key_bytes != _PAGE.size:
                     self._damaged(span.page, f"the key at {offset} has {key_bytes} bytes")
                 (key,) = _PAGE.unpack_from(content, start)
             keys.append(key)
-        # The first key of a branch page means nothing: all that is lower is there too.
-        is_branch = _PAGE_HEADER.unpack_from(content)[2] & _BRANCH
         bounds = [span.low, *keys[1 if is_branch else 0 :], span.end]
         known = [one for one in bounds if one is not None]
         for place, (one, following) in enumerate(pairwise(known)):
