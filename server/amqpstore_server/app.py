@@ -18,7 +18,7 @@ from typing import Any
 import trio
 
 from amqpstore import DurabilityError, Options, Store
-from amqpstore_server.amqp.connection import Limits
+from amqpstore_server.amqp.limits import Limits
 from amqpstore_server.amqp.product import Product
 from amqpstore_server.broker.broker import DEFAULT_VHOST, Broker
 from amqpstore_server.broker.core import Core

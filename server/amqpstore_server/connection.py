@@ -11,7 +11,8 @@ from functools import partial
 
 import trio
 
-from amqpstore_server.amqp.connection import Connection, Limits
+from amqpstore_server.amqp.connection import Connection
+from amqpstore_server.amqp.limits import Limits
 from amqpstore_server.amqp.login import Login
 from amqpstore_server.amqp.product import Product
 from amqpstore_server.broker.broker import Broker
@@ -151,7 +152,7 @@ class SocketConnection:
             amqp.receive(read, trio.current_time())
             self._turn.wake()
             while amqp.is_held and not amqp.is_finished:
-                if amqp.login is not None:
+                if amqp.is_authenticating:
                     await self._check_login(visitor)
                 else:
                     await self._unread.park()
@@ -173,7 +174,6 @@ class SocketConnection:
     async def _check_login(self, visitor: Visitor) -> None:
         visitor.said_who()
         login = self.amqp.login
-        assert login is not None  # the caller asked
         if login.user == DEFAULT_USER and not self._is_loopback:
             granted = False
         else:

@@ -259,7 +259,8 @@ def test_permissions_of_connections_that_ended_are_nobodys() -> None:
     """O05: nothing of a closed connection is looked at, or kept."""
     with SimulatedServer() as server:
         client = SimulatedClient.opened(server, channels=1)
-        access = client.connection.access
+        access = server.broker.access(USER, "/")
+        assert access.on_change
         client.lose()
         assert not access.on_change
 

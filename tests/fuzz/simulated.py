@@ -10,7 +10,8 @@ from typing import NamedTuple, Self
 from amqpstore import Options, Store
 from amqpstore.clock import SimulatedClock
 from amqpstore.worker import InlineWorker
-from amqpstore_server.amqp.connection import Connection, Limits
+from amqpstore_server.amqp.connection import Connection
+from amqpstore_server.amqp.limits import Limits
 from amqpstore_server.amqp.product import Product
 from amqpstore_server.broker.broker import DEFAULT_VHOST, Broker
 from amqpstore_server.broker.core import Core
@@ -170,7 +171,7 @@ class SimulatedClient:
     def send(self, octets: bytes) -> None:
         """One read of the server's, and all that comes of it."""
         self.connection.receive(octets, self.server.now_s)
-        if self.connection.login is not None:
+        if self.connection.is_authenticating:
             login = self.connection.login
             granted = (login.user, login.password) == (USER, b"guest")
             self.connection.logged_in(granted=granted, now=self.server.now_s)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from amqpstore import Message, Run
 from amqpstore_server.amqp.arguments import wait_ms
+from amqpstore_server.amqp.context import ChannelContext
 from amqpstore_server.amqp.deliveries import add_content, add_deliveries
 from amqpstore_server.amqp.distributed import DTX_HANDLERS, Distributed
 from amqpstore_server.amqp.topology import TOPOLOGY_HANDLERS, Topology
@@ -27,9 +28,7 @@ from amqpstore_server.protocol.errors import (
 from amqpstore_server.protocol.frames import method_frame
 from amqpstore_server.protocol.receiver import Acks, Publishes
 from amqpstore_server.protocol.spec import ReplyCode
-
-if TYPE_CHECKING:
-    from amqpstore_server.amqp.connection import Connection
+from amqpstore_server.protocol.states import CHANNEL, ChannelEvent, ChannelState
 
 _RETURNS = {
     Returned.NO_ROUTE: ReplyCode.NO_ROUTE,
@@ -42,21 +41,19 @@ _MOST_PRIORITY = 1 << 31
 class AmqpChannel:
     """Channel `number` of a connection, from channel.open to channel.close-ok.
 
-    It is the broker channel's outlet, and hands the client's methods to it. `is_closing` is true
-    from a fault of the client's to its close-ok; what comes in between is ignored. Once it
-    `is_silent` nothing more is sent on it.
+    It is the broker channel's outlet, and hands the client's methods to it. `state` follows the
+    table of channels; only in OPEN does the client's word count.
     """
 
-    def __init__(self, connection: Connection, number: int) -> None:
+    def __init__(self, context: ChannelContext, number: int) -> None:
         self.number = number
-        self.is_closing = False
-        self.is_silent = False
-        self._connection = connection
-        self._outbox = connection.outbox
-        self._broker = Channel(connection.vhost, connection, self, connection.transacted)
+        self.state = ChannelState.OPEN
+        self._context = context
+        self._outbox = context.outbox
+        self._broker = Channel(context.vhost, context, self, context.transacted)
         self._gets = Gets(self._broker, self._answer_get)
-        self._topology = Topology(connection.vhost, connection.access, connection, self._send)
-        self._distributed = Distributed(self._broker, connection.access, self._send_late)
+        self._topology = Topology(context.vhost, context.access, context, self._send)
+        self._distributed = Distributed(self._broker, context.access, self._send_late)
         self._consumer_tags = 0
 
     # What the client sends.
@@ -76,13 +73,13 @@ class AmqpChannel:
     def publish(self, publishes: Publishes) -> None:
         """Publish a run of messages. Raises: AmqpError, BrokerError."""
         publish = publishes.publish
-        access = self._connection.access
+        access = self._context.access
         access.check("write", "exchange", publish.exchange)
         if publish.exchange == REPLAY_EXCHANGE:
             self._topology.check_replay(publish.routing_key)
         flags = Flags(publish.mandatory, publish.immediate)
         broker = self._broker
-        for label, messages in self._connection.labels.messages(publishes, broker.reply_to):
+        for label, messages in self._context.labels.messages(publishes, broker.reply_to):
             if access.has_topics:
                 self._topology.check_topic("write", publish.exchange, *label.address[1])
             broker.publish(label, messages, flags)
@@ -97,16 +94,16 @@ class AmqpChannel:
 
     def resume(self) -> None:
         """The connection can be written to again."""
-        if self.is_closing:
+        if self.state is not ChannelState.OPEN:
             return
         self._broker.resume()
         self._gets.resume()
 
     def look_at_rights(self) -> None:
         """The user's permissions are others: end what goes on by itself and may not any more."""
-        if self.is_closing:
+        if self.state is not ChannelState.OPEN:
             return
-        access = self._connection.access
+        access = self._context.access
         self._broker.end_consumers(access)
         self._gets.end_waits(access)
 
@@ -116,29 +113,34 @@ class AmqpChannel:
         What it was promised before that comes first, the confirms of what it published.
         """
         self._broker.settle()
-        self._end()
+        self._move(ChannelEvent.FAULT)
 
         def say_so() -> None:
             self._send_late(close)
-            self.is_silent = True
+            self._move(ChannelEvent.KEPT)
             self._broker.forget_outlet()
 
         self._broker.when_durable(say_so)
 
-    def close(self) -> None:
-        """The channel is gone: requeue what it had not acked."""
-        self.is_silent = True
-        self._end()
+    def end(self, event: ChannelEvent) -> None:
+        """The client closes the channel, or the connection is over."""
+        self._move(event)
         self._broker.forget_outlet()
 
-    def _end(self) -> None:
-        if not self.is_closing:
-            self.is_closing = True
+    def _move(self, event: ChannelEvent) -> None:
+        """Go on along the table. What leaves OPEN requeues what was not acked."""
+        before, self.state = self.state, CHANNEL[self.state][event]
+        if before is ChannelState.OPEN:
             self._gets.close()
             self._broker.close()
             # They have this channel in turn: it is freed when it is let go of, and not only when a
             # collection finds it.
             del self._gets, self._topology, self._distributed
+
+    @property
+    def _is_silent(self) -> bool:
+        """Whether the client has heard the last of it."""
+        return self.state in (ChannelState.CLOSING, ChannelState.CLOSED)
 
     # What the broker sends (see Outlet).
 
@@ -148,7 +150,7 @@ class AmqpChannel:
 
     def deliver(self, consumer: Consumer, first_tag: int, run: Run) -> None:
         tag = consumer.tag.encode()
-        limit = self._connection.frame_max
+        limit = self._context.frame_max
         add_deliveries(self._outbox, self.number, bytes([len(tag)]) + tag, first_tag, run, limit)
 
     def returned(self, messages: Sequence[Message], reason: Returned) -> None:
@@ -162,7 +164,7 @@ class AmqpChannel:
                 routing_key=envelope.routing_key,
             )
             add_content(
-                self._outbox, self.number, method.encode(), message, self._connection.frame_max
+                self._outbox, self.number, method.encode(), message, self._context.frame_max
             )
 
     def confirm(self, tag: int, *, multiple: bool) -> None:
@@ -175,12 +177,12 @@ class AmqpChannel:
         self._send_late(methods.TxCommitOk())
 
     def consumer_cancelled(self, consumer_tag: str) -> None:
-        if self._connection.client_hears_cancels:
+        if self._context.hears_cancels:
             self._send(methods.BasicCancel(consumer_tag=consumer_tag, no_wait=True))
 
     def failed(self) -> None:
-        if not self.is_silent:
-            self._connection.break_off()
+        if not self._is_silent:
+            self._context.break_off()
 
     # Handlers.
 
@@ -189,7 +191,7 @@ class AmqpChannel:
 
     def _send_late(self, method: methods.Method) -> None:
         """Send what the client may not wait for any more."""
-        if not self.is_silent:
+        if not self._is_silent:
             self._send(method)
 
     def on_channel_flow(self, method: methods.ChannelFlow) -> None:
@@ -198,7 +200,7 @@ class AmqpChannel:
 
     def on_basic_qos(self, method: methods.BasicQos) -> None:
         broker = self._broker
-        if method.global_ or self._connection.shares_prefetch:
+        if method.global_ or self._context.shares_prefetch:
             broker.window.messages = method.prefetch_count
             broker.window.size = method.prefetch_size
             broker.resume()
@@ -253,7 +255,7 @@ class AmqpChannel:
             routing_key=message.envelope.routing_key,
             message_count=queue.ready_count,
         )
-        add_content(self._outbox, self.number, answer.encode(), message, self._connection.frame_max)
+        add_content(self._outbox, self.number, answer.encode(), message, self._context.frame_max)
 
     def on_basic_ack(self, method: methods.BasicAck) -> None:
         if method.multiple:

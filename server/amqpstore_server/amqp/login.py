@@ -18,6 +18,10 @@ class Login:
     password: bytes
 
 
+NOBODY = Login("", b"")
+"""Who a client is that has not said it yet."""
+
+
 def login_of(mechanism: str, response: bytes) -> Login | None:
     """What a response says; None where it is not one of its mechanism."""
     if mechanism == "PLAIN":

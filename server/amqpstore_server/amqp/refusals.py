@@ -1,10 +1,12 @@
-"""The one door where the broker's refusals become AMQP's reply codes."""
+"""The one door where what was refused becomes a reply code, and a close method."""
 
 from __future__ import annotations
 
 from amqpstore import DiskFullError, NoMemoryError
 from amqpstore_server.broker import errors as broker
 from amqpstore_server.protocol import errors as amqp
+from amqpstore_server.protocol import methods
+from amqpstore_server.protocol.receiver import Acks, Event, Failed, Publishes, Received
 
 _REPLIES: dict[type[Exception], type[amqp.AmqpError]] = {
     DiskFullError: amqp.ResourceError,
@@ -20,6 +22,43 @@ _REPLIES: dict[type[Exception], type[amqp.AmqpError]] = {
 }
 
 
-def refusal(error: broker.BrokerError | DiskFullError) -> amqp.AmqpError:
+def refusal(raised: amqp.AmqpError | broker.BrokerError | DiskFullError) -> amqp.AmqpError:
     """The AMQP exception that says what the broker's says, or the store's."""
-    return _REPLIES[type(error)](str(error))
+    return raised if isinstance(raised, amqp.AmqpError) else _REPLIES[type(raised)](str(raised))
+
+
+def refusal_of(
+    event: Event,
+    raised: amqp.AmqpError | broker.BrokerError | DiskFullError,
+) -> amqp.AmqpError:
+    """The same, with the class and method ids of what could not be done."""
+    error = refusal(raised)
+    match event:
+        case Failed():
+            return error
+        case Acks():
+            return error.at(methods.BasicAck.class_id, methods.BasicAck.method_id)
+        case Publishes():
+            return error.at(event.publish.class_id, event.publish.method_id)
+        case Received():
+            return error.at(event.method.class_id, event.method.method_id)
+
+
+def channel_close(error: amqp.AmqpError) -> methods.ChannelClose:
+    """The method that ends a channel for it."""
+    return methods.ChannelClose(
+        reply_code=error.reply_code,
+        reply_text=error.reply_text,
+        failing_class_id=error.class_id,
+        failing_method_id=error.method_id,
+    )
+
+
+def connection_close(error: amqp.AmqpError) -> methods.ConnectionClose:
+    """The method that ends a connection for it."""
+    return methods.ConnectionClose(
+        reply_code=error.reply_code,
+        reply_text=error.reply_text,
+        failing_class_id=error.class_id,
+        failing_method_id=error.method_id,
+    )

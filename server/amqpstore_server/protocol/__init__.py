@@ -1,6 +1,7 @@
 """AMQP 0-9-1 as bytes: methods and contents, to and from. No sockets, no clock, no store.
 
-- `spec`: the numbers of the specification; `states`: the state machine of a connection.
+- `spec`: the numbers of the specification; `states`: the state machines of a
+  connection and of a channel.
 - `primitives`, `field_table`, `layout`, `methods`, `content`: integers and strings, tables,
   arguments, methods, and content headers.
 - `frames`: frames to send; `handshake`, `receiver`: frames received, before and after a connection

@@ -8,7 +8,7 @@ connection, a FatalFramingError the socket.
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Self
 
 from amqpstore_server.protocol.spec import ReplyCode
 
@@ -20,7 +20,7 @@ class AmqpError(Exception):
     """Raised for one of the reply codes; only the subclasses of the two kinds have one.
 
     Args: detail, what was wrong, in words for the client. `class_id` and `method_id` name the
-    method that was at fault; whoever handles the method sets them, 0 is none.
+    method that was at fault, 0 is none: see `at`.
     """
 
     reply_code: ClassVar[ReplyCode]
@@ -38,6 +38,12 @@ class AmqpError(Exception):
 
     def __str__(self) -> str:
         return f"{self.reply_name} - {self.detail}"
+
+    def at(self, class_id: int, method_id: int) -> Self:
+        """The same error, with the method that it came of: whoever handles the method names it."""
+        self.class_id = class_id
+        self.method_id = method_id
+        return self
 
     @property
     def reply_text(self) -> str:

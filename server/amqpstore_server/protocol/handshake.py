@@ -1,4 +1,5 @@
-"""Receiving before a connection is open: the methods of the handshake, and nothing else.
+"""Receiving before a connection is open: the protocol header, the methods of the handshake, and
+nothing else.
 
 Whoever speaks here has not logged in. One method is due at a time (`protocol.states`);
 the first frame that cannot be it ends the connection at its first seven bytes, so that a stranger
@@ -12,7 +13,13 @@ import struct
 from amqpstore_server.protocol.errors import FatalFramingError
 from amqpstore_server.protocol.frames import OVERHEAD_BYTES
 from amqpstore_server.protocol.methods import ConnectionOpen, Method, decode_method
-from amqpstore_server.protocol.spec import FRAME_END, FRAME_HEARTBEAT, FRAME_METHOD
+from amqpstore_server.protocol.spec import (
+    FRAME_END,
+    FRAME_HEARTBEAT,
+    FRAME_METHOD,
+    PROTOCOL_HEADER,
+    PROTOCOL_HEADERS,
+)
 
 HANDSHAKE_FRAME_BYTES = 8192
 """The largest frame before connection.open: twice what the specification asks for, for long
@@ -23,7 +30,10 @@ _METHOD = struct.Struct(">HH")
 
 
 class Handshake:
-    """Receives method by method. `rest` is what came behind the last that was taken."""
+    """Receives the protocol header, then method by method.
+
+    `rest` is what came behind the last that was taken.
+    """
 
     def __init__(self) -> None:
         self.rest = b""
@@ -31,6 +41,16 @@ class Handshake:
     def receive(self, read: bytes) -> None:
         """Bytes came in. They are looked at when something is due."""
         self.rest += read
+
+    def take_header(self) -> bytes | None:
+        """The protocol header, once it is whole; as much of it as shows that it is another."""
+        header = self.rest[: len(PROTOCOL_HEADER)]
+        if len(header) < len(PROTOCOL_HEADER) and any(
+            known.startswith(header) for known in PROTOCOL_HEADERS
+        ):
+            return None
+        self.rest = self.rest[len(PROTOCOL_HEADER) :]
+        return header
 
     def take(self, due: type[Method]) -> Method | None:
         """The method that is due, once it is whole.

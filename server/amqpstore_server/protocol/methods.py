@@ -69,12 +69,11 @@ def decode_method(payload: bytes) -> Method:
     method = METHODS.get((class_id, method_id))
     if method is None:
         unknown = NotImplementedByServer(f"class {class_id} method {method_id} is not known")
-        unknown.class_id, unknown.method_id = class_id, method_id
-        raise unknown
+        raise unknown.at(class_id, method_id)
     try:
         return method.decode(payload)
     except MalformedError as error:
-        error.class_id, error.method_id = class_id, method_id
+        error.at(class_id, method_id)
         raise
 
 

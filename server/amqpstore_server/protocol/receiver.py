@@ -343,7 +343,7 @@ class Receiver:
                 f"a body of {header.body_size} bytes is larger than the limit, "
                 f"{self._max_message_bytes} bytes"
             )
-            error.class_id, error.method_id = BasicPublish.class_id, BasicPublish.method_id
+            error.at(BasicPublish.class_id, BasicPublish.method_id)
             self._events.append(Failed(channel, error))
         elif not header.body_size:
             self._complete(channel, content, header, b"")

@@ -312,7 +312,7 @@ class MemoryBroker:
         while True:
             await trio.testing.wait_all_tasks_blocked(cushion_s)
             if self._store.log.is_idle and not any(
-                connection.amqp.login for connection in self._app.connections
+                connection.amqp.is_authenticating for connection in self._app.connections
             ):
                 return
             if time.monotonic() > give_up_at:

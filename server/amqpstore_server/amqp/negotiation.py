@@ -1,0 +1,93 @@
+"""What the two ends of a connection agree on before it is open: login, tuning, virtual host."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from typing import Any
+
+from amqpstore_server.amqp.limits import Limits
+from amqpstore_server.amqp.login import MECHANISMS, NOBODY, login_of
+from amqpstore_server.amqp.product import Product, shares_prefetch, start
+from amqpstore_server.protocol import methods
+from amqpstore_server.protocol.errors import AccessRefused
+from amqpstore_server.protocol.handshake import HANDSHAKE_FRAME_BYTES
+from amqpstore_server.protocol.spec import FRAME_MIN_SIZE
+
+_log = logging.getLogger(__name__)
+
+
+class Negotiation:
+    """The server's side of the handshake: what it offers, and what the client makes of it.
+
+    `login` is who the client says it is, and has a password only while that is checked.
+    `channel_max` and `frame_max` are what holds before the client has tuned them, too.
+    """
+
+    def __init__(self, limits: Limits, product: Product, peer: str) -> None:
+        self.login = NOBODY
+        self.shares_prefetch = False
+        self.channel_max = limits.channel_max
+        self.frame_max = HANDSHAKE_FRAME_BYTES
+        self._limits = limits
+        self._product = product
+        self._peer = peer
+        self._mechanism = ""
+        self._capabilities: dict[str, Any] = {}
+
+    def start(self) -> methods.ConnectionStart:
+        """What the server can do."""
+        return start(self._product, MECHANISMS)
+
+    def start_ok(self, method: methods.ConnectionStartOk) -> bool:
+        """Take in what the client can do and who it is. Returns False where it does not say who."""
+        self.shares_prefetch = shares_prefetch(self._product, method.client_properties)
+        capabilities = method.client_properties.get("capabilities")
+        if isinstance(capabilities, dict):
+            self._capabilities = capabilities
+        self._mechanism = method.mechanism
+        login = login_of(method.mechanism, method.response)
+        if login is None:
+            extra = {"peer": self._peer, "mechanism": method.mechanism}
+            _log.warning("the client chose a login mechanism that was not offered", extra=extra)
+            return False
+        self.login = login
+        return True
+
+    def hears(self, capability: str) -> bool:
+        """Whether the client has a capability."""
+        return bool(self._capabilities.get(capability))
+
+    def forget_password(self) -> None:
+        """The login was checked."""
+        self.login = replace(self.login, password=b"")
+
+    def refusal(self) -> AccessRefused:
+        """What a client whose login is wrong is told, where it wants to be told anything."""
+        return AccessRefused(
+            f"Login was refused using authentication mechanism {self._mechanism}. For details "
+            "see the broker logfile."
+        )
+
+    def tune(self) -> methods.ConnectionTune:
+        """What the server proposes."""
+        return methods.ConnectionTune(
+            channel_max=self._limits.channel_max,
+            frame_max=self._limits.frame_max,
+            heartbeat=self._limits.heartbeat_s,
+        )
+
+    def tune_ok(self, method: methods.ConnectionTuneOk) -> bool:
+        """The client takes it, or less. Returns False where it takes more than was offered."""
+        limits = self._limits
+        channel_max = method.channel_max or limits.channel_max
+        frame_max = method.frame_max or limits.frame_max
+        if channel_max > limits.channel_max or not (
+            FRAME_MIN_SIZE <= frame_max <= limits.frame_max
+        ):
+            extra = {"peer": self._peer, "channel_max": channel_max, "frame_max": frame_max}
+            _log.warning("tune-ok exceeds the limits that were offered", extra=extra)
+            return False
+        self.channel_max = channel_max
+        self.frame_max = frame_max
+        return True

@@ -1,0 +1,150 @@
+"""The open connection: its channels, and what the client does on them.
+
+A channel follows its table in `protocol.states`.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from amqpstore_server.amqp.channel import AmqpChannel
+from amqpstore_server.amqp.context import ChannelContext
+from amqpstore_server.amqp.refusals import channel_close
+from amqpstore_server.protocol import methods
+from amqpstore_server.protocol.errors import (
+    AmqpError,
+    ChannelError,
+    ChannelException,
+    CommandInvalid,
+    NotAllowed,
+)
+from amqpstore_server.protocol.frames import method_frame
+from amqpstore_server.protocol.receiver import Acks, Publishes, Received
+from amqpstore_server.protocol.states import (
+    CHANNEL,
+    CHANNEL_METHODS,
+    CONNECTION_CLASS,
+    ChannelEvent,
+    ChannelState,
+)
+
+_log = logging.getLogger(__name__)
+
+
+class Session:
+    """The channels of one connection, from connection.open-ok on until it ends either way."""
+
+    def __init__(self, context: ChannelContext, channel_max: int) -> None:
+        self._context = context
+        self._channel_max = channel_max
+        self._channels: dict[int, AmqpChannel] = {}
+        context.access.on_change.add(self._look_at_rights)
+
+    def handle(self, event: Publishes | Acks | Received, published: set[AmqpChannel]) -> None:
+        """Do what came for a channel; `published` collects those to settle at the read's end.
+
+        Raises: AmqpError, BrokerError, DiskFullError.
+        """
+        channel = self._channels.get(event.channel)
+        if isinstance(event, Received) and (moves := CHANNEL_METHODS.get(type(event.method))):
+            self._move(event, channel, moves, published)
+        elif channel is None:
+            raise _not_open(event.channel)
+        # A comparison, no look-up: this is the hot path. What the table ignores is dropped.
+        elif channel.state is ChannelState.OPEN:
+            if isinstance(event, Publishes):
+                published.add(channel)
+                channel.publish(event)
+            elif isinstance(event, Acks):
+                channel.ack(event)
+            elif event.method.class_id == CONNECTION_CLASS:
+                raise CommandInvalid(f"{event.method.name} on channel {event.channel}")
+            else:
+                channel.handle(event.method)
+
+    def _move(
+        self,
+        received: Received,
+        channel: AmqpChannel | None,
+        event: ChannelEvent,
+        published: set[AmqpChannel],
+    ) -> None:
+        """Open or end a channel. Raises: ChannelError, NotAllowed."""
+        number = received.channel
+        if event not in CHANNEL[channel.state if channel else ChannelState.CLOSED]:
+            if channel is None:
+                raise _not_open(number)
+            raise ChannelError(f"{received.method.name} on channel {number}, which is open already")
+        if channel is None:
+            self._open(number)
+        elif event is ChannelEvent.CLOSE:
+            if channel in published:
+                # What it published before is confirmed first.
+                published.remove(channel)
+                channel.settle()
+            self._end(channel, event)
+            self._send(number, methods.ChannelCloseOk())
+        elif event is ChannelEvent.CLOSE_OK:
+            self._end(channel, event)
+
+    def _open(self, number: int) -> None:
+        """Raises: NotAllowed."""
+        if number > self._channel_max:
+            raise NotAllowed(
+                f"number of channels opened is limited: channel-max is {self._channel_max}"
+            )
+        self._channels[number] = AmqpChannel(self._context, number)
+        self._send(number, methods.ChannelOpenOk())
+
+    def _end(self, channel: AmqpChannel, event: ChannelEvent) -> None:
+        channel.end(event)
+        if channel.state is ChannelState.CLOSED:
+            del self._channels[channel.number]
+
+    def contain(self, number: int, error: AmqpError) -> AmqpError | None:
+        """Have an error on a channel cost no more than the channel.
+
+        Returns: the error that the connection has to be closed with, where that is not enough.
+        """
+        channel = self._channels.get(number)
+        if channel is None:
+            if number and not isinstance(error, NotAllowed):
+                return _not_open(number).at(error.class_id, error.method_id)
+            return error
+        if channel.state is not ChannelState.OPEN:
+            return None  # whatever comes before its close-ok is ignored
+        if not isinstance(error, ChannelException):
+            return error
+        extra = {"peer": self._context.peer, "channel": number, "reason": error.reply_text}
+        _log.warning("channel error", extra=extra)
+        channel.fail(channel_close(error))
+        return None
+
+    def resume(self) -> None:
+        """The outbox has room again."""
+        for channel in self._channels.values():
+            channel.resume()
+
+    def _look_at_rights(self) -> None:
+        """The user's permissions are others."""
+        for channel in list(self._channels.values()):
+            channel.look_at_rights()
+
+    def close(self) -> None:
+        """Give back all that the client had: consumers, unacked messages, its own queues."""
+        context = self._context
+        channels = list(self._channels.values())
+        self._channels.clear()
+        try:
+            for channel in channels:
+                channel.end(ChannelEvent.END)
+        finally:
+            context.access.on_change.discard(self._look_at_rights)
+            context.vhost.delete_queues_of(context)
+
+    def _send(self, number: int, method: methods.Method) -> None:
+        self._context.outbox.add(method_frame(number, method.encode()))
+
+
+def _not_open(number: int) -> ChannelError:
+    return ChannelError(f"channel {number} is not open")
