@@ -3,9 +3,9 @@
 Plain synchronous calls, without sockets or clock. What the broker does not know (frames, reply
 codes, delivery frames, the handshake) is here; what a queue or an exchange does is not.
 
-- `connection`: one connection, without its socket; `negotiation` until it is open, with `limits`,
-  `login` and `product`; `session` from then on; `heartbeat` throughout.
-- `context`: what the channels of a connection share.
+- `connection`: one connection, without its socket; `heartbeat`: its timing.
+- `negotiation`, `limits`, `login`, `product`: what both ends agree on before it is open.
+- `session`: the channels of an open connection; `context`: what they share.
 - `channel`, `topology`, `publishing`, `distributed`: one channel, and the methods that declare,
   publish, and work in distributed transactions; `arguments`: field tables from clients.
 - `deliveries`, `outbox`: messages as frames, and what waits to be sent.

@@ -186,8 +186,9 @@ class ChannelEvent(enum.Enum):
 CHANNEL: dict[ChannelState, dict[ChannelEvent, ChannelState]] = {
     ChannelState.CLOSED: {
         ChannelEvent.OPEN: ChannelState.OPEN,
-        # The connection went first.
+        # The client's close, or the connection's end, came first.
         ChannelEvent.KEPT: ChannelState.CLOSED,
+        ChannelEvent.END: ChannelState.CLOSED,
     },
     ChannelState.OPEN: {
         ChannelEvent.USE: ChannelState.OPEN,
