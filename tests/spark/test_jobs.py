@@ -1,7 +1,6 @@
 """The jobs on a real Spark session: the same as in one process, and what only Spark does."""
 
 import dataclasses
-import functools
 import json
 import os
 import random
@@ -21,7 +20,8 @@ from amqpstore_tools.archive import reading
 from amqpstore_tools.archive.archiving import archive
 from amqpstore_tools.archive.layout import QueueName
 from amqpstore_tools.archive.writing import SegmentItem, Written
-from amqpstore_tools.check.check import Checked, check
+from amqpstore_tools.check.engine import check, check_all
+from amqpstore_tools.check.store import Checked
 from amqpstore_tools.client.connection import Address
 from amqpstore_tools.drill.run import Run as DrillRun
 from amqpstore_tools.drill.run import Settings
@@ -30,7 +30,7 @@ from amqpstore_tools.repair.plan import make_plan
 from amqpstore_tools.report.gathering import gather
 from amqpstore_tools.report.page import page
 from amqpstore_tools.report.tally import Item, Tally
-from amqpstore_tools.spark.check import driver
+from amqpstore_tools.spark.check import SparkExecutor
 from amqpstore_tools.spark.cluster import Cluster, JobError
 from amqpstore_tools.spark.drill import drill
 from amqpstore_tools.transfer.lines import MessageLine
@@ -94,7 +94,7 @@ def test_a_check_finds_in_every_case_of_damage_what_one_process_finds(
         shutil.copytree(os.path.join(ROOT, case["store"]), directory)
         damage(directory, case["operations"])
         directories.append(directory)
-    found = driver.check_all(cluster, directories)
+    found = check_all(directories, executor=SparkExecutor(cluster))
     for case, outcome in zip(cases, found, strict=True):
         # Held against `check` by tests/format.
         expected = {key: case[key] for key in ("exit", "findings", "error") if key in case}
@@ -114,7 +114,7 @@ def test_a_check_finds_in_larger_stores_what_one_process_finds(
         history.abandon()
         if seed >= 2:
             flip_bits(directories[-1], random.Random(seed))
-    found = driver.check_all(cluster, directories, most_broadcast=most_broadcast)
+    found = check_all(directories, executor=SparkExecutor(cluster, most_broadcast))
     for directory, outcome in zip(directories, found, strict=True):
         assert looked_at(outcome) == looked_at(check(directory)), directory
 
@@ -136,10 +136,9 @@ def test_a_repair_has_the_same_plan(cluster: Cluster, tmp_path: Path) -> None:
     history.steps(300)
     history.abandon()
     flip_bits(directory, random.Random(3))
-    on_spark = functools.partial(driver.check, cluster)
     plans = [
-        make_plan(directory, lambda *_: None, made_ms=1, check_store=look).plan.as_json()
-        for look in (check, on_spark)
+        make_plan(directory, lambda *_: None, made_ms=1, executor=executor).plan.as_json()
+        for executor in (None, SparkExecutor(cluster))
     ]
     assert plans[0]["steps"]
     assert plans[0] == plans[1]
@@ -153,7 +152,7 @@ def test_the_store_of_a_running_broker_is_checked(
     channel.queue_declare("orders", durable=True)
     for number in range(20):
         channel.basic_publish("", "orders", b"%d" % number, _PERSISTENT)
-    checked = driver.check(cluster, directory, live=True)
+    checked = check(directory, live=True, executor=SparkExecutor(cluster))
     assert not checked.is_damaged
     assert checked.is_compared
     assert checked.messages == 20

@@ -30,7 +30,6 @@ FLOORS = (
     "spark.reading",
     "spark.streams",
     "spark",
-    "spark.check",
     "archive",
     "report",
     "verbs",

@@ -10,7 +10,7 @@ import pytest
 from amqpstore.catalog import TABLES
 from amqpstore.errors import StoreError
 from amqpstore.filenames import index_key, segment_number
-from amqpstore_tools.check.check import check
+from amqpstore_tools.check.engine import check
 from amqpstore_tools.drill.copying import link_store, own_bytes
 from amqpstore_tools.offline.catalog import CatalogImage
 from tests.unit.check.stores import History

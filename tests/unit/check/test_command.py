@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from amqpstore import StoreLockedError
-from amqpstore_tools.check.check import check
+from amqpstore_tools.check.engine import check
 from tests.unit.check.stores import History
 
 

@@ -25,7 +25,7 @@ from amqpstore.records import (
     encode_transaction,
 )
 from amqpstore.worker import InlineWorker
-from amqpstore_tools.check.check import check
+from amqpstore_tools.check.engine import check
 from amqpstore_tools.offline.reading import ReadOnlyFiles
 
 ENQUEUE, ACK, DELIVERED, PURGE = OperationKind

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from amqpstore_tools.check.check import check
+from amqpstore_tools.check.engine import check
 from tests.unit.check.stores import History
 
 

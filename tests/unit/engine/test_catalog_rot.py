@@ -17,7 +17,7 @@ from amqpstore.catalog import TABLES, Change, LmdbCatalog, Value
 from amqpstore.errors import CatalogDamageError
 from amqpstore.rows import corrected_row, decode_row, encode_row
 from amqpstore.worker import InlineWorker
-from amqpstore_tools.check.check import check
+from amqpstore_tools.check.engine import check
 
 ENVELOPE = Envelope("", "orders", b"\x10\0\2")
 _META_BYTES = 160

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from amqpstore import StoreError
-from amqpstore_tools.check.check import check
+from amqpstore_tools.check.engine import check
 from amqpstore_tools.repair.listing import listing
 from amqpstore_tools.repair.undo import undo
 from fixtures import make_damage

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import pytest
 
 from amqpstore import Store, StoreError
-from amqpstore_tools.check.check import check
+from amqpstore_tools.check.engine import check
 from amqpstore_tools.repair.apply import apply_plan
 from amqpstore_tools.repair.errors import NothingToUndoError
 from amqpstore_tools.repair.journal import State, repairs

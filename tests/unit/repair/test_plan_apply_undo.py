@@ -11,7 +11,7 @@ from amqpstore import Message, Store, StoreLockedError
 from amqpstore.catalog import Change
 from amqpstore.message import Envelope
 from amqpstore_tools.__main__ import main
-from amqpstore_tools.check.check import check
+from amqpstore_tools.check.engine import check
 from amqpstore_tools.repair.apply import apply_plan
 from amqpstore_tools.repair.errors import (
     BadPlanError,

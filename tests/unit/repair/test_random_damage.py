@@ -19,7 +19,7 @@ from amqpstore.records import (
     decode_transaction,
     scan,
 )
-from amqpstore_tools.check.check import check
+from amqpstore_tools.check.engine import check
 from amqpstore_tools.repair.errors import UnknownStoreError
 from amqpstore_tools.repair.listing import listing
 from amqpstore_tools.repair.names import LOST_AND_FOUND

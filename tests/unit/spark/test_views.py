@@ -15,7 +15,7 @@ from amqpstore.filenames import FIRST_COMPACTED
 from amqpstore.records import Kind, OperationKind, Record
 from amqpstore_server.protocol.content import BasicProperties, encode_properties
 from amqpstore_server.protocol.field_table import Timestamp
-from amqpstore_tools.check.check import check
+from amqpstore_tools.check.engine import check
 from amqpstore_tools.offline.image import StoreImage
 from amqpstore_tools.spark.reading.options import OptionError
 from tests.unit.offline.stores import FIXTURES, create, open_store, publish, take

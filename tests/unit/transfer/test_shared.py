@@ -6,7 +6,7 @@ import io
 from pathlib import Path
 
 from amqpstore import SharedStore
-from amqpstore_tools.check.check import check
+from amqpstore_tools.check.engine import check
 from amqpstore_tools.offline.image import StoreImage
 from amqpstore_tools.transfer.exporting import chosen, export
 from amqpstore_tools.transfer.importing import import_lines

@@ -2,7 +2,9 @@
 
 What is wrong becomes a finding, never an exception. FINDINGS.md has the codes.
 
-- `check`: the whole check, from the marker to the last reference.
+- `engine`: the whole check, from the marker to the last reference, as steps over parts.
+- `store`: what comes before the segments are read; `parts`: what each step is told, and returns.
+- `steps`: the steps, each over one part; `executor`: what runs them, this process or a cluster.
 - `reading`: files on a failing disk; `catalog`: the catalog, row by row.
 - `scanning`, `segments`: every record of every segment; `history`: the log that they form.
 - `index`, `marks`: index files and tables of offsets; `prepared`: prepared transactions.

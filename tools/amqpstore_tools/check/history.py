@@ -98,6 +98,11 @@ class LogChecker:
         self._lsn, self._message_id, self._is_behind = place[:3]
         self.history = History(dict(place.next_sequences))
 
+    def begin(self, findings: Findings) -> None:
+        """Go on with the next segment, with findings and a history of its own."""
+        self._findings = findings
+        self.history = History(self.history.next_sequences)
+
     def place(self) -> LogPlace:
         """Where it is now."""
         return LogPlace(self._lsn, self._message_id, self._is_behind, self.history.next_sequences)

@@ -55,14 +55,10 @@ class IndexChecker:
         self._findings = findings
         self.is_whole = True
 
-    def check(self, rows: Rows) -> Iterator[list[Live]]:
-        """What is live of each index file that has a row, in the order of queues and sequences."""
-        return self.check_files(in_order(rows))
-
     def check_files(
         self, files: Sequence[tuple[IndexKey, IndexState]], last_end: int = 0
     ) -> Iterator[list[Live]]:
-        """The same for some of them.
+        """What is live of each of some index files, in the order of queues and sequences.
 
         Args: last_end, where the one before the first one ends, of the same queue.
         """

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Mapping
 
 from amqpstore import tables
 from amqpstore.filenames import FIRST_COMPACTED
@@ -10,30 +10,31 @@ from amqpstore.files import Files
 from amqpstore.shapes import Rows
 from amqpstore.tables import START, MarksRow, SegmentRow, StoreRows
 from amqpstore_tools.check.catalog import FILE
-from amqpstore_tools.check.findings import Findings
+from amqpstore_tools.check.findings import Finding, Findings
 from amqpstore_tools.check.reading import StoreFile
 from amqpstore_tools.check.segments import Segment, check_mark, segment_name
 
 
 class MarkChecker:
-    """Args: segments, those that were read, by number; damaged, keys of rows in `segments`."""
+    """Checks tables of offsets. Args: damaged, keys of rows in `segments`."""
 
     def __init__(
         self,
         files: Files,
         directory: str,
-        segments: dict[int, Segment],
         damaged: Collection[str],
         findings: Findings,
     ) -> None:
         self._files = files
         self._directory = directory
-        self._segments = segments
         self._damaged = damaged
         self._findings = findings
 
-    def check(self, rows: Rows) -> None:
-        """All tables: where they lead, and that each id is looked for in one segment only."""
+    def check(self, rows: Rows, offsets: Mapping[int, Iterable[Finding]]) -> None:
+        """All tables: where they lead, and that each id is looked for in one segment only.
+
+        Args: offsets, by segment, what `check_offsets` has found.
+        """
         findings = self._findings
         position = StoreRows.read(rows.__getitem__).position or START
         accounts = tables.SEGMENTS.read(rows.__getitem__)
@@ -47,8 +48,7 @@ class MarkChecker:
                 text = f"table marks, row {key!r}: segment {number} has no row in segments"
                 findings.add("row-orphaned", FILE, text)
                 continue
-            if segment := self._segments.get(number):
-                self.check_offsets(segment, row)
+            findings.extend(offsets.get(number, ()))
             self._check_range(segment_name(number), row, account, last_end)
             last_end = max(last_end, row.end_id)
         for number, account in accounts.items():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from amqpstore import tables
 from amqpstore.shapes import Rows
@@ -13,10 +13,16 @@ from amqpstore_tools.check.index import Live
 
 
 class Holdings:
-    """How many messages queues hold: what is live in index files, and what the log made of it."""
+    """How many messages queues hold: what is live in index files, and what the log made of it.
 
-    def __init__(self, live: Iterable[Live], history: History) -> None:
+    Args: counted, messages of queues of whose index files `live` has nothing.
+    """
+
+    def __init__(
+        self, live: Iterable[Live], history: History, counted: Mapping[int, int] | None = None
+    ) -> None:
         self._history = history
+        self._counted = counted or {}
         self._runs: dict[int, list[tuple[int, int]]] = {}
         for one in live:
             end = one.first_sequence + len(one.sizes)
@@ -27,7 +33,7 @@ class Holdings:
 
     def count(self, queue_id: int, first: int = 0, end: int = 1 << 64) -> int:
         """Of a queue, from sequence `first` to before `end`."""
-        count = 0
+        count = self._counted.get(queue_id, 0)
         for start, stop in self._runs.get(queue_id, ()):
             start, stop = max(start, first), min(stop, end)
             if start < stop:

@@ -47,31 +47,6 @@ class ReferenceChecker:
         self._position_segment = position.segment
         self._position_offset = position.offset
 
-    def check(self, live: Sequence[Live], *, is_whole: bool) -> None:
-        """Args: live, of all index files; is_whole, whether all of these could be read."""
-        self.is_whole = is_whole
-        accounts = list(self.accounts())
-        by_id = sorted(live, key=lambda one: one.first_id)
-        starts = [one.first_id for one in by_id]
-        longest = max((len(one.sizes) for one in by_id), default=0)
-        last_end = 0
-        for account in accounts:
-            last_end = self.check_overlap(account, last_end)
-            low = bisect_left(starts, account.first_id - longest)
-            high = bisect_left(starts, account.end_id)
-            self.check_account(account, by_id[low:high])
-        numbers = {account.number for account in accounts}
-        # What is in segments whose accounts are damaged.
-        homeless = [
-            (run.first_id, run.end_id)
-            for number, segment in self._segments.items()
-            if number not in numbers
-            for run in segment.scanned.runs
-        ]
-        self.check_homes(accounts, sorted(homeless), by_id)
-        for fresh in self._history.fresh:
-            self.check_fresh(fresh)
-
     def check_overlap(self, account: Account, last_end: int) -> int:
         """Ids are in one account only. Returns where the ids end of all so far."""
         if account.first_id < last_end:

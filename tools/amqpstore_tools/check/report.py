@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 from rich.console import Console
 from rich.text import Text
 
-from amqpstore_tools.check.check import Checked
 from amqpstore_tools.check.findings import CODES, Finding, Severity
+from amqpstore_tools.check.store import Checked
 from amqpstore_tools.offline import terminal
 
 _COLOURS = {Severity.ERROR: "bold red", Severity.WARNING: "yellow", Severity.NOTE: "cyan"}

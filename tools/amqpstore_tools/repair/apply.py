@@ -11,9 +11,11 @@ from collections.abc import Iterator
 from amqpstore.errors import NotAStoreError
 from amqpstore.filenames import CATALOG, INDEX, QUARANTINE, SEGMENTS
 from amqpstore.files import OsFiles
-from amqpstore_tools.check.check import Checked, Tell, check
+from amqpstore_tools.check.engine import check
 from amqpstore_tools.check.findings import Severity
+from amqpstore_tools.check.store import Checked
 from amqpstore_tools.offline.locks import exclusive_lock
+from amqpstore_tools.offline.progress import Progress
 from amqpstore_tools.repair.build import Builder, build_marker
 from amqpstore_tools.repair.errors import (
     NotCleanError,
@@ -51,7 +53,7 @@ def locked(directory: str) -> Iterator[None]:
         yield
 
 
-def apply_plan(directory: str, plan: Plan, tell: Tell = lambda *_: None) -> Repair | None:
+def apply_plan(directory: str, plan: Plan, tell: Progress = lambda *_: None) -> Repair | None:
     """Carry out a plan; None where it has no step. It is durable on return.
 
     Where an earlier call was interrupted, this finishes it.
@@ -86,7 +88,7 @@ def _compare(directory: str, plan: Plan, now: Plan) -> None:
         raise StateDiffersError(directory, ["what this version would do about it"])
 
 
-def _prepare(directory: str, planned: Planned, tell: Tell) -> Repair:
+def _prepare(directory: str, planned: Planned, tell: Progress) -> Repair:
     """Build all that is new, check it, and write the journal."""
     plan = planned.plan
     number = max((one.number for one in repairs(directory)), default=0) + 1
@@ -134,7 +136,7 @@ def _after(plan: Plan, new: Listing) -> Listing:
     return {**kept, **new}
 
 
-def _try(directory: str, repair: Repair, after: Listing, puts: list[str], tell: Tell) -> None:
+def _try(directory: str, repair: Repair, after: Listing, puts: list[str], tell: Progress) -> None:
     """Check the store as it will be, put together of links. Raises: NotCleanError."""
     trial = os.path.join(repair.path, _TRIAL)
     for name in (SEGMENTS, INDEX, CATALOG, QUARANTINE):

@@ -40,7 +40,7 @@ from amqpstore.records import Kind, Record, encode_record, encode_segment_header
 from amqpstore.runs import Run
 from amqpstore.segments import Segment
 from amqpstore.tables import EndRow, HeadRow, Position, StoreRows
-from amqpstore_tools.check.check import Tell
+from amqpstore_tools.offline.progress import Progress
 from amqpstore_tools.offline.reading import ReadOnlyFiles, read_around, scan_file
 from amqpstore_tools.repair.facts import Facts, SegmentFacts
 from amqpstore_tools.repair.layout import Layout, Rewrite
@@ -66,7 +66,7 @@ class Builder:
     """Builds in the directory `to`. Args: made_ms, since 1970, when the plan was made."""
 
     def __init__(
-        self, facts: Facts, truth: Truth, layout: Layout, to: str, made_ms: int, tell: Tell
+        self, facts: Facts, truth: Truth, layout: Layout, to: str, made_ms: int, tell: Progress
     ) -> None:
         self._facts = facts
         self._truth = truth

@@ -18,11 +18,12 @@ from amqpstore.log import FORMAT_VERSION, READ_VERSIONS
 from amqpstore.records import SEGMENT_PAYLOAD, Gap, OperationKind, checksum_seed, malformed
 from amqpstore.shapes import Rows
 from amqpstore.tables import START, StoreRows
-from amqpstore_tools.check.check import Checked, Tell
 from amqpstore_tools.check.findings import Findings
 from amqpstore_tools.check.reading import StoreFile
 from amqpstore_tools.check.scanning import Batch, Ids, Scanned, Scanner
 from amqpstore_tools.check.segments import segment_name
+from amqpstore_tools.check.store import Checked
+from amqpstore_tools.offline.progress import Progress
 from amqpstore_tools.offline.reading import ReadOnlyFiles
 from amqpstore_tools.offline.segments import IndexImage
 from amqpstore_tools.repair.errors import UnknownStoreError
@@ -125,7 +126,7 @@ class Facts:
                         yield LogBatch(segment, batch)
 
 
-def gather(directory: str, checked: Checked, tell: Tell) -> Facts:
+def gather(directory: str, checked: Checked, tell: Progress) -> Facts:
     """Read all segments and index files of a store that a check has looked at.
 
     Raises: UnknownStoreError, FormatVersionError, OSError.

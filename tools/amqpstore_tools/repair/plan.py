@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -13,9 +13,12 @@ import msgspec
 
 from amqpstore.errors import NotAStoreError
 from amqpstore.filenames import CATALOG, DEFINITIONS, INDEX, MARKER, SEGMENTS
-from amqpstore_tools.check.check import Checked, Tell, check, queue_name
+from amqpstore_tools.check.engine import check
+from amqpstore_tools.check.executor import Executor
 from amqpstore_tools.check.findings import CODES, Finding, Severity
 from amqpstore_tools.check.segments import segment_name
+from amqpstore_tools.check.store import Checked, queue_name
+from amqpstore_tools.offline.progress import Progress
 from amqpstore_tools.repair.errors import BadPlanError, UnfinishedError
 from amqpstore_tools.repair.facts import Facts, gather
 from amqpstore_tools.repair.fixes import FIXES, MARKER_ONLY, NAMES_ONLY
@@ -72,14 +75,14 @@ class Planned:
 
 def make_plan(
     directory: str,
-    tell: Tell,
+    tell: Progress,
     *,
     made_ms: int | None = None,
-    check_store: Callable[..., Checked] = check,
+    executor: Executor | None = None,
 ) -> Planned:
     """Look at a store that the caller keeps brokers out of, and decide what to do about it.
 
-    Args: check_store, as `check`.
+    Args: executor, of the check, if not this process.
     Raises: NotAStoreError, FormatVersionError, UnfinishedError, UnknownStoreError, OSError.
     """
     if not os.path.isdir(directory):
@@ -88,7 +91,7 @@ def make_plan(
     if repair := unfinished(directory):
         raise UnfinishedError(directory, repair.name)
     files = listing(directory, tell)
-    checked = check_store(directory, is_held=True, tell=tell)
+    checked = check(directory, is_held=True, executor=executor, tell=tell)
     facts = gather(directory, checked, tell)
     made = time.time_ns() // 1_000_000 if made_ms is None else made_ms
     plan = Plan(facts.store_id.hex(), made, files)

@@ -31,7 +31,7 @@ from amqpstore.ledger import enqueued
 from amqpstore.records import Gap, Operation, OperationKind, malformed
 from amqpstore.runs import ReadyList, Run
 from amqpstore.tables import START, Position, PreparedRow, StoreRows
-from amqpstore_tools.check.check import queue_name
+from amqpstore_tools.check.store import queue_name
 from amqpstore_tools.offline.segments import IndexImage
 from amqpstore_tools.repair.evidence import Accounted
 from amqpstore_tools.repair.facts import Facts, LogBatch

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from amqpstore_tools.check.check import Tell
+from amqpstore_tools.offline.progress import Progress
 from amqpstore_tools.repair.apply import locked
 from amqpstore_tools.repair.errors import NothingToUndoError, UndoneDiffersError, UsedSinceError
 from amqpstore_tools.repair.journal import (
@@ -15,7 +15,7 @@ from amqpstore_tools.repair.journal import (
 from amqpstore_tools.repair.listing import differences, listing
 
 
-def undo(directory: str, tell: Tell = lambda *_: None) -> Repair:
+def undo(directory: str, tell: Progress = lambda *_: None) -> Repair:
     """Take the last repair back; one that was interrupted as well. It is durable on return.
 
     Raises: NothingToUndoError, UsedSinceError (nothing was changed), UndoneDiffersError,

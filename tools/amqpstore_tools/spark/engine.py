@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib.util
+from collections.abc import Iterator
 
 from amqpstore.errors import StoreError
+from amqpstore_tools.check.executor import Executor, ProcessExecutor
 
 PROCESS, SPARK = ENGINES = ("process", "spark")
 
@@ -34,6 +37,21 @@ def add_engine(parser: argparse.ArgumentParser, what: str) -> None:
         help=f"process: this one; spark: {what} (default: %(default)s)",
     )
     add_master(parser)
+
+
+@contextlib.contextmanager
+def executor_of(arguments: argparse.Namespace, name: str) -> Iterator[Executor]:
+    """What the options of `add_engine` name. Args: name, of the job. Raises: SparkMissingError."""
+    if arguments.engine != SPARK:
+        yield ProcessExecutor()
+        return
+    require_spark()
+    # Here, so that the other verbs start without Spark.
+    from amqpstore_tools.spark.check import SparkExecutor
+    from amqpstore_tools.spark.cluster import cluster
+
+    with cluster(arguments.master, name) as spark:
+        yield SparkExecutor(spark)
 
 
 def add_master(parser: argparse.ArgumentParser) -> None:

@@ -2,7 +2,7 @@
 
 - `serve`, `bench`, `drill`: run, measure and torture the broker or the engine.
 - `inspect`, `stats`, `check`, `repair`, `compact`, `upgrade`: look at a data directory, and keep it
-  sound; `check_engine`: which engine does a check.
+  sound.
 - `copy`, `restore`, `export`, `import_`, `publish`: copies of stores and of messages.
 - `archive`, `replay`, `as_of`, `report`: jobs on Spark.
 """

@@ -5,12 +5,12 @@ from __future__ import annotations
 import argparse
 
 from amqpstore_tools.check.board import board
-from amqpstore_tools.check.check import Checked
+from amqpstore_tools.check.engine import check
+from amqpstore_tools.check.store import Checked
 from amqpstore_tools.offline import terminal
 from amqpstore_tools.offline.exits import DAMAGED, OK, USAGE, run_tool
 from amqpstore_tools.offline.json_output import write_json
-from amqpstore_tools.spark.engine import add_engine
-from amqpstore_tools.verbs.check_engine import engine
+from amqpstore_tools.spark.engine import add_engine, executor_of
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -40,8 +40,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _check(arguments: argparse.Namespace) -> int:
-    with board() as tell, engine(arguments) as check_store:
-        checked = check_store(arguments.directory, live=arguments.live, tell=tell)
+    with board() as tell, executor_of(arguments, "check") as executor:
+        checked = check(arguments.directory, live=arguments.live, executor=executor, tell=tell)
     if arguments.json:
         write_json(as_json(checked))
     else:

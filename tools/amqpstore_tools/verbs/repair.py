@@ -17,8 +17,7 @@ from amqpstore_tools.repair.apply import apply_plan
 from amqpstore_tools.repair.journal import Repair, write_durably
 from amqpstore_tools.repair.plan import Plan, make_plan, read_plan
 from amqpstore_tools.repair.undo import undo
-from amqpstore_tools.spark.engine import add_engine
-from amqpstore_tools.verbs.check_engine import engine
+from amqpstore_tools.spark.engine import add_engine, executor_of
 
 _EXIT_CODES = (
     "Exit codes: 0 done (also where there is nothing to repair), 2 wrong usage, 3 a broker or "
@@ -72,8 +71,8 @@ def _plan(directory: str, arguments: argparse.Namespace) -> None:
     inside = os.path.commonpath([os.path.abspath(directory), os.path.abspath(path)])
     if inside == os.path.abspath(directory):
         raise OSError(f"{path} is in the store itself. Name a file elsewhere.")
-    with board() as tell, engine(arguments) as check_store, shared_lock(directory):
-        plan = make_plan(directory, tell, check_store=check_store).plan
+    with board() as tell, executor_of(arguments, "check") as executor, shared_lock(directory):
+        plan = make_plan(directory, tell, executor=executor).plan
     write_durably(path, json.dumps(plan.as_json(), indent=1) + "\n")
     if arguments.json:
         write_json({**_facts(plan), "steps": plan.steps, "queues": plan.queues})

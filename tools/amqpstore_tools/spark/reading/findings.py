@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from amqpstore.errors import StoreLockedError
-from amqpstore_tools.check.check import check
+from amqpstore_tools.check.engine import check
 
 
 def finding_rows(directory: str) -> Iterator[tuple[Any, ...]]:

@@ -1,4 +1,5 @@
-"""What a task is told of the store that it looks into, and what it says of a segment."""
+"""The parts of a check: what each step is told of the store, and what it says of a segment or of
+index files."""
 
 from __future__ import annotations
 
@@ -12,20 +13,27 @@ from amqpstore.keys import IndexKey
 from amqpstore.records import Operation
 from amqpstore.shapes import Rows
 from amqpstore.tables import MarksRow, SegmentRow
-from amqpstore_tools.check.check import SegmentJob
 from amqpstore_tools.check.findings import Finding
 from amqpstore_tools.check.history import History, LogPlace
 from amqpstore_tools.check.index import Live
 from amqpstore_tools.check.segments import Segment
+from amqpstore_tools.check.store import SegmentJob
 
 Range = tuple[int, int]
 """The first number and the one after the last."""
 
+Key = tuple[int, int]
+"""The store among those that are checked, and the segment."""
+
+ONE_BY_ONE = ("index", "segments", "marks")
+"""Tables with a row for each part."""
+
 
 @dataclass(frozen=True)
 class Shared:
-    """Of one store: `rows` without those that are handed out one by one; None: no catalog.
+    """What all steps know of one store; `rows` are None where there is no catalog.
 
+    A step gets rows of `ONE_BY_ONE` with its job, and may find none of them here.
     `ranges` are the ids of accounts by segment; `names` of queues by id.
     """
 
@@ -68,17 +76,19 @@ class Read:
 
 @dataclass
 class Summary:
-    """Of a segment, for the driver.
+    """Of a segment, what has to be known for the other steps.
 
-    `segment` is without records, but that the one of the position has its batches. `after` is what
-    the log came to behind it, when nothing was known before it; `queues` are those that it speaks
-    of; `history` is without its `fresh`, of which there are the operations. `homeless` are ids of
-    messages that no account has.
+    `segment` is without records, but that the one of the position has its batches. `log` is what
+    was found in the log, None where what came before was not known; `after` then is what the log
+    came to behind it, with nothing before it, and `queues` are those that it speaks of. `history`
+    is without its `fresh`, of which there are the operations. `homeless` are ids of messages that
+    no account has.
     """
 
     number: int
     segment: Segment | None
     findings: list[Finding]
+    log: list[Finding] | None = None
     after: LogPlace | None = None
     queues: set[int] = field(default_factory=set)
     fresh: list[Operation] = field(default_factory=list)
@@ -105,7 +115,7 @@ class IndexResult:
     is_whole: bool
     held: dict[int, int]
     hidden: list[Live]
-    homeless: list[LivePart]
+    homeless: list[Live]
 
 
 @dataclass(frozen=True)

@@ -1,12 +1,12 @@
-"""A check of a whole store, from its marker to the last reference."""
+"""A store that is checked, before its segments are read: marker, catalog, names, and what there is
+to be read."""
 
 from __future__ import annotations
 
 import contextlib
 import os
-import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -37,22 +37,15 @@ from amqpstore.shapes import Rows
 from amqpstore.tables import START, StoreRows
 from amqpstore_tools.check.catalog import FILE, read_catalog
 from amqpstore_tools.check.findings import Findings
-from amqpstore_tools.check.history import History, LogChecker, check_position
-from amqpstore_tools.check.index import IndexChecker, Live
-from amqpstore_tools.check.marks import MarkChecker
-from amqpstore_tools.check.prepared import Holdings, check_prepared
+from amqpstore_tools.check.history import History
 from amqpstore_tools.check.reading import StoreFile
-from amqpstore_tools.check.references import ReferenceChecker
-from amqpstore_tools.check.segments import Segment, SegmentReader, copied_from, segment_name
+from amqpstore_tools.check.segments import copied_from, segment_name
 from amqpstore_tools.copying.manifest import MANIFEST
 from amqpstore_tools.offline.locks import shared_lock
 from amqpstore_tools.offline.progress import Progress
 from amqpstore_tools.offline.queues import name_of
 from amqpstore_tools.offline.reading import ReadOnlyFiles
 from amqpstore_tools.offline.snapshot import Snapshot
-
-Tell = Progress
-"""Told what is read, and how many bytes of segments are done of how many."""
 
 _OURS = {
     MARKER,
@@ -99,33 +92,11 @@ class Checked:
         return bool(self.findings.of_harm())
 
 
-def check(
-    directory: str,
-    *,
-    live: bool = False,
-    is_held: bool = False,
-    tell: Tell = lambda *_: None,
-) -> Checked:
-    """Look at everything in the store in `directory`, and change nothing.
-
-    Args: live, a broker may run on it: then what is looked at is the durable state of one moment;
-    is_held, the caller keeps brokers out of it.
-    Raises: NotAStoreError, FormatVersionError, StoreLockedError, SnapshotError, OSError: nothing
-    could be checked.
-    """
-    with opened(directory, live=live, is_held=is_held) as (files, catalog):
-        started, cpu = time.monotonic(), time.process_time()
-        checked = StoreCheck(directory, files, catalog, tell, is_live=live).run()
-        checked.seconds = time.monotonic() - started
-        checked.cpu_seconds = time.process_time() - cpu
-        return checked
-
-
 @contextlib.contextmanager
 def opened(directory: str, *, live: bool, is_held: bool = False) -> Iterator[tuple[Files, str]]:
     """The files that are checked, and the directory of the catalog; brokers stay out meanwhile.
 
-    Args and raises: as `check`.
+    Args and raises: as `engine.check`.
     """
     if not os.path.isdir(directory):
         reason = "it is a file" if os.path.exists(directory) else "it is not there"
@@ -151,15 +122,15 @@ class SegmentJob(NamedTuple):
     is_open: bool
 
 
-class StoreCheck:
-    """One check. What takes long is in methods of its own, to be done elsewhere.
+class PreparedStore:
+    """What is known of a store before its segments are read.
 
     Args: catalog, the directory that it is in; is_live, whether files and catalog are those of a
     snapshot.
     """
 
     def __init__(
-        self, directory: str, files: Files, catalog: str, tell: Tell, *, is_live: bool
+        self, directory: str, files: Files, catalog: str, tell: Progress, *, is_live: bool
     ) -> None:
         self._directory = directory
         self._files = files
@@ -169,17 +140,13 @@ class StoreCheck:
         self._out = Checked()
         self._findings = self._out.findings
         self._rows: Rows | None = None
-        self._segments: dict[int, Segment] = {}
-        self._live: list[Live] = []
         self._left_over: set[int] = set()
 
-    def run(self) -> Checked:
-        """All of it. Raises: NotAStoreError, FormatVersionError, OSError."""
-        self.prepare()
-        return self.finish(self._segment_jobs())
-
     def prepare(self) -> None:
-        """What comes before the segments: the marker, the catalog and names. Raises: as `run`."""
+        """Look at the marker, the catalog and names.
+
+        Raises: NotAStoreError, FormatVersionError, OSError.
+        """
         marked = self._read_marker()
         self._numbers = self._list_segments()
         if marked is None and not self._numbers and not list(self._findings):
@@ -209,18 +176,6 @@ class StoreCheck:
         self._out.store_id, self._out.rows = self._store_id, rows
         self._out.damaged_rows = self._damaged_rows
         self._check_names()
-
-    def finish(self, jobs: Sequence[SegmentJob]) -> Checked:
-        """Everything else."""
-        rows = self._rows
-        history = self._read_segments(jobs)
-        if rows is None:
-            self._out.index_files = self._index_checker().check_unrowed()
-            text = "without the catalog, queues, references and counters cannot be compared"
-            self._findings.add("not-compared", FILE, text)
-            return self._out
-        self._compare(rows, history)
-        return self._out
 
     # The marker, and which store it is.
 
@@ -383,39 +338,6 @@ class StoreCheck:
             jobs.append(SegmentJob(number, self._size(number), end, least, is_open))
         return jobs
 
-    def _read_segments(self, jobs: Sequence[SegmentJob]) -> History:
-        rows = self._rows
-        reader = SegmentReader(
-            self._files,
-            self._directory,
-            self._findings,
-            store_id=self._store_id,
-            seed=self._seed,
-            measure=measure_of(rows),
-        )
-        log = LogChecker(rows, self._findings)
-        position = self._position(rows)[0] if rows else 0
-        total, done = sum(job.size for job in jobs), 0
-        for job in jobs:
-            self._tell(segment_name(job.number), done, total)
-            segment = reader.read(job.number, end=job.end, least=job.least, is_open=job.is_open)
-            done += job.size
-            if segment is not None:
-                self._note(segment, job.size)
-                if not segment.is_compacted:
-                    log.check(segment)
-                if job.number != position:
-                    # They are many, and nobody looks at them again.
-                    segment.scanned.batches = []
-        self._tell("", total, total)
-        return log.history
-
-    def _note(self, segment: Segment, size: int) -> None:
-        """A segment was read."""
-        self._segments[segment.number] = segment
-        self._out.segments += 1
-        self._out.segment_bytes += size
-
     def _ends(self, rows: Rows | None, number: int) -> tuple[int | None, int]:
         """Where a segment's end is noted to be, and how large it is at least."""
         if rows is None:
@@ -437,60 +359,9 @@ class StoreCheck:
         finally:
             file.close()
 
-    # All against all.
-
-    def _compare(self, rows: Rows, history: History) -> None:
-        self._tell("index files", 0, 0)
-        is_whole = self._check_index(rows, history)
-        self._out.index_files = len(rows["index"])
-        self._tell("references", 0, 0)
-        check_position(rows, self._segments, self._findings)
-        is_whole = self._is_index_whole(is_whole)
-        if not is_whole:
-            text = "the index files cannot all be read, so references cannot be recounted"
-            self._findings.add("not-compared", INDEX, text)
-        self._check_references(rows, history, is_whole=is_whole)
-        self._check_queues(rows, history)
-        self._check_marks(rows)
-        holdings = self._holdings(history)
-        check_prepared(rows, holdings, history, self._findings)
-        definitions = tables.QUEUES.read(rows.__getitem__)
-        prepared = tables.PREPARED.read_keys(rows.__getitem__)
-        owned = definitions.keys() - prepared
-        self._out.prepared = len(prepared)
-        self._out.queues = len({_named(definitions[queue_id]) or queue_id for queue_id in owned})
-        self._out.messages = sum(map(holdings.count, owned))
-        self._out.is_compared = True
-
-    def _index_checker(self) -> IndexChecker:
-        return IndexChecker(self._files, self._directory, self._seed, self._findings)
-
-    def _check_index(self, rows: Rows, _history: History) -> bool:
-        """Read all index files. Returns whether it is known what every queue holds."""
-        index = self._index_checker()
-        self._live = [one for of_file in index.check(rows) for one in of_file]
-        return index.is_whole
-
-    def _is_index_whole(self, is_whole: bool) -> bool:
-        """Whether that is so, rows that are damaged considered."""
-        return is_whole and not any(table == "index" for table, _ in self._damaged_rows)
-
-    def _check_references(self, rows: Rows, history: History, *, is_whole: bool) -> None:
-        references = ReferenceChecker(rows, self._segments, history, self._findings)
-        references.check(self._live, is_whole=is_whole)
-
-    def _check_marks(self, rows: Rows) -> None:
-        marks = MarkChecker(
-            self._files, self._directory, self._segments, self._damaged_accounts, self._findings
-        )
-        marks.check(rows)
-
     @property
     def _damaged_accounts(self) -> set[str]:
         return {key for table, key in self._damaged_rows if table == "segments"}
-
-    def _holdings(self, history: History) -> Holdings:
-        return Holdings(self._live, history)
 
     def _check_queues(self, rows: Rows, history: History) -> None:
         findings = self._findings
@@ -522,13 +393,13 @@ def measure_of(rows: Rows | None) -> Callable[[bytes], int]:
 
 def queue_name(definition: object) -> str:
     """What a queue's definition says that it is called."""
-    if not (named := _named(definition)):
+    if not (found := named(definition)):
         return ""
-    vhost, name = named
+    vhost, name = found
     return name if vhost is None else f"{vhost.rstrip('/')}/{name}"
 
 
-def _named(definition: object) -> tuple[str | None, str] | None:
+def named(definition: object) -> tuple[str | None, str] | None:
     """Virtual host and name of a broker's queue: one with priorities is several stored queues."""
     name = name_of(definition)
     if name is None or not isinstance(definition, dict):

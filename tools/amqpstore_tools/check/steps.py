@@ -1,4 +1,8 @@
-"""What tasks of a check do: one segment, some index files, one account, each by `check`."""
+"""The steps of a check, each over one part of a store: a segment, some index files, an account.
+
+They are pure: what they know comes with their arguments, and what they find is returned. So they
+run anywhere, in any order within a step. A new check is written here, or in what is called here.
+"""
 
 from __future__ import annotations
 
@@ -8,16 +12,11 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from amqpstore import tables
 from amqpstore.accounts import Account
-from amqpstore_tools.check.check import measure_of
 from amqpstore_tools.check.findings import Finding, Findings
 from amqpstore_tools.check.history import Fresh, History, LogChecker, LogPlace
 from amqpstore_tools.check.index import IndexChecker, Live
 from amqpstore_tools.check.marks import MarkChecker
-from amqpstore_tools.check.prepared import Holdings
-from amqpstore_tools.check.references import ReferenceChecker
-from amqpstore_tools.check.scanning import Scanned
-from amqpstore_tools.check.segments import Segment, SegmentReader
-from amqpstore_tools.spark.check.shared import (
+from amqpstore_tools.check.parts import (
     Compared,
     CompareJob,
     IndexJob,
@@ -30,6 +29,11 @@ from amqpstore_tools.spark.check.shared import (
     Shared,
     Summary,
 )
+from amqpstore_tools.check.prepared import Holdings
+from amqpstore_tools.check.references import ReferenceChecker
+from amqpstore_tools.check.scanning import Scanned
+from amqpstore_tools.check.segments import Segment, SegmentReader
+from amqpstore_tools.check.store import measure_of
 
 NOTHING_BEFORE = LogPlace(0, 0, False, {})
 
@@ -50,8 +54,12 @@ def read(shared: Shared, job: ReadJob) -> Read:
     return Read(segment, list(findings))
 
 
-def summary(shared: Shared, number: int, found: Read) -> Summary:
-    """What the driver has to know of a segment that was read."""
+def summary(shared: Shared, number: int, found: Read, log: LogChecker | None = None) -> Summary:
+    """What has to be known of a segment that was read.
+
+    Args: log, what has read all that is before the segment in the log, None where that is not
+    known: then the log is looked at by `compare`.
+    """
     segment = found.segment
     if segment is None:
         return Summary(number, None, found.findings)
@@ -60,12 +68,18 @@ def summary(shared: Shared, number: int, found: Read) -> Summary:
     bare = dataclasses.replace(segment, scanned=Scanned(batches=batches, gaps=scanned.gaps))
     out = Summary(number, bare, found.findings)
     if not segment.is_compacted:
-        # Whatever it finds is found again, when it is known what came before.
-        log = LogChecker(shared.rows, Findings())
-        log.resume(NOTHING_BEFORE)
-        log.check(segment)
-        out.after = log.place()
-        out.queues = {one.queue_id for batch in scanned.batches for one in batch.operations}
+        findings = _findings(shared)
+        if log is None:
+            # Whatever it finds is found again, when it is known what came before.
+            log = LogChecker(shared.rows, findings)
+            log.resume(NOTHING_BEFORE)
+            log.check(segment)
+            out.after = log.place()
+            out.queues = {one.queue_id for batch in scanned.batches for one in batch.operations}
+        else:
+            log.begin(findings)
+            log.check(segment)
+            out.log = list(findings)
         out.fresh = [fresh.operation for fresh in log.history.fresh]
         out.history = log.history
         out.history.fresh = []
@@ -75,17 +89,17 @@ def summary(shared: Shared, number: int, found: Read) -> Summary:
 
 
 def read_index(
-    shared: Shared, job: IndexJob, removed: Mapping[int, list[Range]]
-) -> tuple[IndexResult, list[tuple[int, LivePart]]]:
-    """Some index files. Returns what is live too, by the segments whose accounts have it."""
+    shared: Shared, job: IndexJob, removed: dict[int, list[Range]]
+) -> tuple[IndexResult, list[Live]]:
+    """Some index files. Returns all that is live of them too."""
     findings = _findings(shared)
     checker = IndexChecker(shared.files, shared.directory, shared.seed, findings)
     accounts = _Ranges(shared.ranges)
     out = IndexResult(job.store, job.place, [], True, {}, [], [])
-    parts: list[tuple[int, LivePart]] = []
+    found: list[Live] = []
     rows = shared.rows
     prepared = tables.PREPARED.read_keys(rows.__getitem__) if rows else set()
-    history = History(removed=dict(removed))
+    history = History(removed=removed)
     for of_file in checker.check_files(job.files, job.last_end):
         if of_file:
             queue_id = of_file[0].queue_id
@@ -93,21 +107,35 @@ def read_index(
             out.held[queue_id] = out.held.get(queue_id, 0) + count
             if queue_id in prepared:
                 out.hidden += of_file
-        for live in of_file:
-            order = live.first_id, live.queue_id, live.first_sequence
-            if not accounts.cover(live.first_id, live.end_id):
-                out.homeless.append(LivePart(order, live))
-            for number, first, end in accounts.of(live.first_id, live.end_id):
-                parts.append((number, LivePart(order, _part(live, first, end))))
+        out.homeless += [live for live in of_file if not accounts.cover(live.first_id, live.end_id)]
+        found += of_file
     out.findings = list(findings)
     out.is_whole = checker.is_whole
-    return out, parts
+    return out, found
+
+
+def by_account(shared: Shared, found: Sequence[Live]) -> list[tuple[int, LivePart]]:
+    """What is live, cut up by the segments whose accounts have it."""
+    accounts = _Ranges(shared.ranges)
+    return [
+        (number, LivePart(in_ids(live), _part(live, first, end)))
+        for live in found
+        for number, first, end in accounts.of(live.first_id, live.end_id)
+    ]
+
+
+def in_ids(live: Live) -> tuple[int, int, int]:
+    """The order of ids, and of queues where they hold the same."""
+    return live.first_id, live.queue_id, live.first_sequence
 
 
 def compare(
-    shared: Shared, known: Known, job: CompareJob, found: Read, live: Sequence[LivePart]
+    shared: Shared, known: Known, job: CompareJob, found: Read, live: Sequence[Live]
 ) -> Compared:
-    """A segment against the log before it, its account, and what queues hold."""
+    """A segment against the log before it, its account, and what queues hold.
+
+    Args: live, in the order of `in_ids`, at least what the segment's account has.
+    """
     out = Compared()
     segment = found.segment
     if segment is not None and job.place is not None:
@@ -118,21 +146,20 @@ def compare(
         out.log = list(findings)
     if shared.rows is None:
         return out
-    history = History(removed=dict(known.removed))
+    history = History(removed=known.removed)
     segments = {} if segment is None else {segment.number: segment}
     findings = _findings(shared)
     references = ReferenceChecker(shared.rows, segments, history, findings)
     references.is_whole = known.is_whole
     if job.account is not None:
-        by_id = [one.live for one in sorted(live, key=lambda one: one.order)]
-        references.check_account(Account.of_row(job.account), by_id)
+        references.check_account(Account.of_row(job.account), live)
         out.account = list(findings)
     if segment is None:
         return out
     out.fresh = _fresh_findings(shared, segments, history, segment, job)
     if job.marks is not None:
         findings = _findings(shared)
-        marks = MarkChecker(shared.files, shared.directory, segments, (), findings)
+        marks = MarkChecker(shared.files, shared.directory, (), findings)
         marks.check_offsets(segment, job.marks)
         out.marks = list(findings)
     return out

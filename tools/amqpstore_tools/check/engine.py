@@ -1,0 +1,312 @@
+"""A check of whole stores, from the marker to the last reference: a list of steps over parts.
+
+Three steps, each for all stores at once: every segment is read, and what was found in it stays with
+the executor; every index file is read; and each segment is held against the log before it and
+against what queues hold of it. What each does is in `steps`; where it is done, in this process or
+on a cluster, is the matter of an `executor`. What is found is put together here, in its order.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from operator import attrgetter
+
+from amqpstore import tables
+from amqpstore.errors import StoreError
+from amqpstore.filenames import INDEX
+from amqpstore.files import Files
+from amqpstore.records import Operation
+from amqpstore.shapes import Rows
+from amqpstore.tables import MarksRow, SegmentRow
+from amqpstore_tools.check.catalog import FILE
+from amqpstore_tools.check.executor import Executor, ProcessExecutor
+from amqpstore_tools.check.findings import Findings
+from amqpstore_tools.check.history import Fresh, History, LogChecker, LogPlace, check_position
+from amqpstore_tools.check.index import IndexChecker, in_order
+from amqpstore_tools.check.marks import MarkChecker
+from amqpstore_tools.check.parts import (
+    Compared,
+    CompareJob,
+    IndexJob,
+    IndexResult,
+    Known,
+    Range,
+    ReadJob,
+    Shared,
+    Summary,
+)
+from amqpstore_tools.check.prepared import Holdings, check_prepared
+from amqpstore_tools.check.references import ReferenceChecker
+from amqpstore_tools.check.segments import Segment
+from amqpstore_tools.check.steps import NOTHING_BEFORE, in_ids
+from amqpstore_tools.check.store import Checked, PreparedStore, SegmentJob, named, opened
+from amqpstore_tools.offline.progress import Progress
+
+_INDEX_FILES = 64
+"""In one item of work."""
+
+Outcome = Checked | Exception
+
+
+def check(
+    directory: str,
+    *,
+    live: bool = False,
+    is_held: bool = False,
+    executor: Executor | None = None,
+    tell: Progress = lambda *_: None,
+) -> Checked:
+    """Look at everything in the store in `directory`, and change nothing.
+
+    Args: live, a broker may run on it: then what is looked at is the durable state of one moment;
+    is_held, the caller keeps brokers out of it; executor, what runs the steps, if not this process.
+    Raises: NotAStoreError, FormatVersionError, StoreLockedError, SnapshotError, OSError, what the
+    executor raises: nothing could be checked.
+    """
+    executor = executor or ProcessExecutor()
+    started, used = time.monotonic(), executor.processor_s()
+    (outcome,) = check_all([directory], live=live, is_held=is_held, executor=executor, tell=tell)
+    if isinstance(outcome, Exception):
+        raise outcome
+    outcome.seconds = time.monotonic() - started
+    outcome.cpu_seconds = executor.processor_s() - used
+    return outcome
+
+
+def check_all(
+    directories: Sequence[str],
+    *,
+    live: bool = False,
+    is_held: bool = False,
+    executor: Executor | None = None,
+    tell: Progress = lambda *_: None,
+) -> list[Outcome]:
+    """Check several stores in the steps of one. Returns of each what `check` returns or raises."""
+    outcomes: list[Outcome] = []
+    checks: dict[int, StoreCheck] = {}
+    with ExitStack() as stack:
+        for number, directory in enumerate(directories):
+            try:
+                files, catalog = stack.enter_context(opened(directory, live=live, is_held=is_held))
+                check = StoreCheck(directory, files, catalog, tell, is_live=live)
+                check.begin()
+            except (StoreError, OSError) as error:
+                outcomes.append(error)
+            else:
+                checks[number] = check
+                outcomes.append(check.out)
+        _run(executor or ProcessExecutor(), checks, tell)
+    return outcomes
+
+
+def _run(executor: Executor, checks: dict[int, StoreCheck], tell: Progress) -> None:
+    shared = {number: check.shared() for number, check in checks.items()}
+    with executor.steps(shared, tell) as steps:
+        reads = [ReadJob(number, job) for number, check in checks.items() for job in check.jobs]
+        for store, summary in steps.read(reads):
+            checks[store].summaries.append(summary)
+        for check in checks.values():
+            check.take_summaries()
+        indexes = [job for number, check in checks.items() for job in check.index_jobs(number)]
+        removed = {number: check.history.removed for number, check in checks.items()}
+        for result in steps.read_index(indexes, removed):
+            checks[result.store].index_results.append(result)
+        for check in checks.values():
+            check.take_index()
+        jobs = {number: check.compare_jobs() for number, check in checks.items()}
+        known = {number: check.known for number, check in checks.items()}
+        for (store, number), found in steps.compare(jobs, known):
+            checks[store].compared[number] = found
+    for check in checks.values():
+        check.end()
+
+
+class StoreCheck(PreparedStore):
+    """One store. `begin`, the `take` methods and `end` are called in turn, each when the step
+    before it is done."""
+
+    def __init__(
+        self, directory: str, files: Files, catalog: str, tell: Progress, *, is_live: bool
+    ) -> None:
+        super().__init__(directory, files, catalog, tell, is_live=is_live)
+        self.jobs: list[SegmentJob] = []
+        self.summaries: list[Summary] = []
+        self.index_results: list[IndexResult] = []
+        self.compared: dict[int, Compared] = {}
+        self.history = History()
+        self._segments: dict[int, Segment] = {}
+        self._places: dict[int, LogPlace] = {}
+        self._fresh: dict[int, list[Operation]] = {}
+        self._ranges: dict[int, Range] = {}
+        self._is_whole = True
+
+    @property
+    def out(self) -> Checked:
+        """What comes of it."""
+        return self._out
+
+    def begin(self) -> None:
+        """Do everything that is before the segments. Raises: as `check`."""
+        self.prepare()
+        self.jobs = self._segment_jobs()
+        if self._rows is not None:
+            references = ReferenceChecker(self._rows, {}, History(), Findings())
+            self._ranges = {
+                account.number: (account.first_id, account.end_id)
+                for account in references.accounts()
+            }
+
+    def shared(self) -> Shared:
+        """What all steps are told of it."""
+        rows = self._rows
+        return Shared(
+            self._directory,
+            self._files,
+            self._store_id,
+            self._seed,
+            rows,
+            self._findings.names,
+            self._position(rows)[0] if rows else 0,
+            self._ranges,
+        )
+
+    def take_summaries(self) -> None:
+        """All segments were read."""
+        log = LogChecker(self._rows, Findings())
+        place = NOTHING_BEFORE
+        for found in sorted(self.summaries, key=attrgetter("number")):
+            if found.segment is None or found.segment.is_compacted:
+                continue
+            if found.after is not None:
+                # Nobody knew yet what came before it.
+                before = {
+                    queue_id: place.next_sequences[queue_id]
+                    for queue_id in found.queues
+                    if queue_id in place.next_sequences
+                }
+                self._places[found.number] = place._replace(next_sequences=before)
+                place = log.joined(place, found.after)
+            self._fresh[found.number] = found.fresh
+            history = self.history
+            history.highest_queue_id = max(history.highest_queue_id, found.history.highest_queue_id)
+            history.fresh += [Fresh(found.segment, operation) for operation in found.fresh]
+            for queue_id, ranges in found.history.removed.items():
+                for first, end in ranges:
+                    history.remove(queue_id, first, end)
+
+    def index_jobs(self, store: int) -> Iterator[IndexJob]:
+        """The index files that are to be read."""
+        if self._rows is None:
+            return
+        files = in_order(self._rows)
+        for start in range(0, len(files), _INDEX_FILES):
+            part = files[start : start + _INDEX_FILES]
+            before = files[start - 1] if start else None
+            is_same = before is not None and before[0].queue_id == part[0][0].queue_id
+            yield IndexJob(store, start, part, before[1].end if before and is_same else 0)
+
+    def take_index(self) -> None:
+        """All index files were read."""
+        self.index_results.sort(key=lambda one: one.place)
+        self._is_whole = all(one.is_whole for one in self.index_results)
+
+    @property
+    def _has_damaged_index(self) -> bool:
+        """Whether rows of index files are damaged: then nobody knows what those held."""
+        return any(table == "index" for table, _ in self._damaged_rows)
+
+    @property
+    def known(self) -> Known:
+        """What tasks are told when all files were read."""
+        return Known(self._is_whole and not self._has_damaged_index, self.history.removed)
+
+    def compare_jobs(self) -> dict[int, CompareJob]:
+        """What each segment is held against."""
+        accounts: dict[int, SegmentRow] = {}
+        offsets: dict[int, MarksRow] = {}
+        if self._rows is not None:
+            accounts = tables.SEGMENTS.read(self._rows.__getitem__)
+            offsets = tables.MARKS.read(self._rows.__getitem__)
+        jobs = {}
+        for job in self.jobs:
+            account = accounts.get(job.number) if job.number in self._ranges else None
+            marks = offsets.get(job.number)
+            fresh = self._fresh.get(job.number, ())
+            jobs[job.number] = CompareJob(self._places.get(job.number), account, marks, fresh)
+        return jobs
+
+    def end(self) -> None:
+        """All is compared: put together what was found, in its order."""
+        self._add_segments()
+        rows = self._rows
+        if rows is None:
+            index = IndexChecker(self._files, self._directory, self._seed, self._findings)
+            self._out.index_files = index.check_unrowed()
+            text = "without the catalog, queues, references and counters cannot be compared"
+            self._findings.add("not-compared", FILE, text)
+            return
+        self._compare(rows)
+
+    def _add_segments(self) -> None:
+        found = {summary.number: summary for summary in self.summaries}
+        for job in self.jobs:
+            summary = found[job.number]
+            self._findings.extend(summary.findings)
+            if segment := summary.segment:
+                self._segments[segment.number] = segment
+                self._out.segments += 1
+                self._out.segment_bytes += job.size
+            log = summary.log
+            self._findings.extend(self._compared_of(job.number).log if log is None else log)
+
+    def _compare(self, rows: Rows) -> None:
+        for result in self.index_results:
+            self._findings.extend(result.findings)
+        self._out.index_files = len(rows["index"])
+        check_position(rows, self._segments, self._findings)
+        is_whole = self.known.is_whole
+        if not is_whole:
+            text = "the index files cannot all be read, so references cannot be recounted"
+            self._findings.add("not-compared", INDEX, text)
+        self._add_references(rows, is_whole=is_whole)
+        self._check_queues(rows, self.history)
+        marks = MarkChecker(self._files, self._directory, self._damaged_accounts, self._findings)
+        marks.check(rows, {number: one.marks for number, one in self.compared.items()})
+        holdings = self._holdings()
+        check_prepared(rows, holdings, self.history, self._findings)
+        definitions = tables.QUEUES.read(rows.__getitem__)
+        prepared = tables.PREPARED.read_keys(rows.__getitem__)
+        owned = definitions.keys() - prepared
+        self._out.prepared = len(prepared)
+        self._out.queues = len({named(definitions[queue_id]) or queue_id for queue_id in owned})
+        self._out.messages = sum(map(holdings.count, owned))
+        self._out.is_compared = True
+
+    def _compared_of(self, number: int) -> Compared:
+        return self.compared.get(number) or Compared()
+
+    def _add_references(self, rows: Rows, *, is_whole: bool) -> None:
+        references = ReferenceChecker(rows, {}, self.history, self._findings)
+        references.is_whole = is_whole
+        accounts = list(references.accounts())
+        last_end = 0
+        for account in accounts:
+            last_end = references.check_overlap(account, last_end)
+            self._findings.extend(self._compared_of(account.number).account)
+        homeless = sorted(run for summary in self.summaries for run in summary.homeless)
+        live = [one for result in self.index_results for one in result.homeless]
+        references.check_homes(accounts, homeless, sorted(live, key=in_ids))
+        for job in self.jobs:
+            self._findings.extend(self._compared_of(job.number).fresh)
+
+    def _holdings(self) -> Holdings:
+        """How many messages queues hold, counted by `steps` as far as that is in index files."""
+        hidden = [live for result in self.index_results for live in result.hidden]
+        of_hidden = {live.queue_id for live in hidden}
+        counted: Counter[int] = Counter()
+        for result in self.index_results:
+            counted.update({one: n for one, n in result.held.items() if one not in of_hidden})
+        return Holdings(hidden, self.history, counted)

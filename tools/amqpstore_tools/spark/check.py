@@ -1,0 +1,183 @@
+"""The steps of a check on Spark: three jobs, each for all stores at once.
+
+Every segment is read, and what was found in it stays with the executors; every index file is read,
+and what is live in it goes where its segment is; and there each segment is compared.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from operator import attrgetter
+from typing import Any, TypeVar
+
+from pyspark import RDD, StorageLevel
+
+from amqpstore.shapes import Rows
+from amqpstore_tools.check import steps
+from amqpstore_tools.check.executor import Steps
+from amqpstore_tools.check.index import Live
+from amqpstore_tools.check.parts import (
+    ONE_BY_ONE,
+    Compared,
+    CompareJob,
+    IndexJob,
+    IndexResult,
+    Key,
+    Known,
+    LivePart,
+    Range,
+    Read,
+    ReadJob,
+    Shared,
+    Summary,
+)
+from amqpstore_tools.offline.progress import Progress
+from amqpstore_tools.spark.cluster import Cluster, Tell
+from amqpstore_tools.spark.task_files import for_tasks
+
+_INDEX_BYTES = 256 << 10
+"""About what reading an index file is worth, in bytes of segments."""
+
+_MOST_BROADCAST = 8_000_000
+"""Messages that are live: as long as they are no more, where they are is sent to all tasks."""
+
+One = TypeVar("One")
+
+LiveParts = dict[Key, list[LivePart]]
+
+
+class SparkExecutor:
+    """A cluster. Args: most_broadcast, live messages of all stores, of which every task is told."""
+
+    def __init__(self, cluster: Cluster, most_broadcast: int = _MOST_BROADCAST) -> None:
+        self._cluster = cluster
+        self._most_broadcast = most_broadcast
+
+    @contextlib.contextmanager
+    def steps(self, stores: Mapping[int, Shared], tell: Progress) -> Iterator[Steps]:
+        """As `Executor.steps`. Its steps raise JobError. Raises: TooFarError."""
+        is_local = self._cluster.is_local
+        told = {store: _told(shared, is_local=is_local) for store, shared in stores.items()}
+        made = _Steps(self._cluster, told, self._most_broadcast, tell)
+        try:
+            yield made
+        finally:
+            made.close()
+
+    def processor_s(self) -> float:
+        # At most: all cores had something to do.
+        return time.monotonic() * self._cluster.cores
+
+
+def _told(shared: Shared, *, is_local: bool) -> Shared:
+    """What tasks are told of a store: not the rows that each gets with its job."""
+    rows = shared.rows
+    if rows is not None:
+        one_by_one: Rows = {table: {} for table in ONE_BY_ONE}
+        # Of queues, that they are there.
+        rows = {**rows, **one_by_one, "queues": dict.fromkeys(rows["queues"], True)}
+    return dataclasses.replace(shared, files=for_tasks(shared.files, is_local=is_local), rows=rows)
+
+
+class _Steps:
+    """One check. What was read is not read again, whatever is made of it."""
+
+    def __init__(
+        self, cluster: Cluster, stores: dict[int, Shared], most_broadcast: int, tell: Progress
+    ) -> None:
+        self._cluster = cluster
+        self._most_broadcast = most_broadcast
+        self._tell = tell
+        self._total = 0
+        self._shared = cluster.broadcast(stores)
+        self._kept: list[RDD[Any]] = []
+
+    def close(self) -> None:
+        """Let go of all that was read."""
+        for rdd in self._kept:
+            rdd.unpersist()
+
+    def read(self, jobs: Sequence[ReadJob]) -> list[tuple[int, Summary]]:
+        self._total = sum(job.segment.size for job in jobs)
+        shared = self._shared
+        read: RDD[tuple[Key, Read]] = self._cluster.spread(jobs, lambda job: job.segment.size).map(
+            lambda job: ((job.store, job.segment.number), steps.read(shared()[job.store], job))
+        )
+        self._read = self._keep(read)
+        summaries = read.map(
+            lambda one: (one[0][0], steps.summary(shared()[one[0][0]], one[0][1], one[1]))
+        )
+        return self._cluster.collect(summaries, self._tell_of("segments"))
+
+    def read_index(
+        self, jobs: Sequence[IndexJob], removed: Mapping[int, dict[int, list[Range]]]
+    ) -> list[IndexResult]:
+        shared, gone = self._shared, self._cluster.broadcast(dict(removed))
+
+        def work(job: IndexJob) -> tuple[IndexResult, list[tuple[int, LivePart]]]:
+            result, live = steps.read_index(shared()[job.store], job, gone()[job.store])
+            return result, steps.by_account(shared()[job.store], live)
+
+        index = self._cluster.spread(jobs, lambda job: _INDEX_BYTES * len(job.files)).map(work)
+        self._live: LiveParts | RDD[tuple[Key, LivePart]]
+        tell = self._tell_of("index files")
+        live = sum(state.live for job in jobs for _, state in job.files)
+        if live <= self._most_broadcast:
+            found = self._cluster.collect(index, tell)
+            self._live = _by_segment(found)
+            return [result for result, _ in found]
+        self._keep(index)
+        self._live = index.flatMap(
+            lambda one: [((one[0].store, number), part) for number, part in one[1]]
+        )
+        return self._cluster.collect(index.map(lambda one: one[0]), tell)
+
+    def compare(
+        self, jobs: Mapping[int, Mapping[int, CompareJob]], known: Mapping[int, Known]
+    ) -> list[tuple[Key, Compared]]:
+        """Segments joined with what is live of them: sent to all tasks, or shuffled if it is
+        much."""
+        shared = self._shared
+        told_jobs = self._cluster.broadcast(dict(jobs))
+        told_known = self._cluster.broadcast(dict(known))
+
+        def compare(key: Key, one: Read, parts: Iterable[LivePart]) -> tuple[Key, Compared]:
+            store, number = key
+            job = told_jobs()[store][number]
+            live = _in_order(parts)
+            return key, steps.compare(shared()[store], told_known()[store], job, one, live)
+
+        read = self._read
+        compared: RDD[tuple[Key, Compared]]
+        if isinstance(self._live, dict):
+            live = self._cluster.broadcast(self._live)
+            compared = read.map(lambda one: compare(one[0], one[1], live().get(one[0], ())))
+        else:
+            partitions = max(read.getNumPartitions(), self._live.getNumPartitions())
+            joined = read.cogroup(self._live, partitions)
+            compared = joined.map(lambda one: compare(one[0], next(iter(one[1][0])), one[1][1]))
+        return self._cluster.collect(compared, self._tell_of("references"))
+
+    def _keep(self, rdd: RDD[One]) -> RDD[One]:
+        rdd.persist(StorageLevel.MEMORY_AND_DISK)
+        self._kept.append(rdd)
+        return rdd
+
+    def _tell_of(self, what: str) -> Tell:
+        total = self._total
+        return lambda done, tasks: self._tell(what, total * done // (tasks or 1), total)
+
+
+def _by_segment(found: Iterable[tuple[IndexResult, list[tuple[int, LivePart]]]]) -> LiveParts:
+    live: LiveParts = {}
+    for result, parts in found:
+        for number, part in parts:
+            live.setdefault((result.store, number), []).append(part)
+    return live
+
+
+def _in_order(parts: Iterable[LivePart]) -> list[Live]:
+    return [one.live for one in sorted(parts, key=attrgetter("order"))]
