@@ -1,5 +1,6 @@
 """The broker's tasks and a wall clock that is set: nobody tells them, and they see it in time."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import trio
@@ -16,11 +17,12 @@ from tests.unit.broker.simulated import labelled
 class TaskClock:
     """Trio's own time, and a wall clock beside it. The store's `Clock`."""
 
-    def __init__(self) -> None:
+    def __init__(self, current_time: Callable[[], float] = trio.current_time) -> None:
         self.ahead_ms = 1_700_000_000_000
+        self._current_time = current_time
 
     def monotonic_ms(self) -> int:
-        return int(trio.current_time() * 1000) + 1
+        return round(self._current_time() * 1000) + 1
 
     def wall_ms(self) -> int:
         return self.monotonic_ms() + self.ahead_ms

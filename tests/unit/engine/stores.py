@@ -7,10 +7,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from amqpstore import Envelope, Message, Options, Queue, Run, Store, marker
-from amqpstore.catalog import TABLES, Change, Value
+from amqpstore.catalog import TABLES, Change, Value, encode_key
 from amqpstore.clock import SYSTEM_CLOCK, Clock
 from amqpstore.filenames import segment_path
 from amqpstore.files import File, OsFiles
+from amqpstore.rows import encode_row
 from amqpstore.worker import InlineWorker
 
 ENVELOPE = Envelope("", "orders", bytes.fromhex("100002"))
@@ -33,11 +34,15 @@ class RowsCatalog:
         return copy.deepcopy(dict(sorted(self._tables[table].items())))
 
     def commit(self, changes: Sequence[Change]) -> None:
+        changed = {table: dict(rows) for table, rows in self._tables.items()}
         for table, key, value in changes:
+            encoded = encode_key(key)
             if value is None:
-                self._tables[table].pop(key, None)
+                changed[table].pop(key, None)
             else:
-                self._tables[table][key] = copy.deepcopy(value)
+                encode_row(table, encoded, value)
+                changed[table][key] = copy.deepcopy(value)
+        self._tables = changed
 
     def close(self) -> None:
         pass

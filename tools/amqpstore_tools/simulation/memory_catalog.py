@@ -14,12 +14,14 @@ from collections.abc import Sequence
 import msgpack
 
 from amqpstore.catalog import TABLES, Change, Value, encode_key
-from amqpstore.errors import CatalogDamageError, DamageError
+from amqpstore.errors import CatalogDamageError, DamageError, DurabilityError
 from amqpstore.filenames import CATALOG_FILE
 from amqpstore.rows import check_row, decode_row, encode_row
 from amqpstore_tools.simulation.memory_files import MemoryFiles
 
 _Tables = dict[str, dict[bytes, bytes]]
+
+_CLOSED = "the catalog is closed"
 
 
 class MemoryCatalog:
@@ -28,6 +30,7 @@ class MemoryCatalog:
     def __init__(self, files: MemoryFiles, path: str, create: bool, *, plain: bool = False) -> None:
         self._files = files
         self._plain = plain
+        self._is_open = True
         self._path = f"{path}/{CATALOG_FILE}"
         # As LMDB does it: it syncs its file, but not the entry that leads there.
         if create:
@@ -45,6 +48,8 @@ class MemoryCatalog:
                     raise self._damage(table, key, error) from None
 
     def rows(self, table: str) -> dict[str, Value]:
+        if not self._is_open:
+            raise DamageError(self._path, 0, _CLOSED)
         rows: dict[str, Value] = {}
         for key, stored in sorted(self._tables[table].items()):
             try:
@@ -60,6 +65,8 @@ class MemoryCatalog:
 
     def commit(self, changes: Sequence[Change]) -> None:
         changed = self._changed(changes)
+        if not self._is_open:
+            raise DurabilityError(self._path, ValueError(_CLOSED))
         content = msgpack.packb(changed)
         if self._files.capacity_bytes is not None:
             growth = len(content) - len(self._files.content(self._path))
@@ -87,7 +94,7 @@ class MemoryCatalog:
         return changed
 
     def close(self) -> None:
-        """Nothing is held open."""
+        self._is_open = False
 
 
 def stored_rows(files: MemoryFiles, path: str) -> _Tables:

@@ -155,7 +155,7 @@ class MemoryFiles:
         self._record(Remove(path))
 
     def free_bytes(self, path: str) -> int:
-        self._directory(path)
+        self._existing(path)
         if self.capacity_bytes is None:
             return 1 << 60
         return self.capacity_bytes - self._visible_bytes(_ROOT)

@@ -33,7 +33,12 @@ class VirtualClock(trio.abc.Clock):
         return (self.now_ms - self.start_ms) / 1000
 
     def advance_to(self, now_ms: int) -> None:
-        """It is that late now. To be called in trio's thread, while trio runs."""
+        """Move to a time. To be called in trio's thread, while trio runs.
+
+        Raises: ValueError, when it has passed.
+        """
+        if now_ms < self.now_ms:
+            raise ValueError(f"time does not go back, by {self.now_ms - now_ms} ms")
         self.now_ms = now_ms
         self._steps += 1
 

@@ -3,18 +3,66 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 
 from amqpstore.files import Files, OsFiles
+from amqpstore_tools.offline.pinning import PinnedFiles
+from amqpstore_tools.offline.reading import ReadOnlyFiles
+from amqpstore_tools.simulation.faulty_files import (
+    Faults,
+    FaultyFiles,
+    RottenFiles,
+    UnreadableFiles,
+)
 from amqpstore_tools.simulation.memory_files import MemoryFiles
+from amqpstore_tools.testing.disk import Disk
+from tests.unit.engine import stores
+
+NOWHERE = "/nowhere"
+
+IMPLEMENTATIONS: dict[str, Callable[[], Files]] = {
+    "the real one": OsFiles,
+    "in memory": MemoryFiles,
+    "with power": Disk,
+    "faulty": lambda: FaultyFiles(MemoryFiles(), Faults(-1)),
+    "faulty, real": lambda: FaultyFiles(OsFiles(), Faults(-1)),
+    "rotten": lambda: RottenFiles(MemoryFiles(), NOWHERE, 0, 0),
+    "unreadable": lambda: UnreadableFiles(MemoryFiles(), NOWHERE, 0, 1),
+    "failing": stores.FailingFiles,
+    "unreadable, real": lambda: stores.UnreadableFiles((NOWHERE, 0, 1)),
+}
+"""Those with faults have none that strikes: what remains is what they are made around."""
 
 
-@pytest.fixture(params=[OsFiles, MemoryFiles])
+@pytest.fixture(params=IMPLEMENTATIONS)
 def files(request: pytest.FixtureRequest) -> Files:
-    implementation: Callable[[], Files] = request.param
-    return implementation()
+    return IMPLEMENTATIONS[request.param]()
+
+
+def pinned(directory: str) -> PinnedFiles:
+    files = PinnedFiles()
+    files.pin(directory)
+    return files
+
+
+READ_ONLY: dict[str, Callable[[str], Files]] = {
+    "read-only": lambda _directory: ReadOnlyFiles(),
+    "pinned": pinned,
+}
+
+
+@pytest.fixture(params=READ_ONLY)
+def read_only(request: pytest.FixtureRequest, tmp_path: object) -> Iterator[tuple[Files, str]]:
+    """Files that can only be read, and a directory with the file `file`: 0123456789."""
+    directory = os.path.join(str(tmp_path), "directory")
+    OsFiles().make_directory(directory)
+    put(OsFiles(), f"{directory}/file", b"0123456789")
+    files = READ_ONLY[request.param](directory)
+    yield files, directory
+    if isinstance(files, PinnedFiles):
+        files.release()
 
 
 @pytest.fixture
@@ -271,3 +319,94 @@ def test_locks_on_different_files_are_different(files: Files, directory: str) ->
     second = files.lock(f"{directory}/second", "two")
     first.release()
     second.release()
+
+
+def test_room_is_taken_for_a_file_of_zeros(files: Files, directory: str) -> None:
+    files.allocate(f"{directory}/reserve", 10_000)
+    assert content_of(files, f"{directory}/reserve") == bytes(10_000)
+    with pytest.raises(FileExistsError):
+        files.allocate(f"{directory}/reserve", 10_000)
+    with pytest.raises(FileNotFoundError):
+        files.allocate(f"{directory}/missing/reserve", 10)
+    assert files.list_directory(directory) == ["reserve"]
+
+
+def test_more_room_than_there_is_leaves_no_file(files: Files, directory: str) -> None:
+    with pytest.raises(OSError, match=r"No space left|File too large"):
+        files.allocate(f"{directory}/reserve", 1 << 61)
+    assert files.list_directory(directory) == []
+
+
+def test_free_bytes_are_those_of_the_disk_that_something_is_on(
+    files: Files, directory: str
+) -> None:
+    put(files, f"{directory}/file")
+    assert files.free_bytes(directory) > 0
+    assert files.free_bytes(f"{directory}/file") > 0
+    with pytest.raises(FileNotFoundError):
+        files.free_bytes(f"{directory}/missing")
+
+
+def test_a_directory_is_not_opened_like_a_file(files: Files, directory: str) -> None:
+    with pytest.raises(OSError, match=r"directory|regular"):
+        files.open(directory)
+    with pytest.raises(OSError, match="directory"):
+        files.lock(directory, "nobody")
+
+
+def test_a_closed_file_has_no_size_and_is_closed_once(files: Files, directory: str) -> None:
+    file = files.create(f"{directory}/file")
+    file.close()
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        file.size()
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        file.close()
+
+
+def test_what_can_only_be_read_is_read_like_any_other(read_only: tuple[Files, str]) -> None:
+    files, directory = read_only
+    assert files.list_directory(directory) == ["file"]
+    assert files.exists(f"{directory}/file")
+    assert not files.exists(f"{directory}/missing")
+    file = files.open(f"{directory}/file")
+    assert file.path == f"{directory}/file"
+    assert file.size() == 10
+    reads = [
+        (0, 4, b"0123"),
+        (3, 2, b"34"),
+        (8, 10, b"89"),
+        (10, 1, b""),
+        (20, 5, b""),
+        (5, 0, b""),
+    ]
+    for offset, size, expected in reads:
+        assert file.read(offset, size) == expected
+    file.datasync()
+    file.drop_cache()
+    assert file.read(0, 100) == b"0123456789"
+    with pytest.raises(OSError, match="reading only"):
+        file.append([b"more"])
+    file.close()
+    with pytest.raises(FileNotFoundError) as raised:
+        files.open(f"{directory}/missing")
+    assert raised.value.filename == f"{directory}/missing"
+    with pytest.raises(OSError, match=r"regular|snapshot"):
+        files.open(directory)
+
+
+def test_what_can_only_be_read_is_not_changed(read_only: tuple[Files, str]) -> None:
+    files, directory = read_only
+    changes: list[Callable[[], object]] = [
+        lambda: files.make_directory(f"{directory}/new"),
+        lambda: files.create(f"{directory}/new"),
+        lambda: files.rename(f"{directory}/file", f"{directory}/new"),
+        lambda: files.remove(f"{directory}/file"),
+        lambda: files.allocate(f"{directory}/new", 10),
+        lambda: files.lock(f"{directory}/new", "nobody"),
+    ]
+    for change in changes:
+        with pytest.raises(OSError, match="reading only"):
+            change()
+    files.sync_directory(directory)
+    assert OsFiles().list_directory(directory) == ["file"]
+    assert content_of(OsFiles(), f"{directory}/file") == b"0123456789"
