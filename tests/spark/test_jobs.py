@@ -32,7 +32,7 @@ from amqpstore_tools.report.page import page
 from amqpstore_tools.report.tally import Item, Tally
 from amqpstore_tools.spark.check import SparkExecutor
 from amqpstore_tools.spark.cluster import Cluster, JobError
-from amqpstore_tools.spark.drill import drill
+from amqpstore_tools.spark.drill import SparkDrill
 from amqpstore_tools.transfer.lines import MessageLine
 from amqpstore_tools.transfer.publishing import publish_lines
 from amqpstore_tools.verbs.check import as_json
@@ -305,7 +305,7 @@ def test_a_drill_says_what_it_says_on_one_core(
     settings = Settings("seven", str(tmp_path), rounds=rounds, operations=operations)
     one = DrillRun(name, settings)
     SCENARIOS[name].run(one)
-    expected, found = one.end(), drill(cluster, name, settings)
+    expected, found = one.end(), SparkDrill(cluster).run(name, settings)
     assert found.verdicts == expected.verdicts
     assert (found.did, found.checks) == (expected.did, expected.checks)
     assert found.findings == expected.findings

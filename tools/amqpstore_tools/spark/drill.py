@@ -1,9 +1,8 @@
 """`amqpstore drill --engine spark`: a drill, spread over a cluster.
 
-A round depends on the seed and its number alone, so each is a task, wherever it runs. What they
-found is put together in the order of their numbers: the same seed gives the same verdicts as on one
-core. Rounds begin in waves, and time and images are looked at between them. Where the rounds are of
-one history, its parts are the tasks, each with all rounds.
+Each round is a task. What they found is put together in the order of their numbers: the same seed
+gives the same verdicts as on one core. Rounds begin in waves, and time and images are looked at
+between them. Where the rounds are of one history, its parts are the tasks, each with all rounds.
 """
 
 from __future__ import annotations
@@ -11,15 +10,12 @@ from __future__ import annotations
 import dataclasses
 import gc
 import logging
-import os
 import tempfile
-from collections.abc import Callable
 from operator import attrgetter
 
-from amqpstore_tools.drill.copying import copy_store
 from amqpstore_tools.drill.run import LeftOutError, Run, Settings
-from amqpstore_tools.drill.scenarios import SCENARIOS
 from amqpstore_tools.drill.scenarios.power_cut import PARTS
+from amqpstore_tools.drill.scenarios.rounds import Show, run_rounds
 from amqpstore_tools.drill.verdict import Account
 from amqpstore_tools.spark.cluster import Cluster
 
@@ -30,20 +26,23 @@ _ROUNDS_A_CORE = 2
 """In a wave: some rounds take longer than others."""
 
 
-def drill(
-    cluster: Cluster, name: str, settings: Settings, show: Callable[[Run], None] = lambda _run: None
-) -> Account:
-    """Run a scenario until a bound of its settings is reached. Returns what was found.
+class SparkDrill:
+    """A cluster, and this process for what runs on one machine only."""
 
-    `settings.work` is not used: a task has a directory of its own machine.
-    Raises: LeftOutError, where the scenario cannot work on the data directory; StoreError, OSError.
-    """
-    run = Run(name, settings, show)
-    if name == "power-cut" and settings.operations:
-        _drill_parts(cluster, run)
-    else:
-        _drill_rounds(cluster, run)
-    return run.end()
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+
+    def run(self, name: str, settings: Settings, show: Show = lambda _run: None) -> Account:
+        """As `Drill.run`. `settings.work` is not used on the cluster: a task has a directory of
+        its own machine. Raises: JobError besides."""
+        if name in ON_ONE_MACHINE:
+            return run_rounds(name, settings, show)
+        run = Run(name, settings, show)
+        if name == "power-cut" and settings.operations:
+            _drill_parts(self._cluster, run)
+        else:
+            _drill_rounds(self._cluster, run)
+        return run.end()
 
 
 def _drill_rounds(cluster: Cluster, run: Run) -> None:
@@ -90,11 +89,7 @@ def _task(name: str, settings: Settings) -> Account | str:
     logging.getLogger("amqpstore").addHandler(logging.NullHandler())
     gc.set_threshold(100_000, 50, 100)
     with tempfile.TemporaryDirectory(prefix="amqpstore-drill-") as work:
-        if settings.data:
-            copy_store(settings.data, os.path.join(work, "store"))
-        run = Run(name, dataclasses.replace(settings, work=work))
         try:
-            SCENARIOS[name].run(run)
+            return run_rounds(name, dataclasses.replace(settings, work=work))
         except LeftOutError as error:
             return str(error)
-        return run.end()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import functools
 import gc
 import logging
 import os
@@ -13,24 +12,20 @@ import shutil
 import signal
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Iterator
 from types import FrameType
 
 from amqpstore import NotAStoreError, StoreError, StoreLockedError
 from amqpstore_tools.drill import report
 from amqpstore_tools.drill.board import board
-from amqpstore_tools.drill.copying import copy_store
-from amqpstore_tools.drill.run import LeftOutError, Run, Settings
+from amqpstore_tools.drill.run import LeftOutError, Settings
 from amqpstore_tools.drill.scenarios import SCENARIOS
+from amqpstore_tools.drill.scenarios.rounds import Drill, ProcessDrill
 from amqpstore_tools.drill.verdict import Account
 from amqpstore_tools.spark.engine import SPARK, add_engine, require_spark
 
 _VIOLATED, _USAGE, _LOCKED, _NOT_A_STORE, _FAILED, _INTERRUPTED = 1, 2, 3, 4, 5, 130
 _DEFAULT_SECONDS = 60.0
-
-
-Engine = Callable[[str, Settings, Callable[[Run], None]], Account]
-"""Runs a scenario by name."""
 
 
 class UsageError(Exception):
@@ -128,7 +123,7 @@ def _run(arguments: argparse.Namespace) -> list[Account]:
         seconds = _DEFAULT_SECONDS
     accounts = []
     with contextlib.ExitStack() as stack:
-        on_spark = _on_spark(arguments, stack) if arguments.engine == SPARK else None
+        drill = stack.enter_context(_drill(arguments))
         for name in names:
             directory = stack.enter_context(
                 tempfile.TemporaryDirectory(prefix="amqpstore-drill-", dir=work)
@@ -144,9 +139,8 @@ def _run(arguments: argparse.Namespace) -> list[Account]:
                 arguments.rounds,
             )
             with board(name, settings) as show:
-                run_one = (on_spark and on_spark(name)) or _run_here
                 try:
-                    accounts.append(run_one(name, settings, show))
+                    accounts.append(drill.run(name, settings, show))
                 except LeftOutError as error:
                     if arguments.scenario != "all":
                         raise
@@ -156,27 +150,19 @@ def _run(arguments: argparse.Namespace) -> list[Account]:
     return accounts
 
 
-def _run_here(name: str, settings: Settings, show: Callable[[Run], None]) -> Account:
-    """Run a scenario in this process. Raises: LeftOutError, StoreError, OSError."""
-    if settings.data:
-        copy_store(settings.data, os.path.join(settings.work, "store"))
-    one = Run(name, settings, show)
-    SCENARIOS[name].run(one)
-    return one.end()
-
-
-def _on_spark(
-    arguments: argparse.Namespace, stack: contextlib.ExitStack
-) -> Callable[[str], Engine | None]:
-    """Says what runs a scenario on the cluster; None where it runs here."""
+@contextlib.contextmanager
+def _drill(arguments: argparse.Namespace) -> Iterator[Drill]:
+    """What the options of `add_engine` name. Raises: SparkMissingError, JobError."""
+    if arguments.engine != SPARK:
+        yield ProcessDrill()
+        return
     require_spark()
     # Here, so that the other verbs start without Spark.
     from amqpstore_tools.spark.cluster import cluster
-    from amqpstore_tools.spark.drill import ON_ONE_MACHINE, drill
+    from amqpstore_tools.spark.drill import SparkDrill
 
-    spark = stack.enter_context(cluster(arguments.master, "drill"))
-    spread = functools.partial(drill, spark)
-    return lambda name: None if name in ON_ONE_MACHINE else spread
+    with cluster(arguments.master, "drill") as spark:
+        yield SparkDrill(spark)
 
 
 def _checked_work(work: str | None, data: str | None) -> str | None:

@@ -7,6 +7,7 @@ behind outside the work directory of the run.
   `simulated`: what they share.
 - `kill`: the real broker process.
 - `bit_flips`, `missing_files`, `torn_catalog`: damaged files.
+- `rounds`: the rounds of any of them, and what runs them, this process or a cluster.
 """
 
 from __future__ import annotations
