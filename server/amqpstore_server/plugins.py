@@ -37,10 +37,27 @@ PreconditionFailedError from `__init__` and `_add`. A type whose `route` looks a
 routing key says so with `reads_properties` and `is_repeatable`, see `Exchange`. Of a durable
 exchange the declaration and the bindings are restored at start by calling `__init__` and `_add`
 again.
+
+A type can keep messages, in a queue of each exchange that is as durable as the exchange, ends
+with it, and is called `amq.KIND.NAME`. It says in `queue_kind` which of two kinds that queue is,
+and has `route` send there (to `self.own_queue`, where that is not None) what is to be kept. With
+`DELAYED` a message waits for the ms that its header x-delay says, then has that number negative,
+and is routed by the exchange once more. With `HISTORY` the queue has the last messages, and each
+queue that is bound later gets them; `own_queue_settings` says how many they are.
 """
 
 from amqpstore_server.broker.errors import PreconditionFailedError
-from amqpstore_server.broker.exchanges.base import Binding, Exchange
+from amqpstore_server.broker.exchanges.base import DELAYED, HISTORY, Binding, Exchange
+from amqpstore_server.broker.settings import Settings
 from amqpstore_server.protocol.content import BasicProperties, decode_properties
 
-__all__ = ["BasicProperties", "Binding", "Exchange", "PreconditionFailedError", "decode_properties"]
+__all__ = [
+    "DELAYED",
+    "HISTORY",
+    "BasicProperties",
+    "Binding",
+    "Exchange",
+    "PreconditionFailedError",
+    "Settings",
+    "decode_properties",
+]

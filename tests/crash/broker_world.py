@@ -25,7 +25,7 @@ from amqpstore_server.broker.channel import Channel
 from amqpstore_server.broker.consumer import Consumer, ConsumerOptions
 from amqpstore_server.broker.core import Core
 from amqpstore_server.broker.exchanges import EXCHANGE_TYPES
-from amqpstore_server.broker.held import DelayQueue
+from amqpstore_server.broker.kinds import DelayQueue
 from amqpstore_server.broker.label import label
 from amqpstore_server.broker.outlet import Returned
 from amqpstore_server.broker.permissions import ALL, Access

@@ -15,7 +15,7 @@ import pytest
 import amqpstore_server.broker.dead_letter
 from amqpstore import Run, Store
 from amqpstore.catalog import Change
-from amqpstore_server.broker.held import DelayQueue, HistoryQueue
+from amqpstore_server.broker.kinds import DelayQueue, HistoryQueue
 from amqpstore_server.broker.queue import Queue, Taken
 from amqpstore_server.broker.transaction import Transaction
 from amqpstore_server.broker.vhost import VirtualHost

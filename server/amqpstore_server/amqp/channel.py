@@ -14,7 +14,7 @@ from amqpstore_server.amqp.topology import TOPOLOGY_HANDLERS, Topology
 from amqpstore_server.broker.channel import Channel
 from amqpstore_server.broker.consumer import Consumer, ConsumerOptions
 from amqpstore_server.broker.exchanges.replay import REPLAY_EXCHANGE
-from amqpstore_server.broker.held import REPLY_TO
+from amqpstore_server.broker.kinds import REPLY_TO
 from amqpstore_server.broker.outlet import Returned
 from amqpstore_server.broker.publishing import Flags
 from amqpstore_server.broker.queue import Queue

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 from amqpstore import Message
 from amqpstore_server.broker.errors import BrokerError
-from amqpstore_server.broker.held import REPLY_TO
+from amqpstore_server.broker.kinds import REPLY_TO
 from amqpstore_server.broker.label import Label, label
 from amqpstore_server.protocol.content import decode_properties, edit_properties
 from amqpstore_server.protocol.errors import AmqpError, PreconditionFailed

@@ -12,7 +12,8 @@ queues.
 - `publishing`: into queues, and the confirms for it; `local_transaction`: what waits for a commit;
   `transaction`: what happens all at once or not at all.
 - `queue`: what a queue takes in and what leaves it; `settings`: its limits; `levels`: its priority
-  levels; `timers`: what is due when; `held`: queues that no client declares.
+  levels; `timers`: what is due when; `kinds`: of queues; `exchange_queues`: those that exchanges
+  keep messages in.
 - `dispatch`, `consumer`: which consumer gets what; `channel`: what is unacked; `outlet`: the way
   out; `waiting`: gets that wait for a message.
 - `dead_letter`, `leaving`: where unconsumed messages go, and how their bodies are read back for it.

@@ -9,6 +9,7 @@ from amqpstore import OtherOwnerError, Store
 from amqpstore.catalog import Change
 from amqpstore_server.broker.core import Core
 from amqpstore_server.broker.errors import NotAllowedError, NotFoundError
+from amqpstore_server.broker.kinds import QUEUE_KINDS, kind_of
 from amqpstore_server.broker.permissions import Access
 from amqpstore_server.broker.policy import Policies, Policy
 from amqpstore_server.broker.queue import Queue
@@ -184,6 +185,9 @@ class Broker:
                 levels.append((vhost, stored, definition))
             elif definition["name"] in vhost.queues:
                 reason = f"there is already a queue {definition['name']!r}"
+                leave_out("queues", str(stored.id), reason)
+            elif kind_of(definition) not in QUEUE_KINDS:
+                reason = f"there is no kind of queue {kind_of(definition)!r}"
                 leave_out("queues", str(stored.id), reason)
             else:
                 vhost.add_queue(stored, durable=True)

@@ -13,7 +13,8 @@ from itertools import groupby
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
-from amqpstore import DiskFullError, Envelope, Message, ReadLaterError
+from amqpstore import DiskFullError, Envelope, Message
+from amqpstore_server.broker.kinds import CONSUMED_PREFIX, ConsumedQueue
 from amqpstore_server.broker.label import Label
 from amqpstore_server.broker.queue import Queue, Taken
 from amqpstore_server.broker.settings import Settings
@@ -26,44 +27,11 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-HISTORY_PREFIX = "amq.consumed."
 _COPY_BYTES = 200
 """More than a copy has beside what it is of."""
 
 CONSUMED_AT = "x-consumed-at"
 """The header that says when a message was consumed, ms since 1970."""
-
-
-class ConsumedQueue(Queue):
-    """The history of one queue: the oldest go first when it is full, unread and to nowhere."""
-
-    is_internal = True
-    counts_as_route = False
-
-    def _expires_ms(self, label: Label) -> int:  # noqa: ARG002 - its time in the queue is over
-        ttl = self.settings.message_ttl
-        return 0 if ttl is None else self._core.clock.wall_ms() + ttl
-
-    def _drop_excess(self) -> None:
-        most = self.settings.max_length
-        if most is None:
-            return
-        level = self.levels.lowest
-        while (excess := level.ready_count - most) > 0:
-            first = (
-                level.paged[0].first if level.is_head_paged else level.ready.first.first_sequence
-            )
-            try:
-                runs = self._store.withdraw_range(level, first, excess)
-            except ReadLaterError as error:
-                # The next copy tries it again.
-                _log.warning(
-                    "history is longer than its limit",
-                    extra={"queue": self.name, "reason": str(error)},
-                )
-                return
-            for run in runs:
-                self._store.ack(level, run)
 
 
 class History:
@@ -143,7 +111,7 @@ class Histories:
 
         Where they ask for none any more, what is there stays, until its own time is over.
         """
-        if type(queue) is not Queue:
+        if queue.kind:
             return
         settings = queue.settings
         held: Queue | None = self.of(queue.name)
@@ -164,4 +132,4 @@ class Histories:
 
 def history_name(name: str) -> str:
     """The name of a queue's history."""
-    return HISTORY_PREFIX + name
+    return CONSUMED_PREFIX + name

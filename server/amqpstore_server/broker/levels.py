@@ -1,7 +1,7 @@
 """The priority levels of a queue: a queue of the store for each, and in what order they go.
 
 A queue without priorities has level 0 alone; the queue of a delayed exchange has slices of time for
-priorities (see `held`). The others are made when the first message of their
+priorities (see `kinds`). The others are made when the first message of their
 priority comes.
 """
 

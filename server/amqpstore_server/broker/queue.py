@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import groupby
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import amqpstore
 from amqpstore import Envelope, Message, MessageDamagedError, Placement, ReadLaterError, Run
@@ -78,6 +78,9 @@ class Queue:
     Args: bury, for messages that leave it without a consumer; on_unused, called when nobody has
     used it for the time that its settings say; on_set_aside, when it has failed.
     """
+
+    kind: ClassVar[str] = ""
+    """Which row of the table of kinds it is, see `kinds`; empty for one that a client declares."""
 
     is_internal = False
     """Whether it is an exchange's own, that no client may consume from."""

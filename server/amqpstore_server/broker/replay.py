@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from amqpstore import Envelope, Message
 from amqpstore_server.broker.errors import PreconditionFailedError
-from amqpstore_server.broker.history import CONSUMED_AT, ConsumedQueue, Histories
+from amqpstore_server.broker.history import CONSUMED_AT, Histories
+from amqpstore_server.broker.kinds import ConsumedQueue
 from amqpstore_server.broker.label import Label, label
 from amqpstore_server.broker.queue import Queue
 from amqpstore_server.broker.routing import Route

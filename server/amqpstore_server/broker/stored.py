@@ -27,6 +27,7 @@ class _Queue(msgspec.Struct):
     name: _Name
     auto_delete: bool
     arguments: dict[str, Any]
+    kind: str = ""
 
 
 class _Level(msgspec.Struct):

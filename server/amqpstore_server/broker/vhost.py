@@ -19,23 +19,23 @@ from amqpstore_server.broker.errors import (
     PreconditionFailedError,
     UnknownTypeError,
 )
+from amqpstore_server.broker.exchange_queues import ExchangeQueues
 from amqpstore_server.broker.exchanges.base import Binding, Exchange
-from amqpstore_server.broker.exchanges.delayed import DelayedExchange
-from amqpstore_server.broker.exchanges.recent_history import RecentHistoryExchange
 from amqpstore_server.broker.exchanges.replay import REPLAY_EXCHANGE
 from amqpstore_server.broker.faults import called
-from amqpstore_server.broker.held import (
-    REPLY_TO,
-    DelayQueue,
-    HeldMessages,
-    held_queue_name,
-    held_settings,
-    queue_type,
-)
 from amqpstore_server.broker.history import Histories
+from amqpstore_server.broker.kinds import (
+    QUEUE_KINDS,
+    REPLY_TO,
+    ConsumedQueue,
+    DelayQueue,
+    ReplyQueue,
+    kind_of,
+    own_queue_name,
+)
 from amqpstore_server.broker.names import RESERVED_PREFIX, check_name, without_line_ends
 from amqpstore_server.broker.policy import Policies, Policy
-from amqpstore_server.broker.queue import Queue, Reason, Taken
+from amqpstore_server.broker.queue import Bury, Queue, Reason, Taken
 from amqpstore_server.broker.replay import Replays
 from amqpstore_server.broker.routing import DEFAULT_EXCHANGE, Router
 from amqpstore_server.broker.rows import (
@@ -84,7 +84,9 @@ class VirtualHost:
         self.branches = Branches(name, core)
         self.histories = Histories(core, self.queues, self._create_history)
         self.replays = Replays(core, self.queues, self.histories)
-        self._held = HeldMessages(core, self.router, self.exchanges, self.dead_letters)
+        self._exchange_queues = ExchangeQueues(core, self.router, self.dead_letters)
+        self._ways_out: dict[str, Bury] = {DelayQueue.kind: self._exchange_queues.release}
+        """Of the kinds whose messages leave by another way than as dead letters."""
         for predeclared, type_name in _PREDECLARED.items():
             row = {
                 "name": predeclared,
@@ -151,7 +153,9 @@ class VirtualHost:
             random=self.core.random,
         )
         changes = [exchange_change(self.name, exchange, add=True)] if durable else []
-        if not self._hold(exchange, changes):
+        if exchange.queue_kind:
+            self._give_queue(exchange, changes)
+        else:
             self._define(changes)
         self._add_exchange(exchange)
 
@@ -181,7 +185,7 @@ class VirtualHost:
         are to be removed with it.
         """
         going = list(exchanges)
-        held = []
+        own_queues = []
         while going:
             exchange = going.pop()
             if self.exchanges.get(exchange.name) is not exchange:
@@ -192,9 +196,9 @@ class VirtualHost:
             if exchange.durable:
                 changes.append(exchange_change(self.name, exchange, add=False))
             going += self._unbind_all(exchange, changes)
-            if isinstance(queue := getattr(exchange, "held", None), Queue):
-                held.append(queue)
-        return held
+            if exchange.own_queue is not None:
+                own_queues.append(exchange.own_queue)
+        return own_queues
 
     def restore_exchange(self, row: Mapping[str, Any]) -> None:
         """Take in a durable exchange from the catalog.
@@ -218,7 +222,8 @@ class VirtualHost:
         except Exception as error:  # noqa: BLE001 - the type may be a package's
             _log.error("exchange left out", extra={**extra, "reason": str(error)})
             return
-        self._hold(exchange, [])
+        if exchange.queue_kind:
+            self._give_queue(exchange, [])
         self._add_exchange(exchange)
 
     def _add_exchange(self, exchange: Exchange) -> None:
@@ -226,26 +231,21 @@ class VirtualHost:
         self._apply_to_exchange(exchange)
         self.router.changed()
 
-    def _hold(self, exchange: Exchange, changes: Sequence[Change]) -> bool:
-        """Give an exchange that keeps messages its queue, and commit changes with a new one.
-
-        Returns False where there was nothing to commit them with.
-        """
-        if not isinstance(exchange, (DelayedExchange, RecentHistoryExchange)):
-            return False
-        name = held_queue_name(exchange)
+    def _give_queue(self, exchange: Exchange, changes: Sequence[Change]) -> None:
+        """Give an exchange that keeps messages its own queue, and commit the changes."""
+        name = own_queue_name(exchange)
         queue = self.queues.get(name)
-        is_new = queue is None
         if queue is None:
-            definition = _definition(self.name, name, auto_delete=False, arguments={})
-            stored = self.core.store.create_queue(
-                definition, durable=exchange.durable, changes=changes
+            queue = self._create_queue(
+                name, exchange.queue_kind, durable=exchange.durable, changes=changes
             )
-            queue = self.add_queue(stored, durable=exchange.durable)
-        queue.settings = held_settings(exchange)
+        else:
+            self._define(changes)
+        if isinstance(queue, DelayQueue):
+            queue.exchange = exchange
+        queue.settings = exchange.own_queue_settings()
         self._apply_to_queue(queue)
-        exchange.held = queue
-        return is_new
+        exchange.own_queue = queue
 
     # Queues.
 
@@ -296,9 +296,14 @@ class VirtualHost:
         what = f"queue '{name}' in vhost '{self.name}'"
         check_arguments(what, arguments)
         check_quorum(what, arguments, durable=durable, exclusive=exclusive, auto_delete=auto_delete)
-        definition = _definition(self.name, name, auto_delete=auto_delete, arguments=arguments)
-        stored = self.core.store.create_queue(definition, durable=survives)
-        queue = self.add_queue(stored, durable=survives, owner=connection if exclusive else None)
+        queue = self._create_queue(
+            name,
+            Queue.kind,
+            durable=survives,
+            auto_delete=auto_delete,
+            arguments=arguments,
+            owner=connection if exclusive else None,
+        )
         self._apply_to_queue(queue)
         queue.enforce()
         return queue
@@ -306,22 +311,44 @@ class VirtualHost:
     def _create_history(self, name: str, queue: Queue) -> Queue:
         """The queue for what is consumed from another, which is as durable, and has its owner."""
         durable = queue.levels.lowest.durable
-        definition = _definition(self.name, name, auto_delete=False, arguments={})
-        stored = self.core.store.create_queue(definition, durable=durable)
-        return self.add_queue(stored, durable=durable, owner=queue.owner)
+        return self._create_queue(name, ConsumedQueue.kind, durable=durable, owner=queue.owner)
 
     def reply_queue(self, connection: object) -> Queue:
         """A queue for a channel's direct replies, which ends with its consumer."""
         name = f"{REPLY_TO}.{self.core.make_name()}"
-        definition = _definition(self.name, name, auto_delete=True, arguments={})
-        stored = self.core.store.create_queue(definition, durable=False)
-        return self.add_queue(stored, durable=False, owner=connection)
+        return self._create_queue(
+            name, ReplyQueue.kind, durable=False, auto_delete=True, owner=connection
+        )
+
+    def _create_queue(
+        self,
+        name: str,
+        kind: str,
+        *,
+        durable: bool,
+        auto_delete: bool = False,
+        arguments: Mapping[str, Any] | None = None,
+        owner: object = None,
+        changes: Sequence[Change] = (),
+    ) -> Queue:
+        """Make a queue that is not there yet, and commit changes with it."""
+        definition: dict[str, Any] = {
+            "vhost": self.name,
+            "name": name,
+            "auto_delete": auto_delete,
+            "arguments": arguments or {},
+        }
+        if kind:
+            # Not in the row of a client's queue: that is as all versions have written it.
+            definition["kind"] = kind
+        stored = self.core.store.create_queue(definition, durable=durable, changes=changes)
+        return self.add_queue(stored, durable=durable, owner=owner)
 
     def add_queue(self, stored: amqpstore.Queue, *, durable: bool, owner: object = None) -> Queue:
         """Take in a queue that the store has. Its settings come with `apply_policies`."""
         definition: Any = stored.definition
         name = definition["name"]
-        queue = queue_type(name)(
+        queue = QUEUE_KINDS[kind_of(definition)](
             self.core,
             stored,
             name,
@@ -417,9 +444,8 @@ class VirtualHost:
         _end_consumers(queue)
 
     def _bury(self, queue: Queue, taken: Sequence[Taken], reason: Reason) -> bool:
-        if isinstance(queue, DelayQueue):
-            return self._held.release(queue, taken)
-        return self.dead_letters.bury(queue, taken, reason)
+        way_out = self._ways_out.get(queue.kind, self.dead_letters.bury)
+        return way_out(queue, taken, reason)
 
     # Bindings.
 
@@ -441,8 +467,8 @@ class VirtualHost:
             return
         self._define(binding_changes(self.name, exchange, [binding], add=True))
         self.router.changed()
-        if isinstance(exchange, RecentHistoryExchange) and isinstance(destination, Queue):
-            self._held.send_history(exchange, destination)
+        if isinstance(destination, Queue):
+            self._exchange_queues.bound(exchange, destination)
 
     def unbind(
         self,
@@ -538,10 +564,3 @@ def _end_consumers(queue: Queue) -> None:
     for consumer in queue.consumers.clear():
         consumer.channel.consumers.pop(consumer.tag, None)
         consumer.channel.outlet.consumer_cancelled(consumer.tag)
-
-
-def _definition(
-    vhost: str, name: str, *, auto_delete: bool, arguments: dict[str, Any]
-) -> dict[str, Any]:
-    """What the store keeps of a queue for the broker."""
-    return {"vhost": vhost, "name": name, "auto_delete": auto_delete, "arguments": arguments}

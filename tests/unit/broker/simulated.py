@@ -4,7 +4,7 @@ that keep what they are sent."""
 import functools
 import itertools
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from amqpstore import DiskFullError, Message, Run, Store
@@ -16,6 +16,7 @@ from amqpstore_server.broker.channel import Channel
 from amqpstore_server.broker.consumer import Consumer, ConsumerOptions
 from amqpstore_server.broker.core import Core
 from amqpstore_server.broker.exchanges import EXCHANGE_TYPES
+from amqpstore_server.broker.exchanges.base import Exchange
 from amqpstore_server.broker.label import Label, label
 from amqpstore_server.broker.outlet import Returned
 from amqpstore_server.broker.publishing import Flags
@@ -33,9 +34,18 @@ _ROUNDS = 100
 
 
 class SimulatedBroker:
-    """A broker with the virtual host "/". Args: memory_bytes, see `Options`."""
+    """A broker with the virtual host "/".
 
-    def __init__(self, memory_bytes: int = DEFAULTS.memory_bytes) -> None:
+    Args: types, exchange types beside the broker's own; memory_bytes, see `Options`.
+    """
+
+    def __init__(
+        self,
+        types: Mapping[str, type[Exchange]] | None = None,
+        *,
+        memory_bytes: int = DEFAULTS.memory_bytes,
+    ) -> None:
+        self._types = {} if types is None else types
         self._options = DEFAULTS._replace(
             memory_bytes=memory_bytes, reserve_bytes=0, least_free_bytes=0
         )
@@ -59,7 +69,7 @@ class SimulatedBroker:
             clock=self.clock,
             random=random.Random("unit").random,
             make_name=lambda: f"{next(names):022}",
-            exchange_types=EXCHANGE_TYPES,
+            exchange_types={**EXCHANGE_TYPES, **self._types},
         )
         self.broker = Broker(self.core)
 

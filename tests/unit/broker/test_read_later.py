@@ -56,7 +56,7 @@ def test_a_consumer_gets_what_could_not_be_read_before(
         simulated.pass_time(1000)
     queue = simulated.vhost.queue("q")
     assert (client.got, queue.ready_count) == ([], 2)
-    assert "cannot be read now" in caplog.text
+    assert "cannot be read at the moment" in caplog.text
     assert "others are served" not in caplog.text
     shortage.is_there = False
     simulated.pass_time(1000)

@@ -93,6 +93,7 @@ def test_a_row_that_cannot_be_used_is_left_out(
         *({**QUEUE, "auto_delete": None}, {**QUEUE, "arguments": b""}, {**QUEUE, "name": "orders"}),
         {**QUEUE, "level": "x"},
         {**QUEUE, "level": 3},
+        *({**QUEUE, "kind": "unheard-of"}, {**QUEUE, "kind": 1}),
     ],
 )
 def test_a_queue_that_cannot_be_served_keeps_its_messages(definition: Any) -> None:

@@ -4,6 +4,7 @@
 - `direct`, `fanout`, `topic`, `headers`: the types of the specification; `topic_patterns`: many
   topic patterns matched at once.
 - `consistent_hash`, `random_`, `recent_history`, `delayed`: types of RabbitMQ and its plug-ins.
+- `built_in`: the types that route at once, by their names.
 - `replay`: `amq.replay`, on which the replay of a history is requested.
 
 Types of other packages come in by entry points: see `amqpstore_server.plugins`.
@@ -15,35 +16,15 @@ import inspect
 import logging
 from importlib.metadata import EntryPoint, entry_points
 
-from amqpstore_server.broker.exchanges.base import Exchange
-from amqpstore_server.broker.exchanges.consistent_hash import ConsistentHashExchange
+from amqpstore_server.broker.exchanges.base import KEEPING_KINDS, Exchange
+from amqpstore_server.broker.exchanges.built_in import ROUTING_TYPES
 from amqpstore_server.broker.exchanges.delayed import DelayedExchange
-from amqpstore_server.broker.exchanges.direct import DirectExchange
-from amqpstore_server.broker.exchanges.fanout import FanoutExchange
-from amqpstore_server.broker.exchanges.headers import HeadersExchange
-from amqpstore_server.broker.exchanges.random_ import RandomExchange
-from amqpstore_server.broker.exchanges.recent_history import RecentHistoryExchange
-from amqpstore_server.broker.exchanges.replay import ReplayExchange
-from amqpstore_server.broker.exchanges.topic import TopicExchange
 
 _log = logging.getLogger(__name__)
 
 ENTRY_POINT_GROUP = "amqpstore.exchange_types"
 
-EXCHANGE_TYPES: dict[str, type[Exchange]] = {
-    built_in.type: built_in
-    for built_in in (
-        DirectExchange,
-        FanoutExchange,
-        TopicExchange,
-        HeadersExchange,
-        ConsistentHashExchange,
-        RandomExchange,
-        RecentHistoryExchange,
-        DelayedExchange,
-        ReplayExchange,
-    )
-}
+EXCHANGE_TYPES: dict[str, type[Exchange]] = {**ROUTING_TYPES, DelayedExchange.type: DelayedExchange}
 """Those that come with the broker."""
 
 
@@ -81,4 +62,6 @@ def _load(entry: EntryPoint) -> type[Exchange]:
         raise TypeError(f"{entry.value} does not have {missing}")
     if getattr(loaded, "type", None) != entry.name:
         raise TypeError(f"the type of {entry.value} is not '{entry.name}'")
+    if loaded.queue_kind not in ("", *KEEPING_KINDS):
+        raise TypeError(f"the queue_kind of {entry.value} is not one of {', '.join(KEEPING_KINDS)}")
     return loaded

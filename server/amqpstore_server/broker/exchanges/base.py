@@ -14,10 +14,18 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 import msgpack
 
 from amqpstore_server.broker.faults import called
+from amqpstore_server.broker.settings import Settings
 from amqpstore_server.protocol.content import BasicProperties
 
 if TYPE_CHECKING:
     from amqpstore_server.broker.queue import Queue
+
+
+DELAYED = "delayed"
+HISTORY = "history"
+KEEPING_KINDS = (DELAYED, HISTORY)
+"""The kinds of queues that an exchange can keep messages in: until their `x-delay` is over, when it
+routes them again; or as the last ones, which each queue gets that is bound later."""
 
 
 class Binding(NamedTuple):
@@ -62,6 +70,9 @@ class Exchange(ABC):
     is_repeatable: bool = True
     """Whether a message that is published again goes the same way, as long as the bindings stay."""
 
+    queue_kind: ClassVar[str] = ""
+    """Which of `KEEPING_KINDS` its own queue is; empty for a type that keeps no messages."""
+
     def __init__(
         self,
         name: str,
@@ -80,6 +91,8 @@ class Exchange(ABC):
         self.random = random
         self.alternate = ""
         """The exchange for what this one has no route for; empty where there is none."""
+        self.own_queue: Queue | None = None
+        """Where it keeps messages, which `route` sends there; None unless it has a `queue_kind`."""
         self._bindings: dict[tuple[int, str, bytes], Binding] = {}
         self._by_destination: dict[int, dict[tuple[int, str, bytes], Binding]] = {}
 
@@ -130,6 +143,10 @@ class Exchange(ABC):
         for binding in gone:
             self.unbind(binding)
         return gone
+
+    def own_queue_settings(self) -> Settings:
+        """The settings of its own queue: what waits long has no business in memory."""
+        return Settings(queue_mode="lazy")
 
     @abstractmethod
     def route(self, routing_key: str, properties: BasicProperties) -> Iterable[Queue | Exchange]:

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from amqpstore_server.broker import exchanges
 from amqpstore_server.broker.errors import PreconditionFailedError
-from amqpstore_server.broker.exchanges.base import Binding, Exchange
+from amqpstore_server.broker.exchanges.base import DELAYED, Binding, Exchange
+from amqpstore_server.broker.exchanges.built_in import ROUTING_TYPES
 from amqpstore_server.protocol.content import BasicProperties
 
 if TYPE_CHECKING:
@@ -26,27 +26,27 @@ MOST_DELAY_MS = (1 << 32) - 1
 
 
 class DelayedExchange(Exchange):
-    """Routes now, or to `held`, the queue of what waits."""
+    """Routes now, or to its own queue, where a message waits."""
 
     type = "x-delayed-message"
+    queue_kind = DELAYED
     reads_properties = True
 
     def __init__(self, name: str, **properties: Any) -> None:
         super().__init__(name, **properties)
         inner = self.arguments.get(TYPE_ARGUMENT)
-        inner_type = exchanges.EXCHANGE_TYPES.get(inner) if isinstance(inner, str) else None
-        if inner_type is None or inner_type is DelayedExchange:
+        inner_type = ROUTING_TYPES.get(inner) if isinstance(inner, str) else None
+        if inner_type is None:
             raise PreconditionFailedError(
                 f"invalid arg '{TYPE_ARGUMENT}' for exchange '{name}': it must name the type "
                 f"that routes the delayed messages, not {inner!r}"
             )
         self.inner = inner_type(name, **properties)
         self.is_repeatable = self.inner.is_repeatable
-        self.held: Queue | None = None
 
     def route(self, routing_key: str, properties: BasicProperties) -> Iterable[Queue | Exchange]:
-        if self.held is not None and delay_ms(properties):
-            return [self.held]
+        if self.own_queue is not None and delay_ms(properties):
+            return [self.own_queue]
         return self.inner.route(routing_key, properties)
 
     def _add(self, binding: Binding) -> None:

@@ -10,8 +10,9 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from amqpstore_server.broker.errors import PreconditionFailedError
-from amqpstore_server.broker.exchanges.base import Exchange
+from amqpstore_server.broker.exchanges.base import HISTORY, Exchange
 from amqpstore_server.broker.exchanges.fanout import FanoutExchange
+from amqpstore_server.broker.settings import Settings
 from amqpstore_server.protocol.content import BasicProperties
 
 if TYPE_CHECKING:
@@ -25,9 +26,10 @@ _MOST_LENGTH = 100_000
 
 
 class RecentHistoryExchange(FanoutExchange):
-    """Routes to all that is bound and to `held`, the queue of the last `length` messages."""
+    """Routes to all that is bound, and to its own queue of the last `length` messages."""
 
     type = "x-recent-history"
+    queue_kind = HISTORY
     reads_properties = True
 
     def __init__(self, name: str, **properties: Any) -> None:
@@ -44,9 +46,11 @@ class RecentHistoryExchange(FanoutExchange):
                 f"from 1 to {_MOST_LENGTH}"
             )
         self.length = length
-        self.held: Queue | None = None
+
+    def own_queue_settings(self) -> Settings:
+        return Settings(max_length=self.length)
 
     def route(self, routing_key: str, properties: BasicProperties) -> Iterable[Queue | Exchange]:
         yield from super().route(routing_key, properties)
-        if self.held is not None and not (properties.headers or {}).get(NO_STORE_HEADER):
-            yield self.held
+        if self.own_queue is not None and not (properties.headers or {}).get(NO_STORE_HEADER):
+            yield self.own_queue

@@ -11,7 +11,7 @@ from amqpstore_server.broker.exchanges import EXCHANGE_TYPES, plugged_in
 from tests.unit.broker.exchanges.made import bind, destination, made, routed
 
 GOOD = """
-    from amqpstore_server.broker.exchanges.base import Exchange
+    from amqpstore_server.plugins import Exchange
 
     class Everything(Exchange):
         type = "x-everything"
@@ -88,6 +88,11 @@ def test_a_packages_type_is_found_and_works(
         ("1 / 0", "x-everything = broken:Everything", "ZeroDivisionError"),
         ("this is no Python", "x-everything = broken:Everything", "SyntaxError"),
         (GOOD.replace("_remove", "_forget"), "x-everything = broken:Everything", "_remove"),
+        (
+            GOOD.replace("type =", "queue_kind = 'reply'\n        type ="),
+            "x-everything = broken:Everything",
+            "not one of delayed, history",
+        ),
         (GOOD.replace("type =", "kind ="), "x-everything = broken:Everything", "is not 'x-every"),
     ],
 )

@@ -1,0 +1,167 @@
+"""The kinds of queues: those that clients declare, and the broker's own.
+
+A queue of the broker's own has its kind in its row of the catalog, as `kind`. Where a row has none,
+the name says what it is: in stores that were written before there was a `kind`, and for all that
+clients declare, whose rows are as they always were.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+import amqpstore
+from amqpstore import DiskFullError, Message, ReadLaterError
+from amqpstore_server.broker.exchanges.base import DELAYED, HISTORY, Exchange
+from amqpstore_server.broker.exchanges.delayed import delay_ms
+from amqpstore_server.broker.faults import Contained
+from amqpstore_server.broker.label import Label
+from amqpstore_server.broker.queue import Queue
+from amqpstore_server.protocol.content import decode_properties
+
+_log = logging.getLogger(__name__)
+
+REPLY_TO = "amq.rabbitmq.reply-to"
+"""The name that a client consumes its direct replies from, and asks for them with."""
+
+CONSUMED_PREFIX = "amq.consumed."
+
+_SLICE_MS = 15 * 60 * 1000
+"""Of time. What is due in one of them is in memory while it lasts, and nothing of the others."""
+
+
+class DelayQueue(Queue):
+    """What waits in a delayed exchange: each message expires when its delay is over.
+
+    It has a level for each slice of time in which something is due, so that however much waits,
+    only what is due soon is looked at. To purge it is to cancel all of it.
+    """
+
+    kind = DELAYED
+    is_internal = True
+    exchange: Exchange | None = None
+    """Whose it is; None where that is gone, or its type is."""
+
+    @property
+    def is_plain(self) -> bool:
+        return False
+
+    @property
+    def sends_on(self) -> bool:
+        return True
+
+    def _expires_ms(self, label: Label) -> int:
+        return self._core.clock.wall_ms() + delay_ms(decode_properties(label.properties))
+
+    def _level(self, label: Label, expires_ms: int) -> amqpstore.Queue:  # noqa: ARG002
+        return self.levels.at(expires_ms // _SLICE_MS)
+
+    def _expire(self, now_ms: int) -> None:
+        for number, level in self.levels.ascending():
+            if number * _SLICE_MS > now_ms:
+                break
+            if not self._expire_level(level, now_ms):
+                return
+            if not level.ready_count and (number + 1) * _SLICE_MS <= now_ms:
+                # Not before what left it is durable elsewhere.
+                self._core.when_durable(partial(self._end_slice, number, level))
+        self._watch_expiry()
+
+    def _watch_expiry(self) -> None:
+        for _, level in self.levels.ascending():
+            if due_ms := self._store.next_expiry(level):
+                self._expiry.set_sooner(due_ms)
+                return
+
+    def _end_slice(self, number: int, level: amqpstore.Queue) -> None:
+        # What cannot be read now may be read later.
+        held = level.ready_count or level.quarantined.count or level.unreadable_count
+        if not level.deleted and not held:
+            with Contained(self), suppress(DiskFullError):
+                # It stays until there is room on the disk, and something of it expires again.
+                self.levels.remove(number)
+
+
+class HistoryQueue(Queue):
+    """The last messages of a recent-history exchange; for a publisher they are in no queue."""
+
+    kind = HISTORY
+    is_internal = True
+    counts_as_route = False
+
+    def _expires_ms(self, label: Label) -> int:  # noqa: ARG002 - history is history
+        return 0
+
+    def messages(self) -> list[Message]:
+        """All of them, the oldest first. They stay."""
+        return [message for part in self._store.browse(self.levels.lowest) for message in part]
+
+
+class ConsumedQueue(Queue):
+    """The history of one queue: the oldest go first when it is full, unread and to nowhere."""
+
+    kind = "consumed"
+    is_internal = True
+    counts_as_route = False
+
+    def _expires_ms(self, label: Label) -> int:  # noqa: ARG002 - its time in the queue is over
+        ttl = self.settings.message_ttl
+        return 0 if ttl is None else self._core.clock.wall_ms() + ttl
+
+    def _drop_excess(self) -> None:
+        most = self.settings.max_length
+        if most is None:
+            return
+        level = self.levels.lowest
+        while (excess := level.ready_count - most) > 0:
+            first = (
+                level.paged[0].first if level.is_head_paged else level.ready.first.first_sequence
+            )
+            try:
+                runs = self._store.withdraw_range(level, first, excess)
+            except ReadLaterError as error:
+                # The next copy tries it again.
+                _log.warning(
+                    "history is longer than its limit",
+                    extra={"queue": self.name, "reason": str(error)},
+                )
+                return
+            for run in runs:
+                self._store.ack(level, run)
+
+
+class ReplyQueue(Queue):
+    """A channel's direct replies on their way; for a publisher it is no queue."""
+
+    kind = "reply"
+    counts_as_route = False
+
+
+QUEUE_KINDS: dict[str, type[Queue]] = {
+    its_class.kind: its_class
+    for its_class in (Queue, DelayQueue, HistoryQueue, ConsumedQueue, ReplyQueue)
+}
+"""The class of each kind."""
+
+
+def own_queue_name(exchange: Exchange) -> str:
+    """The name of an exchange's own queue, under which it can be purged and looked at."""
+    return f"amq.{exchange.queue_kind}.{exchange.name}"
+
+
+_NAMED = {
+    f"amq.{DELAYED}.": DELAYED,
+    f"amq.{HISTORY}.": HISTORY,
+    CONSUMED_PREFIX: ConsumedQueue.kind,
+    f"{REPLY_TO}.": ReplyQueue.kind,
+}
+"""What the names of each kind begin with. No client can declare a queue with such a name."""
+
+
+def kind_of(definition: Mapping[str, Any]) -> str:
+    """The kind of a queue that the store has, by its row."""
+    named = (kind for prefix, kind in _NAMED.items() if definition["name"].startswith(prefix))
+    return str(definition.get("kind") or next(named, Queue.kind))

@@ -1,0 +1,110 @@
+"""The kinds of queues: what their rows say, rows from before there was a `kind`, and types of
+other packages that keep messages."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+
+from amqpstore_server.broker.exchanges.fanout import FanoutExchange
+from amqpstore_server.plugins import HISTORY, BasicProperties, Exchange, Settings
+from tests.unit.broker.simulated import Client, SimulatedBroker
+
+KINDS = {
+    "amq.delayed.later": "delayed",
+    "amq.history.news": "history",
+    "amq.consumed.q": "consumed",
+    "q": None,
+}
+
+
+def rows(simulated: SimulatedBroker) -> dict[str, Any]:
+    definitions: list[Any] = [queue.definition for queue in simulated.store.queues.values()]
+    return {row["name"]: row for row in definitions if "level" not in row}
+
+
+def test_the_brokers_own_queues_say_their_kind_and_those_of_clients_none() -> None:
+    simulated = SimulatedBroker()
+    simulated.exchange("later", "x-delayed-message", x_delayed_type="fanout")
+    simulated.exchange("news", "x-recent-history")
+    simulated.queue("q", history_length=1)
+    simulated.vhost.reply_queue("connection")
+    replies = "amq.rabbitmq.reply-to.0000000000000000000001"
+    assert {name: row.get("kind") for name, row in rows(simulated).items()} == {
+        **KINDS,
+        replies: "reply",
+    }
+    assert rows(simulated)["q"].keys() == {"vhost", "name", "auto_delete", "arguments"}
+
+
+@pytest.mark.parametrize(("name", "kind"), KINDS.items())
+def test_a_row_without_a_kind_is_found_by_its_name(name: str, kind: str | None) -> None:
+    simulated = SimulatedBroker()
+    simulated.store.create_queue(
+        {"vhost": "/", "name": name, "auto_delete": False, "arguments": {}}
+    )
+    simulated.restart()
+    assert simulated.vhost.queue(name).kind == (kind or "")
+
+
+def test_a_delayed_exchange_of_an_older_store_goes_on() -> None:
+    simulated = SimulatedBroker()
+    row = {"vhost": "/", "name": "amq.delayed.later", "auto_delete": False, "arguments": {}}
+    simulated.store.create_queue(row)
+    simulated.restart()
+    simulated.exchange("later", "x-delayed-message", x_delayed_type="fanout")
+    simulated.queue("q")
+    simulated.bind("later", "q")
+    Client(simulated).publish("later", "", "a", headers={"x-delay": 100})
+    simulated.settle()
+    simulated.restart()
+    assert simulated.ready("amq.delayed.later") == ["a"]
+    simulated.pass_time(100)
+    assert simulated.ready("q") == ["a"]
+    assert rows(simulated)["amq.delayed.later"] == row
+
+
+class LastExchange(FanoutExchange):
+    """As a package's would be: it keeps the last message, and sends it to whoever is bound."""
+
+    type = "x-last"
+    queue_kind = HISTORY
+
+    def own_queue_settings(self) -> Settings:
+        return Settings(max_length=1)
+
+    def route(self, routing_key: str, properties: BasicProperties) -> Iterable[Any]:
+        yield from super().route(routing_key, properties)
+        if self.own_queue is not None:
+            yield self.own_queue
+
+
+def test_the_type_of_a_package_keeps_messages() -> None:
+    simulated = SimulatedBroker({"x-last": LastExchange})
+    simulated.exchange("latest", "x-last")
+    client = Client(simulated)
+    client.publish("latest", "", "a", "b")
+    simulated.settle()
+    simulated.restart()
+    simulated.queue("q")
+    simulated.bind("latest", "q")
+    simulated.settle()
+    assert simulated.ready("q") == ["b"]
+    assert simulated.ready("amq.history.latest") == ["b"]
+
+
+def test_the_queue_of_a_type_that_is_gone_keeps_its_messages() -> None:
+    types: dict[str, type[Exchange]] = {"x-last": LastExchange}
+    simulated = SimulatedBroker(types)
+    simulated.exchange("latest", "x-last")
+    Client(simulated).publish("latest", "", "a")
+    simulated.settle()
+    types.clear()
+    simulated.restart()
+    assert simulated.ready("amq.history.latest") == ["a"]
+    types["x-last"] = LastExchange
+    simulated.restart()
+    simulated.queue("q")
+    simulated.bind("latest", "q")
+    simulated.settle()
+    assert simulated.ready("q") == ["a"]
