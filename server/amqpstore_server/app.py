@@ -21,7 +21,7 @@ from amqpstore import DurabilityError, Options, Store
 from amqpstore_server.amqp.limits import Limits
 from amqpstore_server.amqp.product import Product
 from amqpstore_server.broker.broker import DEFAULT_VHOST, Broker
-from amqpstore_server.broker.core import Core
+from amqpstore_server.broker.context import BrokerContext
 from amqpstore_server.broker.exchanges import EXCHANGE_TYPES, plugged_in
 from amqpstore_server.broker.faults import FATAL
 from amqpstore_server.broker.permissions import ALL
@@ -104,7 +104,7 @@ async def _run(
         listeners = await listen(addresses)
         app = App(config, store, definitions)
         # What a queue does first is to drop what expired: one that fails in it is in the report.
-        app.core.run_timers()
+        app.context.run_timers()
         keep_report(store, datetime.now(UTC), app.broker.set_aside)
         # What is there now stays: collecting it over and over would only cost time.
         gc.collect()
@@ -137,7 +137,7 @@ class App:
             # Whatever is configured: a message of the largest size can be sent while another is.
             unfinished_bytes=max(config.connection_bytes, 2 * config.max_message_bytes),
         )
-        core = Core(
+        context = BrokerContext(
             store,
             clock=store.clock,
             random=secrets.SystemRandom().random,
@@ -145,9 +145,9 @@ class App:
             exchange_types={**EXCHANGE_TYPES, **plugged_in()},
             name_rule=config.names,
         )
-        self.core = core
+        self.context = context
         # First: it finds out whether the store is a broker's.
-        self.broker = Broker(core)
+        self.broker = Broker(context)
         self.users = Users(store)
         self._definitions = config.definitions
         if definitions is not None:
@@ -159,7 +159,7 @@ class App:
             self.users.define(DEFAULT_USER, self.users.hashed(DEFAULT_PASSWORD))
         self._turn = Turn(self.broker)
         self.committer = Committer(store, self._turn.wake)
-        core.flush = self.committer.flush
+        context.flush = self.committer.flush
         # Whether there is room on the disk has to be known before the first publish.
         self.committer.housekeep()
         self.connections: set[SocketConnection] = set()
@@ -312,16 +312,16 @@ class App:
     async def _run_timers(self) -> None:
         """Have what is due done on time: expiry, most of all."""
         sooner = trio.Event()
-        self.core.timers.on_sooner = self.core.dates.on_sooner = lambda: sooner.set()
+        self.context.timers.on_sooner = self.context.dates.on_sooner = lambda: sooner.set()
         while True:
-            wait_ms = self.core.ms_to_next_timer()
+            wait_ms = self.context.ms_to_next_timer()
             # Nobody tells us that the wall clock was set: so while anything waits for a date, the
             # clock is looked at in between.
             wait_s = _LONG_S if wait_ms is None else min(wait_ms / 1000, _CLOCK_LOOK_S)
             with trio.move_on_after(wait_s):
                 await sooner.wait()
             sooner = trio.Event()
-            if self.core.run_timers():
+            if self.context.run_timers():
                 self._turn.wake()
                 # Whatever is due at once again has to leave the others a turn.
                 await trio.lowlevel.checkpoint()

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from amqpstore import Store
-from amqpstore_server.broker.branches import Xid
+from amqpstore_server.broker.channels.branches import Xid
 from amqpstore_server.broker.stored import misshapen
 
 DIRECTORY = "reports"

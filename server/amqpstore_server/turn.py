@@ -48,7 +48,7 @@ class Turn:
                 # What moved from one queue to another on the way has its turn next.
                 self._event.set()
             committer.commit(promised_only=True)
-            self._broker.core.store.free_memory()
+            self._broker.context.store.free_memory()
             self._send()
 
     def _send(self) -> None:

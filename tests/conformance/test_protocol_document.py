@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 import pytest
 
 from amqpstore import Envelope
+from amqpstore_server.broker.channels.gets import MOST_WAITING
 from amqpstore_server.broker.errors import PreconditionFailedError
-from amqpstore_server.broker.replay import MOST_BYTES, Request
 from amqpstore_server.broker.settings import CHECKS
-from amqpstore_server.broker.waiting import MOST_WAITING
+from amqpstore_server.broker.transactions.replay import MOST_BYTES, Request
 from amqpstore_server.protocol.content import edit_properties
 from amqpstore_server.protocol.errors import (
     AmqpError,

@@ -12,7 +12,7 @@ from amqpstore_server.amqp.connection import Connection
 from amqpstore_server.amqp.limits import Limits
 from amqpstore_server.amqp.product import Product
 from amqpstore_server.broker.broker import Broker
-from amqpstore_server.broker.core import Core
+from amqpstore_server.broker.context import BrokerContext
 from amqpstore_server.broker.exchanges import EXCHANGE_TYPES
 from amqpstore_server.broker.permissions import ALL
 from amqpstore_server.broker.rows import name_key
@@ -78,8 +78,8 @@ class Client:
 def client(tmp_path: Path) -> Iterator[Client]:
     with Store.open(str(tmp_path / "store")) as store:
         store.define([Change("permissions", name_key("guest", "/"), ALL)])
-        core = Core(store, store.clock, lambda: 0.0, lambda: "name", EXCHANGE_TYPES)
-        yield Client(Broker(core))
+        context = BrokerContext(store, store.clock, lambda: 0.0, lambda: "name", EXCHANGE_TYPES)
+        yield Client(Broker(context))
 
 
 def reply_code(answers: list[Method]) -> int | None:

@@ -21,16 +21,16 @@ from amqpstore.clock import SimulatedClock
 from amqpstore.log import Batch
 from amqpstore.worker import InlineWorker
 from amqpstore_server.broker.broker import DEFAULT_VHOST, Broker
-from amqpstore_server.broker.channel import Channel
-from amqpstore_server.broker.consumer import Consumer, ConsumerOptions
-from amqpstore_server.broker.core import Core
+from amqpstore_server.broker.channels.channel import Channel
+from amqpstore_server.broker.channels.outlet import Returned
+from amqpstore_server.broker.channels.publishing import Flags
+from amqpstore_server.broker.context import BrokerContext
 from amqpstore_server.broker.exchanges import EXCHANGE_TYPES
-from amqpstore_server.broker.kinds import DelayQueue
-from amqpstore_server.broker.label import label
-from amqpstore_server.broker.outlet import Returned
+from amqpstore_server.broker.messages.envelope import parse_envelope
 from amqpstore_server.broker.permissions import ALL, Access
-from amqpstore_server.broker.publishing import Flags
-from amqpstore_server.broker.queue import Queue
+from amqpstore_server.broker.queues.consumer import Consumer, ConsumerOptions
+from amqpstore_server.broker.queues.kinds import DelayQueue
+from amqpstore_server.broker.queues.queue import Queue
 from amqpstore_server.broker.settings import is_quorum
 from amqpstore_server.broker.vhost import VirtualHost
 from amqpstore_server.protocol.content import BasicProperties, decode_properties, encode_properties
@@ -118,16 +118,16 @@ class Simulation:
             clock=self.clock,
         )
         names = itertools.count(1)
-        self.core = Core(
+        self.context = BrokerContext(
             store=self.store,
             clock=self.clock,
             random=random.Random("crash").random,
             make_name=lambda: f"{next(names):022}",
             exchange_types=EXCHANGE_TYPES,
         )
-        self.core.flush = self.flush
+        self.context.flush = self.flush
         try:
-            self.broker = Broker(self.core)
+            self.broker = Broker(self.context)
         except BaseException:
             self.store.abandon()
             raise
@@ -147,7 +147,7 @@ class Simulation:
     def work(self) -> None:
         """Do what is due, and hand out what can be handed out; nothing becomes durable."""
         for _ in range(_ROUNDS):
-            if not (self.core.run_timers() | self.broker.has_work):
+            if not (self.context.run_timers() | self.broker.has_work):
                 return
             self.broker.pump()
         raise AssertionError("the broker is never done")
@@ -189,14 +189,14 @@ class Client:
     ) -> None:
         """Publish messages that are alike, persistent where nothing else is said."""
         of_all = BasicProperties(delivery_mode=delivery_mode, **properties)
-        its_label = label(exchange, key, encode_properties(of_all), of_all)
-        messages = [Message(its_label, content_of(body)) for body in bodies]
+        parsed = parse_envelope(exchange, key, encode_properties(of_all), of_all)
+        messages = [Message(parsed, content_of(body)) for body in bodies]
         first = len(self._steps_of_publishes) + 1
         for tag in range(first, first + len(bodies)):
             # Of what is transient nothing is promised, but by quorum queues.
             is_kept = delivery_mode == 2 or self._world.has_quorum_queues
             self._steps_of_publishes[tag] = self._world.steps if is_kept else 0
-        self.channel.publish(its_label, messages, Flags(mandatory=mandatory))
+        self.channel.publish(parsed, messages, Flags(mandatory=mandatory))
         self.channel.settle()
 
     def commit(self) -> None:
@@ -493,7 +493,7 @@ def _later_faults(files: MemoryFiles, now_ms: int, found: Found, later: Later) -
     try:
         for _ in range(_ROUNDS):
             simulation.settle()
-            due_ms = simulation.core.ms_to_next_timer()
+            due_ms = simulation.context.ms_to_next_timer()
             if due_ms is None or simulation.now_ms + due_ms > now_ms + FAR_MS:
                 break
             simulation.clock.advance(due_ms)
@@ -509,7 +509,7 @@ def found_in(simulation: Simulation) -> Found:
     found = Found({}, Counter())
     for name, queue in simulation.vhost.queues.items():
         bodies: list[str] = []
-        levels = list(queue.levels)
+        levels = list(queue.priorities)
         if isinstance(queue, DelayQueue):
             levels.reverse()  # of slices of time, and the soonest leaves it first
         for level in levels:

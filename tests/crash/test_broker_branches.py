@@ -14,12 +14,11 @@ from collections.abc import Callable
 import pytest
 
 import amqpstore.prepared
-import amqpstore_server.broker.branches
 from amqpstore import Prepared, Publish, Store
-from amqpstore_server.broker.branches import Told, XaStatus, Xid
+from amqpstore_server.broker.channels.branches import Branches, Told, XaStatus, Xid
 from amqpstore_server.broker.errors import BrokerError
 from amqpstore_server.broker.permissions import Access
-from amqpstore_server.broker.prepared_work import PreparedWork
+from amqpstore_server.broker.transactions.prepared_work import PreparedWork
 from tests.crash.broker_world import ANYBODY, Client, World, sync_at_once, violations
 
 Bug = Callable[[pytest.MonkeyPatch], None]
@@ -62,7 +61,7 @@ class BranchClient(Client):
         self._world.promised(self._world.steps)
 
     @property
-    def _branches(self) -> amqpstore_server.broker.branches.Branches:
+    def _branches(self) -> Branches:
         return self._world.vhost.branches
 
     def _told(self) -> Told:
@@ -287,15 +286,18 @@ def test_many_images() -> None:
 
 
 def prepared_before_it_is_durable(patch: pytest.MonkeyPatch) -> None:
-    prepare = amqpstore_server.broker.branches.Branches.prepare
+    prepare = Branches.prepare
 
     def prepared(
-        self: amqpstore_server.broker.branches.Branches, access: Access, xid: Xid, told: Told
+        self: Branches,
+        access: Access,
+        xid: Xid,
+        told: Told,
     ) -> None:
         prepare(self, access, xid, lambda _: None)
         told(XaStatus.OK)
 
-    patch.setattr(amqpstore_server.broker.branches.Branches, "prepare", prepared)
+    patch.setattr(Branches, "prepare", prepared)
 
 
 def committed_before_it_is_durable(patch: pytest.MonkeyPatch) -> None:

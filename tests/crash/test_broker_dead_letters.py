@@ -12,12 +12,12 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-import amqpstore_server.broker.dead_letter
 from amqpstore import Run, Store
 from amqpstore.catalog import Change
-from amqpstore_server.broker.kinds import DelayQueue, HistoryQueue
-from amqpstore_server.broker.queue import Queue, Taken
-from amqpstore_server.broker.transaction import Transaction
+from amqpstore_server.broker.messages.deaths import deaths_of
+from amqpstore_server.broker.queues.kinds import DelayQueue, HistoryQueue
+from amqpstore_server.broker.queues.queue import Queue, Taken
+from amqpstore_server.broker.transactions.transaction import Transaction
 from amqpstore_server.broker.vhost import VirtualHost
 from tests.crash.broker_world import Later, Places, World, sync_at_once, violations
 
@@ -392,8 +392,8 @@ def test_a_delay_that_is_over_while_the_broker_is_down_is_routed_at_its_start() 
 
 def acked_before_it_is_published(patch: pytest.MonkeyPatch) -> None:
     def ack(self: Transaction, _queue: Queue, taken: Taken) -> None:
-        self._core.store.ack(taken.level, taken.run)
-        sync_at_once(self._core.store)
+        self._context.store.ack(taken.level, taken.run)
+        sync_at_once(self._context.store)
 
     patch.setattr(Transaction, "ack", ack)
 
@@ -404,9 +404,9 @@ def published_before_it_is_acked(patch: pytest.MonkeyPatch) -> None:
 
     def committed(self: Transaction, *promise: Callable[[], None]) -> None:
         commit(self, *promise)
-        sync_at_once(self._core.store)
+        sync_at_once(self._context.store)
         for taken in acks:
-            self._core.store.ack(taken.level, taken.run)
+            self._context.store.ack(taken.level, taken.run)
         acks.clear()
 
     acks: list[Taken] = []
@@ -416,14 +416,12 @@ def published_before_it_is_acked(patch: pytest.MonkeyPatch) -> None:
 
 
 def deaths_are_not_merged(patch: pytest.MonkeyPatch) -> None:
-    deaths = amqpstore_server.broker.dead_letter._deaths
-
     def all_anew(properties: object, queue: str, reason: str, *more: object) -> list[object]:
-        found = deaths(properties, f"{queue} ", reason, *more)  # type: ignore[arg-type]
+        found = deaths_of(properties, f"{queue} ", reason, *more)  # type: ignore[arg-type]
         found[0]["queue"] = queue
         return list(found)
 
-    patch.setattr(amqpstore_server.broker.dead_letter, "_deaths", all_anew)
+    patch.setattr("amqpstore_server.broker.transactions.dead_letter.deaths_of", all_anew)
 
 
 def what_expires_counts_as_delivered(patch: pytest.MonkeyPatch) -> None:
@@ -454,7 +452,7 @@ def slices_end_at_once(patch: pytest.MonkeyPatch) -> None:
 
     def expired(self: DelayQueue, now_ms: int) -> None:
         expire(self, now_ms)
-        for number, level in self.levels.ascending():
+        for number, level in self.priorities.ascending():
             self._end_slice(number, level)
 
     patch.setattr(DelayQueue, "_expire", expired)
@@ -466,9 +464,9 @@ def deleted_at_once(patch: pytest.MonkeyPatch) -> None:
     remove = VirtualHost._remove
 
     def at_once(self: VirtualHost, queues: Sequence[Queue], changes: Sequence[Change]) -> None:
-        moved, self.core.moved = self.core.moved, Counter()
+        moved, self.context.moved = self.context.moved, Counter()
         remove(self, queues, changes)
-        self.core.moved = moved
+        self.context.moved = moved
 
     patch.setattr(VirtualHost, "_remove", at_once)
 

@@ -15,8 +15,8 @@ import amqpstore
 from amqpstore import Run, Store
 from amqpstore.records import OperationKind
 from amqpstore_server.broker.broker import Broker
-from amqpstore_server.broker.levels import Levels
-from amqpstore_server.broker.queue import Queue, Taken
+from amqpstore_server.broker.queues.priorities import Priorities
+from amqpstore_server.broker.queues.queue import Queue, Taken
 from tests.crash.broker_world import World, sync_at_once, violations
 
 Bug = Callable[[pytest.MonkeyPatch], None]
@@ -272,17 +272,17 @@ def levels_are_not_durable(patch: pytest.MonkeyPatch) -> None:
 
 def levels_are_restored_upside_down(patch: pytest.MonkeyPatch) -> None:
     def restored(self: Broker) -> None:
-        add = Levels.add
-        patch.setattr(Levels, "add", lambda levels, key, level: add(levels, 100 - key, level))
+        add = Priorities.add
+        patch.setattr(Priorities, "add", lambda levels, key, level: add(levels, 100 - key, level))
         restore(self)
-        patch.setattr(Levels, "add", add)
+        patch.setattr(Priorities, "add", add)
 
     restore = Broker._restore_queues
     patch.setattr(Broker, "_restore_queues", restored)
 
 
 def only_the_lowest_level_is_purged(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Queue, "purge", lambda self: self._store.purge(self.levels.lowest))
+    patch.setattr(Queue, "purge", lambda self: self._store.purge(self.priorities.lowest))
 
 
 BUGS: dict[Bug, tuple[Callable[[], World], str]] = {

@@ -12,14 +12,15 @@ from collections.abc import Callable, Sequence
 import pytest
 
 import amqpstore
-import amqpstore_server.broker.transaction
 from amqpstore import Placement
 from amqpstore.catalog import Change
-from amqpstore_server.broker.history import History
-from amqpstore_server.broker.label import Label
-from amqpstore_server.broker.publishing import Publisher
-from amqpstore_server.broker.queue import Queue, Taken
-from amqpstore_server.broker.replay import Outcome, Replays
+from amqpstore_server.broker.channels.publishing import Publisher
+from amqpstore_server.broker.messages.envelope import ParsedEnvelope
+from amqpstore_server.broker.queues.queue import Queue, Taken
+from amqpstore_server.broker.transactions.history import History
+from amqpstore_server.broker.transactions.replay import Outcome, Replays
+from amqpstore_server.broker.transactions.transaction import Plan
+from amqpstore_server.broker.transactions.transaction import Transaction as BrokerTransaction
 from amqpstore_server.broker.vhost import VirtualHost
 from tests.crash.broker_world import Client, Places, World, sync_at_once, violations
 
@@ -195,16 +196,17 @@ def ack_first(patch: pytest.MonkeyPatch) -> None:
 def in_two_batches(patch: pytest.MonkeyPatch, *, ack_first: bool) -> None:
     def consumed(self: History, _queue: Queue, taken: Taken) -> None:
         def ack() -> None:
-            self._core.store.ack(taken.level, taken.run)
+            self._context.store.ack(taken.level, taken.run)
 
         def keep() -> None:
-            transaction = amqpstore_server.broker.transaction.Transaction(self._core)
-            self.add(transaction, taken)
+            transaction = BrokerTransaction(self._context)
+            for copy in self.copies(taken):
+                transaction.add(self.queue, *copy)
             transaction.commit()
 
         first, second = (ack, keep) if ack_first else (keep, ack)
         first()
-        sync_at_once(self._core.store)
+        sync_at_once(self._context.store)
         second()
 
     patch.setattr(History, "consumed", consumed)
@@ -214,30 +216,33 @@ def transactions_without_history(patch: pytest.MonkeyPatch) -> None:
     """As a broker that thinks of it once the transaction is committed."""
 
     def consume(
-        self: amqpstore_server.broker.transaction.Transaction, queue: Queue, taken: Taken
+        self: BrokerTransaction,
+        queue: Queue,
+        taken: Taken,
     ) -> None:
         self.ack(queue, taken)
         if (history := queue.history) is not None:
 
             def keep() -> None:
-                transaction = amqpstore_server.broker.transaction.Transaction(self._core)
-                history.add(transaction, taken)
+                transaction = BrokerTransaction(self._context)
+                for copy in history.copies(taken):
+                    transaction.add(history.queue, *copy)
                 transaction.commit()
 
             later.append(keep)
 
-    def commit(self: amqpstore_server.broker.transaction.Transaction, *arguments: object) -> None:
+    def commit(self: BrokerTransaction, *arguments: object) -> None:
         committed(self, *arguments)  # type: ignore[arg-type]
         todo = list(later)
         later.clear()
         for keep in todo:
-            sync_at_once(self._core.store)
+            sync_at_once(self._context.store)
             keep()
 
     later: list[Callable[[], None]] = []
-    committed = amqpstore_server.broker.transaction.Transaction.commit
-    patch.setattr(amqpstore_server.broker.transaction.Transaction, "consume", consume)
-    patch.setattr(amqpstore_server.broker.transaction.Transaction, "commit", commit)
+    committed = BrokerTransaction.commit
+    patch.setattr(BrokerTransaction, "consume", consume)
+    patch.setattr(BrokerTransaction, "commit", commit)
 
 
 def forgotten_without_acks(patch: pytest.MonkeyPatch) -> None:
@@ -284,19 +289,19 @@ def test_a_history_that_is_not_in_step_is_caught(bug: Bug, monkeypatch: pytest.M
 
 
 def each_copy_on_its_own(patch: pytest.MonkeyPatch) -> None:
-    add = amqpstore_server.broker.transaction.Transaction.publish
+    add = BrokerTransaction.publish
 
     def publish(
-        self: amqpstore_server.broker.transaction.Transaction,
-        plan: amqpstore_server.broker.transaction.Plan,
+        self: BrokerTransaction,
+        plan: Plan,
     ) -> None:
         for message in plan.messages:
             add(self, plan._replace(messages=[message]))
             self.commit()
-            sync_at_once(self._core.store)
+            sync_at_once(self._context.store)
             self._plans = []
 
-    patch.setattr(amqpstore_server.broker.transaction.Transaction, "publish", publish)
+    patch.setattr(BrokerTransaction, "publish", publish)
 
 
 def copies_until_it_is_full(patch: pytest.MonkeyPatch) -> None:
@@ -304,7 +309,11 @@ def copies_until_it_is_full(patch: pytest.MonkeyPatch) -> None:
     add = Queue.placement
 
     def placement(
-        self: Queue, label: Label, messages: Sequence[amqpstore.Message], *, immediate: bool
+        self: Queue,
+        label: ParsedEnvelope,
+        messages: Sequence[amqpstore.Message],
+        *,
+        immediate: bool,
     ) -> Placement:
         found = add(self, label, messages, immediate=immediate)
         if found.most is not None and found.most < len(messages):

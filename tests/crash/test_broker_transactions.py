@@ -16,16 +16,16 @@ from functools import partial
 import pytest
 
 import amqpstore.transaction
-import amqpstore_server.broker.publishing
-import amqpstore_server.broker.transaction
+import amqpstore_server.broker.channels.publishing
 from amqpstore import Message, Queue, Run, Store
 from amqpstore.queue import Placement
-from amqpstore_server.broker.channel import Channel
-from amqpstore_server.broker.label import Label
-from amqpstore_server.broker.local_transaction import LocalTransaction
-from amqpstore_server.broker.publishing import Publisher
+from amqpstore_server.broker.channels.channel import Channel
+from amqpstore_server.broker.channels.local_transaction import LocalTransaction
+from amqpstore_server.broker.channels.publishing import Publisher
+from amqpstore_server.broker.messages.envelope import ParsedEnvelope
 from amqpstore_server.broker.routing import Route
-from amqpstore_server.broker.transaction import Plan
+from amqpstore_server.broker.transactions.transaction import Plan, plan
+from amqpstore_server.broker.transactions.transaction import Transaction as BrokerTransaction
 from tests.crash.broker_world import World, sync_at_once, violations
 
 Bug = Callable[[pytest.MonkeyPatch], None]
@@ -291,17 +291,17 @@ def acks_last(patch: pytest.MonkeyPatch) -> None:
 
 
 def each_publish_on_its_own(patch: pytest.MonkeyPatch) -> None:
-    publish = amqpstore_server.broker.transaction.Transaction.publish
+    publish = BrokerTransaction.publish
 
-    def published(self: amqpstore_server.broker.transaction.Transaction, plan: Plan) -> None:
+    def published(self: BrokerTransaction, plan: Plan) -> None:
         publish(self, plan)
         taken, self._taken = self._taken, []
         self.commit()
-        sync_at_once(self._core.store)
+        sync_at_once(self._context.store)
         self._taken = taken
         self._plans = []
 
-    patch.setattr(amqpstore_server.broker.transaction.Transaction, "publish", published)
+    patch.setattr(BrokerTransaction, "publish", published)
 
 
 def dead_letters_afterwards(patch: pytest.MonkeyPatch) -> None:
@@ -312,7 +312,7 @@ def dead_letters_afterwards(patch: pytest.MonkeyPatch) -> None:
         rejected = [one for one in self._settled if one.requeue is False]
         self._settled = [one for one in self._settled if one.requeue is not False]
         commit(self)
-        sync_at_once(self._channel.vhost.core.store)
+        sync_at_once(self._context.store)
         for delivery, requeue in rejected:
             self._channel.settled(delivery, requeue=requeue)
 
@@ -325,14 +325,18 @@ def committed_at_once(patch: pytest.MonkeyPatch) -> None:
         self.outlet.committed()
 
     committed = Channel.commit
-    patch.setattr(amqpstore_server.broker.transaction.Transaction, "commit", _without_its_promise())
+    patch.setattr(
+        BrokerTransaction,
+        "commit",
+        _without_its_promise(),
+    )
     patch.setattr(Channel, "commit", commit)
 
 
 def _without_its_promise() -> Callable[..., None]:
-    commit = amqpstore_server.broker.transaction.Transaction.commit
+    commit = BrokerTransaction.commit
 
-    def committed(self: amqpstore_server.broker.transaction.Transaction, *_promise: object) -> None:
+    def committed(self: BrokerTransaction, *_promise: object) -> None:
         commit(self)
 
     return committed
@@ -409,13 +413,13 @@ def confirmed_at_once(patch: pytest.MonkeyPatch) -> None:
 
 
 def refused_and_kept(patch: pytest.MonkeyPatch) -> None:
-    plan = amqpstore_server.broker.transaction.plan
-
-    def planned(route: Route, label: Label, messages: list[Message], *, immediate: bool) -> Plan:
+    def planned(
+        route: Route, label: ParsedEnvelope, messages: list[Message], *, immediate: bool
+    ) -> Plan:
         found = plan(route, label, messages, immediate=immediate)
         return found._replace(placements=[one._replace(most=None) for one in found.placements])
 
-    patch.setattr(amqpstore_server.broker.publishing, "plan", planned)
+    patch.setattr(amqpstore_server.broker.channels.publishing, "plan", planned)
 
 
 PUBLISH_BUGS: dict[Bug, str] = {

@@ -14,7 +14,7 @@ from amqpstore_server.amqp.connection import Connection
 from amqpstore_server.amqp.limits import Limits
 from amqpstore_server.amqp.product import Product
 from amqpstore_server.broker.broker import DEFAULT_VHOST, Broker
-from amqpstore_server.broker.core import Core
+from amqpstore_server.broker.context import BrokerContext
 from amqpstore_server.broker.exchanges import EXCHANGE_TYPES
 from amqpstore_server.broker.permissions import ALL
 from amqpstore_server.protocol import methods
@@ -54,7 +54,7 @@ class SimulatedServer:
         self._files = MemoryFiles()
         self._files.make_directory(DIRECTORY.rpartition("/")[0])
         self._names = itertools.count()
-        self.store, self.core, self.broker = self._open()
+        self.store, self.context, self.broker = self._open()
         for vhost in vhosts:
             self.broker.define_vhost(vhost)
             self.broker.define_permissions(USER, vhost, ALL)
@@ -65,7 +65,7 @@ class SimulatedServer:
     def __exit__(self, *_exc: object) -> None:
         self.store.abandon()
 
-    def _open(self) -> tuple[Store, Core, Broker]:
+    def _open(self) -> tuple[Store, BrokerContext, Broker]:
         store = Store.open(
             DIRECTORY,
             files=self._files,
@@ -74,21 +74,21 @@ class SimulatedServer:
             worker=InlineWorker(),
             clock=self.clock,
         )
-        core = Core(
+        context = BrokerContext(
             store=store,
             clock=self.clock,
             random=random.Random("simulated").random,
             make_name=lambda: f"{next(self._names):022}",
             exchange_types=EXCHANGE_TYPES,
         )
-        return store, core, Broker(core)
+        return store, context, Broker(context)
 
     def restart(self) -> None:
         """Stop in order, and start over the same files. No client may be connected."""
         assert not self.clients
         self.settle()
         self.store.close()
-        self.store, self.core, self.broker = self._open()
+        self.store, self.context, self.broker = self._open()
         self.settle()
 
     @property
@@ -106,7 +106,7 @@ class SimulatedServer:
     def settle(self) -> None:
         """Do all that is to be done, the disk's work included. Fails when it never ends."""
         for _ in range(_TURNS):
-            is_busy = self.core.run_timers() | self.broker.has_work
+            is_busy = self.context.run_timers() | self.broker.has_work
             self.broker.pump()
             is_busy |= not self.store.log.is_empty
             self.store.sync()

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from amqpstore import Message
 from amqpstore_server.broker.broker import DEFAULT_VHOST
-from amqpstore_server.broker.channel import Channel
+from amqpstore_server.broker.channels.channel import Channel
+from amqpstore_server.broker.channels.publishing import Flags
 from amqpstore_server.broker.errors import PreconditionFailedError
-from amqpstore_server.broker.label import label
-from amqpstore_server.broker.publishing import Flags
+from amqpstore_server.broker.messages.envelope import parse_envelope
 from amqpstore_server.protocol import methods
 from amqpstore_server.protocol.content import (
     decode_content_header,
@@ -146,8 +146,8 @@ def _publish(server: SimulatedServer, raw: bytes) -> bool:
         for exchange, key in [("", name) for name in _QUEUES] + [
             (name, "1") for name in ("later", "recent", "hash")
         ]:
-            its_label = label(exchange, key, raw, decoded)
-            channel.publish(its_label, [Message(its_label, b"m")], Flags())
+            parsed = parse_envelope(exchange, key, raw, decoded)
+            channel.publish(parsed, [Message(parsed, b"m")], Flags())
     except (MalformedError, PreconditionFailedError):
         return False
     server.settle()

@@ -8,18 +8,19 @@ from typing import Any
 import pytest
 
 import amqpstore
-import amqpstore_server.broker.dead_letter
+import amqpstore_server.broker.transactions.dead_letter
 from amqpstore import Message, Run
 from amqpstore.runs import ReadyList
-from amqpstore_server.broker.channel import Channel
-from amqpstore_server.broker.consumer import Consumer, Window
-from amqpstore_server.broker.dead_letter import DeadLetters
-from amqpstore_server.broker.dispatch import Dispatch
-from amqpstore_server.broker.levels import Levels
-from amqpstore_server.broker.local_transaction import LocalTransaction
-from amqpstore_server.broker.publishing import Publisher
-from amqpstore_server.broker.queue import Queue, Reason, Taken
-from amqpstore_server.broker.transaction import Plan, Transaction
+from amqpstore_server.broker.channels.channel import Channel
+from amqpstore_server.broker.channels.local_transaction import LocalTransaction
+from amqpstore_server.broker.channels.publishing import Publisher
+from amqpstore_server.broker.messages.deaths import Reason, deaths_of, is_cycle
+from amqpstore_server.broker.queues.consumer import Consumer, Window
+from amqpstore_server.broker.queues.dispatch import Dispatch
+from amqpstore_server.broker.queues.priorities import Priorities
+from amqpstore_server.broker.queues.queue import Queue, Taken
+from amqpstore_server.broker.transactions.dead_letter import DeadLetters
+from amqpstore_server.broker.transactions.transaction import Plan, Transaction
 from amqpstore_server.broker.vhost import VirtualHost
 from tests.property.broker_machine import BrokerAgainstModel
 
@@ -39,7 +40,7 @@ def a_limit_drops_the_newest(patch: Patch) -> None:
     def drop_last(self: Queue) -> None:
         limit = self.settings.max_length
         while not self.settings.rejects and limit is not None and self.ready_count > limit:
-            level = self.levels.lowest
+            level = self.priorities.lowest
             last = level.ready.last
             run = self._store.take(level, 1, first_sequence=last.end - 1)
             if not isinstance(run, Run):
@@ -51,10 +52,10 @@ def a_limit_drops_the_newest(patch: Patch) -> None:
 
 
 def a_limit_drops_the_highest_priority(patch: Patch) -> None:
-    def most(self: Levels) -> amqpstore.Queue | None:
+    def most(self: Priorities) -> amqpstore.Queue | None:
         return next((level for level in self if level.ready_count), None)
 
-    patch.setattr(Levels, "least", most)
+    patch.setattr(Priorities, "least", most)
 
 
 def what_was_requeued_does_not_expire(patch: Patch) -> None:
@@ -72,7 +73,7 @@ def time_starts_again_with_a_requeue(patch: Patch) -> None:
 
     def requeue_anew(self: Queue, taken: Taken, giver: object) -> None:
         if taken.run.expires_ms:
-            taken.run.expires_ms = self._core.clock.wall_ms() + (self.settings.message_ttl or 10)
+            taken.run.expires_ms = self._context.clock.wall_ms() + (self.settings.message_ttl or 10)
         requeue(self, taken, giver)
 
     patch.setattr(Queue, "requeue", requeue_anew)
@@ -124,7 +125,7 @@ def a_confirm_does_not_wait_for_the_disk(patch: Patch) -> None:
     settle = Publisher.settle
 
     def settle_at_once(self: Publisher) -> None:
-        store = self._vhost.core.store
+        store = self._context.store
         with pytest.MonkeyPatch.context() as while_settling:
             while_settling.setattr(store, "when_durable", lambda callback: callback())
             settle(self)
@@ -158,23 +159,20 @@ def a_refused_publish_is_confirmed(patch: Patch) -> None:
 
 def a_circle_of_dead_letters_is_not_cut(patch: Patch) -> None:
     """But for those that would come back at once."""
-    is_cycle = amqpstore_server.broker.dead_letter._is_cycle
 
     def is_short_cycle(queue: str, deaths: Sequence[Any]) -> bool:
         return is_cycle(queue, deaths[:1])
 
-    patch.setattr(amqpstore_server.broker.dead_letter, "_is_cycle", is_short_cycle)
+    patch.setattr("amqpstore_server.broker.transactions.dead_letter.is_cycle", is_short_cycle)
 
 
 def a_death_is_not_counted_twice(patch: Patch) -> None:
-    deaths_of = amqpstore_server.broker.dead_letter._deaths
-
     def count_ones(*about: Any) -> list[dict[str, Any]]:
         deaths = deaths_of(*about)
         deaths[0]["count"] = type(deaths[0]["count"])(1)
         return deaths
 
-    patch.setattr(amqpstore_server.broker.dead_letter, "_deaths", count_ones)
+    patch.setattr("amqpstore_server.broker.transactions.dead_letter.deaths_of", count_ones)
 
 
 def the_last_come_is_active(patch: Patch) -> None:
@@ -235,13 +233,13 @@ def bytes_are_not_counted_down(patch: Patch) -> None:
 
 
 def a_fanout_of_dead_letters_goes_to_one(patch: Patch) -> None:
-    placed = amqpstore_server.broker.dead_letter._placed
+    placed = amqpstore_server.broker.transactions.dead_letter._placed
 
     def place_first(route: Any, label: Any, messages: list[Message]) -> Plan:
         del route.queues[1:]
         return placed(route, label, messages)
 
-    patch.setattr(amqpstore_server.broker.dead_letter, "_placed", place_first)
+    patch.setattr(amqpstore_server.broker.transactions.dead_letter, "_placed", place_first)
 
 
 def deliveries_are_not_logged(patch: Patch) -> None:

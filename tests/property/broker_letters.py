@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from amqpstore import Message
-from amqpstore_server.broker.label import Label, label, visible
+from amqpstore_server.broker.messages.envelope import ParsedEnvelope, parse_envelope, visible
 from amqpstore_server.protocol.content import BasicProperties, decode_properties, encode_properties
 
 REJECTED = "rejected"
@@ -95,7 +95,7 @@ def is_in_a_circle(letter: Letter, queue: str) -> bool:
 # What the broker has for it.
 
 
-def label_of(letter: Letter) -> Label:
+def label_of(letter: Letter) -> ParsedEnvelope:
     """The label that a front door makes of it."""
     properties = BasicProperties(
         headers=dict(letter.headers) or None,
@@ -103,7 +103,7 @@ def label_of(letter: Letter) -> Label:
         priority=letter.priority,
         expiration=letter.expiration,
     )
-    return label(letter.exchange, letter.key, encode_properties(properties), properties)
+    return parse_envelope(letter.exchange, letter.key, encode_properties(properties), properties)
 
 
 def letter_of(message: Message) -> Letter:

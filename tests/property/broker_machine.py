@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 import amqpstore_server.broker.policy
-from amqpstore_server.broker.consumer import ConsumerOptions
 from amqpstore_server.broker.errors import BrokerError
 from amqpstore_server.broker.exchanges.base import Exchange as BrokerExchange
-from amqpstore_server.broker.queue import Queue as BrokerQueue
+from amqpstore_server.broker.queues.consumer import ConsumerOptions
+from amqpstore_server.broker.queues.queue import Queue as BrokerQueue
 from tests.property.broker_letters import Letter
 from tests.property.broker_model import Model, RefusedError
 from tests.property.broker_queues import Channel, Entry, Queue, Window
@@ -644,7 +644,7 @@ class BrokerAgainstModel(RuleBasedStateMachine):
         """The clock goes on; what is due is done when it is."""
         left_ms = 10 * steps - self.model.now_ms % 10
         while True:
-            due_ms = self.world.core.ms_to_next_timer()
+            due_ms = self.world.context.ms_to_next_timer()
             passed_ms = left_ms if due_ms is None else min(due_ms, left_ms)
             self.world.clock.advance(passed_ms)
             self.model.now_ms += passed_ms
@@ -779,9 +779,9 @@ class BrokerAgainstModel(RuleBasedStateMachine):
         ]
         if "max-length-bytes" in queue.settings:
             assert real._ready_bytes == queue.ready_bytes
-        if any(level.paged for level in real.levels):
+        if any(level.paged for level in real.priorities):
             return
-        runs = [run for level in real.levels for run in level.ready]
+        runs = [run for level in real.priorities for run in level.ready]
         found = [
             (run.messages[place].body if run.messages else None, run.delivery_count, run.expires_ms)
             for run in runs

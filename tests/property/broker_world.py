@@ -17,13 +17,14 @@ from amqpstore import Message, Options, Run, Store
 from amqpstore.clock import SimulatedClock
 from amqpstore.worker import InlineWorker
 from amqpstore_server.broker.broker import DEFAULT_VHOST, Broker
-from amqpstore_server.broker.channel import Channel
-from amqpstore_server.broker.consumer import Consumer
-from amqpstore_server.broker.core import Core
+from amqpstore_server.broker.channels.channel import Channel
+from amqpstore_server.broker.channels.outlet import Returned
+from amqpstore_server.broker.channels.publishing import Flags
+from amqpstore_server.broker.context import BrokerContext
 from amqpstore_server.broker.exchanges import EXCHANGE_TYPES
-from amqpstore_server.broker.outlet import Returned
-from amqpstore_server.broker.publishing import Flags
-from amqpstore_server.broker.queue import Queue, Reason, Taken
+from amqpstore_server.broker.messages.deaths import Reason
+from amqpstore_server.broker.queues.consumer import Consumer
+from amqpstore_server.broker.queues.queue import Queue, Taken
 from amqpstore_server.broker.vhost import VirtualHost
 from amqpstore_tools.simulation.crash_images import crash_images
 from amqpstore_tools.simulation.memory_catalog import MemoryCatalog
@@ -130,7 +131,7 @@ class World:
         )
         if look:
             self.recovered = self._recovered()
-        self.core = WatchedCore(
+        self.context = WatchedContext(
             store=self.store,
             clock=self.clock,
             random=random.Random("simulated").random,
@@ -140,7 +141,7 @@ class World:
         )
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(amqpstore_server.broker.broker, "VirtualHost", WatchedHost)
-            self.broker = Broker(self.core)
+            self.broker = Broker(self.context)
         self.vhost = self.broker.vhost(DEFAULT_VHOST)
 
     def _recovered(self) -> dict[str, list[tuple[bytes, int]]]:
@@ -208,7 +209,7 @@ class World:
     def turn(self) -> None:
         """What follows a round of reads, but for the disk."""
         for _ in range(_TURNS):
-            is_busy = self.core.run_timers() | self.broker.has_work
+            is_busy = self.context.run_timers() | self.broker.has_work
             self.broker.pump()
             if not is_busy:
                 return
@@ -239,7 +240,7 @@ class World:
 
 
 @dataclass(eq=False)
-class WatchedCore(Core):
+class WatchedContext(BrokerContext):
     """A core that knows where to write down what happens."""
 
     happened: deque[Event] = field(default_factory=deque)
@@ -257,7 +258,7 @@ class WatchedHost(VirtualHost):
     """A virtual host that writes down what leaves its queues without a consumer, and when."""
 
     def _bury(self, queue: Queue, taken: Sequence[Taken], reason: Reason) -> bool:
-        assert isinstance(self.core, WatchedCore)
+        assert isinstance(self.context, WatchedContext)
         for one in taken:
-            self.core.happened.append(Left(queue.name, reason, one.run.count))
+            self.context.happened.append(Left(queue.name, reason, one.run.count))
         return super()._bury(queue, taken, reason)

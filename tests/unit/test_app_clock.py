@@ -40,8 +40,8 @@ async def _with_app(data: str, clock: TaskClock, waited_s: float, jump_ms: int) 
             arguments={"x-message-ttl": 60_000},
             connection=None,
         )
-        its_label, messages = labelled("", "q", "a")
-        placement = queue.placement(its_label, messages, immediate=False)
+        parsed, messages = labelled("", "q", "a")
+        placement = queue.placement(parsed, messages, immediate=False)
         store.place([placement], messages)
         queue.arrived(messages, placement)
         async with trio.open_nursery() as nursery:

@@ -6,8 +6,8 @@ from __future__ import annotations
 from decimal import Decimal
 from typing import Any
 
+from amqpstore_server.broker.channels.gets import MOST_WAIT_MS
 from amqpstore_server.broker.settings import CHECKS
-from amqpstore_server.broker.waiting import MOST_WAIT_MS
 from amqpstore_server.protocol.errors import PreconditionFailed
 from amqpstore_server.protocol.field_table import Timestamp
 from amqpstore_server.protocol.methods import BasicGet

@@ -11,14 +11,15 @@ from amqpstore_server.amqp.context import ChannelContext
 from amqpstore_server.amqp.deliveries import add_content, add_deliveries
 from amqpstore_server.amqp.distributed import DTX_HANDLERS, Distributed
 from amqpstore_server.amqp.topology import TOPOLOGY_HANDLERS, Topology
-from amqpstore_server.broker.channel import Channel
-from amqpstore_server.broker.consumer import Consumer, ConsumerOptions
+from amqpstore_server.broker.channels.channel import Channel
+from amqpstore_server.broker.channels.gets import Gets
+from amqpstore_server.broker.channels.outlet import Returned
+from amqpstore_server.broker.channels.publishing import Flags
 from amqpstore_server.broker.exchanges.replay import REPLAY_EXCHANGE
-from amqpstore_server.broker.kinds import REPLY_TO
-from amqpstore_server.broker.outlet import Returned
-from amqpstore_server.broker.publishing import Flags
-from amqpstore_server.broker.queue import Queue
-from amqpstore_server.broker.waiting import Fetched, Gets
+from amqpstore_server.broker.queues.consumer import Consumer, ConsumerOptions
+from amqpstore_server.broker.queues.kinds import REPLY_TO
+from amqpstore_server.broker.queues.queue import Queue
+from amqpstore_server.broker.queues.waiting import Fetched
 from amqpstore_server.protocol import methods
 from amqpstore_server.protocol.errors import (
     CommandInvalid,
@@ -79,10 +80,10 @@ class AmqpChannel:
             self._topology.check_replay(publish.routing_key)
         flags = Flags(publish.mandatory, publish.immediate)
         broker = self._broker
-        for label, messages in self._context.labels.messages(publishes, broker.reply_to):
+        for envelope, messages in self._context.envelopes.messages(publishes, broker.reply_to):
             if access.has_topics:
-                self._topology.check_topic("write", publish.exchange, *label.address[1])
-            broker.publish(label, messages, flags)
+                self._topology.check_topic("write", publish.exchange, *envelope.address[1])
+            broker.publish(envelope, messages, flags)
 
     def ack(self, acks: Acks) -> None:
         """Ack tags that were named one by one. Raises: BrokerError."""
@@ -226,7 +227,7 @@ class AmqpChannel:
     def _readable_queue(self, name: str) -> Queue:
         """As `_queue`, of which the client may have the messages."""
         queue = self._topology.queue(name, "read")
-        self._broker.vhost.check_usable(queue)
+        self._context.vhost.check_usable(queue)
         return queue
 
     def on_basic_cancel(self, method: methods.BasicCancel) -> None:

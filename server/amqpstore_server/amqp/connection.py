@@ -20,13 +20,13 @@ from amqpstore_server.amqp.login import Login
 from amqpstore_server.amqp.negotiation import Negotiation
 from amqpstore_server.amqp.outbox import Outbox
 from amqpstore_server.amqp.product import Product
-from amqpstore_server.amqp.publishing import Labels
+from amqpstore_server.amqp.publishing import Envelopes
 from amqpstore_server.amqp.refusals import connection_close, refusal_of
 from amqpstore_server.amqp.session import Session
 from amqpstore_server.broker.broker import Broker
+from amqpstore_server.broker.channels.local_transaction import Tally
 from amqpstore_server.broker.errors import BrokerError
 from amqpstore_server.broker.faults import FATAL, called
-from amqpstore_server.broker.local_transaction import Tally
 from amqpstore_server.protocol import methods
 from amqpstore_server.protocol.errors import (
     AmqpError,
@@ -378,7 +378,7 @@ class Connection:
             peer=self.peer,
             vhost=self._broker.vhost(method.virtual_host),
             access=access,
-            labels=Labels(user, self._may_impersonate),
+            envelopes=Envelopes(user, self._may_impersonate),
             outbox=self.outbox,
             transacted=self._transacted,
             frame_max=negotiation.frame_max,

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from amqpstore_server.amqp.outbox import Outbox
-from amqpstore_server.amqp.publishing import Labels
-from amqpstore_server.broker.local_transaction import Tally
+from amqpstore_server.amqp.publishing import Envelopes
+from amqpstore_server.broker.channels.local_transaction import Tally
 from amqpstore_server.broker.permissions import Access
 from amqpstore_server.broker.vhost import VirtualHost
 
@@ -16,7 +16,7 @@ from amqpstore_server.broker.vhost import VirtualHost
 class ChannelContext:
     """What an open connection is to its channels, and the owner of its exclusive queues.
 
-    `access` is what the user may do on `vhost`, `labels` those of the connection's publishes,
+    `access` is what the user may do on `vhost`, `envelopes` those of the connection's publishes,
     `transacted` what its transactions have in memory, `frame_max` what the client takes.
     `shares_prefetch` says whether basic.qos means the channel, `global` or not (see `product`).
     `break_off` ends the connection after an error of ours.
@@ -25,7 +25,7 @@ class ChannelContext:
     peer: str
     vhost: VirtualHost
     access: Access
-    labels: Labels
+    envelopes: Envelopes
     outbox: Outbox
     transacted: Tally
     frame_max: int

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from amqpstore_server.broker.branches import XaStatus, Xid
-from amqpstore_server.broker.channel import Channel
+from amqpstore_server.broker.channels.branches import XaStatus, Xid
+from amqpstore_server.broker.channels.channel import Channel
 from amqpstore_server.broker.permissions import Access
 from amqpstore_server.protocol import methods
 from amqpstore_server.protocol.primitives import write_long, write_octets

@@ -6,19 +6,19 @@ from collections.abc import Callable, Iterator
 
 from amqpstore import Message
 from amqpstore_server.broker.errors import BrokerError
-from amqpstore_server.broker.kinds import REPLY_TO
-from amqpstore_server.broker.label import Label, label
+from amqpstore_server.broker.messages.envelope import ParsedEnvelope, parse_envelope
+from amqpstore_server.broker.queues.kinds import REPLY_TO
 from amqpstore_server.protocol.content import decode_properties, edit_properties
 from amqpstore_server.protocol.errors import AmqpError, PreconditionFailed
 from amqpstore_server.protocol.receiver import Publishes
 
-_CACHED_LABELS = 1024
+_MAX_CACHED = 1024
 _CACHED_BYTES = 256 << 10
-"""Of the properties that labels are remembered for."""
+"""Of the properties that envelopes are remembered for."""
 
 
-class Labels:
-    """The labels of one connection's publishes, by exchange, routing key and properties.
+class Envelopes:
+    """The envelopes of one connection's publishes, by exchange, routing key and properties.
 
     Args: user, who is logged in: the only user-id that a message may claim, but for a user of whom
     `may_impersonate` says otherwise.
@@ -27,13 +27,13 @@ class Labels:
     def __init__(self, user: str, may_impersonate: Callable[[str], bool]) -> None:
         self._user = user
         self._may_impersonate = may_impersonate
-        self._labels: dict[tuple[str, str, bytes, str], Label] = {}
+        self._envelopes: dict[tuple[str, str, bytes, str], ParsedEnvelope] = {}
         self._cached_bytes = 0
 
     def messages(
         self, publishes: Publishes, reply_to: str
-    ) -> Iterator[tuple[Label, list[Message]]]:
-        """The messages, in order, in groups whose labels are alike, with the label of the first.
+    ) -> Iterator[tuple[ParsedEnvelope, list[Message]]]:
+        """The messages, in order, in groups that are alike, with the envelope of the first.
 
         Args: reply_to, the address of the channel's direct replies; empty where it has none.
         Raises: PreconditionFailed, PreconditionFailedError, at the first message that claims
@@ -43,13 +43,13 @@ class Labels:
         routing_key = publishes.publish.routing_key
         group: list[Message] = []
         header = None
-        first: Label | None = None
-        current: Label | None = None
+        first: ParsedEnvelope | None = None
+        current: ParsedEnvelope | None = None
         for next_header, body in zip(publishes.headers, publishes.bodies, strict=True):
             if next_header is not header:
                 header = next_header
                 key = exchange, routing_key, header.properties, reply_to
-                found = self._labels.get(key)
+                found = self._envelopes.get(key)
                 if found is None:
                     try:
                         found = self._new(*key)
@@ -69,7 +69,7 @@ class Labels:
         assert first is not None  # there is no event without a message
         yield first, group
 
-    def _new(self, exchange: str, routing_key: str, raw: bytes, reply_to: str) -> Label:
+    def _new(self, exchange: str, routing_key: str, raw: bytes, reply_to: str) -> ParsedEnvelope:
         """Raises: PreconditionFailed (a wrong user-id or reply-to), PreconditionFailedError."""
         properties = decode_properties(raw)
         is_foreign = properties.user_id not in (None, self._user)
@@ -83,12 +83,12 @@ class Labels:
             if not reply_to:
                 raise PreconditionFailed("fast reply consumer does not exist")
             kept = edit_properties(raw, reply_to=reply_to)
-        made = label(exchange, routing_key, kept, properties)
+        made = parse_envelope(exchange, routing_key, kept, properties)
         if is_foreign:
             return made  # the next one is asked for again: the right to it may be taken away
         self._cached_bytes += len(raw)
-        if len(self._labels) >= _CACHED_LABELS or self._cached_bytes > _CACHED_BYTES:
-            self._labels.clear()
+        if len(self._envelopes) >= _MAX_CACHED or self._cached_bytes > _CACHED_BYTES:
+            self._envelopes.clear()
             self._cached_bytes = len(raw)
-        self._labels[exchange, routing_key, raw, reply_to] = made
+        self._envelopes[exchange, routing_key, raw, reply_to] = made
         return made

@@ -11,10 +11,10 @@ from amqpstore_server.amqp.arguments import plain, queue_arguments
 from amqpstore_server.broker.exchanges.base import Exchange
 from amqpstore_server.broker.exchanges.delayed import TYPE_ARGUMENT as DELAYED
 from amqpstore_server.broker.exchanges.topic import TopicExchange
-from amqpstore_server.broker.kinds import REPLY_TO
 from amqpstore_server.broker.names import without_line_ends
 from amqpstore_server.broker.permissions import Access
-from amqpstore_server.broker.queue import Queue
+from amqpstore_server.broker.queues.kinds import REPLY_TO
+from amqpstore_server.broker.queues.queue import Queue
 from amqpstore_server.broker.routing import DEFAULT_EXCHANGE
 from amqpstore_server.broker.vhost import VirtualHost
 from amqpstore_server.protocol import methods

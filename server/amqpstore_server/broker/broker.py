@@ -7,12 +7,12 @@ from typing import Any, NamedTuple
 
 from amqpstore import OtherOwnerError, Store
 from amqpstore.catalog import Change
-from amqpstore_server.broker.core import Core
+from amqpstore_server.broker.context import BrokerContext
 from amqpstore_server.broker.errors import NotAllowedError, NotFoundError
-from amqpstore_server.broker.kinds import QUEUE_KINDS, kind_of
 from amqpstore_server.broker.permissions import Access
 from amqpstore_server.broker.policy import Policies, Policy
-from amqpstore_server.broker.queue import Queue
+from amqpstore_server.broker.queues.kinds import QUEUE_KINDS, kind_of
+from amqpstore_server.broker.queues.queue import Queue
 from amqpstore_server.broker.rows import name_key
 from amqpstore_server.broker.stored import is_usable, leave_out, rows_of
 from amqpstore_server.broker.vhost import VirtualHost
@@ -35,17 +35,17 @@ class Defined(NamedTuple):
 class Broker:
     """All virtual hosts on top of one store."""
 
-    def __init__(self, core: Core) -> None:
-        self.core = core
+    def __init__(self, context: BrokerContext) -> None:
+        self.context = context
         self.vhosts: dict[str, VirtualHost] = {}
-        store = core.store
+        store = context.store
         names = store.definitions("vhosts")
         if not names:
             _check_owner(store)
             store.define([Change("vhosts", DEFAULT_VHOST, {})])
             names = {DEFAULT_VHOST: {}}
         for name in names:
-            self.vhosts[name] = VirtualHost(name, core)
+            self.vhosts[name] = VirtualHost(name, context)
         for vhost, row in self._stored("policies"):
             vhost.policies.restore(row)
         self._restore_queues()
@@ -97,25 +97,25 @@ class Broker:
     @property
     def has_work(self) -> bool:
         """Whether a queue has something to hand out, or somebody to hand it to, since `pump`."""
-        return bool(self.core.touched)
+        return bool(self.context.touched)
 
     def pump(self) -> None:
         """Have every queue that something happened to hand out what it can."""
-        core = self.core
-        touched = list(core.touched)
-        core.touched.clear()
-        core.moves = 0
+        context = self.context
+        touched = list(context.touched)
+        context.touched.clear()
+        context.moves = 0
         for place, queue in enumerate(touched):
-            if core.moves >= _MAX_MOVES:
+            if context.moves >= _MAX_MOVES:
                 # A chain of queues must not be worked through while everybody else waits. Those
                 # that are left come first in the next turn.
-                core.touched = {**dict.fromkeys(touched[place:]), **core.touched}
+                context.touched = {**dict.fromkeys(touched[place:]), **context.touched}
                 return
             queue.pump(in_turns=True)
 
     def read_again(self) -> None:
         """Have what could not be read tried again. To be called about once a second."""
-        counts = self.core.store.read_again()
+        counts = self.context.store.read_again()
         if not counts:
             return
         queues = self._queues_by_level()
@@ -147,9 +147,9 @@ class Broker:
         for (name, is_operator), policies in defined.policies.items():
             known = Policies(name) if name in new else self.vhosts[name].policies
             changes += known.changes(policies, operator=is_operator)
-        self.core.store.define([*changes, *others])
+        self.context.store.define([*changes, *others])
         for name in new:
-            self.vhosts[name] = VirtualHost(name, self.core)
+            self.vhosts[name] = VirtualHost(name, self.context)
         self._permissions |= rows
         for key in rows.keys() & self._accesses.keys():
             self._accesses[key].change(rows[key])
@@ -160,7 +160,7 @@ class Broker:
 
     def _stored(self, table: str) -> Iterator[tuple[VirtualHost, Any]]:
         """What can be used of a table, with the virtual host that each row is of."""
-        for key, row in rows_of(self.core.store, table):
+        for key, row in rows_of(self.context.store, table):
             if vhost := self.vhosts.get(row["vhost"]):
                 yield vhost, row
             else:
@@ -171,7 +171,7 @@ class Broker:
 
         What nobody can be served by stays in the store as it is, messages and all.
         """
-        store = self.core.store
+        store = self.context.store
         levels = []
         for stored in [one for one in store.queues.values() if one.id not in store.prepared]:
             definition: Any = stored.definition
@@ -193,16 +193,16 @@ class Broker:
                 vhost.add_queue(stored, durable=True)
         for vhost, stored, definition in levels:
             if queue := vhost.queues.get(definition["name"]):
-                queue.levels.add(definition["level"], stored)
+                queue.priorities.add(definition["level"], stored)
             else:
                 leave_out("queues", str(stored.id), f"there is no queue {definition['name']!r}")
 
     def _restore_branches(self) -> None:
         """Take in the transactions that the store has, and nobody has decided."""
-        if not self.core.store.prepared:
+        if not self.context.store.prepared:
             return
         queues = self._queues_by_level()
-        for key, prepared in self.core.store.prepared.items():
+        for key, prepared in self.context.store.prepared.items():
             label = prepared.label
             if not is_usable("branches", str(key), label):
                 continue
@@ -216,7 +216,7 @@ class Broker:
             level.id: queue
             for vhost in self.vhosts.values()
             for queue in vhost.queues.values()
-            for level in queue.levels
+            for level in queue.priorities
         }
 
 

@@ -10,12 +10,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from amqpstore.errors import DurabilityError, StoreClosedError
-
-if TYPE_CHECKING:
-    from amqpstore_server.broker.queue import Queue
 
 _log = logging.getLogger(__name__)
 
@@ -23,12 +20,19 @@ FATAL = (DurabilityError, StoreClosedError)
 """What ends the broker all the same: nothing can be promised any more."""
 
 
+class FaultDomain(Protocol):
+    """What an error may cost, and no more than that: a queue."""
+
+    def set_aside(self, error: Exception) -> None:
+        """Have it out of service: its work has failed."""
+
+
 class Contained:
     """Sets a queue aside where the block, which is its work, fails; and goes on behind it."""
 
     __slots__ = ("_queue",)
 
-    def __init__(self, queue: Queue) -> None:
+    def __init__(self, queue: FaultDomain) -> None:
         self._queue = queue
 
     def __enter__(self) -> None: ...

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, TypeVar, cast
 
 from amqpstore import Message
 from amqpstore.queue import Placement
+from amqpstore_server.broker.context import Pumped
 from amqpstore_server.broker.errors import AccessRefusedError, NotFoundError
 from amqpstore_server.broker.exchanges.base import Exchange
-from amqpstore_server.broker.label import Label
-from amqpstore_server.broker.queue import Queue
+from amqpstore_server.broker.messages.envelope import ParsedEnvelope
+from amqpstore_server.broker.queues.queue import Queue
 from amqpstore_server.protocol.content import BasicProperties, decode_properties
 
 if TYPE_CHECKING:
@@ -40,19 +41,19 @@ class Route:
     """The queues that a message goes to, each once.
 
     Where all of them are plain, `placements` are where the messages go; otherwise it is empty and
-    each queue has to be asked; `touches` are the queues as `Core.touched` has them. `is_routed` is
-    whether it counts as going anywhere.
+    each queue has to be asked; `touches` are the queues as `BrokerContext.touched` has them.
+    `is_routed` is whether it counts as going anywhere.
     """
 
     __slots__ = ("is_routed", "placements", "queues", "touches")
 
     def __init__(self, queues: list[Queue]) -> None:
         self.queues = queues
-        self.touches = dict.fromkeys(queues)
+        self.touches: dict[Pumped, None] = dict.fromkeys(queues)
         self.is_routed = any(queue.counts_as_route for queue in queues)
         self.placements: list[Placement] = []
         if all(queue.is_plain for queue in queues):
-            self.placements = [Placement(queue.levels.lowest) for queue in queues]
+            self.placements = [Placement(queue.priorities.lowest) for queue in queues]
 
 
 class _Routes(dict[KeyT, RouteT]):
@@ -112,70 +113,76 @@ class Router:
             )
 
     def routes(
-        self, label: Label, messages: list[Message]
-    ) -> Iterator[tuple[Route, Label, list[Message]]]:
-        """The routes of messages whose labels are alike, for as many of them as go the same way.
+        self, envelope: ParsedEnvelope, messages: list[Message]
+    ) -> Iterator[tuple[Route, ParsedEnvelope, list[Message]]]:
+        """The routes of messages that are alike, for as many of them as go the same way.
 
-        Args: label, of the first; the envelopes of all are labels.
+        Args: envelope, of the first; those of all are parsed.
         Raises: NotFoundError, AccessRefusedError, before the first.
         """
-        address = label.address
+        address = envelope.address
         if (route := self._routes.get(address)) is not None:
-            yield route, label, messages
+            yield route, envelope, messages
             return
-        self.check(label.exchange)
+        self.check(envelope.exchange)
         if address not in self._routes:
-            route, is_shared, _ = self._find(label, _NO_PROPERTIES)
+            route, is_shared, _ = self._find(envelope, _NO_PROPERTIES)
             known = route if is_shared else None
             self._routes.remember(address, known, len(route.queues) if known else 0, address)
             if is_shared:
-                yield route, label, messages
+                yield route, envelope, messages
                 return
         yield from self._each(messages)
 
-    def route(self, label: Label) -> Route:
+    def route(self, envelope: ParsedEnvelope) -> Route:
         """The route of one message, of the broker's own too: an internal exchange is none here.
 
         Where there is no such exchange it leads nowhere.
         """
-        known = self._routes.get(label.address)
-        return known or self._find(label, decode_properties(label.properties))[0]
+        known = self._routes.get(envelope.address)
+        return known or self._find(envelope, decode_properties(envelope.properties))[0]
 
-    def through(self, exchange: Exchange, label: Label, properties: BasicProperties) -> Route:
-        """The route of a message that begins at an exchange, whatever its label says."""
-        return self._walk([exchange], label.address[1], properties)[0]
+    def through(
+        self, exchange: Exchange, envelope: ParsedEnvelope, properties: BasicProperties
+    ) -> Route:
+        """The route of a message that begins at an exchange, whatever its envelope says."""
+        return self._walk([exchange], envelope.address[1], properties)[0]
 
-    def _each(self, messages: list[Message]) -> Iterator[tuple[Route, Label, list[Message]]]:
+    def _each(
+        self, messages: list[Message]
+    ) -> Iterator[tuple[Route, ParsedEnvelope, list[Message]]]:
         """Message by message: the exchanges read more of them than the routing key."""
         first = 0
-        known = cast("Label", messages[0].envelope)
+        known = cast("ParsedEnvelope", messages[0].envelope)
         route, is_repeatable = self._read(known)
         for place, message in enumerate(messages):
             if not place or (message.envelope is known and is_repeatable):
                 continue
-            label = cast("Label", message.envelope)
-            its_route, is_repeatable = self._read(label)
+            envelope = cast("ParsedEnvelope", message.envelope)
+            its_route, is_repeatable = self._read(envelope)
             if its_route is not route:
                 yield route, known, messages[first:place]
                 first = place
                 route = its_route
-            known = label
+            known = envelope
         yield route, known, messages[first:]
 
-    def _read(self, label: Label) -> tuple[Route, bool]:
+    def _read(self, envelope: ParsedEnvelope) -> tuple[Route, bool]:
         """The route of one message, and whether it is that of all that are equal to it."""
-        key = (*label.address, label.properties)
+        key = (*envelope.address, envelope.properties)
         route = self._read_routes.get(key)
         if route is not None:
             return route, True
-        route, _, is_repeatable = self._find(label, decode_properties(label.properties))
-        if is_repeatable and len(label.properties) <= _CACHED_PROPERTIES_BYTES:
-            self._read_routes.remember(key, route, len(route.queues), label.address)
+        route, _, is_repeatable = self._find(envelope, decode_properties(envelope.properties))
+        if is_repeatable and len(envelope.properties) <= _CACHED_PROPERTIES_BYTES:
+            self._read_routes.remember(key, route, len(route.queues), envelope.address)
         return route, is_repeatable
 
-    def _find(self, label: Label, properties: BasicProperties) -> tuple[Route, bool, bool]:
+    def _find(
+        self, envelope: ParsedEnvelope, properties: BasicProperties
+    ) -> tuple[Route, bool, bool]:
         """The route; whether it is the same for all properties; and whether for all times."""
-        exchange_name, keys = label.address
+        exchange_name, keys = envelope.address
         if exchange_name == DEFAULT_EXCHANGE:
             named = [self._queues[key] for key in dict.fromkeys(keys) if key in self._queues]
             return Route([queue for queue in named if not queue.is_internal]), True, True
@@ -199,14 +206,15 @@ class Router:
             goes_anywhere = False
             for key in keys:
                 for destination in exchange.route(key, properties):
-                    if isinstance(destination, Exchange):
+                    if isinstance(destination, Queue):
+                        if not destination.is_deleted:
+                            goes_anywhere = goes_anywhere or destination.counts_as_route
+                            queues[destination] = None
+                    elif isinstance(destination, Exchange):
                         goes_anywhere = True
                         if destination.name not in seen:
                             seen.add(destination.name)
                             waiting.append(destination)
-                    elif not destination.is_deleted:
-                        goes_anywhere = goes_anywhere or destination.counts_as_route
-                        queues[destination] = None
             alternate = self._exchanges.get(exchange.alternate) if not goes_anywhere else None
             if alternate is not None and alternate.name not in seen:
                 seen.add(alternate.name)

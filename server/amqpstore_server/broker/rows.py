@@ -29,15 +29,11 @@ def binding_changes(
     """The rows of those bindings that are durable: both ends of them are."""
     changes = []
     for destination, routing_key, arguments in bindings:
-        if isinstance(destination, Exchange):
-            kind, durable = "exchange", destination.durable
-        else:
-            kind, durable = "queue", destination.levels.lowest.durable
-        if source.durable and durable:
+        if source.durable and destination.durable:
             row = {
                 "vhost": vhost,
                 "exchange": source.name,
-                "to": kind,
+                "to": "exchange" if isinstance(destination, Exchange) else "queue",
                 "name": destination.name,
                 "routing_key": routing_key,
                 "arguments": arguments,

@@ -9,22 +9,22 @@ from typing import TYPE_CHECKING, Any
 
 import amqpstore
 from amqpstore.catalog import Change
-from amqpstore_server.broker.bindings import Bindings
-from amqpstore_server.broker.branches import Branches
-from amqpstore_server.broker.core import Core
-from amqpstore_server.broker.dead_letter import DeadLetters
+from amqpstore_server.broker.channels.branches import Branches
+from amqpstore_server.broker.context import BrokerContext
 from amqpstore_server.broker.errors import (
     AccessRefusedError,
     NotFoundError,
     PreconditionFailedError,
     UnknownTypeError,
 )
-from amqpstore_server.broker.exchange_queues import ExchangeQueues
-from amqpstore_server.broker.exchanges.base import Binding, Exchange
+from amqpstore_server.broker.exchanges.base import Binding, Destination, Exchange
+from amqpstore_server.broker.exchanges.bindings import Bindings
 from amqpstore_server.broker.exchanges.replay import REPLAY_EXCHANGE
 from amqpstore_server.broker.faults import called
-from amqpstore_server.broker.history import Histories
-from amqpstore_server.broker.kinds import (
+from amqpstore_server.broker.messages.deaths import Reason
+from amqpstore_server.broker.names import RESERVED_PREFIX, check_name, without_line_ends
+from amqpstore_server.broker.policy import Policies, Policy
+from amqpstore_server.broker.queues.kinds import (
     QUEUE_KINDS,
     REPLY_TO,
     ConsumedQueue,
@@ -33,10 +33,7 @@ from amqpstore_server.broker.kinds import (
     kind_of,
     own_queue_name,
 )
-from amqpstore_server.broker.names import RESERVED_PREFIX, check_name, without_line_ends
-from amqpstore_server.broker.policy import Policies, Policy
-from amqpstore_server.broker.queue import Bury, Queue, Reason, Taken
-from amqpstore_server.broker.replay import Replays
+from amqpstore_server.broker.queues.queue import Bury, Queue, Taken
 from amqpstore_server.broker.routing import DEFAULT_EXCHANGE, Router
 from amqpstore_server.broker.rows import (
     binding_changes,
@@ -52,9 +49,13 @@ from amqpstore_server.broker.settings import (
     check_arguments,
     check_quorum,
 )
+from amqpstore_server.broker.transactions.dead_letter import DeadLetters
+from amqpstore_server.broker.transactions.exchange_queues import ExchangeQueues
+from amqpstore_server.broker.transactions.history import Histories
+from amqpstore_server.broker.transactions.replay import Replays
 
 if TYPE_CHECKING:
-    from amqpstore_server.broker.consumer import Consumer
+    from amqpstore_server.broker.queues.consumer import Consumer
 
 _log = logging.getLogger(__name__)
 
@@ -71,20 +72,20 @@ _PREDECLARED = {
 class VirtualHost:
     """Virtual host `name`. Durable definitions are in the store when a call returns."""
 
-    def __init__(self, name: str, core: Core) -> None:
+    def __init__(self, name: str, context: BrokerContext) -> None:
         self.name = name
-        self.core = core
+        self.context = context
         self.exchanges: dict[str, Exchange] = {}
         self.queues: dict[str, Queue] = {}
         self._owned: dict[object, dict[Queue, None]] = {}
         self._bindings = Bindings()
         self.router = Router(name, self.exchanges, self.queues)
-        self.dead_letters = DeadLetters(core, self.router)
+        self.dead_letters = DeadLetters(context, self.router)
         self.policies = Policies(name)
-        self.branches = Branches(name, core)
-        self.histories = Histories(core, self.queues, self._create_history)
-        self.replays = Replays(core, self.queues, self.histories)
-        self._exchange_queues = ExchangeQueues(core, self.router, self.dead_letters)
+        self.branches = Branches(name, context, self.dead_letters)
+        self.histories = Histories(context, self.queues, self._create_history)
+        self.replays = Replays(context, self.queues, self.histories)
+        self._exchange_queues = ExchangeQueues(context, self.router, self.dead_letters)
         self._ways_out: dict[str, Bury] = {DelayQueue.kind: self._exchange_queues.release}
         """Of the kinds whose messages leave by another way than as dead letters."""
         for predeclared, type_name in _PREDECLARED.items():
@@ -121,7 +122,7 @@ class VirtualHost:
         Raises: UnknownTypeError, AccessRefusedError, PreconditionFailedError.
         """
         name = without_line_ends(name)
-        exchange_type = self.core.exchange_types.get(type_name)
+        exchange_type = self.context.exchange_types.get(type_name)
         if exchange_type is None:
             raise UnknownTypeError(f"unknown exchange type '{type_name}'")
         if name == DEFAULT_EXCHANGE:
@@ -139,7 +140,7 @@ class VirtualHost:
                 what, compared_exchange(asked), compared_exchange(exchange_row(present))
             )
             return
-        check_name("exchange", name, self.name, self.core.name_rule)
+        check_name("exchange", name, self.name, self.context.name_rule)
         if reason := POLICY_KEYS[ALTERNATE_EXCHANGE](arguments.get(ALTERNATE_EXCHANGE, "")):
             raise PreconditionFailedError(
                 f"invalid arg '{ALTERNATE_EXCHANGE}' for exchange '{name}': {reason}"
@@ -150,7 +151,7 @@ class VirtualHost:
             auto_delete=auto_delete,
             internal=internal,
             arguments=arguments,
-            random=self.core.random,
+            random=self.context.random,
         )
         changes = [exchange_change(self.name, exchange, add=True)] if durable else []
         if exchange.queue_kind:
@@ -197,7 +198,7 @@ class VirtualHost:
                 changes.append(exchange_change(self.name, exchange, add=False))
             going += self._unbind_all(exchange, changes)
             if exchange.own_queue is not None:
-                own_queues.append(exchange.own_queue)
+                own_queues.append(self.queues[exchange.own_queue.name])
         return own_queues
 
     def restore_exchange(self, row: Mapping[str, Any]) -> None:
@@ -206,7 +207,7 @@ class VirtualHost:
         Where a plug-in is gone, or does not want it any more, it is left out, and stays there.
         """
         extra = {"vhost": self.name, "exchange": row["name"], "type": row["type"]}
-        exchange_type = self.core.exchange_types.get(row["type"])
+        exchange_type = self.context.exchange_types.get(row["type"])
         if exchange_type is None:
             _log.error("exchange left out: no installed package provides its type", extra=extra)
             return
@@ -217,7 +218,7 @@ class VirtualHost:
                 auto_delete=row["auto_delete"],
                 internal=row["internal"],
                 arguments=row["arguments"],
-                random=self.core.random,
+                random=self.context.random,
             )
         except Exception as error:  # noqa: BLE001 - the type may be a package's
             _log.error("exchange left out", extra={**extra, "reason": str(error)})
@@ -276,7 +277,7 @@ class VirtualHost:
         name = without_line_ends(name)
         survives = durable and not exclusive
         if not name:
-            name = f"{RESERVED_PREFIX}gen-{self.core.make_name()}"
+            name = f"{RESERVED_PREFIX}gen-{self.context.make_name()}"
         elif queue := self.queues.get(name):
             queue.check_owner(connection, exclusive=exclusive)
             queue.check_served(self.name)
@@ -292,7 +293,7 @@ class VirtualHost:
             queue.used()
             return queue
         else:
-            check_name("queue", name, self.name, self.core.name_rule)
+            check_name("queue", name, self.name, self.context.name_rule)
         what = f"queue '{name}' in vhost '{self.name}'"
         check_arguments(what, arguments)
         check_quorum(what, arguments, durable=durable, exclusive=exclusive, auto_delete=auto_delete)
@@ -310,12 +311,12 @@ class VirtualHost:
 
     def _create_history(self, name: str, queue: Queue) -> Queue:
         """The queue for what is consumed from another, which is as durable, and has its owner."""
-        durable = queue.levels.lowest.durable
+        durable = queue.priorities.lowest.durable
         return self._create_queue(name, ConsumedQueue.kind, durable=durable, owner=queue.owner)
 
     def reply_queue(self, connection: object) -> Queue:
         """A queue for a channel's direct replies, which ends with its consumer."""
-        name = f"{REPLY_TO}.{self.core.make_name()}"
+        name = f"{REPLY_TO}.{self.context.make_name()}"
         return self._create_queue(
             name, ReplyQueue.kind, durable=False, auto_delete=True, owner=connection
         )
@@ -341,7 +342,7 @@ class VirtualHost:
         if kind:
             # Not in the row of a client's queue: that is as all versions have written it.
             definition["kind"] = kind
-        stored = self.core.store.create_queue(definition, durable=durable, changes=changes)
+        stored = self.context.store.create_queue(definition, durable=durable, changes=changes)
         return self.add_queue(stored, durable=durable, owner=owner)
 
     def add_queue(self, stored: amqpstore.Queue, *, durable: bool, owner: object = None) -> Queue:
@@ -349,7 +350,7 @@ class VirtualHost:
         definition: Any = stored.definition
         name = definition["name"]
         queue = QUEUE_KINDS[kind_of(definition)](
-            self.core,
+            self.context,
             stored,
             name,
             durable=durable,
@@ -414,13 +415,13 @@ class VirtualHost:
 
     def _remove(self, queues: Sequence[Queue], changes: Sequence[Change]) -> None:
         """Delete queues with their messages; changes are committed with them."""
-        levels = [level for queue in queues for level in queue.levels]
-        while any(self.core.moved[level.id] for level in levels):
+        levels = [level for queue in queues for level in queue.priorities]
+        while any(self.context.moved[level.id] for level in levels):
             # The deletion is durable at once. What was moved elsewhere has to be before that, or
             # a crash would leave it nowhere.
-            self.core.flush()
+            self.context.flush()
         if levels:
-            self.core.store.delete_queue(*levels, changes=changes)
+            self.context.store.delete_queue(*levels, changes=changes)
         else:
             self._define(changes)
         for queue in queues:
@@ -451,7 +452,7 @@ class VirtualHost:
 
     def bind(
         self,
-        destination: Queue | Exchange,
+        destination: Destination,
         exchange_name: str,
         routing_key: str,
         arguments: dict[str, Any],
@@ -472,7 +473,7 @@ class VirtualHost:
 
     def unbind(
         self,
-        destination: Queue | Exchange,
+        destination: Destination,
         exchange_name: str,
         routing_key: str,
         arguments: dict[str, Any],
@@ -489,9 +490,7 @@ class VirtualHost:
     def restore_binding(self, row: Mapping[str, Any]) -> None:
         """Take in a binding from the catalog."""
         exchange = self.exchanges.get(row["exchange"])
-        ends: Mapping[str, Queue | Exchange] = (
-            self.exchanges if row["to"] == "exchange" else self.queues
-        )
+        ends: Mapping[str, Destination] = self.exchanges if row["to"] == "exchange" else self.queues
         destination = ends.get(row["name"])
         if exchange and destination:
             try:
@@ -508,11 +507,11 @@ class VirtualHost:
             raise AccessRefusedError("operation not permitted on the default exchange")
         return self.exchange(name)
 
-    def _check_destination(self, destination: Queue | Exchange) -> None:
+    def _check_destination(self, destination: Destination) -> None:
         if isinstance(destination, Queue):
             self.check_usable(destination)
 
-    def _unbind_all(self, destination: Queue | Exchange, changes: list[Change]) -> list[Exchange]:
+    def _unbind_all(self, destination: Destination, changes: list[Change]) -> list[Exchange]:
         """Remove all bindings to a queue or an exchange, and add that to the changes.
 
         Returns the exchanges that are to go with their last binding.
@@ -526,7 +525,7 @@ class VirtualHost:
 
     def _define(self, changes: Sequence[Change]) -> None:
         if changes:
-            self.core.store.define(changes)
+            self.context.store.define(changes)
 
     # Policies.
 
@@ -562,5 +561,4 @@ class VirtualHost:
 def _end_consumers(queue: Queue) -> None:
     """Have nobody served by a queue any more; the clients are told."""
     for consumer in queue.consumers.clear():
-        consumer.channel.consumers.pop(consumer.tag, None)
-        consumer.channel.outlet.consumer_cancelled(consumer.tag)
+        consumer.channel.cancelled(consumer)

@@ -23,7 +23,7 @@ from amqpstore.index import BLOCK
 from amqpstore.records import HEADER, MAGIC, Gap, Kind, Record, scan
 from amqpstore.worker import InlineWorker
 from amqpstore_server.broker.broker import DEFAULT_VHOST, Broker, Defined
-from amqpstore_server.broker.core import Core
+from amqpstore_server.broker.context import BrokerContext
 from amqpstore_server.broker.exchanges import EXCHANGE_TYPES
 from amqpstore_server.broker.permissions import ALL
 from amqpstore_server.broker.policy import Policy
@@ -46,14 +46,14 @@ def opened(directory: str) -> Store:
 
 def broker_of(store: Store) -> Broker:
     """The broker on top of a store, without its doors."""
-    core = Core(
+    context = BrokerContext(
         store,
         clock=store.clock,
         random=random.Random("forged").random,
         make_name=lambda: "made",
         exchange_types=EXCHANGE_TYPES,
     )
-    return Broker(core)
+    return Broker(context)
 
 
 def make_store(directory: str, seed: int) -> None:

@@ -82,7 +82,7 @@ def serve(directory: str) -> None:
     try:
         broker = broker_of(store)
         Users(store)
-        broker.core.run_timers()
+        broker.context.run_timers()
         broker.pump()
         for vhost in broker.vhosts.values():
             for queue in vhost.queues.values():

@@ -12,15 +12,15 @@ from amqpstore.clock import SimulatedClock
 from amqpstore.keeper import DEFAULTS
 from amqpstore.worker import InlineWorker
 from amqpstore_server.broker.broker import DEFAULT_VHOST, Broker
-from amqpstore_server.broker.channel import Channel
-from amqpstore_server.broker.consumer import Consumer, ConsumerOptions
-from amqpstore_server.broker.core import Core
+from amqpstore_server.broker.channels.channel import Channel
+from amqpstore_server.broker.channels.outlet import Returned
+from amqpstore_server.broker.channels.publishing import Flags
+from amqpstore_server.broker.context import BrokerContext
 from amqpstore_server.broker.exchanges import EXCHANGE_TYPES
 from amqpstore_server.broker.exchanges.base import Exchange
-from amqpstore_server.broker.label import Label, label
-from amqpstore_server.broker.outlet import Returned
-from amqpstore_server.broker.publishing import Flags
-from amqpstore_server.broker.queue import Queue
+from amqpstore_server.broker.messages.envelope import ParsedEnvelope, parse_envelope
+from amqpstore_server.broker.queues.consumer import Consumer, ConsumerOptions
+from amqpstore_server.broker.queues.queue import Queue
 from amqpstore_server.broker.vhost import VirtualHost
 from amqpstore_server.protocol.content import BasicProperties, decode_properties, encode_properties
 from amqpstore_tools.simulation.memory_catalog import MemoryCatalog
@@ -64,14 +64,14 @@ class SimulatedBroker:
             clock=self.clock,
         )
         names = itertools.count(1)
-        self.core = Core(
+        self.context = BrokerContext(
             store=self.store,
             clock=self.clock,
             random=random.Random("unit").random,
             make_name=lambda: f"{next(names):022}",
             exchange_types={**EXCHANGE_TYPES, **self._types},
         )
-        self.broker = Broker(self.core)
+        self.broker = Broker(self.context)
 
     @property
     def now_ms(self) -> int:
@@ -131,7 +131,7 @@ class SimulatedBroker:
     def settle(self) -> None:
         """Do all that is to be done, the disk's work included."""
         for _ in range(_ROUNDS):
-            is_busy = self.core.run_timers() | self.broker.has_work
+            is_busy = self.context.run_timers() | self.broker.has_work
             self.broker.pump()
             is_busy |= not self.store.log.is_empty
             self.store.sync()
@@ -163,7 +163,7 @@ class SimulatedBroker:
     def messages(self, name: str) -> list[Message]:
         """What is ready in a queue, in order; it stays there."""
         found: list[Message] = []
-        for level in self.vhost.queue(name).levels:
+        for level in self.vhost.queue(name).priorities:
             runs = []
             while (run := self.store.withdraw(level, 1000)) is not None:
                 assert isinstance(run, Run)
@@ -258,8 +258,8 @@ class Client:
 
 def labelled(
     exchange: str, key: str, *bodies: str, **properties: Any
-) -> tuple[Label, list[Message]]:
+) -> tuple[ParsedEnvelope, list[Message]]:
     """Messages with one label."""
     of_all = BasicProperties(**properties)
-    its_label = label(exchange, key, encode_properties(of_all), of_all)
-    return its_label, [Message(its_label, body.encode()) for body in bodies]
+    parsed = parse_envelope(exchange, key, encode_properties(of_all), of_all)
+    return parsed, [Message(parsed, body.encode()) for body in bodies]

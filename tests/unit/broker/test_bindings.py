@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from amqpstore_server.broker.exchanges.base import Exchange
-from amqpstore_server.broker.queue import Queue
+from amqpstore_server.broker.queues.queue import Queue
 from tests.unit.broker.simulated import SimulatedBroker
 
 MANY = 2000

@@ -4,7 +4,8 @@ from collections.abc import Callable
 
 import pytest
 
-from amqpstore_server.broker.branches import XaStatus, Xid
+from amqpstore_server.broker.channels.branches import XaStatus, Xid
+from amqpstore_server.broker.channels.publishing import Flags
 from amqpstore_server.broker.errors import (
     AccessRefusedError,
     BrokerError,
@@ -13,7 +14,6 @@ from amqpstore_server.broker.errors import (
     ResourceExhaustedError,
 )
 from amqpstore_server.broker.permissions import ALL, Access
-from amqpstore_server.broker.publishing import Flags
 from tests.unit.broker.simulated import Client, SimulatedBroker, labelled
 
 XID = Xid(1, b"global", b"\xff\x00")
@@ -610,7 +610,7 @@ def test_those_who_wait_get_what_is_rolled_back_and_committed(
 def test_failed_branches_are_remembered_up_to_a_number(
     simulated: SimulatedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("amqpstore_server.broker.branches._MOST_FAILED", 3)
+    monkeypatch.setattr("amqpstore_server.broker.channels.branches._MOST_FAILED", 3)
     client = BranchClient(simulated)
     xids = [Xid(1, bytes([number]), b"") for number in range(1, 6)]
     for xid in xids:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from amqpstore_server.broker.branches import XaStatus
+from amqpstore_server.broker.channels.branches import XaStatus
 from amqpstore_server.broker.errors import NotFoundError
 from tests.unit.broker.simulated import Client, SimulatedBroker
 from tests.unit.broker.test_branches import BranchClient
@@ -70,7 +70,7 @@ def test_what_the_disk_had_no_room_for_is_tried_again_after_a_second(
     simulated.settle()
     simulated.fill_disk()
     simulated.clock.advance(10)
-    simulated.core.run_timers()
+    simulated.context.run_timers()
     set_clock(simulated, -5)  # the message expired by a clock that was ahead
     simulated.free_disk()
     simulated.pass_time(1000)

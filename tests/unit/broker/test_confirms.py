@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from amqpstore_server.broker.publishing import Flags
+from amqpstore_server.broker.channels.publishing import Flags
 from tests.unit.broker.simulated import Client, SimulatedBroker, labelled
 
 

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from amqpstore_server.broker.dead_letter import LANDMARK, MAX_DEATHS
 from amqpstore_server.broker.errors import PreconditionFailedError
+from amqpstore_server.broker.messages.deaths import LANDMARK, MAX_DEATHS
 from amqpstore_server.broker.policy import Policy
 from amqpstore_server.protocol.content import decode_properties
 from amqpstore_server.protocol.field_table import Timestamp
@@ -402,7 +402,7 @@ def moves_until_it_ends(simulated: SimulatedBroker, most: int) -> int:
     moves = 0
     while simulated.broker.has_work:
         simulated.broker.pump()
-        moves += simulated.core.moves
+        moves += simulated.context.moves
         assert moves < most, "it goes round for ever"
     return moves
 
@@ -421,7 +421,7 @@ def test_a_cycle_of_more_queues_than_x_death_has_is_cut(
 def test_it_ends_after_three_times_round(
     simulated: SimulatedBroker, begin: int, length: int, most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("amqpstore_server.broker.dead_letter.MAX_DEATHS", most)
+    monkeypatch.setattr("amqpstore_server.broker.messages.deaths.MAX_DEATHS", most)
     declare_cycle(simulated, begin, length)
     assert begin + length - 1 <= moves_until_it_ends(simulated, 3 * (begin + length) + 2)
 
@@ -429,7 +429,7 @@ def test_it_ends_after_three_times_round(
 def test_a_long_cycle_with_a_rejection_goes_on(
     simulated: SimulatedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("amqpstore_server.broker.dead_letter.MAX_DEATHS", 2)
+    monkeypatch.setattr("amqpstore_server.broker.messages.deaths.MAX_DEATHS", 2)
     simulated.queue("work", dead_letter_exchange="", dead_letter_routing_key="q0")
     for number in range(6):
         following = f"q{number + 1}" if number < 5 else "work"
@@ -489,7 +489,7 @@ def test_what_expires_while_the_disk_is_full_leaves_later(simulated: SimulatedBr
     simulated.settle()
     simulated.fill_disk()
     simulated.clock.advance(10)
-    simulated.core.run_timers()
+    simulated.context.run_timers()
     simulated.free_disk()
     assert simulated.ready("q") == ["a"]
     simulated.pass_time(1000)
@@ -504,9 +504,9 @@ def test_a_full_disk_is_tried_again_after_a_second_and_not_all_the_time(
     simulated.settle()
     simulated.fill_disk()
     simulated.clock.advance(10)
-    simulated.core.run_timers()
+    simulated.context.run_timers()
     simulated.broker.pump()
-    assert simulated.core.ms_to_next_timer() == 1000
+    assert simulated.context.ms_to_next_timer() == 1000
 
 
 # Limits.
@@ -581,7 +581,7 @@ def test_a_policy_that_comes_while_something_is_on_its_way_does_not_miscount(
 def test_what_is_dropped_in_several_turns_is_all_that_is_too_much(
     simulated: SimulatedBroker, monkeypatch: pytest.MonkeyPatch, excess: int
 ) -> None:
-    monkeypatch.setattr("amqpstore_server.broker.queue._DROPPED_AT_ONCE", 4)
+    monkeypatch.setattr("amqpstore_server.broker.queues.queue._DROPPED_AT_ONCE", 4)
     simulated.queue("q", **DEAD)
     bodies = [str(number) for number in range(excess + 2)]
     Client(simulated).publish("", "q", *bodies)

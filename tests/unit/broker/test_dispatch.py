@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from amqpstore_server.broker.errors import AccessRefusedError
+from amqpstore_server.broker.vhost import VirtualHost
 from tests.unit.broker.simulated import Client, SimulatedBroker
 
 
@@ -214,7 +215,9 @@ def cancelled(client: Client) -> Client:
 
 
 def delete_and_ack(client: Client) -> None:
-    client.channel.vhost.delete_queue(client.channel.vhost.queue("q"))
+    vhost = client.channel.vhost
+    assert isinstance(vhost, VirtualHost)
+    vhost.delete_queue(vhost.queue("q"))
     client.ack("0")
 
 

@@ -2,10 +2,10 @@
 
 import pytest
 
-from amqpstore_server.broker.consumer import ConsumerOptions
+from amqpstore_server.broker.channels.publishing import Flags
 from amqpstore_server.broker.errors import AccessRefusedError, PreconditionFailedError
 from amqpstore_server.broker.exchanges.delayed import MOST_DELAY_MS
-from amqpstore_server.broker.publishing import Flags
+from amqpstore_server.broker.queues.consumer import ConsumerOptions
 from tests.unit.broker.simulated import Client, SimulatedBroker, labelled
 
 HELD = "amq.delayed.later"
@@ -166,7 +166,7 @@ def test_what_is_due_while_the_disk_is_full_is_routed_later(simulated: Simulated
     delay(simulated, "a", 10)
     simulated.fill_disk()
     simulated.clock.advance(10)
-    simulated.core.run_timers()
+    simulated.context.run_timers()
     simulated.free_disk()
     assert simulated.ready(HELD) == ["a"]
     simulated.pass_time(1000)
@@ -326,8 +326,8 @@ def test_while_the_disk_is_full_what_is_due_is_tried_again_now_and_then(
     delay(simulated, "a", 10)
     simulated.fill_disk()
     simulated.clock.advance(10)
-    simulated.core.run_timers()
-    assert simulated.core.ms_to_next_timer() == 1000
+    simulated.context.run_timers()
+    assert simulated.context.ms_to_next_timer() == 1000
     simulated.free_disk()
 
 

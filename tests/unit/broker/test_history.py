@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 
-from amqpstore_server.broker.branches import XaStatus, Xid
+from amqpstore_server.broker.channels.branches import XaStatus, Xid
 from amqpstore_server.broker.errors import AccessRefusedError, PreconditionFailedError
 from amqpstore_server.broker.permissions import ALL, Access
 from amqpstore_server.broker.policy import Policy
-from amqpstore_server.broker.replay import consumed_at
+from amqpstore_server.broker.transactions.replay import consumed_at
 from amqpstore_server.protocol.content import decode_properties, edit_properties
 from amqpstore_server.protocol.field_table import Int64
 from tests.unit.broker.simulated import START_MS, Client, SimulatedBroker

@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 
-import amqpstore_server.broker.replay
+import amqpstore_server.broker.transactions.replay
 from amqpstore import Message
+from amqpstore_server.broker.channels.publishing import Flags
 from amqpstore_server.broker.errors import AccessRefusedError, PreconditionFailedError
 from amqpstore_server.broker.exchanges.replay import REPLAY_EXCHANGE
-from amqpstore_server.broker.publishing import Flags
 from amqpstore_server.protocol.field_table import Timestamp
 from tests.unit.broker.simulated import START_MS, Client, SimulatedBroker, labelled
 
@@ -42,8 +42,8 @@ def client(simulated: SimulatedBroker) -> Client:
 def ask(client: Client, name: str = "q", *, mandatory: bool = False, **headers: Any) -> None:
     """Ask for a replay: each `_` in the names of headers is a `-`."""
     named = {key.replace("_", "-"): value for key, value in headers.items()}
-    its_label, messages = labelled(REPLAY_EXCHANGE, name, "body", headers=named)
-    client.channel.publish(its_label, messages, Flags(mandatory=mandatory))
+    parsed, messages = labelled(REPLAY_EXCHANGE, name, "body", headers=named)
+    client.channel.publish(parsed, messages, Flags(mandatory=mandatory))
     client.channel.settle()
 
 
@@ -204,7 +204,7 @@ def test_more_than_its_bounds_is_refused_and_says_how_to_go_on(
     simulated: SimulatedBroker, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """256 bytes beside its body and properties are counted for a message."""
-    monkeypatch.setattr(amqpstore_server.broker.replay, "MOST_BYTES", 1200)
+    monkeypatch.setattr(amqpstore_server.broker.transactions.replay, "MOST_BYTES", 1200)
     with pytest.raises(PreconditionFailedError, match=f"x-to={START_MS + 30}"):
         ask(client, x_replay_to="browse")
     simulated.settle()
@@ -288,7 +288,7 @@ def test_many_in_a_row_wait_for_the_disk(
     simulated: SimulatedBroker, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is not durable yet is in memory: beyond the bounds of one replay, the next makes it."""
-    monkeypatch.setattr(amqpstore_server.broker.replay, "MOST_BYTES", 2500)
+    monkeypatch.setattr(amqpstore_server.broker.transactions.replay, "MOST_BYTES", 2500)
     pending = []
     for _ in range(20):
         ask(client)

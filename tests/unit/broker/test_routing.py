@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from amqpstore_server.broker import routing
+from amqpstore_server.broker.channels.publishing import Flags
 from amqpstore_server.broker.errors import AccessRefusedError, NotFoundError
-from amqpstore_server.broker.publishing import Flags
 from tests.unit.broker.simulated import Client, SimulatedBroker, labelled
 
 
@@ -27,14 +27,14 @@ def link(simulated: SimulatedBroker, source: str, destination: str, key: str = "
 
 def routed(simulated: SimulatedBroker, exchange: str, key: str = "", **properties: Any) -> str:
     """The names of the queues that a message goes to, sorted; the same whoever asks."""
-    its_label, messages = labelled(exchange, key, "x", **properties)
+    parsed, messages = labelled(exchange, key, "x", **properties)
     router = simulated.vhost.router
     by_cache = [
         sorted(queue.name for queue in route.queues)
         for _ in range(2)
-        for route, _, _ in router.routes(its_label, messages)
+        for route, _, _ in router.routes(parsed, messages)
     ]
-    alone = sorted(queue.name for queue in router.route(its_label).queues)
+    alone = sorted(queue.name for queue in router.route(parsed).queues)
     assert by_cache == [alone, alone]
     return "".join(alone)
 
@@ -70,15 +70,15 @@ def test_an_exchange_that_is_missing_or_internal_is_refused(simulated: Simulated
         "inside", "fanout", durable=True, auto_delete=False, internal=True, arguments={}
     )
     simulated.bind("inside", "a")
-    its_label, messages = labelled("inside", "", "x")
+    parsed, messages = labelled("inside", "", "x")
     for _ in range(2):
         with pytest.raises(AccessRefusedError, match="cannot publish to internal exchange"):
-            list(simulated.vhost.router.routes(its_label, messages))
+            list(simulated.vhost.router.routes(parsed, messages))
     missing, messages = labelled("missing", "", "x")
     with pytest.raises(NotFoundError):
         list(simulated.vhost.router.routes(missing, messages))
     # The broker itself may, and finds nothing where there is nothing.
-    assert [queue.name for queue in simulated.vhost.router.route(its_label).queues] == ["a"]
+    assert [queue.name for queue in simulated.vhost.router.route(parsed).queues] == ["a"]
     assert simulated.vhost.router.route(missing).queues == []
     simulated.exchange("outside")
     link(simulated, "outside", "inside")

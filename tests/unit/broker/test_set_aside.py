@@ -12,7 +12,7 @@ from amqpstore_server.broker.exchanges import EXCHANGE_TYPES
 from amqpstore_server.broker.exchanges.base import Exchange
 from amqpstore_server.broker.exchanges.direct import DirectExchange
 from amqpstore_server.broker.exchanges.fanout import FanoutExchange
-from amqpstore_server.broker.queue import Queue
+from amqpstore_server.broker.queues.queue import Queue
 from amqpstore_server.broker.vhost import VirtualHost
 from amqpstore_server.protocol.content import BasicProperties
 from amqpstore_server.protocol.spec import ReplyCode

@@ -2,8 +2,8 @@
 
 import pytest
 
+from amqpstore_server.broker.channels.publishing import Flags
 from amqpstore_server.broker.errors import PreconditionFailedError
-from amqpstore_server.broker.publishing import Flags
 from tests.unit.broker.simulated import Client, SimulatedBroker, labelled
 
 

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-import amqpstore_server.broker.core
-import amqpstore_server.broker.local_transaction
+import amqpstore_server.broker.context
+from amqpstore_server.broker.channels import local_transaction
 from amqpstore_server.broker.errors import PreconditionFailedError
-from amqpstore_server.broker.leaving import Leaving
+from amqpstore_server.broker.queues.leaving import Leaving
 from amqpstore_tools.simulation.memory_files import MemoryFile
 from tests.unit.broker.simulated import Client, SimulatedBroker
 from tests.unit.broker.test_read_later import Shortage
@@ -62,7 +62,7 @@ def test_only_so_much_is_read_before_the_others_have_their_turn(
     client.channel.reject_until(0, requeue=False)
     assert simulated.vhost.queue("q").leaving
     # And no more than the disk takes.
-    monkeypatch.setattr(amqpstore_server.broker.core, "_MAX_PENDING_BYTES", 1 << 20)
+    monkeypatch.setattr(amqpstore_server.broker.context, "_MAX_PENDING_BYTES", 1 << 20)
     pending = simulated.store.log.pending_bytes
     for _ in range(5):
         simulated.broker.pump()
@@ -121,7 +121,7 @@ def test_a_transaction_has_them_in_memory_up_to_a_limit(
         channel.commit()
 
     with monkeypatch.context() as small:
-        small.setattr(amqpstore_server.broker.local_transaction, "MAX_READ_BACK_BYTES", 1 << 20)
+        small.setattr(local_transaction, "MAX_READ_BACK_BYTES", 1 << 20)
         with pytest.raises(PreconditionFailedError, match="undone; settle fewer"):
             commit()
     channel.rollback()

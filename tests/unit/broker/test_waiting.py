@@ -6,10 +6,11 @@ from collections import Counter
 
 import pytest
 
+from amqpstore_server.broker.channels.gets import MOST_WAITING, Gets
+from amqpstore_server.broker.channels.publishing import Flags
 from amqpstore_server.broker.errors import PreconditionFailedError
-from amqpstore_server.broker.publishing import Flags
-from amqpstore_server.broker.queue import Queue
-from amqpstore_server.broker.waiting import MOST_WAITING, Fetched, Gets, QueueLine
+from amqpstore_server.broker.queues.queue import Queue
+from amqpstore_server.broker.queues.waiting import Fetched, QueueLine
 from tests.unit.broker.simulated import Client, SimulatedBroker, labelled
 
 
@@ -78,7 +79,7 @@ def test_it_waits_for_a_message(simulated: SimulatedBroker, getter: Getter, send
     assert simulated.ready("q") == ["b"]
     simulated.pass_time(10_000)
     assert getter.answers == ["a"]
-    assert not simulated.core.timers.next_ms
+    assert not simulated.context.timers.next_ms
 
 
 def test_it_ends_empty_when_its_time_is_over(simulated: SimulatedBroker, getter: Getter) -> None:
@@ -281,7 +282,7 @@ def test_a_closed_channel_leaves_nothing_behind(
     assert getter.answers == []
     assert simulated.ready("q") == ["a"]
     assert not simulated.vhost.queue("q").waiting
-    assert not simulated.core.timers.next_ms
+    assert not simulated.context.timers.next_ms
 
 
 def test_a_deleted_queue_answers_empty(simulated: SimulatedBroker, getter: Getter) -> None:

@@ -12,9 +12,9 @@ from pika.adapters.blocking_connection import BlockingChannel
 from pika.exceptions import ChannelClosedByBroker, ConnectionClosedByBroker
 
 from amqpstore_server.amqp.channel import AmqpChannel
-from amqpstore_server.broker.channel import Channel
-from amqpstore_server.broker.publishing import Publisher
-from amqpstore_server.broker.queue import Queue
+from amqpstore_server.broker.channels.channel import Channel
+from amqpstore_server.broker.channels.publishing import Publisher
+from amqpstore_server.broker.queues.queue import Queue
 from amqpstore_server.broker.vhost import VirtualHost
 from amqpstore_server.protocol import methods
 from amqpstore_tools.pika import XaResource, Xid

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from amqpstore_server.amqp.limits import Limits
-from amqpstore_server.broker.kinds import REPLY_TO
+from amqpstore_server.broker.queues.kinds import REPLY_TO
 from amqpstore_server.protocol import methods
 from amqpstore_server.protocol.content import BasicProperties, decode_properties
 from amqpstore_server.protocol.frames import method_frame

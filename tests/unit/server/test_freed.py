@@ -14,9 +14,10 @@ import pytest
 from amqpstore_server.amqp.channel import AmqpChannel
 from amqpstore_server.amqp.connection import Connection
 from amqpstore_server.amqp.outbox import Outbox
-from amqpstore_server.amqp.publishing import Labels
-from amqpstore_server.broker.channel import Channel, Delivery
-from amqpstore_server.broker.consumer import Consumer
+from amqpstore_server.amqp.publishing import Envelopes
+from amqpstore_server.broker.channels.channel import Channel
+from amqpstore_server.broker.queues.consumer import Consumer
+from amqpstore_server.broker.queues.delivery import Delivery
 from amqpstore_server.connection import SocketConnection
 from amqpstore_server.protocol.receiver import Receiver
 from amqpstore_tools.testing.broker import MemoryBroker
@@ -52,7 +53,7 @@ OF_A_CLIENT = (
     Channel,
     Consumer,
     Delivery,
-    Labels,
+    Envelopes,
     Outbox,
     Receiver,
 )

@@ -294,7 +294,7 @@ class MemoryBroker:
         clock = self._clock
         await self._settle()
         while clock.now_ms < until_ms:
-            wait_ms = self._app.core.ms_to_next_timer()
+            wait_ms = self._app.context.ms_to_next_timer()
             clock.advance_to(until_ms if wait_ms is None else min(clock.now_ms + wait_ms, until_ms))
             now = trio.current_time()
             for connection in list(self._app.connections):
@@ -322,7 +322,7 @@ class MemoryBroker:
 
     def _bodies(self, name: str, vhost: str) -> list[bytes]:
         bodies = []
-        for level in self._app.broker.vhost(vhost).queue(name).levels:
+        for level in self._app.broker.vhost(vhost).queue(name).priorities:
             runs = []
             while (run := self._store.withdraw(level, _READ_AT_ONCE)) is not None:
                 if isinstance(run, ReadLaterError):

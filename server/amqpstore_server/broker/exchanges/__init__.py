@@ -1,6 +1,6 @@
 """The exchange types, one module each, by the name that declares them.
 
-- `base`: what every exchange is.
+- `base`: what every exchange is; `bindings`: which exchanges lead to a queue or an exchange.
 - `direct`, `fanout`, `topic`, `headers`: the types of the specification; `topic_patterns`: many
   topic patterns matched at once.
 - `consistent_hash`, `random_`, `recent_history`, `delayed`: types of RabbitMQ and its plug-ins.

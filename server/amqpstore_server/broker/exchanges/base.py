@@ -9,17 +9,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import msgpack
 
 from amqpstore_server.broker.faults import called
 from amqpstore_server.broker.settings import Settings
 from amqpstore_server.protocol.content import BasicProperties
-
-if TYPE_CHECKING:
-    from amqpstore_server.broker.queue import Queue
-
 
 DELAYED = "delayed"
 HISTORY = "history"
@@ -28,10 +24,20 @@ KEEPING_KINDS = (DELAYED, HISTORY)
 routes them again; or as the last ones, which each queue gets that is bound later."""
 
 
+class Destination(Protocol):
+    """What an exchange routes to: a queue, or another exchange."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def durable(self) -> bool: ...
+
+
 class Binding(NamedTuple):
     """A rule that leads from an exchange to a queue, or on to another exchange."""
 
-    destination: Queue | Exchange
+    destination: Destination
     routing_key: str
     arguments: dict[str, Any]
 
@@ -41,14 +47,14 @@ class Binding(NamedTuple):
         return id(self.destination), self.routing_key, msgpack.packb(sorted(self.arguments.items()))
 
 
-class Destinations(dict["Queue | Exchange", int]):
+class Destinations(dict[Destination, int]):
     """What bindings lead to, with how many of them do, in the order in which they were made."""
 
-    def add(self, destination: Queue | Exchange) -> None:
+    def add(self, destination: Destination) -> None:
         """A binding more leads there."""
         self[destination] = self.get(destination, 0) + 1
 
-    def remove(self, destination: Queue | Exchange) -> None:
+    def remove(self, destination: Destination) -> None:
         """A binding less does."""
         self[destination] -= 1
         if not self[destination]:
@@ -91,7 +97,7 @@ class Exchange(ABC):
         self.random = random
         self.alternate = ""
         """The exchange for what this one has no route for; empty where there is none."""
-        self.own_queue: Queue | None = None
+        self.own_queue: Destination | None = None
         """Where it keeps messages, which `route` sends there; None unless it has a `queue_kind`."""
         self._bindings: dict[tuple[int, str, bytes], Binding] = {}
         self._by_destination: dict[int, dict[tuple[int, str, bytes], Binding]] = {}
@@ -106,7 +112,7 @@ class Exchange(ABC):
         """Whether it has any binding."""
         return bool(self._bindings)
 
-    def is_bound_to(self, destination: Queue | Exchange) -> bool:
+    def is_bound_to(self, destination: Destination) -> bool:
         """Whether any binding leads there."""
         return id(destination) in self._by_destination
 
@@ -137,7 +143,7 @@ class Exchange(ABC):
         called(partial(self._remove, found))
         return True
 
-    def unbind_destination(self, destination: Queue | Exchange) -> list[Binding]:
+    def unbind_destination(self, destination: Destination) -> list[Binding]:
         """Remove all bindings to a queue or an exchange, and return them."""
         gone = list(self._by_destination.get(id(destination), {}).values())
         for binding in gone:
@@ -149,7 +155,7 @@ class Exchange(ABC):
         return Settings(queue_mode="lazy")
 
     @abstractmethod
-    def route(self, routing_key: str, properties: BasicProperties) -> Iterable[Queue | Exchange]:
+    def route(self, routing_key: str, properties: BasicProperties) -> Iterable[Destination]:
         """Where a message goes; a destination that two bindings match may come twice.
 
         Args: properties, of the message; all None where `reads_properties` is false.

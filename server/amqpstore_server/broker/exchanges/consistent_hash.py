@@ -17,14 +17,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from amqpstore_server.broker.errors import PreconditionFailedError
-from amqpstore_server.broker.exchanges.base import Binding, Exchange
+from amqpstore_server.broker.exchanges.base import Binding, Destination, Exchange
 from amqpstore_server.protocol.content import BasicProperties
-
-if TYPE_CHECKING:
-    from amqpstore_server.broker.queue import Queue
 
 _PROPERTIES = ("message_id", "correlation_id", "timestamp")
 
@@ -55,11 +52,11 @@ class ConsistentHashExchange(Exchange):
             )
         reads_properties = self._header is not None or self._property is not None
         self.reads_properties = reads_properties
-        self._shares: dict[Queue | Exchange, _Share] = {}
-        self._owners: dict[int, Queue | Exchange] = {}
+        self._shares: dict[Destination, _Share] = {}
+        self._owners: dict[int, Destination] = {}
         """By slot, for those that were looked up since the shares last changed."""
 
-    def route(self, routing_key: str, properties: BasicProperties) -> Iterable[Queue | Exchange]:
+    def route(self, routing_key: str, properties: BasicProperties) -> Iterable[Destination]:
         if not self._shares:
             return ()
         slot = _hash(self._hashed(routing_key, properties)) % _SLOTS
@@ -98,7 +95,7 @@ class ConsistentHashExchange(Exchange):
         # A number, a table, an array: whatever a field can be has a text of its own.
         return repr(value).encode()
 
-    def _find_owner(self, slot: int) -> Queue | Exchange:
+    def _find_owner(self, slot: int) -> Destination:
         number = _hash(slot.to_bytes(2))
         return min(self._shares.values(), key=lambda share: share.score(number)).destination
 
@@ -108,7 +105,7 @@ class _Share:
 
     __slots__ = ("_seed", "destination", "weight")
 
-    def __init__(self, destination: Queue | Exchange) -> None:
+    def __init__(self, destination: Destination) -> None:
         kind = "exchange" if isinstance(destination, Exchange) else "queue"
         self._seed = _hash(f"{kind} {destination.name}".encode())
         self.destination = destination

@@ -8,15 +8,12 @@ to cancel what waits.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from amqpstore_server.broker.errors import PreconditionFailedError
-from amqpstore_server.broker.exchanges.base import DELAYED, Binding, Exchange
+from amqpstore_server.broker.exchanges.base import DELAYED, Binding, Destination, Exchange
 from amqpstore_server.broker.exchanges.built_in import ROUTING_TYPES
 from amqpstore_server.protocol.content import BasicProperties
-
-if TYPE_CHECKING:
-    from amqpstore_server.broker.queue import Queue
 
 TYPE_ARGUMENT = "x-delayed-type"
 DELAY_HEADER = "x-delay"
@@ -44,7 +41,7 @@ class DelayedExchange(Exchange):
         self.inner = inner_type(name, **properties)
         self.is_repeatable = self.inner.is_repeatable
 
-    def route(self, routing_key: str, properties: BasicProperties) -> Iterable[Queue | Exchange]:
+    def route(self, routing_key: str, properties: BasicProperties) -> Iterable[Destination]:
         if self.own_queue is not None and delay_ms(properties):
             return [self.own_queue]
         return self.inner.route(routing_key, properties)

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from amqpstore_server.broker.exchanges.base import Binding, Destinations, Exchange
+from amqpstore_server.broker.exchanges.base import Binding, Destination, Destinations, Exchange
 from amqpstore_server.protocol.content import BasicProperties
-
-if TYPE_CHECKING:
-    from amqpstore_server.broker.queue import Queue
 
 
 class DirectExchange(Exchange):
@@ -21,7 +18,7 @@ class DirectExchange(Exchange):
         super().__init__(name, **properties)
         self._destinations: dict[str, Destinations] = {}
 
-    def route(self, routing_key: str, properties: BasicProperties) -> Iterable[Queue | Exchange]:  # noqa: ARG002
+    def route(self, routing_key: str, properties: BasicProperties) -> Iterable[Destination]:  # noqa: ARG002
         return self._destinations.get(routing_key, ())
 
     def _add(self, binding: Binding) -> None:

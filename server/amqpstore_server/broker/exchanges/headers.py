@@ -14,14 +14,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from amqpstore_server.broker.errors import PreconditionFailedError
-from amqpstore_server.broker.exchanges.base import Binding, Exchange
+from amqpstore_server.broker.exchanges.base import Binding, Destination, Exchange
 from amqpstore_server.protocol.content import BasicProperties
-
-if TYPE_CHECKING:
-    from amqpstore_server.broker.queue import Queue
 
 _MATCH = "x-match"
 _RESERVED_PREFIX = "x-"
@@ -45,7 +42,7 @@ class HeadersExchange(Exchange):
         super().__init__(name, **properties)
         self._rules: dict[tuple[int, str, bytes], _Rule] = {}
 
-    def route(self, routing_key: str, properties: BasicProperties) -> Iterable[Queue | Exchange]:  # noqa: ARG002
+    def route(self, routing_key: str, properties: BasicProperties) -> Iterable[Destination]:  # noqa: ARG002
         headers = properties.headers or {}
         return [rule.destination for rule in self._rules.values() if rule.matches(headers)]
 

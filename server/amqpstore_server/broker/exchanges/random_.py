@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from amqpstore_server.broker.exchanges.base import Binding, Destinations, Exchange
+from amqpstore_server.broker.exchanges.base import Binding, Destination, Destinations, Exchange
 from amqpstore_server.protocol.content import BasicProperties
-
-if TYPE_CHECKING:
-    from amqpstore_server.broker.queue import Queue
 
 
 class RandomExchange(Exchange):
@@ -20,11 +17,11 @@ class RandomExchange(Exchange):
 
     def __init__(self, name: str, **properties: Any) -> None:
         super().__init__(name, **properties)
-        self._destinations: list[Queue | Exchange] = []
-        self._places: dict[Queue | Exchange, int] = {}
+        self._destinations: list[Destination] = []
+        self._places: dict[Destination, int] = {}
         self._counts = Destinations()
 
-    def route(self, routing_key: str, properties: BasicProperties) -> Iterable[Queue | Exchange]:  # noqa: ARG002
+    def route(self, routing_key: str, properties: BasicProperties) -> Iterable[Destination]:  # noqa: ARG002
         if not self._destinations:
             return ()
         return (self._destinations[int(self.random() * len(self._destinations))],)

@@ -7,16 +7,13 @@ that persistent ones of a durable exchange are there after a restart.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from amqpstore_server.broker.errors import PreconditionFailedError
-from amqpstore_server.broker.exchanges.base import HISTORY, Exchange
+from amqpstore_server.broker.exchanges.base import HISTORY, Destination
 from amqpstore_server.broker.exchanges.fanout import FanoutExchange
 from amqpstore_server.broker.settings import Settings
 from amqpstore_server.protocol.content import BasicProperties
-
-if TYPE_CHECKING:
-    from amqpstore_server.broker.queue import Queue
 
 LENGTH_ARGUMENT = "x-recent-history-length"
 NO_STORE_HEADER = "x-recent-history-no-store"
@@ -50,7 +47,7 @@ class RecentHistoryExchange(FanoutExchange):
     def own_queue_settings(self) -> Settings:
         return Settings(max_length=self.length)
 
-    def route(self, routing_key: str, properties: BasicProperties) -> Iterable[Queue | Exchange]:
+    def route(self, routing_key: str, properties: BasicProperties) -> Iterable[Destination]:
         yield from super().route(routing_key, properties)
         if self.own_queue is not None and not (properties.headers or {}).get(NO_STORE_HEADER):
             yield self.own_queue

@@ -6,14 +6,11 @@ It routes nothing: whoever publishes to it asks for something (see `broker.repla
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from amqpstore_server.broker.errors import AccessRefusedError, PreconditionFailedError
-from amqpstore_server.broker.exchanges.base import Binding, Exchange
+from amqpstore_server.broker.exchanges.base import Binding, Destination, Exchange
 from amqpstore_server.protocol.content import BasicProperties
-
-if TYPE_CHECKING:
-    from amqpstore_server.broker.queue import Queue
 
 REPLAY_EXCHANGE = "amq.replay"
 
@@ -30,7 +27,7 @@ class ReplayExchange(Exchange):
             )
         super().__init__(name, **properties)
 
-    def route(self, routing_key: str, properties: BasicProperties) -> Iterable[Queue | Exchange]:  # noqa: ARG002
+    def route(self, routing_key: str, properties: BasicProperties) -> Iterable[Destination]:  # noqa: ARG002
         return ()
 
     def _add(self, binding: Binding) -> None:  # noqa: ARG002

@@ -11,15 +11,12 @@ against all of them at once (see `topic_patterns`).
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from amqpstore_server.broker.errors import PreconditionFailedError
-from amqpstore_server.broker.exchanges.base import Binding, Destinations, Exchange
+from amqpstore_server.broker.exchanges.base import Binding, Destination, Destinations, Exchange
 from amqpstore_server.broker.exchanges.topic_patterns import ANY_WORDS, ONE_WORD, Pattern, Patterns
 from amqpstore_server.protocol.content import BasicProperties
-
-if TYPE_CHECKING:
-    from amqpstore_server.broker.queue import Queue
 
 MAX_WORDS = 128
 """Of a binding key. A routing key may have as many as fit into its 255 bytes."""
@@ -36,7 +33,7 @@ class TopicExchange(Exchange):
         self._patterns: dict[str, Patterns] = {}
         """By the words in front of the first wildcard, with a dot behind each."""
 
-    def route(self, routing_key: str, properties: BasicProperties) -> Iterable[Queue | Exchange]:  # noqa: ARG002
+    def route(self, routing_key: str, properties: BasicProperties) -> Iterable[Destination]:  # noqa: ARG002
         found = list(self._exact.get(routing_key, ()))
         if not self._patterns:
             return found

@@ -11,13 +11,9 @@ mixed, a key costs its words x the bits, at many bits a nanosecond.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-from amqpstore_server.broker.exchanges.base import Destinations
-
-if TYPE_CHECKING:
-    from amqpstore_server.broker.exchanges.base import Exchange
-    from amqpstore_server.broker.queue import Queue
+from amqpstore_server.broker.exchanges.base import Destination, Destinations
 
 ONE_WORD = "*"
 ANY_WORDS = "#"
@@ -66,7 +62,7 @@ class Patterns:
     def __bool__(self) -> bool:
         return bool(self._blocks)
 
-    def add(self, pattern: Pattern, destination: Queue | Exchange) -> None:
+    def add(self, pattern: Pattern, destination: Destination) -> None:
         """A binding leads there."""
         block = self._places.get(pattern)
         if block is None:
@@ -78,7 +74,7 @@ class Patterns:
             self._places[pattern] = block
         block.destinations[pattern].add(destination)
 
-    def remove(self, pattern: Pattern, destination: Queue | Exchange) -> None:
+    def remove(self, pattern: Pattern, destination: Destination) -> None:
         """A binding, one that was added, does not lead there any more."""
         block = self._places[pattern]
         destinations = block.destinations[pattern]
@@ -89,7 +85,7 @@ class Patterns:
             if not block.destinations:
                 self._blocks.remove(block)
 
-    def match(self, words: Sequence[str]) -> Iterator[Queue | Exchange]:
+    def match(self, words: Sequence[str]) -> Iterator[Destination]:
         """Where the patterns lead that match these words."""
         for block in self._blocks:
             yield from block.match(words)
@@ -147,7 +143,7 @@ class _Block:
             for kept, destinations in left:
                 self.add(kept, destinations)
 
-    def match(self, words: Sequence[str]) -> Iterator[Queue | Exchange]:
+    def match(self, words: Sequence[str]) -> Iterator[Destination]:
         states, stay, any_word, by_word = self._begins, self._stay, self._any, self._by_word
         for word in words:
             moved = states << 1

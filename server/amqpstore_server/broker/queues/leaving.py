@@ -14,10 +14,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from amqpstore import MessageDamagedError, ReadLaterError
-from amqpstore_server.broker.core import Core
+from amqpstore_server.broker.context import BrokerContext
 
 if TYPE_CHECKING:
-    from amqpstore_server.broker.queue import Queue, Taken
+    from amqpstore_server.broker.queues.queue import Queue, Taken
 
 _log = logging.getLogger(__name__)
 
@@ -31,8 +31,8 @@ Go = Callable[["Taken"], bool]
 class Leaving:
     """What is on its way out of one queue, the next first."""
 
-    def __init__(self, core: Core, queue: Queue) -> None:
-        self._core = core
+    def __init__(self, context: BrokerContext, queue: Queue) -> None:
+        self._context = context
         self._queue = queue
         self._line: deque[tuple[Taken, Go]] = deque()
         self._left_in_turn = _READ_AT_ONCE
@@ -53,10 +53,10 @@ class Leaving:
         self._go()
 
     def _go(self) -> None:
-        store = self._core.store
+        store = self._context.store
         while self._line and self._left_in_turn:
-            if not self._core.has_room:
-                self._core.wait_for_room(self._queue.touch)
+            if not self._context.has_room:
+                self._context.wait_for_room(self._queue.touch)
                 return
             self._left_in_turn -= 1
             taken, go = self._line.popleft()
@@ -85,4 +85,4 @@ class Leaving:
         """The queue is deleted, and they are with it."""
         line, self._line = self._line, deque()
         for taken, _ in line:
-            self._core.store.ack(*taken)
+            self._context.store.ack(*taken)

@@ -8,22 +8,22 @@ The history is a queue of the broker's own, beside the queue that it belongs to 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import groupby
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
-from amqpstore import DiskFullError, Envelope, Message
-from amqpstore_server.broker.kinds import CONSUMED_PREFIX, ConsumedQueue
-from amqpstore_server.broker.label import Label
-from amqpstore_server.broker.queue import Queue, Taken
+from amqpstore import DiskFullError, Envelope, Message, Placement
+from amqpstore_server.broker.messages.envelope import ParsedEnvelope
+from amqpstore_server.broker.queues.kinds import CONSUMED_PREFIX, ConsumedQueue
+from amqpstore_server.broker.queues.queue import Queue, Taken
 from amqpstore_server.broker.settings import Settings
-from amqpstore_server.broker.transaction import Transaction
+from amqpstore_server.broker.transactions.transaction import Transaction
 from amqpstore_server.protocol.content import decode_properties, edit_properties
 from amqpstore_server.protocol.field_table import Int64
 
 if TYPE_CHECKING:
-    from amqpstore_server.broker.core import Core
+    from amqpstore_server.broker.context import BrokerContext
 
 _log = logging.getLogger(__name__)
 
@@ -35,58 +35,59 @@ CONSUMED_AT = "x-consumed-at"
 
 
 class History:
-    """What a queue does with what is consumed from it: `held` keeps copies."""
+    """What a queue does with what is consumed from it: `queue` keeps copies."""
 
-    def __init__(self, core: Core, held: ConsumedQueue) -> None:
-        self.held = held
-        self._core = core
+    def __init__(self, context: BrokerContext, queue: ConsumedQueue) -> None:
+        self.queue = queue
+        self._context = context
         self._has_room = True
-        self._last: tuple[Envelope, int, Label] | None = None
+        self._last: tuple[Envelope, int, ParsedEnvelope] | None = None
 
     def consumed(self, queue: Queue, taken: Taken) -> None:
         """Ack a run that was taken off the queue: it is in the history from then on."""
-        transaction = Transaction(self._core)
+        transaction = Transaction(self._context)
         transaction.consume(queue, taken)
         transaction.commit()
 
-    def add(self, transaction: Transaction, taken: Taken) -> None:
-        """Have a run, which a transaction acks, in the history.
+    def copies(self, taken: Taken) -> Iterator[tuple[ParsedEnvelope, list[Message], Placement]]:
+        """What is to be in the history of a run that a transaction acks.
 
-        Not while the disk is full: acks have to go through then.
+        Nothing while the disk is full: acks have to go through then.
         Raises: ReadLaterError, MessageDamagedError (one has to be read back and cannot be).
         """
-        if self.held.is_set_aside:
+        if self.queue.is_set_aside:
             return
-        consumed = self._core.store.read_all(taken.run)
+        consumed = self._context.store.read_all(taken.run)
         if not self._look_for_room(consumed):
             return
-        now_ms = self._core.clock.wall_ms()
+        now_ms = self._context.clock.wall_ms()
         for envelope, group in groupby(consumed, attrgetter("envelope")):
-            label = self._label(envelope, now_ms)
-            messages = [Message(label, message.body) for message in group]
-            placement = self.held.placement(label, messages, immediate=False)
-            transaction.add(self.held, label, messages, placement)
+            parsed = self._envelope(envelope, now_ms)
+            messages = [Message(parsed, message.body) for message in group]
+            yield parsed, messages, self.queue.placement(parsed, messages, immediate=False)
 
-    def _label(self, envelope: Envelope, now_ms: int) -> Label:
-        """The label of a copy. Most come in a row that share one."""
+    def _envelope(self, envelope: Envelope, now_ms: int) -> ParsedEnvelope:
+        """The envelope of a copy. Most come in a row that share one."""
         last = self._last
         if last is not None and last[0] is envelope and last[1] == now_ms:
             return last[2]
         raw = edit_properties(envelope.properties, headers={CONSUMED_AT: Int64(now_ms)})
-        label = Label(envelope.exchange, envelope.routing_key, raw, decode_properties(raw))
-        self._last = envelope, now_ms, label
-        return label
+        parsed = ParsedEnvelope(
+            envelope.exchange, envelope.routing_key, raw, decode_properties(raw)
+        )
+        self._last = envelope, now_ms, parsed
+        return parsed
 
     def _look_for_room(self, messages: Sequence[Message]) -> bool:
         had_room, self._has_room = self._has_room, True
         needed_bytes = sum([len(one.body) + len(one.envelope.head) for one in messages])
         needed_bytes += _COPY_BYTES * len(messages)
         try:
-            self._core.store.check_writable(publishing=True, needed_bytes=needed_bytes)
+            self._context.store.check_writable(publishing=True, needed_bytes=needed_bytes)
         except DiskFullError as error:
             self._has_room = False
             if had_room:
-                extra = {"queue": self.held.name, "reason": str(error)}
+                extra = {"queue": self.queue.name, "reason": str(error)}
                 _log.warning("history is not kept while the disk is full", extra=extra)
         return self._has_room
 
@@ -95,9 +96,12 @@ class Histories:
     """The histories of one virtual host's `queues`. Args: create, makes a queue of that name."""
 
     def __init__(
-        self, core: Core, queues: Mapping[str, Queue], create: Callable[[str, Queue], Queue]
+        self,
+        context: BrokerContext,
+        queues: Mapping[str, Queue],
+        create: Callable[[str, Queue], Queue],
     ) -> None:
-        self._core = core
+        self._context = context
         self._queues = queues
         self._create = create
 
@@ -127,7 +131,7 @@ class Histories:
                 )
             )
             if settings.keeps_history:
-                queue.history = History(self._core, held)
+                queue.history = History(self._context, held)
 
 
 def history_name(name: str) -> str:

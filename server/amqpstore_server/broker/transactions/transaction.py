@@ -10,11 +10,11 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from amqpstore import DiskFullError, Message, Placement, Prepared
-from amqpstore_server.broker.core import Core
+from amqpstore_server.broker.context import BrokerContext
 from amqpstore_server.broker.errors import PreconditionFailedError, ResourceExhaustedError
 from amqpstore_server.broker.faults import Contained
-from amqpstore_server.broker.label import Label
-from amqpstore_server.broker.queue import Queue, Taken
+from amqpstore_server.broker.messages.envelope import ParsedEnvelope
+from amqpstore_server.broker.queues.queue import Queue, Taken
 
 if TYPE_CHECKING:
     from amqpstore_server.broker.routing import Route
@@ -27,7 +27,7 @@ class Plan(NamedTuple):
     by none for want of room.
     """
 
-    label: Label
+    envelope: ParsedEnvelope
     messages: list[Message]
     queues: Sequence[Queue]
     placements: Sequence[Placement]
@@ -55,26 +55,33 @@ class Plan(NamedTuple):
                     queue.moved_in(self.messages, placement)
 
 
-def plan(route: Route, label: Label, messages: list[Message], *, immediate: bool = False) -> Plan:
-    """What becomes of messages whose labels are alike.
+def plan(
+    route: Route, envelope: ParsedEnvelope, messages: list[Message], *, immediate: bool = False
+) -> Plan:
+    """Find what becomes of messages that are alike, when queues have handed out what came
+    before.
 
     With `immediate` they go only where a consumer can take them at once.
     """
     count = len(messages)
     queues = route.queues
-    placements = [queue.placement(label, messages, immediate=immediate) for queue in queues]
+    placements = []
+    for queue in queues:
+        if immediate or queue.settings.rejects:
+            queue.pump()  # what consumers take of what came before leaves room for these
+        placements.append(queue.placement(envelope, messages, immediate=immediate))
     taken = [count if one.most is None else one.most for one in placements]
     most = max(taken, default=0)
     refused_from = count if immediate else min(taken, default=count)
     delivered = most if immediate else (count if queues else 0)
-    return Plan(label, messages, queues, placements, delivered, refused_from)
+    return Plan(envelope, messages, queues, placements, delivered, refused_from)
 
 
 class Transaction:
     """Collects, and changes nothing before `commit` or `prepare`."""
 
-    def __init__(self, core: Core) -> None:
-        self._core = core
+    def __init__(self, context: BrokerContext) -> None:
+        self._context = context
         self._plans: list[Plan] = []
         self._taken: list[Taken] = []
         self.queues: dict[int, Queue] = {}
@@ -86,17 +93,17 @@ class Transaction:
         return not self._plans and not self._taken
 
     def add(
-        self, queue: Queue, label: Label, messages: list[Message], placement: Placement
+        self, queue: Queue, envelope: ParsedEnvelope, messages: list[Message], placement: Placement
     ) -> None:
         """Put messages in one queue, as `placement` says."""
         count = len(messages)
-        self.publish(Plan(label, messages, [queue], [placement], count, count))
+        self.publish(Plan(envelope, messages, [queue], [placement], count, count))
 
     def publish(self, plan: Plan) -> None:
         """Put messages in queues."""
         if any(one.most is None or one.most for one in plan.placements):
             self._plans.append(plan)
-            self.queues.update((queue.levels.lowest.id, queue) for queue in plan.queues)
+            self.queues.update((queue.priorities.lowest.id, queue) for queue in plan.queues)
             plan.expect()
 
     def ack(self, queue: Queue, taken: Taken) -> None:
@@ -108,7 +115,8 @@ class Transaction:
         """As `ack`, by a consumer of its queue: where that keeps a history, it is there then."""
         self.ack(queue, taken)
         if queue.history is not None:
-            queue.history.add(self, taken)
+            for envelope, messages, placement in queue.history.copies(taken):
+                self.add(queue.history.queue, envelope, messages, placement)
 
     def undo(self) -> None:
         """It will not be committed."""
@@ -126,10 +134,10 @@ class Transaction:
         Args: or_else, what is called where `on_durable` fails.
         Raises: ResourceExhaustedError, when the disk is full; nothing is done then.
         """
-        stored = self._core.store.transaction()
+        stored = self._context.store.transaction()
         for plan in self._plans:
             placements = [one for one in plan.placements if one.most is None or one.most]
-            stored.place(placements, plan.messages, priority=plan.label.priority)
+            stored.place(placements, plan.messages, priority=plan.envelope.priority)
         for level, run in self._taken:
             stored.ack(level, run)
         try:
@@ -138,7 +146,7 @@ class Transaction:
             self.undo()
             raise ResourceExhaustedError(str(error)) from None
         left = {level.id for level, _ in self._taken}
-        when_moved(self._core, left, self._plans, on_durable, or_else)
+        when_moved(self._context, left, self._plans, on_durable, or_else)
 
     def prepare(self, label: dict[str, Any]) -> Prepared:
         """Have it durable and undecided: see `amqpstore.Transaction.prepare`.
@@ -146,14 +154,14 @@ class Transaction:
         Where in a queue messages go is found when it is decided: here each goes to level 0.
         Raises: ResourceExhaustedError, when the disk is full; nothing is done then.
         """
-        stored = self._core.store.transaction()
+        stored = self._context.store.transaction()
         for plan in self._plans:
             placements = [
-                Placement(queue.levels.lowest, most=placement.most)
+                Placement(queue.priorities.lowest, most=placement.most)
                 for queue, placement in zip(plan.queues, plan.placements, strict=True)
                 if placement.most is None or placement.most
             ]
-            stored.place(placements, plan.messages, priority=plan.label.priority)
+            stored.place(placements, plan.messages, priority=plan.envelope.priority)
         for level, run in self._taken:
             stored.ack(level, run)
         self.undo()
@@ -164,14 +172,14 @@ class Transaction:
 
 
 def move(
-    core: Core, queue: Queue, taken: Sequence[Taken], add: Callable[[Transaction], None]
+    context: BrokerContext, queue: Queue, taken: Sequence[Taken], add: Callable[[Transaction], None]
 ) -> bool:
     """Have what was taken off a queue leave it, in one transaction that `add` fills.
 
     Returns False where the disk is full. `taken` is in its queue again then, and where `add` fails.
     """
-    core.moves += 1
-    transaction = Transaction(core)
+    context.moves += 1
+    transaction = Transaction(context)
     try:
         add(transaction)
         transaction.commit()
@@ -186,7 +194,7 @@ def move(
 
 
 def when_moved(
-    core: Core,
+    context: BrokerContext,
     left: set[int],
     plans: Sequence[Plan],
     on_durable: Callable[[], None] | None = None,
@@ -194,11 +202,11 @@ def when_moved(
 ) -> None:
     """Messages moved in a transaction, from the store's queues `left`: see to what follows."""
     if plans:
-        core.when_durable(core.moving(left))
+        context.when_durable(context.moving(left))
     for plan in plans:
-        core.when_durable(plan.moved_in)
+        context.when_durable(plan.moved_in)
     if on_durable:
-        core.when_durable(on_durable, or_else)
+        context.when_durable(on_durable, or_else)
 
 
 def refuse_if_full(plan: Plan) -> None:

@@ -15,7 +15,7 @@ from amqpstore import Message, Run, Store
 from amqpstore.segments import Unread
 
 
-class Levels:
+class Priorities:
     """The queues of the store that are one queue of the broker.
 
     Args: keeps_transient, see `Store.set_keeps_transient`.

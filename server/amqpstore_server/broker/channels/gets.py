@@ -11,102 +11,16 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
+from amqpstore_server.broker.channels.channel import Channel
 from amqpstore_server.broker.errors import PreconditionFailedError
-
-if TYPE_CHECKING:
-    from amqpstore import Run
-    from amqpstore_server.broker.channel import Channel
-    from amqpstore_server.broker.permissions import Access
-    from amqpstore_server.broker.queue import Queue
-    from amqpstore_server.broker.timers import Timer
+from amqpstore_server.broker.permissions import Access
+from amqpstore_server.broker.queues.queue import Queue
+from amqpstore_server.broker.queues.waiting import Fetched, WaitingGet
 
 MOST_WAIT_MS = (1 << 31) - 1
 MOST_WAITING = 1024
 """Gets that may wait for their answer on one channel."""
-
-Fetched = tuple[int, "Run"] | None
-"""What a get brought: a delivery tag and one message, or nothing."""
-
-
-class WaitingGet:
-    """A get that was not answered yet. With `is_due` it waits no longer than for its turn.
-
-    One that `is_given_up` gets nothing, whatever is ready by then.
-    """
-
-    __slots__ = ("gets", "is_due", "is_given_up", "no_ack", "queue", "timer")
-
-    def __init__(self, gets: Gets, queue: Queue, *, no_ack: bool) -> None:
-        self.gets = gets
-        self.queue = queue
-        self.no_ack = no_ack
-        self.is_due = False
-        self.is_given_up = False
-        self.timer: Timer | None = None
-
-    @property
-    def is_able(self) -> bool:
-        """Whether a message could be sent now: not while the client leaves too much unread."""
-        return self.is_due or self.gets.channel.outlet.is_writable
-
-    def end_wait(self) -> None:
-        """The timer's: its time is over."""
-        self.is_due = True
-        self.queue.waiting.note_due(self)
-        self.queue.touch()
-
-
-class QueueLine:
-    """The gets that wait at one queue, each the first of its channel, in the order they came."""
-
-    __slots__ = ("_due", "_queue", "_waiting")
-
-    def __init__(self, queue: Queue) -> None:
-        self._queue = queue
-        self._waiting: dict[WaitingGet, None] = {}
-        self._due: dict[WaitingGet, None] = {}
-
-    def __len__(self) -> int:
-        return len(self._waiting)
-
-    @property
-    def able_count(self) -> int:
-        """How many messages would be taken at once."""
-        return sum([get.is_able for get in self._waiting])
-
-    def join(self, get: WaitingGet) -> None:
-        """Stand at the end of the line."""
-        self._waiting[get] = None
-        if get.is_due:
-            self._due[get] = None
-
-    def note_due(self, get: WaitingGet) -> None:
-        """The time of a get is over, whether it stands here already or not."""
-        if get in self._waiting:
-            self._due[get] = None
-
-    def leave(self, get: WaitingGet) -> None:
-        """Be answered, or given up."""
-        self._waiting.pop(get, None)
-        self._due.pop(get, None)
-
-    def pump(self) -> None:
-        """Hand out what is ready, one message each; whose time is over goes without."""
-        queue = self._queue
-        while queue.ready_count:
-            able = next((get for get in self._waiting if get.is_able), None)
-            if able is None or (fetched := able.gets.fetch(able)) is None:
-                break
-            able.gets.answered(fetched)
-        while self._due:
-            next(iter(self._due)).gets.answered(None)
-
-    def dissolve(self) -> None:
-        """The queue is deleted: all go without."""
-        while self._waiting:
-            next(iter(self._waiting)).gets.answered(None)
 
 
 class Gets:
@@ -119,6 +33,11 @@ class Gets:
         self.channel = channel
         self._answer = answer
         self._line: deque[WaitingGet] = deque()
+
+    @property
+    def is_writable(self) -> bool:
+        """Whether an answer with a message could be sent now."""
+        return self.channel.outlet.is_writable
 
     def get(self, queue: Queue, *, no_ack: bool, wait_ms: int = 0) -> None:
         """Fetch one message, now or within `wait_ms`. Raises: PreconditionFailedError."""
@@ -133,9 +52,9 @@ class Gets:
         get = WaitingGet(self, queue, no_ack=no_ack)
         get.is_due = not wait_ms
         if wait_ms:
-            core = self.channel.vhost.core
-            get.timer = core.timers.timer(get.end_wait)
-            get.timer.set(core.clock.monotonic_ms() + wait_ms)
+            context = self.channel.vhost.context
+            get.timer = context.timers.timer(get.end_wait)
+            get.timer.set(context.clock.monotonic_ms() + wait_ms)
         self._line.append(get)
         if len(self._line) == 1:
             self._serve_first()

@@ -9,25 +9,26 @@ from typing import TYPE_CHECKING
 
 from amqpstore import Message
 from amqpstore_server.broker.exchanges.delayed import DELAY_HEADER, delay_ms
-from amqpstore_server.broker.kinds import DelayQueue, HistoryQueue
-from amqpstore_server.broker.label import label
-from amqpstore_server.broker.queue import Queue, Reason, Taken
-from amqpstore_server.broker.transaction import Plan, Transaction, move, plan
+from amqpstore_server.broker.messages.deaths import Reason
+from amqpstore_server.broker.messages.envelope import parse_envelope
+from amqpstore_server.broker.queues.kinds import DelayQueue, HistoryQueue
+from amqpstore_server.broker.queues.queue import Queue, Taken
+from amqpstore_server.broker.transactions.transaction import Plan, Transaction, move, plan
 from amqpstore_server.protocol.content import decode_properties, edit_properties
 from amqpstore_server.protocol.field_table import Int64
 
 if TYPE_CHECKING:
-    from amqpstore_server.broker.core import Core
-    from amqpstore_server.broker.dead_letter import DeadLetters
+    from amqpstore_server.broker.context import BrokerContext
     from amqpstore_server.broker.exchanges.base import Exchange
     from amqpstore_server.broker.routing import Router
+    from amqpstore_server.broker.transactions.dead_letter import DeadLetters
 
 
 class ExchangeQueues:
     """What becomes of messages in the queues of exchanges."""
 
-    def __init__(self, core: Core, router: Router, dead_letters: DeadLetters) -> None:
-        self._core = core
+    def __init__(self, context: BrokerContext, router: Router, dead_letters: DeadLetters) -> None:
+        self._context = context
         self._router = router
         self._dead_letters = dead_letters
 
@@ -39,10 +40,10 @@ class ExchangeQueues:
             for one in taken:
                 transaction.ack(queue, one)
                 if exchange is not None:
-                    waited = self._core.store.read_all(one.run)
+                    waited = self._context.store.read_all(one.run)
                     self._add_waited(transaction, exchange, waited)
 
-        return move(self._core, queue, taken, add)
+        return move(self._context, queue, taken, add)
 
     def _add_waited(
         self, transaction: Transaction, exchange: Exchange, waited: Iterable[Message]
@@ -53,11 +54,11 @@ class ExchangeQueues:
             raw = edit_properties(
                 envelope.properties, headers={DELAY_HEADER: Int64(-delay_ms(properties))}
             )
-            its_label = label(envelope.exchange, envelope.routing_key, raw, properties)
-            messages = [Message(its_label, message.body) for message in group]
-            route = self._router.through(exchange, its_label, decode_properties(raw))
+            parsed = parse_envelope(envelope.exchange, envelope.routing_key, raw, properties)
+            messages = [Message(parsed, message.body) for message in group]
+            route = self._router.through(exchange, parsed, decode_properties(raw))
             if route.queues:
-                self._send(transaction, plan(route, its_label, messages))
+                self._send(transaction, plan(route, parsed, messages))
 
     def _send(self, transaction: Transaction, planned: Plan) -> None:
         """Put messages in queues; for those that refuse some, these may be dead letters."""
@@ -72,12 +73,12 @@ class ExchangeQueues:
         history = exchange.own_queue
         if not isinstance(history, HistoryQueue):
             return
-        transaction = Transaction(self._core)
+        transaction = Transaction(self._context)
         for envelope, group in groupby(history.messages(), attrgetter("envelope")):
             properties = decode_properties(envelope.properties)
-            its_label = label(
+            parsed = parse_envelope(
                 envelope.exchange, envelope.routing_key, envelope.properties, properties
             )
-            messages = [Message(its_label, message.body) for message in group]
-            transaction.add(queue, its_label, messages, queue.place_for(its_label))
+            messages = [Message(parsed, message.body) for message in group]
+            transaction.add(queue, parsed, messages, queue.place_for(parsed))
         transaction.commit()

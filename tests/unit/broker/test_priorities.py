@@ -1,10 +1,10 @@
-"""Levels: priorities of one queue, each a queue of the store's."""
+"""Priorities: priorities of one queue, each a queue of the store's."""
 
 from typing import Any
 
 import pytest
 
-from amqpstore_server.broker.queue import Queue, Taken
+from amqpstore_server.broker.queues.queue import Queue, Taken
 from tests.unit.broker.simulated import Client, SimulatedBroker
 
 
@@ -30,11 +30,11 @@ def taken(queue: Queue, limit: int = 10) -> list[str]:
 def test_a_level_is_made_when_its_first_message_comes() -> None:
     simulated, client = broker_with(max_priority=5)
     queue = simulated.vhost.queue("q")
-    assert list(queue.levels) == [queue.levels.lowest]
+    assert list(queue.priorities) == [queue.priorities.lowest]
     client.publish("", "q", "a", priority=3)
     client.publish("", "q", "b", priority=3)
-    assert len(list(queue.levels)) == 2
-    assert queue.levels.at(3) is queue.levels.at(3)
+    assert len(list(queue.priorities)) == 2
+    assert queue.priorities.at(3) is queue.priorities.at(3)
     assert len(simulated.store.queues) == 2
 
 
@@ -42,7 +42,7 @@ def test_without_priorities_there_is_one_level_whatever_messages_say() -> None:
     simulated, client = broker_with()
     fill(client)
     queue = simulated.vhost.queue("q")
-    assert len(list(queue.levels)) == 1
+    assert len(list(queue.priorities)) == 1
     assert taken(queue) == ["n1", "p2", "n2", "p9", "p2b"]
 
 
@@ -85,7 +85,7 @@ def test_messages_of_each_priority_expire_when_they_are_due() -> None:
 
 def test_a_peek_is_of_the_highest_and_the_least_of_the_lowest_that_has_any() -> None:
     simulated, client = broker_with(max_priority=5)
-    levels = simulated.vhost.queue("q").levels
+    levels = simulated.vhost.queue("q").priorities
     assert levels.least() is None
     assert levels.peek() is None
     client.publish("", "q", "p2", priority=2)
@@ -103,7 +103,7 @@ def test_a_run_is_of_one_level() -> None:
     queue = simulated.vhost.queue("q")
     found = queue.take(10, acked=False)
     assert isinstance(found, Taken)
-    assert found.level is queue.levels.at(5)
+    assert found.level is queue.priorities.at(5)
     assert found.run.count == 1
 
 
@@ -118,7 +118,7 @@ def test_what_somebody_gave_back_is_passed_over_for_the_next_level() -> None:
     queue.requeue(found, giver)
     other = queue.take(1, acked=False, not_from=giver)
     assert other is not None
-    assert other.level is queue.levels.at(1)
+    assert other.level is queue.priorities.at(1)
     assert queue.take(1, acked=False, not_from=giver) is None
     assert queue.take(1, acked=False, not_from=object()) is not None
 
@@ -126,7 +126,7 @@ def test_what_somebody_gave_back_is_passed_over_for_the_next_level() -> None:
 def test_lazy_is_said_to_all_levels_and_to_those_to_come() -> None:
     simulated, client = broker_with(max_priority=5)
     client.publish("", "q", "a", priority=1)
-    levels = simulated.vhost.queue("q").levels
+    levels = simulated.vhost.queue("q").priorities
     levels.set_lazy(lazy=True)
     client.publish("", "q", "b", priority=2)
     assert [level.lazy for level in levels] == [True, True, True]

@@ -13,17 +13,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from amqpstore import Envelope, Message
 from amqpstore_server.broker.errors import PreconditionFailedError
-from amqpstore_server.broker.history import CONSUMED_AT, Histories
-from amqpstore_server.broker.kinds import ConsumedQueue
-from amqpstore_server.broker.label import Label, label
-from amqpstore_server.broker.queue import Queue
+from amqpstore_server.broker.messages.envelope import ParsedEnvelope, parse_envelope
+from amqpstore_server.broker.queues.kinds import ConsumedQueue
+from amqpstore_server.broker.queues.queue import Queue
 from amqpstore_server.broker.routing import Route
-from amqpstore_server.broker.transaction import Transaction, plan
+from amqpstore_server.broker.transactions.history import CONSUMED_AT, Histories
+from amqpstore_server.broker.transactions.transaction import Transaction, plan
 from amqpstore_server.protocol.content import decode_properties, edit_properties
 from amqpstore_server.protocol.field_table import Timestamp
 
 if TYPE_CHECKING:
-    from amqpstore_server.broker.core import Core
+    from amqpstore_server.broker.context import BrokerContext
 
 REPLAYED = "x-replayed"
 MOST_BYTES = 64 << 20
@@ -86,8 +86,10 @@ class Request(NamedTuple):
 class Replays:
     """The replays of one virtual host."""
 
-    def __init__(self, core: Core, queues: Mapping[str, Queue], histories: Histories) -> None:
-        self._core = core
+    def __init__(
+        self, context: BrokerContext, queues: Mapping[str, Queue], histories: Histories
+    ) -> None:
+        self._context = context
         self._queues = queues
         self._histories = histories
 
@@ -103,14 +105,14 @@ class Replays:
         if held is None or target is None or target.is_internal:
             return Outcome.NOWHERE
         held.expire()
-        if self._core.store.log.pending_bytes >= MOST_BYTES:
+        if self._context.store.log.pending_bytes >= MOST_BYTES:
             # Many in a row are not to fill memory with what waits for the disk.
-            self._core.flush()
+            self._context.flush()
         copies = list(self._copies(held, request))
-        transaction = Transaction(self._core)
+        transaction = Transaction(self._context)
         route = Route([target])
-        for its_label, messages in copies:
-            planned = plan(route, its_label, messages)
+        for parsed, messages in copies:
+            planned = plan(route, parsed, messages)
             if planned.accepted < len(messages):
                 transaction.undo()
                 return Outcome.REFUSED
@@ -120,36 +122,36 @@ class Replays:
 
     def _copies(
         self, held: ConsumedQueue, request: Request
-    ) -> Iterator[tuple[Label, list[Message]]]:
-        """Copies, in groups with one label. Raises: PreconditionFailedError, for too many."""
+    ) -> Iterator[tuple[ParsedEnvelope, list[Message]]]:
+        """Copies, in groups with one envelope. Raises: PreconditionFailedError, for too many."""
         left = request.limit
         room = MOST_BYTES
         known: Envelope | None = None
-        its_label: Label | None = None
+        parsed: ParsedEnvelope | None = None
         group: list[Message] = []
         if left == 0:
             return
-        for part in self._core.store.browse(held.levels.lowest):
+        for part in self._context.store.browse(held.priorities.lowest):
             for message in part:
                 envelope = message.envelope
                 if envelope is not known:
-                    if its_label is not None and group:
-                        yield its_label, group
+                    if parsed is not None and group:
+                        yield parsed, group
                     known, group = envelope, []
-                    its_label = _copy_label(envelope) if request.wants(envelope) else None
-                if its_label is None:
+                    parsed = _copied(envelope) if request.wants(envelope) else None
+                if parsed is None:
                     continue
                 room -= len(message.body) + len(envelope.properties) + _MESSAGE_BYTES
                 if room < 0:
                     raise _too_much(request, envelope)
-                group.append(Message(its_label, message.body))
+                group.append(Message(parsed, message.body))
                 if left is not None:
                     left -= 1
                     if not left:
-                        yield its_label, group
+                        yield parsed, group
                         return
-        if its_label is not None and group:
-            yield its_label, group
+        if parsed is not None and group:
+            yield parsed, group
 
 
 def consumed_at(raw: bytes) -> int:
@@ -161,9 +163,9 @@ def consumed_at(raw: bytes) -> int:
     return time if isinstance(time, int) else 0
 
 
-def _copy_label(envelope: Envelope) -> Label:
+def _copied(envelope: Envelope) -> ParsedEnvelope:
     raw = edit_properties(envelope.properties, headers={REPLAYED: True})
-    return label(envelope.exchange, envelope.routing_key, raw, decode_properties(raw))
+    return parse_envelope(envelope.exchange, envelope.routing_key, raw, decode_properties(raw))
 
 
 def _too_much(request: Request, envelope: Envelope) -> PreconditionFailedError:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sized
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from amqpstore import Run
 
 if TYPE_CHECKING:
-    from amqpstore_server.broker.channel import Channel
-    from amqpstore_server.broker.queue import Queue
+    from amqpstore_server.broker.queues.queue import Queue, Taken
 
 _DELIVERED_AT_ONCE = 1024
 """How many messages a consumer without a prefetch limit is handed before the others' turn."""
@@ -58,6 +58,36 @@ class ConsumerOptions:
     priority: int = 0
 
 
+class Writable(Protocol):
+    """A way out that may be full."""
+
+    @property
+    def is_writable(self) -> bool:
+        """False while so much waits to be sent that deliveries should wait as well."""
+
+
+class ConsumingChannel(Protocol):
+    """What a consumer needs of its channel."""
+
+    @property
+    def consumers(self) -> Sized: ...
+
+    @property
+    def window(self) -> Window: ...
+
+    @property
+    def is_paused(self) -> bool: ...
+
+    @property
+    def outlet(self) -> Writable: ...
+
+    def deliver(self, consumer: Consumer, taken: Taken) -> None:
+        """Send what was taken off a queue to one of the channel's consumers."""
+
+    def cancelled(self, consumer: Consumer) -> None:
+        """The queue has ended a consumer: tell the client."""
+
+
 class Consumer:
     """Consumer `tag` of a channel. `window` is its own; its channel has one for all of them.
 
@@ -67,7 +97,12 @@ class Consumer:
     __slots__ = ("channel", "exclusive", "identity", "no_ack", "priority", "queue", "tag", "window")
 
     def __init__(
-        self, channel: Channel, queue: Queue, tag: str, options: ConsumerOptions, window: Window
+        self,
+        channel: ConsumingChannel,
+        queue: Queue,
+        tag: str,
+        options: ConsumerOptions,
+        window: Window,
     ) -> None:
         self.channel = channel
         self.queue = queue

@@ -14,23 +14,23 @@ import enum
 import logging
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from amqpstore import Prepared
-from amqpstore_server.broker.core import Core
+from amqpstore_server.broker.channels.local_transaction import LocalTransaction, TransactedChannel
+from amqpstore_server.broker.context import BrokerContext
 from amqpstore_server.broker.errors import (
     AccessRefusedError,
     NotFoundError,
     PreconditionFailedError,
 )
-from amqpstore_server.broker.local_transaction import LocalTransaction
-from amqpstore_server.broker.prepared_work import PreparedWork
-from amqpstore_server.broker.queue import Queue
+from amqpstore_server.broker.queues.queue import Queue
 from amqpstore_server.broker.timers import Timer
-from amqpstore_server.broker.transaction import Transaction
+from amqpstore_server.broker.transactions.dead_letter import DeadLetters
+from amqpstore_server.broker.transactions.prepared_work import PreparedWork
+from amqpstore_server.broker.transactions.transaction import Transaction
 
 if TYPE_CHECKING:
-    from amqpstore_server.broker.channel import Channel
     from amqpstore_server.broker.permissions import Access
 
 _log = logging.getLogger(__name__)
@@ -73,6 +73,12 @@ Told = Callable[[XaStatus], None]
 """Called with what became of a branch, once that is durable."""
 
 
+class BranchChannel(TransactedChannel, Protocol):
+    """What a branch needs of a channel that works in it: where its work goes."""
+
+    transaction: LocalTransaction | None
+
+
 class _Branch:
     """A branch that is not decided. `failure` says why it cannot be but rolled back."""
 
@@ -83,9 +89,9 @@ class _Branch:
         self.timeout_s = 0
         self.timer: Timer | None = None
         self.failure = XaStatus.OK
-        self.works: dict[Channel, LocalTransaction] = {}
-        self.active: set[Channel] = set()
-        self.suspended: set[Channel] = set()
+        self.works: dict[BranchChannel, LocalTransaction] = {}
+        self.active: set[BranchChannel] = set()
+        self.suspended: set[BranchChannel] = set()
         self.prepared: PreparedWork | None = None
 
     def stop_timer(self) -> None:
@@ -109,16 +115,17 @@ class _Branch:
 class Branches:
     """The branches of a virtual host."""
 
-    def __init__(self, vhost: str, core: Core) -> None:
+    def __init__(self, vhost: str, context: BrokerContext, dead_letters: DeadLetters) -> None:
         self._vhost = vhost
-        self._core = core
+        self._context = context
+        self._dead_letters = dead_letters
         self._branches: dict[Xid, _Branch] = {}
         self._failed: dict[Xid, None] = {}
 
     # Work. `xid` is the branch's, and the channel may work in branches.
 
     def start(
-        self, channel: Channel, access: Access, xid: Xid, *, join: bool, resume: bool
+        self, channel: BranchChannel, access: Access, xid: Xid, *, join: bool, resume: bool
     ) -> XaStatus:
         """The channel works in a branch from now on, unless the branch has failed.
 
@@ -133,7 +140,7 @@ class Branches:
             if xid in self._branches:
                 raise PreconditionFailedError(f"XAER_DUPID: branch {xid} is there already")
             _check_xid(xid)
-            branch = _Branch(xid, access.user, self._core.clock.monotonic_ms())
+            branch = _Branch(xid, access.user, self._context.clock.monotonic_ms())
             self._branches[xid] = branch
         else:
             branch = self._branch(xid, access)
@@ -146,11 +153,12 @@ class Branches:
                 return branch.failure
         branch.suspended.discard(channel)
         branch.active.add(channel)
-        channel.transaction = branch.works.setdefault(channel, LocalTransaction(channel))
+        work = LocalTransaction(channel, self._context, self._dead_letters)
+        channel.transaction = branch.works.setdefault(channel, work)
         return XaStatus.OK
 
     def end(
-        self, channel: Channel, access: Access, xid: Xid, *, fail: bool, suspend: bool
+        self, channel: BranchChannel, access: Access, xid: Xid, *, fail: bool, suspend: bool
     ) -> XaStatus:
         """The channel does not work in a branch any more.
 
@@ -172,7 +180,7 @@ class Branches:
             self._fail(branch, XaStatus.RB_ROLLBACK)
         return branch.failure
 
-    def leave(self, channel: Channel) -> None:
+    def leave(self, channel: BranchChannel) -> None:
         """The channel closes: what it worked in, and is not prepared, is rolled back."""
         for branch in [one for one in self._branches.values() if channel in one.works]:
             branch.active.discard(channel)
@@ -206,10 +214,10 @@ class Branches:
             return
         label = {"vhost": self._vhost, "user": branch.user, "xid": list(xid)}
         prepared = transaction.prepare(label)
-        branch.prepared = PreparedWork(self._core, prepared, transaction.queues)
+        branch.prepared = PreparedWork(self._context, prepared, transaction.queues)
         branch.stop_timer()
         self._finish(branch)
-        self._core.when_durable(partial(told, XaStatus.OK), or_else)
+        self._context.when_durable(partial(told, XaStatus.OK), or_else)
 
     def commit(
         self,
@@ -291,7 +299,7 @@ class Branches:
         branch.check_unprepared()
         branch.timeout_s = timeout_s
         if branch.timer is None:
-            branch.timer = self._core.timers.timer(partial(self._time_out, branch))
+            branch.timer = self._context.timers.timer(partial(self._time_out, branch))
         branch.timer.set(branch.began_ms + 1000 * timeout_s if timeout_s else 0)
 
     def restore(self, prepared: Prepared, queues: Mapping[int, Queue]) -> None:
@@ -299,8 +307,8 @@ class Branches:
         label = prepared.label
         format_id, global_id, branch_id = label["xid"]
         xid = Xid(format_id, global_id, branch_id)
-        branch = _Branch(xid, label["user"], self._core.clock.monotonic_ms())
-        branch.prepared = PreparedWork(self._core, prepared, queues)
+        branch = _Branch(xid, label["user"], self._context.clock.monotonic_ms())
+        branch.prepared = PreparedWork(self._context, prepared, queues)
         self._branches[xid] = branch
         _log.warning("in doubt", extra={"vhost": self._vhost, "xid": str(xid)})
 
@@ -324,7 +332,7 @@ class Branches:
         branch.check_ended()
         if branch.failure:
             return None
-        transaction = Transaction(self._core)
+        transaction = Transaction(self._context)
         try:
             for work in branch.works.values():
                 work.add_to(transaction)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 from amqpstore import Message, Run
 
 if TYPE_CHECKING:
-    from amqpstore_server.broker.consumer import Consumer
+    from amqpstore_server.broker.queues.consumer import Consumer
 
 
 class Returned(enum.Enum):

@@ -5,23 +5,27 @@ from __future__ import annotations
 import enum
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
-import amqpstore
 from amqpstore import Message, Run
 from amqpstore.runs import RunList
-from amqpstore_server.broker.consumer import Consumer, ConsumerOptions, Window
+from amqpstore_server.broker.channels.branches import Branches
+from amqpstore_server.broker.channels.local_transaction import LocalTransaction, Tally
+from amqpstore_server.broker.channels.outlet import CLOSED, Outlet
+from amqpstore_server.broker.channels.publishing import Flags, Publisher
+from amqpstore_server.broker.context import BrokerContext
 from amqpstore_server.broker.errors import NotAllowedError, PreconditionFailedError
 from amqpstore_server.broker.exchanges.replay import REPLAY_EXCHANGE
-from amqpstore_server.broker.label import Label
-from amqpstore_server.broker.local_transaction import LocalTransaction, Tally
-from amqpstore_server.broker.outlet import CLOSED, Outlet
-from amqpstore_server.broker.publishing import Flags, Publisher
-from amqpstore_server.broker.queue import Queue, Taken
+from amqpstore_server.broker.messages.envelope import ParsedEnvelope
+from amqpstore_server.broker.queues.consumer import Consumer, ConsumerOptions, Window
+from amqpstore_server.broker.queues.delivery import Delivery
+from amqpstore_server.broker.queues.queue import Queue, Taken
+from amqpstore_server.broker.routing import Router
+from amqpstore_server.broker.transactions.dead_letter import DeadLetters
+from amqpstore_server.broker.transactions.replay import Replays
 
 if TYPE_CHECKING:
     from amqpstore_server.broker.permissions import Access
-    from amqpstore_server.broker.vhost import VirtualHost
 
 
 class _Mode(enum.StrEnum):
@@ -33,49 +37,20 @@ class _Mode(enum.StrEnum):
     DTX = "dtx"
 
 
-class Delivery:
-    """A run that went out under contiguous delivery tags, from `first_sequence` on.
+class ChannelHost(Protocol):
+    """What a channel needs of its virtual host."""
 
-    `consumer` is None for what was fetched with get.
-    """
+    context: BrokerContext
+    router: Router
+    dead_letters: DeadLetters
+    replays: Replays
+    branches: Branches
 
-    __slots__ = ("consumer", "first_sequence", "level", "queue", "run")
+    def reply_queue(self, connection: object) -> Queue:
+        """Make a queue for direct replies, which ends with its consumer."""
 
-    def __init__(
-        self,
-        first_sequence: int,
-        queue: Queue,
-        consumer: Consumer | None,
-        level: amqpstore.Queue,
-        run: Run,
-    ) -> None:
-        self.first_sequence = first_sequence
-        self.queue = queue
-        self.consumer = consumer
-        self.level = level
-        self.run = run
-
-    @property
-    def count(self) -> int:
-        """Messages in it."""
-        return self.run.count
-
-    @property
-    def end(self) -> int:
-        """The tag after its last."""
-        return self.first_sequence + self.run.count
-
-    @property
-    def taken(self) -> Taken:
-        """What was taken off the queue for it."""
-        return Taken(self.level, self.run)
-
-    def split(self, count: int) -> Delivery:
-        """Take the first `count` messages (fewer than there are) off, as their own delivery."""
-        run = self.run.split(count)
-        head = Delivery(self.first_sequence, self.queue, self.consumer, self.level, run)
-        self.first_sequence += count
-        return head
+    def remove_consumer(self, consumer: Consumer) -> None:
+        """Take a consumer off its queue."""
 
 
 class Channel:
@@ -88,7 +63,7 @@ class Channel:
     """
 
     def __init__(
-        self, vhost: VirtualHost, connection: object, outlet: Outlet, tally: Tally | None = None
+        self, vhost: ChannelHost, connection: object, outlet: Outlet, tally: Tally | None = None
     ) -> None:
         self.vhost = vhost
         self.tally = tally or Tally()
@@ -102,7 +77,7 @@ class Channel:
         """The address of its direct replies, where it has a consumer for them."""
         self.transaction: LocalTransaction | None = None
         self._mode = _Mode.PLAIN
-        self._publisher = Publisher(vhost, outlet)
+        self._publisher = Publisher(vhost.context, vhost.dead_letters, vhost.replays, outlet)
         self._unacked: RunList[Delivery] = RunList()
         self._redeliveries: deque[Delivery] = deque()
         """What recover asked for and is not sent again yet; it counts as unacked."""
@@ -115,18 +90,18 @@ class Channel:
         self._select(_Mode.CONFIRM)
         self._publisher.confirms = True
 
-    def publish(self, label: Label, messages: list[Message], flags: Flags) -> None:
-        """Route messages whose labels, the first of which is `label`, are alike.
+    def publish(self, envelope: ParsedEnvelope, messages: list[Message], flags: Flags) -> None:
+        """Route messages whose envelopes, the first of which is `envelope`, are alike.
 
         Raises: NotFoundError, AccessRefusedError (an internal exchange), ResourceExhaustedError,
         PreconditionFailedError (a replay that cannot be).
         """
-        if label.exchange == REPLAY_EXCHANGE:
+        if envelope.exchange == REPLAY_EXCHANGE:
             self._replay(messages, flags)
             return
         publisher = self._publisher if self.transaction is None else self.transaction
-        for route, its_label, part in self.vhost.router.routes(label, messages):
-            publisher.publish(route, its_label, part, flags)
+        for route, parsed, part in self.vhost.router.routes(envelope, messages):
+            publisher.publish(route, parsed, part, flags)
 
     def _replay(self, messages: list[Message], flags: Flags) -> None:
         if self.transaction is not None:
@@ -140,7 +115,7 @@ class Channel:
 
     def when_durable(self, callback: Callable[[], None]) -> None:
         """Call back once all that was promised before is durable, and was confirmed."""
-        self.vhost.core.when_durable(callback, self.outlet.failed)
+        self.vhost.context.when_durable(callback, self.outlet.failed)
 
     # Consuming.
 
@@ -172,6 +147,11 @@ class Channel:
             self.vhost.remove_consumer(consumer)
             if consumer.queue.name == self.reply_to:
                 self.reply_to = ""
+
+    def cancelled(self, consumer: Consumer) -> None:
+        """Its queue has ended a consumer: tell the client."""
+        self.consumers.pop(consumer.tag, None)
+        self.outlet.consumer_cancelled(consumer.tag)
 
     def end_consumers(self, access: Access) -> None:
         """End the consumers whose queues may not be read any more; the client is told."""
@@ -307,7 +287,7 @@ class Channel:
         """From now on publishes and acks wait for a commit. Raises: PreconditionFailedError."""
         self._select(_Mode.TX)
         if self.transaction is None:
-            self.transaction = LocalTransaction(self)
+            self.transaction = LocalTransaction(self, self.vhost.context, self.vhost.dead_letters)
 
     def select_branches(self) -> None:
         """From now on it may work in branches. Raises: PreconditionFailedError."""

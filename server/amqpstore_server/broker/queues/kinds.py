@@ -18,8 +18,8 @@ from amqpstore import DiskFullError, Message, ReadLaterError
 from amqpstore_server.broker.exchanges.base import DELAYED, HISTORY, Exchange
 from amqpstore_server.broker.exchanges.delayed import delay_ms
 from amqpstore_server.broker.faults import Contained
-from amqpstore_server.broker.label import Label
-from amqpstore_server.broker.queue import Queue
+from amqpstore_server.broker.messages.envelope import ParsedEnvelope
+from amqpstore_server.broker.queues.queue import Queue
 from amqpstore_server.protocol.content import decode_properties
 
 _log = logging.getLogger(__name__)
@@ -53,25 +53,25 @@ class DelayQueue(Queue):
     def sends_on(self) -> bool:
         return True
 
-    def _expires_ms(self, label: Label) -> int:
-        return self._core.clock.wall_ms() + delay_ms(decode_properties(label.properties))
+    def _expires_ms(self, envelope: ParsedEnvelope) -> int:
+        return self._context.clock.wall_ms() + delay_ms(decode_properties(envelope.properties))
 
-    def _level(self, label: Label, expires_ms: int) -> amqpstore.Queue:  # noqa: ARG002
-        return self.levels.at(expires_ms // _SLICE_MS)
+    def _level(self, envelope: ParsedEnvelope, expires_ms: int) -> amqpstore.Queue:  # noqa: ARG002
+        return self.priorities.at(expires_ms // _SLICE_MS)
 
     def _expire(self, now_ms: int) -> None:
-        for number, level in self.levels.ascending():
+        for number, level in self.priorities.ascending():
             if number * _SLICE_MS > now_ms:
                 break
             if not self._expire_level(level, now_ms):
                 return
             if not level.ready_count and (number + 1) * _SLICE_MS <= now_ms:
                 # Not before what left it is durable elsewhere.
-                self._core.when_durable(partial(self._end_slice, number, level))
+                self._context.when_durable(partial(self._end_slice, number, level))
         self._watch_expiry()
 
     def _watch_expiry(self) -> None:
-        for _, level in self.levels.ascending():
+        for _, level in self.priorities.ascending():
             if due_ms := self._store.next_expiry(level):
                 self._expiry.set_sooner(due_ms)
                 return
@@ -82,7 +82,7 @@ class DelayQueue(Queue):
         if not level.deleted and not held:
             with Contained(self), suppress(DiskFullError):
                 # It stays until there is room on the disk, and something of it expires again.
-                self.levels.remove(number)
+                self.priorities.remove(number)
 
 
 class HistoryQueue(Queue):
@@ -92,12 +92,12 @@ class HistoryQueue(Queue):
     is_internal = True
     counts_as_route = False
 
-    def _expires_ms(self, label: Label) -> int:  # noqa: ARG002 - history is history
+    def _expires_ms(self, envelope: ParsedEnvelope) -> int:  # noqa: ARG002 - history is history
         return 0
 
     def messages(self) -> list[Message]:
         """All of them, the oldest first. They stay."""
-        return [message for part in self._store.browse(self.levels.lowest) for message in part]
+        return [message for part in self._store.browse(self.priorities.lowest) for message in part]
 
 
 class ConsumedQueue(Queue):
@@ -107,15 +107,15 @@ class ConsumedQueue(Queue):
     is_internal = True
     counts_as_route = False
 
-    def _expires_ms(self, label: Label) -> int:  # noqa: ARG002 - its time in the queue is over
+    def _expires_ms(self, envelope: ParsedEnvelope) -> int:  # noqa: ARG002 - its time in the queue is over
         ttl = self.settings.message_ttl
-        return 0 if ttl is None else self._core.clock.wall_ms() + ttl
+        return 0 if ttl is None else self._context.clock.wall_ms() + ttl
 
     def _drop_excess(self) -> None:
         most = self.settings.max_length
         if most is None:
             return
-        level = self.levels.lowest
+        level = self.priorities.lowest
         while (excess := level.ready_count - most) > 0:
             first = (
                 level.paged[0].first if level.is_head_paged else level.ready.first.first_sequence

@@ -6,26 +6,26 @@ what was acked or rejected, with the dead letters of that, is one transaction of
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple, Protocol
 
 from amqpstore import Message, MessageDamagedError, ReadLaterError
+from amqpstore_server.broker.channels.outlet import Outlet, Returned
+from amqpstore_server.broker.channels.publishing import Flags
+from amqpstore_server.broker.context import BrokerContext
 from amqpstore_server.broker.errors import PreconditionFailedError
-from amqpstore_server.broker.label import Label
-from amqpstore_server.broker.outlet import Returned
-from amqpstore_server.broker.publishing import Flags
-from amqpstore_server.broker.queue import Reason
+from amqpstore_server.broker.messages.deaths import Reason
+from amqpstore_server.broker.messages.envelope import ParsedEnvelope
+from amqpstore_server.broker.queues.delivery import Delivery
 from amqpstore_server.broker.routing import Route
-from amqpstore_server.broker.transaction import Plan, Transaction, plan, refuse_if_full
-
-if TYPE_CHECKING:
-    from amqpstore_server.broker.channel import Channel, Delivery
+from amqpstore_server.broker.transactions.dead_letter import DeadLetters
+from amqpstore_server.broker.transactions.transaction import Plan, Transaction, plan, refuse_if_full
 
 
 class _Sent(NamedTuple):
     """Messages that are alike, and where they went when they were sent."""
 
     route: Route
-    label: Label
+    envelope: ParsedEnvelope
     messages: list[Message]
     flags: Flags
 
@@ -55,24 +55,46 @@ class Tally:
         self.byte_count = 0
 
 
+class TransactedChannel(Protocol):
+    """What a transaction needs of its channel."""
+
+    @property
+    def tally(self) -> Tally: ...
+
+    @property
+    def outlet(self) -> Outlet: ...
+
+    def settled(self, delivery: Delivery, *, requeue: bool | None) -> None:
+        """Have a delivery done with: acked, put back or dropped."""
+
+    def forget(self, delivery: Delivery) -> None:
+        """Count a delivery as unacked no more."""
+
+
 class LocalTransaction:
     """The uncommitted work of a channel. What it publishes is counted in the channel's tally."""
 
-    def __init__(self, channel: Channel) -> None:
+    def __init__(
+        self, channel: TransactedChannel, context: BrokerContext, dead_letters: DeadLetters
+    ) -> None:
         self._channel = channel
+        self._context = context
+        self._dead_letters = dead_letters
         self._tally = channel.tally
         self._byte_count = 0
         self._sent: list[_Sent] = []
         self._settled: list[_Settled] = []
 
-    def publish(self, route: Route, label: Label, messages: list[Message], flags: Flags) -> None:
+    def publish(
+        self, route: Route, envelope: ParsedEnvelope, messages: list[Message], flags: Flags
+    ) -> None:
         """Messages were sent."""
         size = _SENT_BYTES
         for message in messages:
             size += len(message.body) + len(message.envelope.properties) + _MESSAGE_BYTES
         self._byte_count += size
         self._tally.byte_count += size
-        self._sent.append(_Sent(route, label, messages, flags))
+        self._sent.append(_Sent(route, envelope, messages, flags))
 
     def settle(self, delivery: Delivery, *, requeue: bool | None) -> None:
         """A delivery was acked or rejected; it counts as unacked until the commit."""
@@ -87,7 +109,7 @@ class LocalTransaction:
     def commit(self) -> None:
         """Do everything, or nothing. Raises: PreconditionFailedError, ResourceExhaustedError."""
         channel = self._channel
-        transaction = Transaction(channel.vhost.core)
+        transaction = Transaction(self._context)
         try:
             self.add_to(transaction)
         except PreconditionFailedError:
@@ -132,8 +154,7 @@ class LocalTransaction:
                 if requeue is None:
                     transaction.consume(queue, taken)
                 else:
-                    dead_letters = self._channel.vhost.dead_letters
-                    dead_letters.add(transaction, queue, [taken], Reason.REJECTED)
+                    self._dead_letters.add(transaction, queue, [taken], Reason.REJECTED)
             except (ReadLaterError, MessageDamagedError) as error:
                 raise PreconditionFailedError(f"the transaction is undone: {error}") from None
 
@@ -155,7 +176,7 @@ class LocalTransaction:
 
     def _plan(self, sent: _Sent) -> Plan:
         queues = [queue for queue in sent.route.queues if not queue.is_deleted]
-        return plan(Route(queues), sent.label, sent.messages, immediate=sent.flags.immediate)
+        return plan(Route(queues), sent.envelope, sent.messages, immediate=sent.flags.immediate)
 
     def _return(self, sent: _Sent, planned: Plan) -> None:
         outlet = self._channel.outlet

@@ -1,4 +1,4 @@
-"""The label of a message: its envelope, with what the broker has to know of it."""
+"""The envelope of a message, with what the broker has to know of its properties."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _BLIND = b"\x03BCC"
 """What properties have in them that have the header BCC, and few others."""
 
 
-class Label(Envelope):
+class ParsedEnvelope(Envelope):
     """An envelope that was read.
 
     `address` is the exchange and all routing keys: the message's own, then those of the headers
-    CC and BCC. `expiration_ms` is what the publisher asked for, or None. Messages whose labels'
-    `alike` are equal can be handled in one go, but by exchanges that read properties.
+    CC and BCC. `expiration_ms` is what the publisher asked for, or None. Messages whose
+    envelopes are equal in `alike` can be handled in one go, but by exchanges that read properties.
     """
 
     __slots__ = ("address", "alike", "expiration_ms", "priority")
@@ -44,12 +44,16 @@ class Label(Envelope):
         self.alike = persistent, self.expiration_ms, self.priority, more_keys
 
 
-def label(exchange: str, routing_key: str, raw: bytes, properties: BasicProperties) -> Label:
-    """The label of a message that is published with these properties, which `raw` encodes.
+def parse_envelope(
+    exchange: str, routing_key: str, raw: bytes, properties: BasicProperties
+) -> ParsedEnvelope:
+    """The envelope of a message that is published with these properties, which `raw` encodes.
 
     Raises: PreconditionFailedError.
     """
-    return Label(exchange, routing_key, raw, properties, more_keys(properties, _KEY_HEADERS))
+    return ParsedEnvelope(
+        exchange, routing_key, raw, properties, more_keys(properties, _KEY_HEADERS)
+    )
 
 
 def more_keys(properties: BasicProperties, names: Iterable[str]) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from amqpstore import Store
 from amqpstore.clock import Clock
@@ -14,15 +14,19 @@ from amqpstore_server.broker.exchanges.base import Exchange
 from amqpstore_server.broker.faults import called
 from amqpstore_server.broker.timers import Timers
 
-if TYPE_CHECKING:
-    from amqpstore_server.broker.queue import Queue
-
 _MAX_PENDING_BYTES = 32 << 20
 """What may wait for the disk before messages do not move from queue to queue any more."""
 
 
+class Pumped(Protocol):
+    """What has its turn: a queue."""
+
+    def pump(self, *, in_turns: bool = False) -> None:
+        """Hand out what is ready, while anybody can take it."""
+
+
 @dataclass(eq=False)
-class Core:
+class BrokerContext:
     """The store, and what a broker takes from outside so that it can be run on simulated time.
 
     `timers` are due after a time, `dates` at a date: the wall clock may be set, and what waits for
@@ -42,7 +46,7 @@ class Core:
     name_rule: str = "lenient"
     timers: Timers = field(default_factory=Timers)
     dates: Timers = field(default_factory=Timers)
-    touched: dict[Queue, None] = field(default_factory=dict)
+    touched: dict[Pumped, None] = field(default_factory=dict)
     moved: Counter[int] = field(default_factory=Counter)
     waiting_for_room: dict[Callable[[], object], None] = field(default_factory=dict)
     moves: int = 0

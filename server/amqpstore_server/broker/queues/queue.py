@@ -1,6 +1,6 @@
 """A queue of a virtual host: its settings, who may use it, what it takes in and what leaves it.
 
-What is ready is in the store's queues (see `levels`), who gets it is decided by `dispatch`, and
+What is ready is in the store's queues (see `priorities`), who gets it is decided by `dispatch`, and
 what leaves it without a consumer goes through `dead_letter`.
 
 Past 600 lines because it is one object with one set of counters, and a call more for each message
@@ -9,31 +9,30 @@ would show in every publish and delivery.
 
 from __future__ import annotations
 
-import enum
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import groupby
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
 import amqpstore
 from amqpstore import Envelope, Message, MessageDamagedError, Placement, ReadLaterError, Run
-from amqpstore_server.broker.core import Core
-from amqpstore_server.broker.dispatch import Dispatch
+from amqpstore_server.broker.context import BrokerContext
 from amqpstore_server.broker.errors import ResourceLockedError, SetAsideError
 from amqpstore_server.broker.faults import Contained
-from amqpstore_server.broker.leaving import Leaving
-from amqpstore_server.broker.levels import Levels
+from amqpstore_server.broker.messages.deaths import Reason
+from amqpstore_server.broker.queues.dispatch import Dispatch
+from amqpstore_server.broker.queues.leaving import Leaving
+from amqpstore_server.broker.queues.priorities import Priorities
+from amqpstore_server.broker.queues.waiting import QueueLine
 from amqpstore_server.broker.settings import REJECT_PUBLISH_DLX, Settings, is_quorum
-from amqpstore_server.broker.waiting import QueueLine
 from amqpstore_server.protocol.content import edit_properties
 from amqpstore_server.protocol.field_table import FieldValue, Int64
 
 if TYPE_CHECKING:
-    from amqpstore_server.broker.consumer import Consumer
-    from amqpstore_server.broker.history import History
-    from amqpstore_server.broker.label import Label
+    from amqpstore_server.broker.messages.envelope import ParsedEnvelope
+    from amqpstore_server.broker.queues.consumer import Consumer
 
 _log = logging.getLogger(__name__)
 
@@ -46,20 +45,25 @@ _DROPPED_AT_ONCE = 16_384
 """Messages that a limit drops in one go."""
 
 
-class Reason(enum.StrEnum):
-    """Why a message leaves its queue without a consumer, as the header x-death has it."""
-
-    REJECTED = "rejected"
-    EXPIRED = "expired"
-    MAXLEN = "maxlen"
-    DELIVERY_LIMIT = "delivery_limit"
-
-
 class Taken(NamedTuple):
     """A run that was taken off a queue, and the store's queue that it came from."""
 
     level: amqpstore.Queue
     run: Run
+
+
+class KeepsConsumed(Protocol):
+    """Where what is consumed from a queue goes: its history."""
+
+    @property
+    def queue(self) -> Queue:
+        """The queue that keeps it."""
+
+    def consumed(self, queue: Queue, taken: Taken) -> None:
+        """Ack a run that was taken off the queue: it is in the history from then on."""
+
+    def copies(self, taken: Taken) -> Iterator[tuple[ParsedEnvelope, list[Message], Placement]]:
+        """What is to be in the history of a run that a transaction acks."""
 
 
 Bury = Callable[["Queue", Sequence[Taken], Reason], bool]
@@ -90,7 +94,7 @@ class Queue:
 
     def __init__(
         self,
-        core: Core,
+        context: BrokerContext,
         stored: amqpstore.Queue,
         name: str,
         *,
@@ -108,35 +112,35 @@ class Queue:
         self.arguments = arguments
         self.owner = owner
         self.settings = Settings()
-        self.levels = Levels(core.store, stored, keeps_transient=is_quorum(arguments))
+        self.priorities = Priorities(context.store, stored, keeps_transient=is_quorum(arguments))
         self.consumers = Dispatch(self)
         self.waiting = QueueLine(self)
-        self.leaving = Leaving(core, self)
-        self.history: History | None = None
+        self.leaving = Leaving(context, self)
+        self.history: KeepsConsumed | None = None
         """Where what was consumed goes; None where it is just gone."""
         self.is_deleted = False
         self.is_set_aside = False
         self._failure = ""
         self._has_new = False
-        self._core = core
-        self._store = core.store
+        self._context = context
+        self._store = context.store
         self._bury = bury
         self._on_set_aside = on_set_aside
         self._ready_bytes = 0
         self._coming = self._coming_bytes = 0
-        self._expiry = core.dates.timer(self._expire_due)
+        self._expiry = context.dates.timer(self._expire_due)
         # After what could not leave, or be read.
-        self._retry = core.timers.timer(self._try_again)
-        self._unused = core.timers.timer(lambda: on_unused(self))
+        self._retry = context.timers.timer(self._try_again)
+        self._unused = context.timers.timer(lambda: on_unused(self))
 
     def apply(self, settings: Settings) -> None:
         """Have other settings from now on. What they change comes with `enforce`."""
         counted_before = self.settings.max_length_bytes is not None
         self.settings = settings
         with Contained(self):
-            self.levels.set_lazy(lazy=settings.queue_mode == "lazy")
+            self.priorities.set_lazy(lazy=settings.queue_mode == "lazy")
             if settings.max_length_bytes is not None and not counted_before:
-                self._ready_bytes = sum(self._store.ready_bytes(level) for level in self.levels)
+                self._ready_bytes = sum(self._store.ready_bytes(level) for level in self.priorities)
 
     def enforce(self) -> None:
         """Make what is there fit the settings, once all queues have theirs."""
@@ -156,7 +160,7 @@ class Queue:
     @property
     def ready_count(self) -> int:
         """Messages that wait for a consumer."""
-        return self.levels.ready_count
+        return self.priorities.ready_count
 
     def check_owner(self, connection: object, *, exclusive: bool | None = None) -> None:
         """Make sure that a connection may use the queue.
@@ -197,20 +201,20 @@ class Queue:
         expires = self.settings.expires
         in_use = self.consumers or self.waiting
         idle = expires is not None and not (in_use or self.is_deleted or self.is_set_aside)
-        now_ms = self._core.clock.monotonic_ms()
+        now_ms = self._context.clock.monotonic_ms()
         self._unused.set(now_ms + expires if idle and expires is not None else 0)
 
     def touch(self) -> None:
         """Have `pump` called at the end of this turn."""
-        self._core.touched[self] = None
+        self._context.touched[self] = None
 
     def catch_up(self) -> None:
         """Do now what the end of this turn would: for whoever asks what is in the queue.
 
         A consumer that waits has what came before a get or a count that came behind it.
         """
-        if self in self._core.touched:
-            del self._core.touched[self]
+        if self in self._context.touched:
+            del self._context.touched[self]
             self.pump()
 
     def pump(self, *, in_turns: bool = False) -> None:
@@ -233,8 +237,8 @@ class Queue:
 
     def _hand_out(self, *, in_turns: bool = False) -> None:
         """Gets that wait are first: each has one message, and is gone."""
-        if self.history is not None and not self._core.has_room:
-            self._core.wait_for_room(self.touch)
+        if self.history is not None and not self._context.has_room:
+            self._context.wait_for_room(self.touch)
             return
         if self.waiting:
             self.waiting.pump()
@@ -242,13 +246,17 @@ class Queue:
 
     # What comes in.
 
-    def placement(self, label: Label, messages: Sequence[Message], *, immediate: bool) -> Placement:
-        """Where messages that are alike go, when they expire, and how many it takes of them."""
-        place = self.place_for(label)
+    def placement(
+        self, envelope: ParsedEnvelope, messages: Sequence[Message], *, immediate: bool
+    ) -> Placement:
+        """Where messages that are alike go, when they expire, and how many it takes of them.
+
+        To be asked once `pump` has handed out what came before, where the answer depends on it.
+        """
+        place = self.place_for(envelope)
         if self.is_set_aside:
             return place._replace(most=0)
         if immediate or self.settings.rejects:
-            self.pump()
             largest = max([len(message.body) for message in messages])
             able = 0
             if not self.ready_count:
@@ -256,10 +264,10 @@ class Queue:
             place = place._replace(most=able if immediate else self._room(messages, able))
         return place
 
-    def place_for(self, label: Label) -> Placement:
+    def place_for(self, envelope: ParsedEnvelope) -> Placement:
         """Where messages go that it takes in however full it is, and when they expire."""
-        expires_ms = self._expires_ms(label)
-        return Placement(self._level(label, expires_ms), expires_ms)
+        expires_ms = self._expires_ms(envelope)
+        return Placement(self._level(envelope, expires_ms), expires_ms)
 
     def arrived(self, messages: Sequence[Message], placement: Placement) -> None:
         """Messages were placed as `placement` said, and are ready."""
@@ -268,7 +276,7 @@ class Queue:
                 # Whoever can take it at once does, before anything is dropped: with a length of 0,
                 # or a TTL of 0, that is the only way through.
                 self._hand_out()
-                self._expire(self._core.clock.wall_ms())
+                self._expire(self._context.clock.wall_ms())
                 self._drop_excess()
 
     def moved_in(self, messages: Sequence[Message], placement: Placement) -> None:
@@ -290,7 +298,7 @@ class Queue:
         if self.settings.max_length_bytes is not None:
             self._ready_bytes += sum([len(message.body) for message in placed])
         self._watch_arrival(placement)
-        return self.settings.is_limited or 0 < placement.expires_ms <= self._core.clock.wall_ms()
+        return self.settings.is_limited or 0 < placement.expires_ms <= self._context.clock.wall_ms()
 
     def expect(self, messages: Sequence[Message], placement: Placement, sign: int = 1) -> None:
         """Messages will arrive once a transaction is durable; with a sign of -1, they do not."""
@@ -303,16 +311,16 @@ class Queue:
         """Whether messages that it has no room for become dead letters."""
         return self.settings.overflow == REJECT_PUBLISH_DLX and not self.is_set_aside
 
-    def _level(self, label: Label, expires_ms: int) -> amqpstore.Queue:  # noqa: ARG002
+    def _level(self, envelope: ParsedEnvelope, expires_ms: int) -> amqpstore.Queue:  # noqa: ARG002
         """Where a message goes that comes now."""
-        return self.levels.at(min(label.priority, self.settings.max_priority))
+        return self.priorities.at(min(envelope.priority, self.settings.max_priority))
 
-    def _expires_ms(self, label: Label) -> int:
+    def _expires_ms(self, envelope: ParsedEnvelope) -> int:
         """When a message that comes now expires; 0 is never."""
         ttl = self.settings.message_ttl
-        if label.expiration_ms is not None:
-            ttl = label.expiration_ms if ttl is None else min(ttl, label.expiration_ms)
-        return 0 if ttl is None else self._core.clock.wall_ms() + ttl
+        if envelope.expiration_ms is not None:
+            ttl = envelope.expiration_ms if ttl is None else min(ttl, envelope.expiration_ms)
+        return 0 if ttl is None else self._context.clock.wall_ms() + ttl
 
     def _room(self, messages: Sequence[Message], able: int) -> int:
         """How many messages it takes before it is full; `able` of them leave it at once."""
@@ -333,7 +341,7 @@ class Queue:
 
     def peek(self, not_from: object = None) -> Message | None:
         """The message that `take` would give, which stays; None where there is none to be read."""
-        return self.levels.peek(not_from)
+        return self.priorities.peek(not_from)
 
     def take(self, limit: int, *, acked: bool, not_from: object = None) -> Taken | None:
         """Up to `limit` messages off the head; None where there is none for whoever asks.
@@ -343,7 +351,7 @@ class Queue:
         history = self.history if acked else None
         ends = acked and history is None
         while not self.is_set_aside and (
-            found := self.levels.take(limit, acked=ends, not_from=not_from)
+            found := self.priorities.take(limit, acked=ends, not_from=not_from)
         ):
             level, run = found
             if isinstance(run, ReadLaterError):
@@ -479,7 +487,7 @@ class Queue:
     def purge(self) -> int:
         """Remove what is ready, not what is unacked. Returns how many messages."""
         self._ready_bytes = 0
-        return sum([self._store.purge(level) for level in self.levels])
+        return sum([self._store.purge(level) for level in self.priorities])
 
     def closed(self) -> None:
         """It was deleted."""
@@ -510,7 +518,7 @@ class Queue:
         if not self._retry.due_ms:
             extra = {"queue": self.name, "reason": str(error)}
             _log.warning("messages cannot be read at the moment: they are kept", extra=extra)
-            self._retry.set(self._core.clock.monotonic_ms() + _RETRY_MS)
+            self._retry.set(self._context.clock.monotonic_ms() + _RETRY_MS)
 
     def came_back(self, count: int) -> None:
         """Messages that could not be read are ready again, in their places."""
@@ -520,7 +528,7 @@ class Queue:
         with Contained(self):
             if self.settings.max_length_bytes is not None:
                 # It was perhaps not known what they had when they left.
-                self._ready_bytes = sum(self._store.ready_bytes(level) for level in self.levels)
+                self._ready_bytes = sum(self._store.ready_bytes(level) for level in self.priorities)
         self.enforce()
 
     def _try_again(self) -> None:
@@ -532,9 +540,9 @@ class Queue:
 
     def _has_room(self) -> bool:
         """Whether messages may leave it by themselves; if not, it is tried again when they may."""
-        if not self.sends_on or self._core.has_room:
+        if not self.sends_on or self._context.has_room:
             return True
-        self._core.wait_for_room(self._try_again)
+        self._context.wait_for_room(self._try_again)
         return False
 
     def _left(self, run: Run) -> None:
@@ -562,7 +570,7 @@ class Queue:
     def _drop_excess(self) -> None:
         """Keep to the limits: the lowest priority goes first, and of it the oldest."""
         dropped = 0
-        while (excess := self._excess) and (level := self.levels.least()):
+        while (excess := self._excess) and (level := self.priorities.least()):
             if dropped >= _DROPPED_AT_ONCE:
                 self.touch()
                 return
@@ -593,17 +601,17 @@ class Queue:
 
     def expire(self) -> None:
         """Have what is due by now gone."""
-        if 0 < self._expiry.due_ms <= (now := self._core.clock.wall_ms()):
+        if 0 < self._expiry.due_ms <= (now := self._context.clock.wall_ms()):
             self._expire(now)
 
     def _expire_due(self) -> None:
         """The timer's: what is due expires, and whoever can be served is."""
         with Contained(self):
-            self._expire(self._core.clock.wall_ms())
+            self._expire(self._context.clock.wall_ms())
         self.touch()
 
     def _expire(self, now_ms: int) -> None:
-        for level in self.levels:
+        for level in self.priorities:
             if not self._expire_level(level, now_ms):
                 return
         self._watch_expiry()
@@ -629,7 +637,7 @@ class Queue:
                 if not self._send_away(Taken(level, run), Reason.EXPIRED):
                     self._expiry.set(0)
                     if not self.is_set_aside:
-                        self._retry.set(self._core.clock.monotonic_ms() + _RETRY_MS)
+                        self._retry.set(self._context.clock.monotonic_ms() + _RETRY_MS)
                     return False
         return True
 
@@ -649,5 +657,5 @@ class Queue:
 
     def _watch_expiry(self) -> None:
         """Have the timer ring when the next message expires, or before."""
-        dues = [due for level in self.levels if (due := self._store.next_expiry(level))]
+        dues = [due for level in self.priorities if (due := self._store.next_expiry(level))]
         self._expiry.set_sooner(min(dues, default=0))

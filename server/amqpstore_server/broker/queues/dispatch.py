@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING
 from amqpstore_server.broker.errors import AccessRefusedError
 
 if TYPE_CHECKING:
-    from amqpstore_server.broker.channel import Channel
-    from amqpstore_server.broker.consumer import Consumer
-    from amqpstore_server.broker.queue import Queue
+    from amqpstore_server.broker.queues.consumer import Consumer, ConsumingChannel
+    from amqpstore_server.broker.queues.queue import Queue
 
 
 _UNLIMITED = 1 << 32
@@ -76,7 +75,7 @@ class Dispatch:
     def capacity(self, size: int) -> int:
         """How many messages of `size` bytes they can take now, together; at least so many."""
         able = []
-        by_channel: dict[Channel, int] = {}
+        by_channel: dict[ConsumingChannel, int] = {}
         for consumer in self.active:
             taken = consumer.capacity
             if taken <= 0 or (consumer.minds_size and not consumer.fits(size)):

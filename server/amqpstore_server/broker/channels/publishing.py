@@ -5,18 +5,17 @@ from __future__ import annotations
 import enum
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from amqpstore import DiskFullError, Message, Placement
+from amqpstore_server.broker.channels.outlet import Outlet, Returned
+from amqpstore_server.broker.context import BrokerContext
 from amqpstore_server.broker.errors import ResourceExhaustedError
-from amqpstore_server.broker.label import Label
-from amqpstore_server.broker.outlet import Outlet, Returned
-from amqpstore_server.broker.replay import Outcome
-from amqpstore_server.broker.transaction import plan
-
-if TYPE_CHECKING:
-    from amqpstore_server.broker.routing import Route
-    from amqpstore_server.broker.vhost import VirtualHost
+from amqpstore_server.broker.messages.envelope import ParsedEnvelope
+from amqpstore_server.broker.routing import Route
+from amqpstore_server.broker.transactions.dead_letter import DeadLetters
+from amqpstore_server.broker.transactions.replay import Outcome, Replays
+from amqpstore_server.broker.transactions.transaction import plan
 
 
 class Flags(NamedTuple):
@@ -46,28 +45,34 @@ class Publisher:
     """The publishing half of a channel. `confirms` is whether it tells its `outlet` what became of
     each."""
 
-    def __init__(self, vhost: VirtualHost, outlet: Outlet) -> None:
+    def __init__(
+        self, context: BrokerContext, dead_letters: DeadLetters, replays: Replays, outlet: Outlet
+    ) -> None:
         self.confirms = False
         self.outlet = outlet
-        self._vhost = vhost
+        self._context = context
+        self._dead_letters = dead_letters
+        self._replays = replays
         self._next_tag = 1
         self._published: list[_Published] = []
         self._waiting_confirms = 0
 
-    def publish(self, route: Route, label: Label, messages: list[Message], flags: Flags) -> None:
+    def publish(
+        self, route: Route, envelope: ParsedEnvelope, messages: list[Message], flags: Flags
+    ) -> None:
         """Put messages that are alike where their route leads. Raises: ResourceExhaustedError."""
         count = len(messages)
         if flags.mandatory and not route.is_routed:
             self.outlet.returned(messages, Returned.NO_ROUTE)
-        if route.placements and label.expiration_ms is None and not flags.immediate:
-            self._vhost.core.touched.update(route.touches)
-            self._note(count, self._place(route.placements, label, messages))
+        if route.placements and envelope.expiration_ms is None and not flags.immediate:
+            self._context.touched.update(route.touches)
+            self._note(count, self._place(route.placements, envelope, messages))
             return
         if not route.queues:
             self._note(count, _Promise.NOW)
             return
-        planned = plan(route, label, messages, immediate=flags.immediate)
-        promise = self._place(planned.placements, label, messages)
+        planned = plan(route, envelope, messages, immediate=flags.immediate)
+        promise = self._place(planned.placements, envelope, messages)
         planned.arrived()
         if planned.delivered < count and flags.immediate:
             self.outlet.returned(messages[planned.delivered :], Returned.NO_CONSUMERS)
@@ -76,23 +81,23 @@ class Publisher:
             self._note(count - planned.accepted, _Promise.REFUSED)
             for queue, placement in zip(planned.queues, planned.placements, strict=True):
                 if queue.buries_refused and placement.most is not None:
-                    self._vhost.dead_letters.bury_refused(queue, messages[placement.most :])
+                    self._dead_letters.bury_refused(queue, messages[placement.most :])
 
     def replay(self, message: Message, flags: Flags) -> None:
         """Do the replay that a message asks for. Raises: PreconditionFailedError,
         ResourceExhaustedError."""
-        outcome = self._vhost.replays.replay(message.envelope)
+        outcome = self._replays.replay(message.envelope)
         if outcome is Outcome.NOWHERE and flags.mandatory:
             self.outlet.returned([message], Returned.NO_ROUTE)
         self._note(1, _Promise.REFUSED if outcome is Outcome.REFUSED else _Promise.WHEN_DURABLE)
 
     def _place(
-        self, placements: Sequence[Placement], label: Label, messages: list[Message]
+        self, placements: Sequence[Placement], envelope: ParsedEnvelope, messages: list[Message]
     ) -> _Promise:
         """Raises: ResourceExhaustedError."""
-        store = self._vhost.core.store
+        store = self._context.store
         try:
-            logged = store.place(placements, messages, priority=label.priority)
+            logged = store.place(placements, messages, priority=envelope.priority)
         except DiskFullError as error:
             raise ResourceExhaustedError(str(error)) from None
         return _Promise.WHEN_DURABLE if logged else _Promise.NOW
@@ -109,7 +114,7 @@ class Publisher:
             if promise is _Promise.WHEN_DURABLE:
                 self._waiting_confirms += 1
                 confirm = partial(self._confirm_logged, first, last)
-                self._vhost.core.when_durable(confirm, self._failed)
+                self._context.when_durable(confirm, self._failed)
             elif promise is _Promise.NOW:
                 self._confirm_now(first, last)
             else:

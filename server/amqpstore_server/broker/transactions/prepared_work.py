@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from amqpstore import DiskFullError, Prepared, Publish, ReadLaterError, UndecidableError
-from amqpstore_server.broker.core import Core
+from amqpstore_server.broker.context import BrokerContext
 from amqpstore_server.broker.errors import ResourceExhaustedError
-from amqpstore_server.broker.label import label
-from amqpstore_server.broker.queue import Queue, Taken
-from amqpstore_server.broker.transaction import Plan, when_moved
+from amqpstore_server.broker.messages.envelope import parse_envelope
+from amqpstore_server.broker.queues.queue import Queue, Taken
+from amqpstore_server.broker.transactions.transaction import Plan, when_moved
 from amqpstore_server.protocol.content import decode_properties
 
 
@@ -19,8 +19,10 @@ class PreparedWork:
     Args: queues, by the ids of their queues in the store.
     """
 
-    def __init__(self, core: Core, prepared: Prepared, queues: Mapping[int, Queue]) -> None:
-        self._core = core
+    def __init__(
+        self, context: BrokerContext, prepared: Prepared, queues: Mapping[int, Queue]
+    ) -> None:
+        self._context = context
         self._prepared = prepared
         self._queues = queues
 
@@ -42,7 +44,7 @@ class PreparedWork:
         plans = [plan for publish in publishes if (plan := self._plan(publish))]
         for plan in plans:
             plan.expect()
-        placed = [Publish(plan.placements, plan.messages, plan.label.priority) for plan in plans]
+        placed = [Publish(plan.placements, plan.messages, plan.envelope.priority) for plan in plans]
         try:
             prepared.commit(placed)
         except DiskFullError as error:
@@ -50,7 +52,7 @@ class PreparedWork:
                 plan.expect(-1)
             raise ResourceExhaustedError(str(error)) from None
         left = {level.id for level, _ in prepared.locked}
-        when_moved(self._core, left, plans, on_durable, or_else)
+        when_moved(self._context, left, plans, on_durable, or_else)
 
     def rollback(self) -> None:
         """Forget it, which is durable on return: what it was to ack is ready, redelivered."""
@@ -63,7 +65,7 @@ class PreparedWork:
         """Where messages go by now; None where that is nowhere."""
         messages = publish.messages
         envelope = messages[0].envelope
-        its_label = label(
+        parsed = parse_envelope(
             envelope.exchange,
             envelope.routing_key,
             envelope.properties,
@@ -74,7 +76,7 @@ class PreparedWork:
             queue = self._queues.get(prepared.queue.id)
             if queue and not queue.is_deleted:
                 queues.append(queue)
-                placements.append(queue.place_for(its_label)._replace(most=prepared.most))
+                placements.append(queue.place_for(parsed)._replace(most=prepared.most))
         if not queues:
             return None
-        return Plan(its_label, messages, queues, placements, len(messages), len(messages))
+        return Plan(parsed, messages, queues, placements, len(messages), len(messages))

@@ -1,17 +1,23 @@
-"""Labels: what the broker has to know of a message, read from its properties once."""
+"""Envelopes: what the broker has to know of a message, read from its properties once."""
 
 from typing import Any
 
 import pytest
 
 from amqpstore_server.broker.errors import PreconditionFailedError
-from amqpstore_server.broker.label import Label, expiration_ms, label, more_keys, visible
+from amqpstore_server.broker.messages.envelope import (
+    ParsedEnvelope,
+    expiration_ms,
+    more_keys,
+    parse_envelope,
+    visible,
+)
 from amqpstore_server.protocol.content import BasicProperties, decode_properties, encode_properties
 
 
-def labelled(**properties: Any) -> Label:
+def labelled(**properties: Any) -> ParsedEnvelope:
     of_all = BasicProperties(**properties)
-    return label("exchange", "key", encode_properties(of_all), of_all)
+    return parse_envelope("exchange", "key", encode_properties(of_all), of_all)
 
 
 def test_what_says_nothing_is_transient_and_of_priority_0() -> None:

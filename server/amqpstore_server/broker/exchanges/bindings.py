@@ -6,19 +6,14 @@ be a few among very many: here is which exchanges have some.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from amqpstore_server.broker.exchanges.base import Binding, Exchange
-
-if TYPE_CHECKING:
-    from amqpstore_server.broker.queue import Queue
+from amqpstore_server.broker.exchanges.base import Binding, Destination, Exchange
 
 
 class Bindings:
     """The bindings between the exchanges and queues of a virtual host."""
 
     def __init__(self) -> None:
-        self._sources: dict[Queue | Exchange, dict[Exchange, None]] = {}
+        self._sources: dict[Destination, dict[Exchange, None]] = {}
 
     def bind(self, source: Exchange, binding: Binding) -> bool:
         """As `Exchange.bind`."""
@@ -33,7 +28,7 @@ class Bindings:
             self._forget(source, binding.destination)
         return was_bound
 
-    def unbind_all(self, destination: Queue | Exchange) -> dict[Exchange, list[Binding]]:
+    def unbind_all(self, destination: Destination) -> dict[Exchange, list[Binding]]:
         """Remove the bindings to a queue or an exchange. Returns them by their exchanges."""
         sources = self._sources.pop(destination, {})
         return {source: source.unbind_destination(destination) for source in sources}
@@ -45,7 +40,7 @@ class Bindings:
             self._forget(source, destination)
         return bindings
 
-    def _forget(self, source: Exchange, destination: Queue | Exchange) -> None:
+    def _forget(self, source: Exchange, destination: Destination) -> None:
         sources = self._sources.get(destination, {})
         sources.pop(source, None)
         if not sources:

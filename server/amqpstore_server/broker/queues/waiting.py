@@ -1,0 +1,106 @@
+"""The gets that wait for a message of a queue, first come, first served (see `gets`)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from amqpstore import Run
+    from amqpstore_server.broker.queues.queue import Queue
+    from amqpstore_server.broker.timers import Timer
+
+Fetched = tuple[int, "Run"] | None
+"""What a get brought: a delivery tag and one message, or nothing."""
+
+
+class Waiter(Protocol):
+    """Who waits: the gets of one channel."""
+
+    @property
+    def is_writable(self) -> bool:
+        """Whether an answer with a message could be sent now."""
+
+    def fetch(self, get: WaitingGet) -> Fetched:
+        """Take a message off the queue, where there is one, for the first in line."""
+
+    def answered(self, fetched: Fetched) -> None:
+        """The first in line has its answer; the next has its turn."""
+
+
+class WaitingGet:
+    """A get that was not answered yet. With `is_due` it waits no longer than for its turn.
+
+    One that `is_given_up` gets nothing, whatever is ready by then.
+    """
+
+    __slots__ = ("gets", "is_due", "is_given_up", "no_ack", "queue", "timer")
+
+    def __init__(self, gets: Waiter, queue: Queue, *, no_ack: bool) -> None:
+        self.gets = gets
+        self.queue = queue
+        self.no_ack = no_ack
+        self.is_due = False
+        self.is_given_up = False
+        self.timer: Timer | None = None
+
+    @property
+    def is_able(self) -> bool:
+        """Whether a message could be sent now: not while the client leaves too much unread."""
+        return self.is_due or self.gets.is_writable
+
+    def end_wait(self) -> None:
+        """The timer's: its time is over."""
+        self.is_due = True
+        self.queue.waiting.note_due(self)
+        self.queue.touch()
+
+
+class QueueLine:
+    """The gets that wait at one queue, each the first of its channel, in the order they came."""
+
+    __slots__ = ("_due", "_queue", "_waiting")
+
+    def __init__(self, queue: Queue) -> None:
+        self._queue = queue
+        self._waiting: dict[WaitingGet, None] = {}
+        self._due: dict[WaitingGet, None] = {}
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    @property
+    def able_count(self) -> int:
+        """How many messages would be taken at once."""
+        return sum([get.is_able for get in self._waiting])
+
+    def join(self, get: WaitingGet) -> None:
+        """Stand at the end of the line."""
+        self._waiting[get] = None
+        if get.is_due:
+            self._due[get] = None
+
+    def note_due(self, get: WaitingGet) -> None:
+        """The time of a get is over, whether it stands here already or not."""
+        if get in self._waiting:
+            self._due[get] = None
+
+    def leave(self, get: WaitingGet) -> None:
+        """Be answered, or given up."""
+        self._waiting.pop(get, None)
+        self._due.pop(get, None)
+
+    def pump(self) -> None:
+        """Hand out what is ready, one message each; whose time is over goes without."""
+        queue = self._queue
+        while queue.ready_count:
+            able = next((get for get in self._waiting if get.is_able), None)
+            if able is None or (fetched := able.gets.fetch(able)) is None:
+                break
+            able.gets.answered(fetched)
+        while self._due:
+            next(iter(self._due)).gets.answered(None)
+
+    def dissolve(self) -> None:
+        """The queue is deleted: all go without."""
+        while self._waiting:
+            next(iter(self._waiting)).gets.answered(None)
