@@ -18,7 +18,7 @@ from amqpstore_server.broker.errors import NotAllowedError, PreconditionFailedEr
 from amqpstore_server.broker.exchanges.replay import REPLAY_EXCHANGE
 from amqpstore_server.broker.messages.envelope import ParsedEnvelope
 from amqpstore_server.broker.queues.consumer import Consumer, ConsumerOptions, Window
-from amqpstore_server.broker.queues.delivery import Delivery
+from amqpstore_server.broker.queues.delivery import Delivery, shown
 from amqpstore_server.broker.queues.queue import Queue, Taken
 from amqpstore_server.broker.routing import Router
 from amqpstore_server.broker.transactions.dead_letter import DeadLetters
@@ -173,7 +173,7 @@ class Channel:
             if consumer.shares_limit:
                 # Whoever was served last is last in line: see `resume`.
                 self.consumers[consumer.tag] = self.consumers.pop(consumer.tag)
-        self.outlet.deliver(consumer, first_tag, consumer.queue.shown(run))
+        self.outlet.deliver(consumer, first_tag, shown(consumer.queue, run))
 
     def get(self, queue: Queue, *, no_ack: bool) -> tuple[int, Run] | None:
         """One message, with its delivery tag; None when nothing is ready."""
@@ -192,7 +192,7 @@ class Channel:
         self._next_delivery_tag += 1
         if not no_ack:
             self._unacked.append(Delivery(tag, queue, None, *taken))
-        return tag, queue.shown(taken.run)
+        return tag, shown(queue, taken.run)
 
     def ack(self, first: int, last: int) -> None:
         """Ack the tags `first` to `last`. Raises: PreconditionFailedError, at the first unknown."""

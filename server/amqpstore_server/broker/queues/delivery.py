@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from itertools import groupby
+from operator import attrgetter
+
 import amqpstore
-from amqpstore import Run
+from amqpstore import Envelope, Message, Run
 from amqpstore_server.broker.queues.consumer import Consumer
 from amqpstore_server.broker.queues.queue import Queue, Taken
+from amqpstore_server.protocol.content import edit_properties
+from amqpstore_server.protocol.field_table import FieldValue, Int64
+
+_COUNT_HEADER = "x-delivery-count"
 
 
 class Delivery:
@@ -51,3 +58,20 @@ class Delivery:
         head = Delivery(self.first_sequence, self.queue, self.consumer, self.level, run)
         self.first_sequence += count
         return head
+
+
+def shown(queue: Queue, run: Run) -> Run:
+    """A run as consumers of a queue get it: with its count, where that is limited."""
+    if not run.delivery_count or queue.settings.delivery_limit is None:
+        return run
+    messages = []
+    for envelope, group in groupby(run.messages or (), attrgetter("envelope")):
+        headers: dict[str, FieldValue] = {_COUNT_HEADER: Int64(run.delivery_count)}
+        counted = Envelope(
+            envelope.exchange,
+            envelope.routing_key,
+            edit_properties(envelope.properties, headers=headers),
+            persistent=envelope.persistent,
+        )
+        messages += [Message(counted, message.body) for message in group]
+    return Run(run.first_sequence, run.count, messages=messages, delivery_count=run.delivery_count)

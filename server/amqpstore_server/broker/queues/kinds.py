@@ -78,8 +78,8 @@ class DelayQueue(Queue):
 
     def _end_slice(self, number: int, level: amqpstore.Queue) -> None:
         # What cannot be read now may be read later.
-        held = level.ready_count or level.quarantined.count or level.unreadable_count
-        if not level.deleted and not held:
+        is_used = level.ready_count or level.quarantined.count or level.unreadable_count
+        if not level.deleted and not is_used:
             with Contained(self), suppress(DiskFullError):
                 # It stays until there is room on the disk, and something of it expires again.
                 self.priorities.remove(number)

@@ -12,12 +12,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from itertools import groupby
-from operator import attrgetter
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
 import amqpstore
-from amqpstore import Envelope, Message, MessageDamagedError, Placement, ReadLaterError, Run
+from amqpstore import Message, MessageDamagedError, Placement, ReadLaterError, Run
 from amqpstore_server.broker.context import BrokerContext
 from amqpstore_server.broker.errors import ResourceLockedError, SetAsideError
 from amqpstore_server.broker.faults import Contained
@@ -27,16 +25,12 @@ from amqpstore_server.broker.queues.leaving import Leaving
 from amqpstore_server.broker.queues.priorities import Priorities
 from amqpstore_server.broker.queues.waiting import QueueLine
 from amqpstore_server.broker.settings import REJECT_PUBLISH_DLX, Settings, is_quorum
-from amqpstore_server.protocol.content import edit_properties
-from amqpstore_server.protocol.field_table import FieldValue, Int64
 
 if TYPE_CHECKING:
     from amqpstore_server.broker.messages.envelope import ParsedEnvelope
     from amqpstore_server.broker.queues.consumer import Consumer
 
 _log = logging.getLogger(__name__)
-
-_COUNT_HEADER = "x-delivery-count"
 
 _EXPIRED_AT_ONCE = 16
 """Runs that expire in one go; others have their turn before the next."""
@@ -372,24 +366,6 @@ class Queue:
                 history.consumed(self, taken)
             return taken
         return None
-
-    def shown(self, run: Run) -> Run:
-        """A run as consumers get it: with its count, where that is limited."""
-        if not run.delivery_count or self.settings.delivery_limit is None:
-            return run
-        messages = []
-        for envelope, group in groupby(run.messages or (), attrgetter("envelope")):
-            headers: dict[str, FieldValue] = {_COUNT_HEADER: Int64(run.delivery_count)}
-            counted = Envelope(
-                envelope.exchange,
-                envelope.routing_key,
-                edit_properties(envelope.properties, headers=headers),
-                persistent=envelope.persistent,
-            )
-            messages += [Message(counted, message.body) for message in group]
-        return Run(
-            run.first_sequence, run.count, messages=messages, delivery_count=run.delivery_count
-        )
 
     def ack(self, taken: Taken) -> None:
         """The run is done with."""

@@ -107,8 +107,8 @@ class Histories:
 
     def of(self, name: str) -> ConsumedQueue | None:
         """The history of a queue, by the queue's name; None where there is none."""
-        held = self._queues.get(history_name(name))
-        return held if isinstance(held, ConsumedQueue) else None
+        kept = self._queues.get(history_name(name))
+        return kept if isinstance(kept, ConsumedQueue) else None
 
     def apply(self, queue: Queue) -> None:
         """Have a queue keep the history that its settings ask for.
@@ -118,12 +118,12 @@ class Histories:
         if queue.kind:
             return
         settings = queue.settings
-        held: Queue | None = self.of(queue.name)
-        if held is None and settings.keeps_history:
-            held = self._create(history_name(queue.name), queue)
+        kept: Queue | None = self.of(queue.name)
+        if kept is None and settings.keeps_history:
+            kept = self._create(history_name(queue.name), queue)
         queue.history = None
-        if isinstance(held, ConsumedQueue):
-            held.apply(
+        if isinstance(kept, ConsumedQueue):
+            kept.apply(
                 Settings(
                     max_length=settings.history_length,
                     message_ttl=settings.history_ttl,
@@ -131,7 +131,7 @@ class Histories:
                 )
             )
             if settings.keeps_history:
-                queue.history = History(self._context, held)
+                queue.history = History(self._context, kept)
 
 
 def history_name(name: str) -> str:

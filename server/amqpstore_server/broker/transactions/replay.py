@@ -100,15 +100,15 @@ class Replays:
         ResourceExhaustedError; nothing is copied then.
         """
         request = Request.of(envelope)
-        held = self._histories.of(request.source)
+        kept = self._histories.of(request.source)
         target = self._queues.get(request.target)
-        if held is None or target is None or target.is_internal:
+        if kept is None or target is None or target.is_internal:
             return Outcome.NOWHERE
-        held.expire()
+        kept.expire()
         if self._context.store.log.pending_bytes >= MOST_BYTES:
             # Many in a row are not to fill memory with what waits for the disk.
             self._context.flush()
-        copies = list(self._copies(held, request))
+        copies = list(self._copies(kept, request))
         transaction = Transaction(self._context)
         route = Route([target])
         for parsed, messages in copies:
@@ -121,7 +121,7 @@ class Replays:
         return Outcome.DONE
 
     def _copies(
-        self, held: ConsumedQueue, request: Request
+        self, kept: ConsumedQueue, request: Request
     ) -> Iterator[tuple[ParsedEnvelope, list[Message]]]:
         """Copies, in groups with one envelope. Raises: PreconditionFailedError, for too many."""
         left = request.limit
@@ -131,7 +131,7 @@ class Replays:
         group: list[Message] = []
         if left == 0:
             return
-        for part in self._context.store.browse(held.priorities.lowest):
+        for part in self._context.store.browse(kept.priorities.lowest):
             for message in part:
                 envelope = message.envelope
                 if envelope is not known:
