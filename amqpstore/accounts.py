@@ -24,7 +24,7 @@ _FIRST_ID = attrgetter("first_id")
 
 
 class Account:
-    """Of segment `number`: messages and bytes in all, and those that are live.
+    """The account of segment `number`: messages and bytes in all, and those that are live.
 
     `references` has how many queues hold each, None says one each, or, where `live_count` is 0,
     none each: of the ids from `first_id` on,

@@ -13,7 +13,7 @@ from amqpstore.runs import Run, RunList
 
 
 class BodySizes:
-    """Of messages that are in index files. What the last one of these said is kept."""
+    """Body sizes of messages in index files. The last file that was read stays cached."""
 
     def __init__(self, reader: IndexReader) -> None:
         self._reader = reader

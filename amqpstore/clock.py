@@ -13,7 +13,7 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """The two clocks of whoever runs a store."""
+    """The two clocks that a store is run by."""
 
     def wall_ms(self) -> int:
         """Ms since 1970-01-01 00:00 UTC. A later call may return less."""

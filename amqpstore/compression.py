@@ -16,7 +16,7 @@ _SMALL_BODY_BYTES = 4 << 10
 """Above, a body has enough to itself, and a dictionary hardly helps."""
 
 MAX_BODY_BYTES = 1 << 30
-"""Of a body that is compressed: a few bytes of zstd can say that they are any number of zeros."""
+"""The largest body that is decompressed: a few bytes of zstd can stand for any number of zeros."""
 
 _MEASURED_AT_ONCE_BYTES = 16 << 20
 _MEASURED_PIECE_BYTES = 1 << 20
@@ -60,8 +60,8 @@ class Decompressor:
         self._zstd: dict[int, zstandard.ZstdDecompressor] = {}
 
     def decompress(self, compressed: bytes) -> bytes:
-        """The body. Raises: ValueError, when it is none, is too large, or its dictionary is not
-        there."""
+        """Decompress a body. Raises: ValueError, when it is invalid, is too large, or its
+        dictionary is not there."""
         size = body_size(compressed)
         try:
             return self._of(compressed).decompress(compressed, allow_extra_data=False)
@@ -71,7 +71,7 @@ class Decompressor:
             raise ValueError(f"the body's {size} bytes do not fit in memory") from None
 
     def measure(self, compressed: bytes) -> int:
-        """How large the body is, whose bytes are all looked at. Raises: as `decompress`."""
+        """Measure a body by decompressing all of it. Raises: as `decompress`."""
         size = body_size(compressed)
         if size <= _MEASURED_AT_ONCE_BYTES:
             return len(self.decompress(compressed))
@@ -97,7 +97,7 @@ class Decompressor:
 
 
 def body_size(compressed: bytes) -> int:
-    """How large the body is said to be that was compressed. Raises: ValueError."""
+    """Return the size of a body as the header of its frame says. Raises: ValueError."""
     try:
         size = zstandard.frame_content_size(compressed)
     except zstandard.ZstdError as error:
@@ -132,7 +132,7 @@ def compress_columns(columns: bytes) -> bytes:
 
 
 def decompress_columns(frame: bytes, *sizes: int) -> bytes:
-    """The columns, of one of `sizes` bytes. Raises: ValueError, when it is no such frame."""
+    """The columns, of one of `sizes` bytes. Raises: ValueError, when it is not such a frame."""
     try:
         if (found := zstandard.frame_content_size(frame)) not in sizes:
             raise ValueError(f"its columns have {found} bytes, but {sizes[0]} were written")

@@ -1,8 +1,8 @@
 """Descriptors: how many files a store has open, and what it does when it can open no more.
 
-A process may open so many files only (RLIMIT_NOFILE), and a broker's clients take most of them. So
-a store keeps few open to be read: those that were used last. A new segment of the log must not
-wait for others to close theirs, so some descriptors are spare: see `files.SpareDescriptors`.
+A process may open a limited number of files (RLIMIT_NOFILE), and a broker's clients take most of
+them. So a store keeps few open to be read: those that were used last. A new segment of the log must
+not wait for others to close theirs, so some descriptors are spare: see `files.SpareDescriptors`.
 
 That there is no descriptor, or no memory, says nothing about what is on the disk: it passes.
 """

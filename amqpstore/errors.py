@@ -109,7 +109,7 @@ class MessageDamagedError(StoreError):
 class ReadLaterError(StoreError):
     """A message cannot be read now, because this process has no descriptor or memory left.
 
-    It stays where it is, and is to be asked for again some time later.
+    It stays in its queue; the read should be repeated later.
     """
 
     def __init__(self, path: str, reason: str) -> None:
@@ -123,7 +123,7 @@ class DurabilityError(StoreError):
 
     After a failed fdatasync the kernel may have dropped the pages and will call the next one
     a success, so the only honest thing is to stop and to recover from what the disk holds. The
-    same holds for any other error in the midst of a write, a lack of memory for one: nobody knows
+    same holds for any other error during a write, such as a lack of memory: nobody knows
     how much of it was done.
     """
 
@@ -145,7 +145,7 @@ class TransactionEndedError(StoreError):
 
 
 class UndecidableError(StoreError):
-    """A prepared transaction cannot be committed whole, and so it was not: it is prepared still."""
+    """A prepared transaction could not be committed completely, and so it is still prepared."""
 
     def __init__(self, label: object, reason: str) -> None:
         super().__init__(
@@ -157,7 +157,8 @@ class UndecidableError(StoreError):
 
 
 class DiskFullError(StoreError):
-    """There is no room for further messages. Acks, purges and deletes go on, and make some."""
+    """The disk has no room for more messages. Acks, purges and deletes still work, and free
+    some."""
 
     def __init__(self, path: str, free_bytes: int, needed_bytes: int) -> None:
         super().__init__(
@@ -170,9 +171,9 @@ class DiskFullError(StoreError):
 
 
 class NoMemoryError(DiskFullError):
-    """There is no memory, or address space, for the catalog to grow: nothing of it was done.
+    """The catalog cannot grow, because memory or address space is exhausted. Nothing was changed.
 
-    To whoever asked it is the same as a full disk: it can be tried again once there is room.
+    For the caller it is the same as a full disk: the call can be repeated once there is room.
     """
 
     def __init__(self, path: str, reason: str) -> None:
@@ -210,9 +211,9 @@ class NotInTransactionError(StoreError):
 
 
 class OtherOwnerError(StoreError):
-    """The queues of the store are somebody else's, who defined them otherwise.
+    """The queues of the store were defined by another program, in another form.
 
-    Args: expected, what the store was opened as; found, why it is none.
+    Args: expected, what the store was opened as; found, why it is not that.
     """
 
     def __init__(self, path: str, expected: str, found: str) -> None:
@@ -226,7 +227,7 @@ class OtherOwnerError(StoreError):
 
 
 class QueueNotFoundError(StoreError):
-    """There is no queue of that name, or not any more."""
+    """There is no queue of that name."""
 
     def __init__(self, name: str) -> None:
         super().__init__(f"there is no queue {name!r}; declare it first")
@@ -234,7 +235,7 @@ class QueueNotFoundError(StoreError):
 
 
 class QueueDiffersError(StoreError):
-    """The queue is there, with another history than it was declared with now."""
+    """The queue exists, but with another history than it was declared with."""
 
     def __init__(self, name: str, declared: str, found: str) -> None:
         super().__init__(

@@ -30,7 +30,8 @@ def earliest(times_ms: Iterable[int]) -> int:
 
 
 class ExpiryHeap:
-    """Of the queue whose `ready` and `paged` are handed in: times, ms since 1970, and sequences.
+    """The expiry times (ms since 1970) and sequences of the queue whose `ready` and `paged` are
+    given.
 
     The sequence is the last one of its run, or of what is in its index file: messages leave at the
     head first, and then the entry stays right for those behind them.

@@ -42,7 +42,7 @@ def segment_path(directory: str, number: int) -> str:
 
 
 def segment_number(name: str) -> int | None:
-    """The number in a segment's file name; None for a file that is no segment of ours."""
+    """The number in a segment's file name; None for any other name."""
     match = _SEGMENT.fullmatch(name)
     return int(match[1]) if match and int(match[1]) else None
 
@@ -53,7 +53,7 @@ def index_path(directory: str, queue_id: int, number: int) -> str:
 
 
 def index_key(name: str) -> tuple[int, int] | None:
-    """Queue id and number in an index file's name; None for a file that is none of ours."""
+    """Queue id and number in an index file's name; None for any other name."""
     match = _INDEX.fullmatch(name)
     return (int(match[1]), int(match[2])) if match else None
 
@@ -64,6 +64,6 @@ def repair_path(directory: str, number: int) -> str:
 
 
 def repair_number(name: str) -> int | None:
-    """The number in the name of a repair's directory; None for a name that is none of ours."""
+    """The number in the name of a repair's directory; None for any other name."""
     match = _REPAIR.fullmatch(name)
     return int(match[1]) if match and int(match[1]) else None

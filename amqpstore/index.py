@@ -30,7 +30,7 @@ from amqpstore.runs import Run, goes_on
 ENTRIES_A_FILE = 16_384
 
 MAX_FILE_BYTES = 128 * ENTRIES_A_FILE
-"""Of an index file: a block of one entry, which is the largest for what it holds, takes less."""
+"""The largest index file: a block of one entry, the largest for its content, takes less."""
 
 BLOCK = struct.Struct(">QI4x")
 """queue id, count of entries; at the start of an INDEX record's payload."""
@@ -42,13 +42,13 @@ each, in order. What format version 1 wrote does not have the last.
 Of sequences and ids the differences are kept: mostly they are all one, and then take no room."""
 
 UNKNOWN_SIZE = (1 << 32) - 1
-"""Of a body whose size nobody knew who wrote the entry: no body is as large."""
+"""The size in an entry whose writer did not know it: no body is as large."""
 
 
 _ENTRY_BYTES = sum(array(code).itemsize for code in COLUMNS)
 
 _VERSION_1_BYTES = sum(array(code).itemsize for code in COLUMNS[:-1])
-"""Of an entry as version 1 wrote it."""
+"""The size of an entry as version 1 wrote it."""
 
 
 class Entries(NamedTuple):

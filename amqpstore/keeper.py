@@ -36,7 +36,8 @@ from amqpstore.worker import Outcome, Worker
 _log = logging.getLogger(__name__)
 
 _ROWS_A_MS = 10
-"""Of a copy of the definitions: one of many rows is written the less often."""
+"""Rows of a copy of the definitions for each ms to its next one: a large copy is written less
+often."""
 
 _AVOIDED_MS = 600_000
 """Segments whose compaction failed are left alone for that time: a read error may pass."""
@@ -87,7 +88,8 @@ def compressor_of(options: Options) -> Compressor | None:
 
 
 class Keeper:
-    """Of one open store. `created` and `deleted` are queues' ids since the last checkpoint.
+    """Runs the maintenance of one open store. `created` and `deleted` are queue ids since the last
+    checkpoint.
 
     `is_copy_behind`: something was defined since the definitions were copied.
     """

@@ -1,7 +1,7 @@
 """The ledger: what the log says up to the last checkpoint, and on from there to the next.
 
 It is the log's second reader, behind the queues in memory: settled batches are `apply`ed to it in
-their order, by whoever makes a checkpoint, and by recovery. So a checkpoint says by construction
+their order, by the maker of a checkpoint, and by recovery. So a checkpoint says by construction
 what recovery would say that reads the log from its start.
 
 A `QueueLedger` keeps what is live of one queue: entries in index files, and *fresh* runs, which
@@ -334,7 +334,7 @@ class QueueLedger:
     def _entries(self, file: IndexLedger) -> Entries | None:
         """The entries of an index file; None where it is damaged or cannot be read now.
 
-        Raises: OSError, where that is not for want of the file.
+        Raises: OSError, unless the file is missing.
         """
         try:
             return self._reader.entries(self.id, file.state)

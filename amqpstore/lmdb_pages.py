@@ -56,7 +56,7 @@ class _Kind(enum.Enum):
 
 
 class _Database(NamedTuple):
-    """Of a database's record what is followed. `name` of a table."""
+    """The fields of a database's record that are followed. `name` of a table."""
 
     kind: _Kind
     name: bytes
@@ -133,7 +133,7 @@ class _Walk:
         self._walk_free(older, is_needed=False)
 
     def last_transaction(self) -> int:
-        """Of the newest meta page."""
+        """The transaction number of the newest meta page."""
         return max(meta.transaction for meta in self._metas())
 
     def _metas(self) -> list[_Meta]:

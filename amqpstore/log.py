@@ -49,10 +49,10 @@ from amqpstore.space import Space, is_no_space
 from amqpstore.tables import START, Position
 
 FORMAT_VERSION = 2
-"""Of what is written."""
+"""The version that is written."""
 
 READ_VERSIONS = (1, FORMAT_VERSION)
-"""Of what is read. A store of the earlier one is upgraded when it is opened."""
+"""The versions that are read. A store of an earlier one is upgraded when it is opened."""
 
 _MESSAGE_BYTES = 100
 """About what a message weighs beside its body and its envelope."""

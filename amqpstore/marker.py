@@ -1,7 +1,7 @@
 """The file that says a directory is a store, and the rules of making one.
 
 It is written last of all, under another name, synced and then renamed: a directory with a
-marker is a store from that moment on, and what a crash left without it is no store yet.
+marker is a store from that moment on, and what a crash left without it is not a store yet.
 """
 
 from __future__ import annotations

@@ -39,7 +39,8 @@ class Memory:
 
     @property
     def held_bytes(self) -> int:
-        """Of messages that wait in queues, those in several queues counted in each."""
+        """Return the bytes of messages ready in queues; a message in several queues counts in
+        each."""
         return self._held_bytes
 
     def hold(self, queue: Queue, run: Run) -> None:

@@ -37,7 +37,7 @@ class PagedFile(NamedTuple):
 class Placement(NamedTuple):
     """The end of a queue, as the place of messages that are published.
 
-    They expire at `expires_ms` since 1970, or never where 0. With `most`, only the first so many
+    They expire at `expires_ms` since 1970, or never where 0. With `most`, only the first `most`
     of them go there.
     """
 

@@ -44,7 +44,7 @@ COMPRESSED = 1
 """The flag of a MESSAGE whose body is a zstd frame."""
 
 LEAST_MESSAGE_BYTES = 38
-"""Of a MESSAGE record: its header, and the lengths of what is empty."""
+"""The smallest MESSAGE record: its header, and the lengths of empty fields."""
 
 _MAX_NUMBER = 1 << 62
 """No store gives a higher one. What goes on behind it must fit the catalog, for as long again."""
@@ -52,7 +52,7 @@ _MAX_NUMBER = 1 << 62
 _MAX_DELIVERIES = (1 << 32) - 1
 _MOST_VAIN_PASSES = 8
 _MOST_DECOMPRESSED_BYTES = 1 << 20
-"""Of bodies that are read at a time; one may have more."""
+"""Bytes of bodies that are decompressed at a time; a single body may have more."""
 
 
 class Kind(enum.IntEnum):
@@ -103,7 +103,7 @@ class Record(NamedTuple):
 
 
 class Gap(NamedTuple):
-    """Bytes that are no sound record of their segment."""
+    """Bytes of a segment that are not a sound record of it."""
 
     offset: int
     end: int

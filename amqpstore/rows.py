@@ -68,7 +68,7 @@ def decode_row(table: str, key: bytes, stored: bytes, *, plain: bool) -> tuple[s
 
 
 def check_depth(packed: bytes, value: Any) -> None:
-    """Make sure that whoever looks into a value needs no deep stack.
+    """Make sure that no reader of a value needs a deep stack.
 
     Args: packed, the value's msgpack. Raises: ValueError.
     """

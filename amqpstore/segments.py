@@ -21,7 +21,7 @@ PAGE_BYTES = 4096
 """What a disk that has bad places reads, or does not."""
 
 MARK_BYTES = 64 << 10
-"""At least so many bytes lie between two marks of a segment's table."""
+"""The least distance, in bytes, between two marks in a segment's table."""
 
 _READ_AHEAD_BYTES = 1 << 20
 

@@ -30,7 +30,7 @@ def is_no_space(error: OSError) -> bool:
 
 
 class Space:
-    """Of the disk that `directory` is on.
+    """The free space and the reserve of the disk that `directory` is on.
 
     Args: least_free_bytes, below which publishers are refused; reserve_bytes, of the reserve.
     """
@@ -84,7 +84,7 @@ class Space:
                 self._files.remove(self._path)
 
     def error(self, needed_bytes: int = 0) -> DiskFullError:
-        """Why something is refused for which there is no room."""
+        """Return the error for a request that does not fit on the disk."""
         least = self._least_free_bytes * (5 if self.is_full else 4) // 4
         needed = least + self._kept_bytes + needed_bytes
         return DiskFullError(self._directory, self._free_bytes(), needed)

@@ -373,7 +373,7 @@ class Store:
         return run
 
     def redeliver(self, queue: Queue, run: Run) -> None:
-        """A run that was taken is delivered once more, to whoever has it."""
+        """Count one more delivery of a run that was taken."""
         run.delivery_count += 1
         self._log_delivered(queue, run)
 

@@ -193,7 +193,7 @@ class MarksRow(NamedTuple):
 
 
 class EndRow(NamedTuple):
-    """Where a segment ends: bytes behind `end` are no part of the store."""
+    """Where a segment ends: bytes after `end` are not part of the store."""
 
     end: int
 

@@ -15,7 +15,7 @@ _MOST_S = threading.TIMEOUT_MAX
 
 
 class Arrivals:
-    """Of one queue. All is called under `lock`."""
+    """The waiting receivers of one queue. Every method is called under `lock`."""
 
     def __init__(self, lock: threading.Lock) -> None:
         self._lock = lock

@@ -22,7 +22,7 @@ _log = logging.getLogger(__name__)
 
 
 class _Ticket:
-    """Of a thread that waits until what it did is durable."""
+    """A thread's wait until its commit is durable."""
 
     __slots__ = ("is_durable", "wake")
 
@@ -40,7 +40,7 @@ class Core:
     """A store and its lock.
 
     `on_stop` is called, under the lock, when no more can be done: by `close`, by a failed disk, or
-    by an exception that left the engine in the midst of its work.
+    by an exception that left the engine during its work.
     """
 
     def __init__(self, store: Store) -> None:

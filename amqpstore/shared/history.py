@@ -31,7 +31,7 @@ _AT_ONCE = 256
 
 
 class HistoryLimits(NamedTuple):
-    """How much history a queue keeps: so many messages, each for so many ms; None is no limit.
+    """The limits of a queue's history: messages, and ms for each; None means no limit.
 
     Where both are None it keeps none.
     """
@@ -54,7 +54,7 @@ class Consumed(NamedTuple):
 
 
 class History:
-    """Of one queue. Args: held, the queue that has the copies."""
+    """The history of one queue. Args: held, the queue that has the copies."""
 
     def __init__(self, held: Queue, limits: HistoryLimits) -> None:
         self.held = held

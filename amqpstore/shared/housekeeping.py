@@ -50,7 +50,7 @@ class Housekeeping:
         try:
             store.housekeep()
         except StoreError:
-            return False  # it is closed, or has stopped: whoever uses it is told why
+            return False  # it is closed or has stopped: its next user is told why
         except Exception:  # noqa: BLE001 (the store has stopped by it, and says so to all)
             _log.exception("background work failed")
             return False

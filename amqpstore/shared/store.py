@@ -38,7 +38,7 @@ class SharedStore:
     threads that commit at a time share one `fdatasync`. As a context manager it closes.
 
     All methods but `close` raise, besides what they say: StoreClosedError, after `close`, after a
-    DurabilityError, and after an exception such as KeyboardInterrupt in the midst of the engine's
+    DurabilityError, and after an exception such as KeyboardInterrupt during the engine's
     work; ForkedError in a fork of the process that opened it. Whatever stopped it, what was
     committed is there when it is opened again.
     """
@@ -102,7 +102,7 @@ class SharedStore:
         """Have a queue of that name, which is made where it is not there. Durable on return.
 
         With a history it keeps copies of what was received: the last `history_length` messages,
-        each for `history_ttl_ms`; None is no limit, and both None no history.
+        each for `history_ttl_ms`; None means no limit, and both None mean no history.
         Raises: QueueDiffersError, where it is there with another history; DurabilityError.
         """
         for limit in (history_length, history_ttl_ms):

@@ -62,7 +62,7 @@ class Committer:
         """Hand the open batch over, if none is under way and there is something in it.
 
         With `promised_only`, only when it holds messages or somebody waits for it: acks alone
-        are no promise and may wait for a little company.
+        promise nothing, and may wait to be written with others.
         """
         log = self._log
         if self._failure or not log.is_idle or (promised_only and not log.is_promised):

@@ -34,11 +34,12 @@ class Visitor:
         return self in self._doors.strangers
 
     def said_who(self) -> None:
-        """It has sent a login, which is checked: it makes room for nobody."""
+        """Note that the client has sent a login, which is being checked: it need not make room
+        now."""
         self._doors.forget_silent(self)
 
     def logged_in(self) -> None:
-        """It is no stranger any more."""
+        """Note that the client has logged in."""
         self._doors.forget_silent(self)
         self._doors.strangers.discard(self)
 
@@ -94,7 +95,7 @@ class Doors:
         return len(self.visitors) >= self.max_visitors or len(self.strangers) >= self.max_strangers
 
     def _note(self, host: str, now: float) -> None:
-        """Log that somebody has to go, now and then: whoever knocks must not fill the log."""
+        """Log that a client was disconnected, at a limited rate: clients must not fill the log."""
         self._turned_away += 1
         if now >= self._log_at:
             extra = {

@@ -1,7 +1,7 @@
 """The line in front of the password checks: few at a time, each in its turn.
 
-A check takes 64 MiB and much processor time, by design of the hash: whoever may connect could fill
-memory with wrong passwords.
+A check takes 64 MiB and much processor time, by design of the hash: anyone who may connect could
+fill memory with wrong passwords.
 """
 
 from __future__ import annotations

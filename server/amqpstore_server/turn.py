@@ -34,7 +34,7 @@ class Turn:
         self._event.set()
 
     def has_output(self, sender: Sender) -> None:
-        """A connection's outbox is no longer empty."""
+        """Note that a connection's outbox is no longer empty."""
         self._senders[sender] = None
         self._event.set()
 

@@ -132,7 +132,7 @@ class Connection:
 
     @property
     def unfinished_bytes(self) -> int:
-        """Of messages in memory that are not published yet: halves of bodies, transactions."""
+        """Return the bytes held for unfinished publishes: partial bodies and open transactions."""
         return self._receiver.unfinished_bytes + self._transacted.byte_count
 
     # What the socket's side calls.

@@ -14,7 +14,7 @@ from amqpstore_server.protocol.receiver import Publishes
 
 _MAX_CACHED = 1024
 _CACHED_BYTES = 256 << 10
-"""Of the properties that envelopes are remembered for."""
+"""The total size of properties for which envelopes are cached."""
 
 
 class Envelopes:

@@ -32,7 +32,7 @@ class NotAllowedError(BrokerError):
 
 
 class ResourceExhaustedError(BrokerError):
-    """There is no room for what the client sent."""
+    """The client sent more than there is room for."""
 
 
 class UnknownTypeError(BrokerError):

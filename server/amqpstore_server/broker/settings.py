@@ -29,12 +29,12 @@ _MOST_NAME_BYTES = 255
 _QUORUM_DELIVERY_LIMIT = 20
 """What RabbitMQ gives a quorum queue that does not say."""
 _UNLIMITED = -1
-"""A delivery limit that is none: how a quorum queue is declared without one."""
+"""The value that declares a quorum queue without a delivery limit."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Of one queue; None is no limit. Times in ms, sizes in bytes of bodies."""
+    """The settings of one queue; None means no limit. Times in ms, sizes in bytes of bodies."""
 
     message_ttl: int | None = None
     expires: int | None = None
@@ -77,7 +77,7 @@ def settings_of(
     policy: Mapping[str, Any] | None = None,
     operator_policy: Mapping[str, Any] | None = None,
 ) -> Settings:
-    """What arguments and policies come to. A value of the wrong type counts as none."""
+    """What arguments and policies come to. A value of the wrong type is ignored."""
     found: dict[str, Any] = {}
     if is_quorum(arguments):
         found["delivery_limit"] = _QUORUM_DELIVERY_LIMIT

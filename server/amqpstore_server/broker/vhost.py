@@ -457,7 +457,7 @@ class VirtualHost:
         routing_key: str,
         arguments: dict[str, Any],
     ) -> None:
-        """Bind a queue or an exchange; an equal binding is no error.
+        """Bind a queue or an exchange; binding it twice is not an error.
 
         Raises: NotFoundError, AccessRefusedError, PreconditionFailedError.
         """

@@ -35,7 +35,7 @@ def body_frames(channel: int, body: bytes, frame_max: int) -> list[bytes | memor
 
     The body is not copied: a body that is split goes out as views of it.
 
-    Args: frame_max, the most bytes of a frame with its overhead; 0 is no limit.
+    Args: frame_max, the most bytes of a frame with its overhead; 0 means no limit.
 
     Raises: ValueError for a frame_max that leaves no room for a body.
     """

@@ -334,7 +334,7 @@ class QueueDeclare(Method):
 
 @_method(50, 11)
 class QueueDeclareOk(Method):
-    """The queue is there, with so many messages ready."""
+    """The queue exists; `message_count` messages are ready."""
 
     queue: ShortStr
     message_count: Long
@@ -387,7 +387,7 @@ class QueueDelete(Method):
 
 @_method(50, 41)
 class QueueDeleteOk(Method):
-    """The queue is gone, with so many messages."""
+    """The queue is deleted, and `message_count` messages with it."""
 
     message_count: Long
 
@@ -591,7 +591,7 @@ class TxCommit(Method):
 
 @_method(90, 21)
 class TxCommitOk(Method):
-    """It is done."""
+    """The commit is done, and durable."""
 
 
 @_method(90, 30)
@@ -601,7 +601,7 @@ class TxRollback(Method):
 
 @_method(90, 31)
 class TxRollbackOk(Method):
-    """It is forgotten."""
+    """What was published and acked since the last commit is forgotten."""
 
 
 @_method(100, 10)
@@ -678,7 +678,7 @@ class DtxCommit(Method):
 
 @_method(100, 51)
 class DtxCommitOk(Method):
-    """It is done, or undone, as the status says."""
+    """The branch was ended; the status says how."""
 
     status: Short
 
@@ -694,7 +694,7 @@ class DtxRollback(Method):
 
 @_method(100, 61)
 class DtxRollbackOk(Method):
-    """It is forgotten."""
+    """The branch is rolled back, or was ended otherwise, as the status says."""
 
     status: Short
 
@@ -710,7 +710,7 @@ class DtxForget(Method):
 
 @_method(100, 71)
 class DtxForgetOk(Method):
-    """It is forgotten."""
+    """The branch is forgotten."""
 
     status: Short
 
@@ -745,7 +745,7 @@ class DtxGetTimeoutOk(Method):
 
 @_method(100, 100)
 class DtxSetTimeout(Method):
-    """Let a branch take so many seconds from its start until it is prepared."""
+    """Limit the seconds from the start of a branch until it is prepared."""
 
     format_id: Long
     global_id: Octets

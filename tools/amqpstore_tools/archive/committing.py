@@ -8,7 +8,7 @@
 4. `RUN.prepared` is renamed to `RUN.json`. From now on the run counts.
 
 A crash before 2 is done leaves a run that never was: its staging goes with the next run. After it
-the next run, or whoever reads the archive for writing, goes on with 3, which can be done again.
+the next run, or the next opening for writing, continues with 3, which can be repeated.
 """
 
 from __future__ import annotations

@@ -48,10 +48,10 @@ SCHEMA = pa.schema(
         ("body", pa.binary()),
     ]
 )
-"""Of a file of an archive; JOBS.md of the Spark package says what each column is."""
+"""The columns of a file of an archive; JOBS.md of the Spark package says what each column is."""
 
 _ROW_BYTES = 100
-"""Of a row without its body, in memory."""
+"""The size of a row in memory, without its body."""
 
 Key = tuple[int, str]
 """A queue's id, and the hour."""

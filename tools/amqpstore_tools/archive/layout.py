@@ -28,7 +28,7 @@ COMMITTED = ".json"
 _ESCAPED = set("\"#%'*/:=?\\{}[]^\x7f") | {chr(code) for code in range(32)}
 _NULL = "__HIVE_DEFAULT_PARTITION__"
 _MOST_BYTES = 240
-"""Of a directory's name: file systems take 255."""
+"""The longest name of a directory: file systems allow 255."""
 
 
 class QueueName(NamedTuple):
@@ -92,7 +92,8 @@ def _part(column: str, value: str | None) -> str:
 
 
 def _escaped(value: str) -> str:
-    """As Spark's ExternalCatalogUtils.escapePathName; what is no name of a file for us either."""
+    """As Spark's ExternalCatalogUtils.escapePathName; and names that cannot be file names
+    either."""
     return "".join(f"%{ord(one):02X}" if one in _ESCAPED else one for one in value)
 
 

@@ -35,7 +35,7 @@ class LogPosition(NamedTuple):
 
 
 class Manifest(msgspec.Struct, frozen=True):
-    """Of run `run`, which archived the log up to before `position`.
+    """The manifest of run `run`, which archived the log up to before `position`.
 
     `first_lsn` is that of the first batch that it found, 0: none. `missing` LSNs were not there any
     more, `damaged` places were left out, and `unreadable` messages have no content. `queues` are

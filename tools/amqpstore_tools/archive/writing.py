@@ -21,7 +21,7 @@ from amqpstore_tools.spark.reading.live import LiveRuns
 from amqpstore_tools.spark.reading.scanning import Scanner
 
 _FLUSH_BYTES = 96 << 20
-"""Of events in memory."""
+"""The bytes of events in memory from which on they are written."""
 
 _GROUP_BYTES = 32 << 20
 _LEVEL = 1

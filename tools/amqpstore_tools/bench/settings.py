@@ -85,7 +85,7 @@ class Settings:
     timeout: float  # seconds until the run is given up
     size: int = 1024  # bytes of a body
     persistent: bool = True
-    confirm: int = 0  # unconfirmed publishes allowed to a producer; 0 is no confirm mode
+    confirm: int = 0  # unconfirmed publishes allowed to a producer; 0 means no confirm mode
     prefetch: int = 0  # unacked deliveries allowed to a consumer
     auto_ack: bool = False
     ack_every: int = 1  # deliveries; acked at the end of the chunk in which they are reached

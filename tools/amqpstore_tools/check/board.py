@@ -8,5 +8,5 @@ from amqpstore_tools.offline.progress import Progress, progress_bar
 
 
 def board() -> AbstractContextManager[Progress]:
-    """What a check is shown with, on stderr; nothing where that is no terminal."""
+    """The progress display of a check, on stderr; silent if stderr is not a terminal."""
     return progress_bar()

@@ -32,7 +32,7 @@ class Holdings:
             self._runs.setdefault(queue_id, []).append((first, first + count))
 
     def count(self, queue_id: int, first: int = 0, end: int = 1 << 64) -> int:
-        """Of a queue, from sequence `first` to before `end`."""
+        """Count the messages of a queue from sequence `first` to before `end`."""
         count = self._counted.get(queue_id, 0)
         for start, stop in self._runs.get(queue_id, ()):
             start, stop = max(start, first), min(stop, end)

@@ -310,7 +310,7 @@ class _AccountCheck:
                 self._checker.findings.add("account-differs", self._name, text)
 
     def _live_sizes(self) -> Sequence[int]:
-        """Of what is live, as index entries say."""
+        """Return the sizes of live messages, as index entries say."""
         if 0 not in self._references:
             return self._index_sizes
         pairs = zip(self._references, self._index_sizes, strict=True)

@@ -153,7 +153,8 @@ class SegmentReader:
             findings.add(code, name, reason, offset, message_id=message_id, messages=1)
 
     def _check_behind_end(self, file: StoreFile, number: int, end: int) -> None:
-        """What is behind a noted end is no part of the store, and should be torn."""
+        """Check the bytes after a recorded end: they are not part of the store, and should be
+        torn."""
 
         def read(offset: int, size: int) -> bytes:
             return file.read(end + offset, size)

@@ -198,7 +198,7 @@ class Connection:
         self.call(wire.CONFIRM_SELECT, b"\0", wire.CONFIRM_SELECT_OK)
 
     def set_prefetch(self, messages: int) -> None:
-        """Unacked messages allowed to each consumer started after this; 0 is no limit."""
+        """Unacked messages allowed to each consumer started after this; 0 means no limit."""
         self.call(wire.BASIC_QOS, struct.pack(">IHB", 0, messages, 0), wire.BASIC_QOS_OK)
 
     def send_consume(self, queue: str, consumer_tag: str, *, auto_ack: bool) -> None:

@@ -1,6 +1,6 @@
 """A copy of a store: written, read back from the disk, and a store only at the very end.
 
-In this order, so that a copy that was cut off is no store, whenever that was:
+In this order, so that an interrupted copy is not a store, whenever it was interrupted:
 
 1. `COPY.incomplete` in the target.
 2. The files are pinned and linked (see `linking`), or written and synced. The end of the log is

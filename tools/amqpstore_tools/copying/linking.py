@@ -28,7 +28,7 @@ from amqpstore_tools.offline.pinning import CANNOT_LINK, PinnedFile
 from amqpstore_tools.offline.snapshot import Snapshot
 
 _HEAD_BYTES = 64
-"""Of a segment: they say when it was begun."""
+"""The first bytes of a segment: they say when it was created."""
 
 
 class How(Enum):

@@ -36,7 +36,7 @@ class Damaged(msgspec.Struct, frozen=True):
 
 
 class Manifest(msgspec.Struct, frozen=True):
-    """Of one copy. `log_segment` and `log_offset` say where the copy's log ends."""
+    """The manifest of one copy. `log_segment` and `log_offset` say where the copy's log ends."""
 
     copy: int
     store_id: str

@@ -1,4 +1,4 @@
-"""Two directories trade names, at once: whoever looks sees the one or the other, never neither."""
+"""Two directories swap names atomically: there is always exactly one under each name."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ _INTERVAL_S = 0.1
 
 @contextlib.contextmanager
 def board(name: str, settings: Settings) -> Iterator[Callable[[Run], None]]:
-    """What a run is shown with, on stderr; nothing where that is no terminal."""
+    """The progress display of a run, on stderr; silent if stderr is not a terminal."""
     if not sys.stderr.isatty():
         yield lambda _run: None
         return

@@ -77,7 +77,7 @@ class Damaged:
         link_store(self._whole, self.directory)
 
     def path(self, name: str) -> str:
-        """Of a file in `directory`."""
+        """Return the path of a file in `directory`."""
         return os.path.join(self.directory, name)
 
     def record_files(self) -> list[str]:

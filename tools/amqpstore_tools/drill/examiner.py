@@ -169,7 +169,7 @@ def examine_here(directory: str) -> Examined:
         store.sync()
         store.checkpoint()
     except OSError:
-        # A file that is not there, or cannot be read, puts a checkpoint off; that is no damage.
+        # A file that is not there, or cannot be read, postpones a checkpoint; that is not damage.
         pass
     except Exception as error:  # noqa: BLE001 (whatever it is, it is the finding)
         found.error = f"it was opened, and then using it failed: {error!r}"

@@ -91,7 +91,7 @@ class Explorer:
 
     What was seen at an operation is not looked at again.
 
-    Args: seed, of all that is drawn; images_an_operation, at most so many each time;
+    Args: seed, of all random choices; images_an_operation, the most images each time;
     images_in_recovery, cuts_in_recovery and remembered, see `Prover`; stop_after, so many
     violations; go_on, is told of each operation, and says whether to go on.
     """
@@ -231,7 +231,8 @@ class Explorer:
             self._violated(faults, number, operation, where)
 
     def _rng(self, number: int, purpose: str) -> random.Random:
-        """Of each operation its own, so that it can be repeated without those before it."""
+        """Return the random numbers of one operation, which can so be repeated without those before
+        it."""
         return random.Random(f"{self._seed} {number} {purpose}")  # noqa: S311 (no secret)
 
     def _violated(

@@ -45,7 +45,7 @@ def explore_moves(
     images: int,
     go_on: Callable[[Cut], bool],
 ) -> None:
-    """Move so many messages one by one; at each operation at most so many images are recovered.
+    """Move messages one by one, and recover at most `images` images at each operation.
 
     `go_on` is told of each cut, and says whether to go on.
     """

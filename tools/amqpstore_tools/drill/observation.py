@@ -22,7 +22,7 @@ class Seen(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Of the message."""
+        """Return the name of the message."""
         return message_name(self.payload.exchange, self.payload.routing_key, self.message_id)
 
 

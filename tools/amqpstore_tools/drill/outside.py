@@ -248,7 +248,7 @@ class Outside:
             self.put_off.append(str(error))
 
     def housekeep(self, times: int = 1) -> None:
-        """Have the store begin work that is due, or take over what is done, so many times."""
+        """Have the store begin due work or take over finished work, `times` times."""
         for _ in range(times):
             self.store.housekeep()
 

@@ -23,7 +23,7 @@ from amqpstore_tools.simulation.memory_files import MemoryFiles
 from amqpstore_tools.simulation.operations import Operation
 
 _FIRST_NUMBER = 1_000_000
-"""Of the requests made of a recovered store: no history has as many."""
+"""The first number of requests to a recovered store: no history has as many."""
 
 REMEMBERED = 200_000
 """Disks of neighbouring operations are often the same, and a long drill must not keep them all."""
@@ -46,8 +46,8 @@ class Recovered:
 class Prover:
     """Recovers disks, each of the same content once; `opened` counts how often a store was opened.
 
-    Args: images_in_recovery, at most so many at each operation of a recovery; cuts_in_recovery,
-    at most so many of its operations are drawn for that, and the one after it. Else it is all;
+    Args: images_in_recovery, the most images at each operation of a recovery; cuts_in_recovery,
+    the most operations that are drawn for that, and the one after it. Otherwise all of them;
     remembered, messages on disks of which it remembers what became of them.
     """
 
@@ -74,7 +74,7 @@ class Prover:
 
     @property
     def distinct_used(self) -> int:
-        """Of how many of them the store was also used, and its recovery crashed."""
+        """Return on how many of them the store was also used, and its recovery crashed."""
         return len(self._used)
 
     def recover(self, files: MemoryFiles) -> Recovered:

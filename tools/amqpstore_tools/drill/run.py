@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from amqpstore_tools.drill.verdict import Account, Finding, Step
 
 _MOST_FINDINGS = 50
-"""Of one run: then it ends, as everything else would only say it again."""
+"""The most findings of one run: then it ends, as more would only repeat them."""
 
 OF_THE_STORE = ("messages in the store", "queues in the store")
 """What an account says of the store that is drilled, and not of what was done."""
 
 _MOST_STEPS = 5_000
-"""Of a timeline."""
+"""The most steps of a timeline."""
 
 
 class LeftOutError(Exception):
@@ -28,8 +28,8 @@ class LeftOutError(Exception):
 class Settings:
     """What the command line said.
 
-    `seconds`, `images` and `rounds` bound a run; None is no bound. `round`: only this one, counted
-    from 1.
+    `seconds`, `images` and `rounds` bound a run; None means no bound. `round`: only this one,
+    counted from 1.
     `operations`: length of the one history that is drilled, where a scenario has such; `part`, from
     1, is what is drilled of it, None all.
     `data`: a real data directory, of which `work`, an empty directory, gets the copy.
@@ -47,7 +47,7 @@ class Settings:
 
 
 class Run:
-    """Of the scenario `name`; `show` is called with the run whenever something was done."""
+    """One run of the scenario `name`; `show` is called with it whenever something was done."""
 
     def __init__(
         self, name: str, settings: Settings, show: Callable[[Run], None] = lambda _run: None
@@ -110,7 +110,7 @@ class Run:
         return random.Random(f"{self.settings.seed} {purpose}")  # noqa: S311 (no secret)
 
     def saw(self, invariants: Iterable[str], images: int = 1) -> None:
-        """Note that so many disks were looked at, for these invariants."""
+        """Note that `images` disks were examined for these invariants."""
         self.images += images
         self.account.did["disks recovered"] += images
         self.account.checked(invariants, images)

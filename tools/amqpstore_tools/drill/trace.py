@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 EXCHANGE = "amqpstore-drill"
-"""Of all that a drill publishes to a store on a simulated disk."""
+"""The exchange of everything that a drill publishes to a store on a simulated disk."""
 
 
 class Payload(NamedTuple):
@@ -93,7 +93,7 @@ class Trace:
 
     @property
     def numbers(self) -> range:
-        """Of the operations, from 1."""
+        """Return the numbers of the operations, from 1."""
         return range(1, sum(not is_mark(event) for event in self.events) + 1)
 
     def note(self, event: Operation | Mark) -> None:

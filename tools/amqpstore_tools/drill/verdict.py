@@ -26,7 +26,7 @@ INVARIANTS = {
 
 
 class Verdict(enum.Enum):
-    """Of one invariant."""
+    """The verdict on one invariant."""
 
     HELD = "held"
     VIOLATED = "violated"
@@ -88,5 +88,5 @@ class Account:
 
     @property
     def verdicts(self) -> dict[str, Verdict]:
-        """Of every invariant, in their order."""
+        """Return the verdict on every invariant, in order."""
         return {invariant: self.verdict(invariant) for invariant in INVARIANTS}

@@ -28,7 +28,7 @@ from amqpstore.files import OsFiles
 from amqpstore.lmdb_pages import check_pages, last_transaction
 
 FILE_NAME = "data.mdb"
-"""Of the catalog, in its directory."""
+"""The name of the catalog's file, in its directory."""
 
 MOST_TABLES = 256
 
@@ -125,7 +125,7 @@ def write_tables(folder: str, tables: Tables) -> None:
 
 
 def allow_descriptors(directory: str, files: int) -> None:
-    """Let this process have so many files of a store open. Raises: SnapshotError."""
+    """Raise the limit of open files so that a store's files fit. Raises: SnapshotError."""
     needed = files + _OTHER_DESCRIPTORS
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY or soft >= needed:

@@ -25,7 +25,8 @@ Rows = Mapping[str, Mapping[str, Any]]
 
 
 class Listing:
-    """Of the store in `directory`. Args: seed, of its checksums. Raises (all of it): OSError."""
+    """The files of the store in `directory`. Args: seed, of its checksums. Raises (all of it):
+    OSError."""
 
     def __init__(self, files: Files, directory: str, seed: int) -> None:
         self._files = files

@@ -17,7 +17,7 @@ Progress = Callable[[str, int, int], None]
 def progress_bar(*, in_bytes: bool = True) -> Iterator[Progress]:
     """Yields what shows it, with an estimate of the time left.
 
-    Nothing is shown where stderr is no terminal.
+    Nothing is shown if stderr is not a terminal.
     """
     if not sys.stderr.isatty():
         yield lambda *_: None

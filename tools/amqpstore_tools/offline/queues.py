@@ -37,7 +37,7 @@ class Unreadable(NamedTuple):
 
 
 class Totals(NamedTuple):
-    """Of one queue: messages, and `bytes` of their MESSAGE records without compression.
+    """Totals of one queue: messages, and `bytes` of their MESSAGE records without compression.
 
     `ready` are those that a broker would deliver, `delivered` those that it has delivered before;
     `locked` wait for a decision, and `unreadable` are in index files that cannot be read.

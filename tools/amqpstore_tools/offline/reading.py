@@ -11,7 +11,7 @@ from amqpstore.files import File, Lock, OsFile, OsFiles, open_regular
 from amqpstore.records import HEADER, MAGIC, Gap, Record, scan
 
 WINDOW_BYTES = 4 << 20
-"""Of a segment that are in memory at a time, where no record is longer."""
+"""The bytes of a segment that are in memory at a time, unless a record is longer."""
 
 _PAGE_BYTES = 4096
 
@@ -110,7 +110,7 @@ def scan_file(
 ) -> Iterator[Record | Gap]:
     """What `records.scan` finds in the first `size` bytes of a file, read window by window.
 
-    A window grows where a record, or what is no record, is longer. Raises: OSError, but for EIO:
+    A window grows if a record, or a gap, is longer. Raises: OSError, but for EIO:
     see `read_around`.
     """
     last = dict(last_numbers or {})

@@ -56,7 +56,7 @@ def recover_image(
 
 
 def _definitions(catalog: CatalogImage) -> Definitions:
-    """Of the queues that the catalog has, by id; None where one cannot be read.
+    """Return the definitions of queues in the catalog, by id; None for one that cannot be read.
 
     Raises: DamageError.
     """

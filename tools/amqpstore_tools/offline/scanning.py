@@ -28,8 +28,8 @@ WINDOW_BYTES = 512 << 10
 class RecordScanner(ABC):
     """Goes through one segment from `start` up to `end`, once.
 
-    `gaps` are the places that are no records. Args: read, of a file, from an offset, so many bytes;
-    segment, its number; seed, of the checksums.
+    `gaps` are the places that are not records. Args: read, which takes a file, an offset and a
+    size; segment, its number; seed, of the checksums.
     """
 
     def __init__(

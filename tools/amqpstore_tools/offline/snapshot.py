@@ -20,7 +20,8 @@ from amqpstore_tools.offline.pinning import PinnedFiles
 
 
 class Snapshot:
-    """Of the store in `directory`: its `files`, and `catalog_path`, where a copy of its catalog is.
+    """A snapshot of the store in `directory`: its `files`, and `catalog_path`, where a copy of its
+    catalog is.
 
     Raises: SnapshotError, DamageError (the catalog cannot be told apart from a torn one), OSError.
     """

@@ -33,7 +33,8 @@ def console(*, soft_wrap: bool = False) -> Console:
 
     class OutConsole(Console):
         def on_broken_pipe(self) -> None:
-            """What `exits.run_tool` makes of it: nobody reads on, and that is no failure."""
+            """What `exits.run_tool` does with it: the reader of the pipe is gone, which is not a
+            failure."""
             raise BrokenPipeError
 
     # A width that is given also wins over COLUMNS, which shells export.

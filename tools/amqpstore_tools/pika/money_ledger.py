@@ -37,7 +37,7 @@ class Ledger:
 
         Two at once would take each other's branches for leftovers and roll them back.
 
-        Raises: LedgerError when it is in use, is no ledger, or cannot be opened.
+        Raises: LedgerError when it is in use, is not a ledger, or cannot be opened.
         """
         try:
             self._connection = sqlite3.connect(path, timeout=0, isolation_level=None)

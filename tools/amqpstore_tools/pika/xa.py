@@ -99,7 +99,7 @@ class XaResource:
         return self._call(methods.GetTimeout(xid), methods.GetTimeoutOk).timeout_s
 
     def set_timeout(self, xid: Xid, timeout_s: int) -> None:
-        """Roll the branch back if it is not prepared within so many seconds; 0 is never.
+        """Roll the branch back if it is not prepared within `timeout_s` seconds; 0 means never.
 
         Raises: ValueError when it is not within 0 to 2**32 - 1.
         """

@@ -21,7 +21,7 @@ class UnknownStoreError(RepairError):
 
 
 class BadPlanError(RepairError):
-    """A file is no plan, or one that this version did not make."""
+    """A file is not a plan, or was not made by this version."""
 
     def __init__(self, path: str, reason: str) -> None:
         super().__init__(f"{path} is not a repair plan: {reason}. Make one with --plan.")

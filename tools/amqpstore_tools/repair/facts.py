@@ -57,7 +57,7 @@ class SegmentFacts:
 
     @property
     def first_id(self) -> int:
-        """Of its messages; 0 where it has none."""
+        """Return the first id of its messages; 0 if it has none."""
         return min((run.first_id for run in self.runs), default=0)
 
     @property

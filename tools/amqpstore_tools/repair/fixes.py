@@ -54,7 +54,7 @@ FIXES = {
     "prepared-queue-missing": "the transaction is rolled back: what it locked is ready again",
     "prepared-incomplete": "it stays undecided, with what is left of it",
 }
-"""By code; a finding of any other is no reason for a repair."""
+"""What is done, by code; findings with any other code do not cause a repair."""
 
 NAMES_ONLY = frozenset({"file-unknown"})
 """Findings that are mended by moving files away."""

@@ -16,7 +16,7 @@ _Piece = tuple[int, int, SegmentFacts, "array[int]"]
 
 
 class Homes:
-    """Of all messages whose records are sound. Args: segments, those that are preferred first."""
+    """The segments of all messages with sound records. Args: segments, the preferred ones first."""
 
     def __init__(self, segments: Iterable[SegmentFacts]) -> None:
         self._pieces: list[_Piece] = []

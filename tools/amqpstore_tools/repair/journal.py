@@ -46,7 +46,7 @@ class State(enum.StrEnum):
 
 @dataclass
 class Journal:
-    """Of one repair. Names are from the store's directory on.
+    """The journal of one repair. Names are relative to the directory of the store.
 
     `moves` go to `old/`, `puts` come from `new/`; `directories` were made, and are removed again
     by an undo. `before` and `after` list the store.

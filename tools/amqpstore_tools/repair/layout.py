@@ -60,7 +60,7 @@ def lay_out(facts: Facts, truth: Truth) -> Layout:
 
 
 def live_ids(truth: Truth) -> Ranges:
-    """Of all messages that any queue holds."""
+    """Return the ids of all messages that any queue holds."""
     live = Ranges()
     runs = [
         (run.first_id, run.first_id + run.count)

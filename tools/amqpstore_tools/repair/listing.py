@@ -25,7 +25,7 @@ Tell = Callable[[str, int, int], None]
 
 
 def listing(directory: str, tell: Tell = lambda *_: None) -> Listing:
-    """Everything in a directory but what is no part of the store. Raises: OSError."""
+    """List everything in a directory that is part of the store. Raises: OSError."""
     names = list(_names(directory, ""))
     sizes = {name: os.lstat(os.path.join(directory, name)).st_size for name in names}
     total, done = sum(sizes.values()), 0

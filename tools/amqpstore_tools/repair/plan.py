@@ -32,7 +32,7 @@ VERSION = 1
 
 @dataclass
 class Plan:
-    """Of a repair of the store `store_id`, hexadecimal, in the state that `files` list.
+    """The plan of a repair of the store `store_id`, hexadecimal, in the state that `files` list.
 
     `steps` each have the `code` of a finding, what is `found`, what changes (`does`) and, where
     messages are lost by it, from which `queue` and how many `messages`. `queues` say what each
@@ -51,7 +51,7 @@ class Plan:
 
     @property
     def digest(self) -> str:
-        """Of the plan, with the state that it is for."""
+        """Return the digest of the plan and of the state for which it was made."""
         return digest_of({"plan": [json.dumps(self.as_json(), sort_keys=True)]})
 
     def as_json(self) -> dict[str, Any]:

@@ -101,7 +101,7 @@ def count(shared: Shared, items: Iterable[Item]) -> Tally:
 
 
 class _Count:
-    """Of one segment."""
+    """The counts of one segment."""
 
     def __init__(self, shared: Shared, item: Item, out: Tally) -> None:
         self._shared = shared
@@ -153,7 +153,7 @@ class _Count:
                 out.redelivered[queue_id, min(operation.detail, 10)] += number
 
     def _waiting(self, batch: Batch) -> None:
-        """Of what is live how old it is."""
+        """Count the ages of the live messages of a batch."""
         if not batch.ids:
             return
         group = UNKNOWN_AGE

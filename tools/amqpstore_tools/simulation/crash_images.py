@@ -22,7 +22,7 @@ SECTOR_BYTES = 512
 """What a disk writes whole or not at all."""
 
 _EXHAUSTIVE = 4
-"""Up to so many sectors, or changes of a directory, each subset is an outcome."""
+"""Up to this many sectors, or changes of a directory, every subset is an outcome."""
 
 
 class Outcome(NamedTuple):

@@ -17,7 +17,7 @@ from amqpstore_tools.spark.sessions import session
 
 
 def processor_s() -> float:
-    """Of this process and all that descend from it, in seconds."""
+    """Return the processor time of this process and its descendants, in seconds."""
     parents: dict[int, int] = {}
     ticks: dict[int, int] = {}
     for name in filter(str.isdigit, os.listdir("/proc")):

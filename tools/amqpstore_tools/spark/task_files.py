@@ -1,7 +1,7 @@
 """The files of a snapshot, opened by another process of this machine.
 
-A broker may have removed them; whoever took the snapshot has them open, and what a process has open
-can be opened by another one that runs as the same user.
+A broker may have removed them; the process that took the snapshot has them open, and what a process
+has open can be opened by another one that runs as the same user.
 """
 
 from __future__ import annotations

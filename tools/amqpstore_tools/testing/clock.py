@@ -43,7 +43,7 @@ class VirtualClock(trio.abc.Clock):
         self._steps += 1
 
     def start_clock(self) -> None:
-        """It has nothing to start, and goes on where another run of trio left it."""
+        """Start nothing: the clock continues where another run of trio left it."""
 
     def current_time(self) -> float:
         # Deadlines are sums of floats, and can be late by an ulp: with each step this clock is

@@ -12,11 +12,11 @@ from amqpstore_tools.simulation.crash_images import crash_images
 from amqpstore_tools.simulation.memory_files import MemoryFile, MemoryFiles, MemoryLock
 
 _IMAGES = 100
-"""Of those that a power cut may leave, how many a seed chooses from."""
+"""How many of the images that a power cut may leave a seed chooses from."""
 
 
 class Disk(MemoryFiles):
-    """From the moment its power fails nothing changes on it: whoever tries gets EIO.
+    """From the moment its power fails nothing changes on it: every attempt fails with EIO.
 
     Args: image, that it takes over, and that nobody else uses from then on. `on_power_cut` is
     called when the power fails, in the thread in which it does.

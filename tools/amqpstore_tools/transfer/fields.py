@@ -38,7 +38,7 @@ _DECIMAL = struct.Struct(">Bi")
 
 
 class FieldError(ValueError):
-    """Bytes that are no field table, or a value that stands for no field."""
+    """Bytes that are not a field table, or a value that is not a form of a field."""
 
 
 def decode_table(buffer: bytes, offset: int, depth: int = 0) -> tuple[Any, int]:

@@ -19,7 +19,8 @@ _FLAGS = struct.Struct(">H")
 _LONGLONG = struct.Struct(">Q")
 
 _RAW = "raw"
-"""Instead of all others: bytes that are no properties of class basic, or come out otherwise."""
+"""The name used instead of all others, for bytes that do not survive as properties of class
+basic."""
 
 
 def decode_properties(raw: bytes) -> dict[str, Any]:

@@ -49,7 +49,7 @@ def publish_lines(
     """Publish the messages of a virtual host, in order, and wait until each was confirmed.
 
     Properties go out as the bytes that they are. Each is mandatory: one that no queue takes ends
-    it. Args: skip, so many messages were published before.
+    it. Args: skip, the number of messages published before.
     Raises: TransferError, which says how many were confirmed.
     """
     out = Published()
@@ -156,7 +156,7 @@ class _Publisher:
         self._read_what_is_there()
 
     def _await(self, most: int) -> None:
-        """Wait until no more than so many are unconfirmed."""
+        """Wait until at most this many are unconfirmed."""
         while self._sent - self._ledger.confirmed > most or (self._ledger.paused and self._sent):
             if self._waiting:
                 self._flush()

@@ -76,7 +76,7 @@ def _compact(directory: str, segment_bytes: int) -> dict[str, Any]:
 
 
 def _sizes(directory: str) -> dict[str, int]:
-    """Of the files that hold messages, by path."""
+    """Return the sizes of the files that hold messages, by path."""
     return {
         entry.path: entry.stat().st_size
         for name in (SEGMENTS, INDEX)

@@ -1,9 +1,10 @@
 """Distributed transactions: branches of them, in the model of X/Open (class dtx).
 
 A branch is begun on a channel, which does its work in it until the branch is ended there; others
-may join. Then it is prepared, and committed or rolled back by whoever has the right, anywhere.
-Until it is prepared it lives with the channels that worked in it: it is rolled back when one of
-them closes, when it takes longer than its timeout, and when its client says that it failed.
+may join. Then it is prepared, and committed or rolled back by anyone who has the right, on any
+connection. Until it is prepared it lives with the channels that worked in it: it is rolled back
+when one of them closes, when it takes longer than its timeout, and when its client says that it
+failed.
 
 What a client does wrong is named by the error codes of the X/Open specification (xa.h).
 """

@@ -43,7 +43,7 @@ _SENT_BYTES = 600
 client sent."""
 
 MAX_READ_BACK_BYTES = 64 << 20
-"""Of what is settled in a transaction: bodies that have left memory, and go elsewhere with it."""
+"""The most bytes of bodies that a transaction reads back from disk to move them elsewhere."""
 
 
 class Tally:

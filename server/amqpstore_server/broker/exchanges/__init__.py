@@ -49,7 +49,8 @@ def plugged_in() -> dict[str, type[Exchange]]:
 
 
 def _load(entry: EntryPoint) -> type[Exchange]:
-    """Raises: TypeError, for what is no exchange type; whatever the package's code raises."""
+    """Load a type. Raises: TypeError, if it is not an exchange type; whatever its package
+    raises."""
     if not entry.name.startswith("x-"):
         raise TypeError("the name does not start with 'x-'")
     if entry.name in EXCHANGE_TYPES:

@@ -26,7 +26,8 @@ from amqpstore_server.protocol.content import BasicProperties
 _PROPERTIES = ("message_id", "correlation_id", "timestamp")
 
 _MOST_WEIGHT = 1_000_000
-"""Of a binding. A weight costs nothing here; a number without end would, to read and to store."""
+"""The largest weight of a binding. A weight costs nothing here, but an endless number would cost
+time to read and store."""
 
 _SLOTS = 1 << 16
 """With 10 destinations of equal weight, their shares differ by 1 or 2%."""

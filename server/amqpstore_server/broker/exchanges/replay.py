@@ -1,6 +1,6 @@
 """The exchange that is asked to replay a queue's history: `amq.replay`, of which there is one.
 
-It routes nothing: whoever publishes to it asks for something (see `broker.replay`).
+It routes nothing: a publish to it is a request (see `broker.replay`).
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from amqpstore_server.broker.exchanges.topic_patterns import ANY_WORDS, ONE_WORD
 from amqpstore_server.protocol.content import BasicProperties
 
 MAX_WORDS = 128
-"""Of a binding key. A routing key may have as many as fit into its 255 bytes."""
+"""The most words of a binding key. A routing key may have as many as fit into its 255 bytes."""
 
 
 class TopicExchange(Exchange):

@@ -19,8 +19,8 @@ ONE_WORD = "*"
 ANY_WORDS = "#"
 
 _BLOCK_BITS = 4096
-"""States that are stepped together. A word has a number of so many bits at most in each block, and
-the more there are, the less each costs."""
+"""States that are stepped together. A word has a number of at most this many bits in each block,
+and the more there are, the less each costs."""
 
 
 class Pattern(NamedTuple):

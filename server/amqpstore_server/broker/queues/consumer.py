@@ -18,7 +18,7 @@ _DELIVERED_AT_ONCE = 1024
 class Window:
     """How much may be unacked at a time, and how much is: `messages`, and `size` bytes of bodies.
 
-    0 is no limit. The size does not hold back a single message (basic.qos, prefetch-size).
+    0 means no limit. The size does not hold back a single message (basic.qos, prefetch-size).
     """
 
     __slots__ = ("messages", "size", "unacked", "unacked_bytes")
@@ -39,12 +39,12 @@ class Window:
         return not self.size or not self.unacked or self.unacked_bytes + size <= self.size
 
     def add(self, run: Run) -> None:
-        """A run is unacked."""
+        """Count a run as unacked."""
         self.unacked += run.count
         self.unacked_bytes += run.body_bytes
 
     def remove(self, run: Run) -> None:
-        """It is not any more."""
+        """Stop counting a run as unacked."""
         self.unacked -= run.count
         self.unacked_bytes -= run.body_bytes
 

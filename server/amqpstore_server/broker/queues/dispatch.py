@@ -73,7 +73,7 @@ class Dispatch:
         return self.consumers
 
     def capacity(self, size: int) -> int:
-        """How many messages of `size` bytes they can take now, together; at least so many."""
+        """Return a lower bound of how many messages of `size` bytes they can take now, together."""
         able = []
         by_channel: dict[ConsumingChannel, int] = {}
         for consumer in self.active:

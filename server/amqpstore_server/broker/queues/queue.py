@@ -203,7 +203,7 @@ class Queue:
         self._context.touched[self] = None
 
     def catch_up(self) -> None:
-        """Do now what the end of this turn would: for whoever asks what is in the queue.
+        """Do now what the end of this turn would do, so that counts are right.
 
         A consumer that waits has what came before a get or a count that came behind it.
         """
@@ -473,7 +473,8 @@ class Queue:
         self._rest()
 
     def set_aside(self, error: Exception) -> None:
-        """It has failed: it is not served until the next start. What is in it stays there."""
+        """Stop serving the queue until the next start, because it has failed. Its messages stay in
+        it."""
         if self.is_set_aside:
             return
         self.is_set_aside = True
@@ -581,7 +582,7 @@ class Queue:
             self._expire(now)
 
     def _expire_due(self) -> None:
-        """The timer's: what is due expires, and whoever can be served is."""
+        """Expire what is due, and serve the consumers that can be served. Called by the timer."""
         with Contained(self):
             self._expire(self._context.clock.wall_ms())
         self.touch()

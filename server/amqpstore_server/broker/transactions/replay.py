@@ -43,14 +43,14 @@ class Outcome(enum.Enum):
 
     DONE = enum.auto()
     NOWHERE = enum.auto()
-    """There is no such queue, or it has no history, or there is no queue for the copies."""
+    """The queue does not exist or has no history, or the queue for the copies does not exist."""
     REFUSED = enum.auto()
     """The queue for the copies has no room for all of them."""
 
 
 class Request(NamedTuple):
     """What is asked for: those consumed from `from_ms` to before `to_ms`, of these the first
-    `limit`; None is no limit."""
+    `limit`; None means no limit."""
 
     source: str
     target: str

@@ -24,7 +24,7 @@ class Plan(NamedTuple):
     """Where messages go: to `queues`, at `placements`.
 
     The first `delivered` of them go to a queue at least; the first `accepted` of them are refused
-    by none for want of room.
+    by none because there is no room.
     """
 
     envelope: ParsedEnvelope
@@ -35,19 +35,20 @@ class Plan(NamedTuple):
     accepted: int
 
     def expect(self, sign: int = 1) -> None:
-        """They are on their way to their queues; with a sign of -1, they are not any more."""
+        """Add the messages to the counts of their queues before the commit; a sign of -1 subtracts
+        them."""
         for queue, placement in zip(self.queues, self.placements, strict=True):
             queue.expect(self.messages, placement, sign)
 
     def arrived(self) -> None:
-        """They are in their queues."""
+        """Tell the queues that the messages are in them."""
         for queue, placement in zip(self.queues, self.placements, strict=True):
             if not queue.is_deleted:
                 queue.arrived(self.messages, placement)
 
     def moved_in(self) -> None:
-        """They are in their queues, which see to what follows when they have their turn, and are
-        not on their way any more."""
+        """Tell the queues that the messages are in them and no longer expected; each queue deals
+        with the rest in its turn."""
         for queue, placement in zip(self.queues, self.placements, strict=True):
             with Contained(queue):
                 queue.expect(self.messages, placement, -1)

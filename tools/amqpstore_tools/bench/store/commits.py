@@ -12,7 +12,8 @@ from amqpstore.log import Batch
 
 
 class Commits:
-    """Of one store. With `inline` there is no thread, and `commit` returns when it is durable.
+    """Makes the batches of one store durable. With `inline` there is no thread, and `commit`
+    returns when it is durable.
 
     `waited_ns` is how long the caller waited for the other thread, in all.
     """

@@ -243,7 +243,7 @@ def _check_count(queue: Queue, expected: int) -> None:
 
 
 def _wait_until_quiet(store: Store, worker: WatchedWorker) -> float:
-    """Return, after so many seconds, when no background work is left. Raises: RuntimeError."""
+    """Wait until no background work is left; return the seconds it took. Raises: RuntimeError."""
     started = time.monotonic()
     while time.monotonic() - started < _QUIET_S:
         store.checkpoint()

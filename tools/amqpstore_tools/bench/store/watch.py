@@ -96,7 +96,7 @@ def disk_bytes(directory: str) -> dict[str, int]:
 
 
 def used_bytes(found: dict[str, int]) -> int:
-    """Of what `disk_bytes` found: all but the reserve, whose size is the same for any load."""
+    """Add up what `disk_bytes` found, without the reserve, whose size is the same for any load."""
     return sum(size for name, size in found.items() if name != "reserve")
 
 

@@ -16,7 +16,7 @@ ABOUT = "flip one bit of a segment, an index file or the catalog, and take all m
 
 _CATALOG = f"{CATALOG}/{FILE_NAME}"
 _OF_CATALOG = 0.25
-"""Of all rounds."""
+"""The fraction of all rounds that damage the catalog."""
 
 
 def run(run: Run) -> None:

@@ -1,4 +1,5 @@
-"""The disk is full: from one write on, once or for good, in the midst of it or at its start.
+"""The disk is full: from one write on, once or for good, in the middle of the write or at its
+start.
 
 Or somebody else fills it, at any moment, and takes what the store gives up as well. Then publishers
 are refused, and restarts, deliveries, acks, purges and deletes go on, as the store has kept a
@@ -66,7 +67,7 @@ def _fill_by_others(run: Run, rng: random.Random, base: Base) -> None:
     did = "others filled the disk"
     try:
         if rng.random() < 0.5:
-            # Behind the last look at it: the store is in the midst of what it does.
+            # After its last look at the disk: the store is in the middle of its work.
             outside.publish([rng.choice(outside.queue_names)], [rng.randbytes(2000)])
             outside.begin_sync()
             _fill(files)

@@ -298,7 +298,8 @@ def _pair_faults(
 
 
 def _untouched_faults(known: _Known, queues: dict[str, ObservedQueue]) -> Iterator[Fault]:
-    """Of a copied store the queues that nobody uses are what they were, but for what expires."""
+    """Yield differences in the queues of a copied store that nobody uses, except for expired
+    messages."""
     for name, before in known.before.items():
         queue = queues.get(name)
         held = set(queue.ready) if queue else set()

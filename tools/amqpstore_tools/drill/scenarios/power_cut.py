@@ -23,7 +23,7 @@ from amqpstore_tools.drill.verdict import Step
 ABOUT = "cut the power at every write of a random workload, and recover what is left"
 
 PARTS = 16
-"""Of the one history."""
+"""The parts of the one history."""
 
 _STEPS = 60
 _IMAGES_AN_OPERATION = 24

@@ -8,7 +8,8 @@ Who removes it:
 
 1. Its keeper: a small process of its own that ends with the hold. It removes it when the driver
    (Spark's JVM) is gone, however it ended, or when no task has read from it for `idle_s`.
-2. Where the keeper was killed too: whoever takes the next hold on that store. A hold is given up
+2. If the keeper was killed too: the process that takes the next hold on that store. A hold is given
+up
    when nobody has its `lease` locked and its driver is gone.
 
 Order: the directory is made, `lease` is created and locked, links are made, the keeper starts and

@@ -27,7 +27,7 @@ class OptionError(ValueError):
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """Of `spark.read`: the store in `path`, one of its views, and how.
+    """Options of `spark.read`: the store in `path`, one of its views, and how.
 
     `wanted` says which rows of views `messages` and `transactions`; with `pushdown` filters of a
     query say it too. `hold` is a directory for the hard links, empty for the one beside the store;
@@ -159,7 +159,7 @@ def required(options: Mapping[str, str], name: str, hint: str) -> str:
 
 @dataclass(frozen=True)
 class TapOptions:
-    """Of `spark.readStream` in mode tap: the store in `path`, and from where on.
+    """Options of `spark.readStream` in mode tap: the store in `path`, and from where on.
 
     A micro-batch ends about `max_bytes` of the log behind its start. `hold` as in `ReadOptions`.
     """
@@ -186,7 +186,7 @@ class TapOptions:
 
 @dataclass(frozen=True)
 class ConsumeOptions:
-    """Of `spark.readStream` in mode consume: a queue of the broker at `url`.
+    """Options of `spark.readStream` in mode consume: a queue of the broker at `url`.
 
     `stream` names this consumer: what it has taken stands in the broker under that name. A
     micro-batch has up to `max_messages`, and about `max_bytes` of bodies; a task gets
@@ -215,7 +215,7 @@ class ConsumeOptions:
 
 @dataclass(frozen=True)
 class PublishOptions:
-    """Of `df.write` and `df.writeStream`: an exchange of the broker at `url`.
+    """Options of `df.write` and `df.writeStream`: an exchange of the broker at `url`.
 
     `routing_key` is for rows without a column of that name. `stream` names this writer: what it has
     published stands in the broker under that name; empty where it is used once. `batch_id` is for

@@ -32,7 +32,7 @@ from amqpstore_tools.offline.reading import read_around
 from amqpstore_tools.offline.scanning import BATCH_BITS, LEADS, PLAIN_MESSAGE, RecordScanner
 
 _MOST_MESSAGES = 8192
-"""Of a compacted segment that are one batch here: it has none."""
+"""The messages of a compacted segment that are treated as one batch: it has no batches."""
 
 
 @dataclass
@@ -70,7 +70,7 @@ class Batch:
 class Scanner(RecordScanner):
     """Reads a segment's file: `size` bytes of it, from offset `start` on.
 
-    `heads` are the heads of messages, each once; `gaps` are the places that are no records.
+    `heads` are the heads of messages, each once; `gaps` are the places that are not records.
     Args: decompress, of bodies, raises ValueError; want_bodies, whether they are kept.
     """
 

@@ -53,7 +53,7 @@ def connect(url: str) -> pika.BlockingConnection:
 
 
 def queue_name(stream: str, what: str) -> str:
-    """Of a queue that belongs to a stream."""
+    """Return the name of a queue that belongs to a stream."""
     return f"spark.{stream}.{what}"
 
 
