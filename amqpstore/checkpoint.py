@@ -98,12 +98,16 @@ class Checkpoint:
         self._commitment: _Commitment | None = None
 
     def run(self) -> Written:
-        """Make it. Raises: OSError (it may be run again), DurabilityError."""
+        """Make the checkpoint. Raises: OSError (it may be run again), DurabilityError."""
         ledger = self._ledger
         if self._commitment is None:
             self._commitment = self._write()
         changes, gone, dropped, touched = self._commitment
+        # A crash before this commit leaves bytes in index files that no row counts, and new files
+        # without a row: the old checkpoint holds, and the next start reads the log again from it.
         self._catalog.commit(changes)
+        # A crash from here on leaves files without a row: the next start removes them. Never the
+        # other way round, as a row without its file would be damage.
         ledger.touched.clear()
         ledger.sizes.clear()
         ledger.accounts.changed.clear()
@@ -119,6 +123,9 @@ class Checkpoint:
         ledger = self._ledger
         while self._created:
             ledger.create(self._created.pop())
+        # Each is popped only once it is applied: where this fails (a full disk), the same
+        # checkpoint is run again, and a batch left out or counted twice would be wrong from then
+        # on.
         while self._batches:
             ledger.apply(self._batches[0])
             self._batches.popleft()
@@ -142,7 +149,7 @@ class Checkpoint:
         return _Commitment(changes, gone, dropped, touched)
 
     def _delete(self, queue_id: int) -> None:
-        """Let go of what a deleted queue holds. What is left is for the next checkpoint."""
+        """Release what a deleted queue holds. The next checkpoint continues with the rest."""
         for queue, file in self._ledger.delete(queue_id):
             self._remove(queue, file, self._changes, self._gone)
         if queue_id in self._ledger.queues:

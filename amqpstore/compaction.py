@@ -140,15 +140,18 @@ class Compaction:
         self._read_bytes = 0
 
     def run(self) -> Compacted:
-        """Make it. Raises: OSError, DamageError (what was written is not there), DurabilityError.
+        """Compact. Raises: OSError, DamageError (what was written is not there), DurabilityError.
 
         The old files stay: `Compacted.numbers` are to be taken out of use, and then removed.
         """
         try:
             self._write()
             self._check()
+            # A crash before this commit leaves the new file without a row, one after it the old
+            # ones: either is removed at the next start. So the old files go only after it.
             self._catalog.commit(self._changes())
         except (OSError, DamageError):
+            # Not on a DurabilityError: the commit may have been done, and the file be needed.
             # Nothing refers to it: on a full disk its room is needed, also by who tries again.
             self._segment.close()
             with contextlib.suppress(OSError):

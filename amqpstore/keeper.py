@@ -311,6 +311,8 @@ class Keeper:
         )
 
     def _new_checkpoint(self) -> Checkpoint:
+        # One that failed has taken its batches off the log's list: nothing else in memory has them,
+        # and a new one without them would move the position past what it never applied.
         if self._unfinished:
             return self._unfinished
         log = self._log

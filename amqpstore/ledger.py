@@ -6,6 +6,9 @@ what recovery would say that reads the log from its start.
 
 A `QueueLedger` keeps what is live of one queue: entries in index files, and *fresh* runs, which
 came since the last checkpoint and go to an index file with the next, if they live that long.
+
+The ledger is in memory only. Nothing is lost with it in a crash: up to the last checkpoint it is in
+index files and the catalog, and the batches since are in the log, which no checkpoint has passed.
 """
 
 from __future__ import annotations

@@ -105,7 +105,7 @@ class LivePart(NamedTuple):
 
 @dataclass
 class IndexResult:
-    """Of some index files: what was found; `held` is how many messages queues hold by queue,
+    """What a task found in some index files; `held` is how many messages queues hold by queue,
     without those that have left since; `hidden` are entries of prepared transactions, and
     `homeless` those that reach beyond all accounts."""
 

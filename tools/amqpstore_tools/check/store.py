@@ -82,7 +82,7 @@ class Checked:
     store_id: bytes | None = None
     format_version: int = FORMAT_VERSION
     rows: Rows | None = None
-    """Of the catalog, as far as they are as they should be; None where it is no help."""
+    """The rows of the catalog that are sound; None if it cannot be used."""
     damaged_rows: set[tuple[str, str]] = field(default_factory=set)
     """Table and key of the others; the key is empty where it is the whole table."""
 

@@ -30,7 +30,8 @@ REPLY_TO = "amq.rabbitmq.reply-to"
 CONSUMED_PREFIX = "amq.consumed."
 
 _SLICE_MS = 15 * 60 * 1000
-"""Of time. What is due in one of them is in memory while it lasts, and nothing of the others."""
+"""The length of a time slice. What is due in the current slice is in memory; later slices are
+not."""
 
 
 class DelayQueue(Queue):
