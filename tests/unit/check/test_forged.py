@@ -27,6 +27,7 @@ from amqpstore.records import (
 from amqpstore.worker import InlineWorker
 from amqpstore_tools.check.engine import check
 from amqpstore_tools.offline.reading import ReadOnlyFiles
+from tests.unit.check.shuffled import ShuffledExecutor
 
 ENQUEUE, ACK, DELIVERED, PURGE = OperationKind
 BODY = encode_head("", "orders", b"") + b"body"
@@ -85,9 +86,11 @@ class Forged:
         catalog.close()
 
     def found(self) -> dict[str, str]:
-        """What a check finds: the first text of each code."""
+        """What a check finds, in whatever order it is done: the first text of each code."""
+        findings = list(check(self.directory).findings)
+        assert list(check(self.directory, executor=ShuffledExecutor(1)).findings) == findings
         found: dict[str, str] = {}
-        for one in check(self.directory).findings:
+        for one in findings:
             found.setdefault(one.code, one.text)
         return found
 
