@@ -49,7 +49,7 @@ _WITHOUT_ROOM = 64
 """A list of fewer runs is moved when one comes to its front."""
 
 
-class Account(Protocol):
+class MemoryAccount(Protocol):
     """Who counts what runs have in memory."""
 
     def was_split(self, run: Run, head: Run) -> None:
@@ -108,7 +108,7 @@ class Run:
         self.priority = priority
         self.returned_by = returned_by
         self.body_sizes: array[int] | None = None
-        self.account: Account | None = None
+        self.account: MemoryAccount | None = None
 
     @property
     def end(self) -> int:

@@ -78,7 +78,7 @@ class User(msgspec.Struct, kw_only=True):
         return self.listed_tags
 
 
-class VirtualHost(msgspec.Struct, kw_only=True):
+class VirtualHostDefinition(msgspec.Struct, kw_only=True):
     """A virtual host."""
 
     name: str
@@ -146,7 +146,7 @@ class _PolicyValue(msgspec.Struct, kw_only=True):
         return dict(self.settings)
 
 
-class Policy(_PolicyValue, kw_only=True):
+class PolicyDefinition(_PolicyValue, kw_only=True):
     """A policy, or an operator policy, of a virtual host."""
 
     vhost: str
@@ -158,7 +158,7 @@ class Policy(_PolicyValue, kw_only=True):
         _check_key_part("name", self.name)
 
 
-class Queue(msgspec.Struct, kw_only=True):
+class QueueDefinition(msgspec.Struct, kw_only=True):
     """A queue."""
 
     vhost: str
@@ -173,7 +173,7 @@ class Queue(msgspec.Struct, kw_only=True):
         _check_numbers("arguments", self.arguments)
 
 
-class Exchange(msgspec.Struct, kw_only=True):
+class ExchangeDefinition(msgspec.Struct, kw_only=True):
     """An exchange."""
 
     vhost: str
@@ -190,7 +190,7 @@ class Exchange(msgspec.Struct, kw_only=True):
         _check_numbers("arguments", self.arguments)
 
 
-class Binding(msgspec.Struct, kw_only=True):
+class BindingDefinition(msgspec.Struct, kw_only=True):
     """A binding from exchange `source` to a `destination` of type queue or exchange."""
 
     vhost: str
@@ -211,14 +211,14 @@ class Definitions(msgspec.Struct, kw_only=True):
     """All that is read of a file, each list in the file's order."""
 
     users: list[User] = []
-    vhosts: list[VirtualHost] = []
+    vhosts: list[VirtualHostDefinition] = []
     permissions: list[Permission] = []
     topic_permissions: list[TopicPermission] = []
-    policies: list[Policy] = []
-    operator_policies: list[Policy] = []
-    queues: list[Queue] = []
-    exchanges: list[Exchange] = []
-    bindings: list[Binding] = []
+    policies: list[PolicyDefinition] = []
+    operator_policies: list[PolicyDefinition] = []
+    queues: list[QueueDefinition] = []
+    exchanges: list[ExchangeDefinition] = []
+    bindings: list[BindingDefinition] = []
 
 
 class _Parameter(msgspec.Struct, kw_only=True):
@@ -255,7 +255,7 @@ def load(path: str) -> Definitions:
     return definitions
 
 
-def _operator_policies(path: str, parameters: list[_Parameter]) -> Iterator[Policy]:
+def _operator_policies(path: str, parameters: list[_Parameter]) -> Iterator[PolicyDefinition]:
     """Raises: msgspec.ValidationError, with the place in the file."""
     for number, parameter in enumerate(parameters):
         if parameter.component != "operator_policy":
@@ -277,7 +277,7 @@ def _operator_policies(path: str, parameters: list[_Parameter]) -> Iterator[Poli
             text = f"{message} - at `{place}{inner}" if found else f"{error} - at `{place}`"
             raise msgspec.ValidationError(text) from None
         try:
-            policy = Policy(
+            policy = PolicyDefinition(
                 vhost=parameter.vhost,
                 name=parameter.name,
                 pattern=value.pattern,

@@ -17,8 +17,12 @@ from amqpstore_server.broker.faults import FATAL
 from amqpstore_server.broker.policy import Policy
 from amqpstore_server.broker.settings import POLICY_KEYS
 from amqpstore_server.broker.vhost import VirtualHost
-from amqpstore_server.definitions import Binding, Definitions, DefinitionsError
-from amqpstore_server.definitions import Policy as DefinedPolicy
+from amqpstore_server.definitions import (
+    BindingDefinition,
+    Definitions,
+    DefinitionsError,
+    PolicyDefinition,
+)
 from amqpstore_server.users import Users
 
 _log = logging.getLogger(__name__)
@@ -100,7 +104,7 @@ def _permissions(
     return found
 
 
-def _policies(defined: Iterable[DefinedPolicy]) -> list[Policy]:
+def _policies(defined: Iterable[PolicyDefinition]) -> list[Policy]:
     policies: dict[str, Policy] = {}
     for policy in defined:
         for key, value in policy.definition.items():
@@ -115,7 +119,7 @@ def _policies(defined: Iterable[DefinedPolicy]) -> list[Policy]:
     return list(policies.values())
 
 
-def _bind(vhost: VirtualHost, binding: Binding) -> None:
+def _bind(vhost: VirtualHost, binding: BindingDefinition) -> None:
     """Raises: BrokerError."""
     destination = (
         vhost.queue(binding.destination)

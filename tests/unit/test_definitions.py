@@ -14,16 +14,16 @@ from typing import Any
 import pytest
 
 from amqpstore_server.definitions import (
-    Binding,
+    BindingDefinition,
     Definitions,
     DefinitionsError,
-    Exchange,
+    ExchangeDefinition,
     Permission,
-    Policy,
-    Queue,
+    PolicyDefinition,
+    QueueDefinition,
     TopicPermission,
     User,
-    VirtualHost,
+    VirtualHostDefinition,
     load,
 )
 
@@ -53,7 +53,10 @@ def test_users_of_an_export_have_their_hashes_and_tags(exported: Definitions) ->
 
 
 def test_virtual_hosts_and_permissions_of_an_export(exported: Definitions) -> None:
-    assert exported.vhosts == [VirtualHost(name="orders"), VirtualHost(name="/")]
+    assert exported.vhosts == [
+        VirtualHostDefinition(name="orders"),
+        VirtualHostDefinition(name="/"),
+    ]
     assert exported.permissions[1] == Permission(
         user="clerk",
         vhost="orders",
@@ -77,7 +80,7 @@ def test_policies_of_an_export(exported: Definitions) -> None:
     unrouted, bounded = exported.policies
     assert (unrouted.name, unrouted.apply_to, unrouted.priority) == ("unrouted", "exchanges", 0)
     assert unrouted.definition == {"alternate-exchange": "unrouted"}
-    assert bounded == Policy(
+    assert bounded == PolicyDefinition(
         vhost="orders",
         name="bounded",
         pattern="^clerk-",
@@ -99,19 +102,19 @@ def test_an_operator_policy_is_one_though_its_settings_come_as_pairs(exported: D
 
 
 def test_the_topology_of_an_export(exported: Definitions) -> None:
-    assert exported.queues[0] == Queue(
+    assert exported.queues[0] == QueueDefinition(
         vhost="orders",
         name="clerk-one",
         arguments={"x-max-priority": 5, "x-queue-type": "classic"},
     )
     assert [queue.name for queue in exported.queues] == ["clerk-one", "kept", "clerk-rest"]
-    assert exported.exchanges[2] == Exchange(
+    assert exported.exchanges[2] == ExchangeDefinition(
         vhost="orders",
         name="by kind",
         type="headers",
         arguments={"alternate-exchange": "unrouted"},
     )
-    assert exported.bindings[1] == Binding(
+    assert exported.bindings[1] == BindingDefinition(
         vhost="orders",
         source="in",
         destination="by kind",

@@ -20,6 +20,17 @@ def test_every_reply_code_has_one_exception() -> None:
     assert sorted(codes) == sorted(ReplyCode)
 
 
+SHADOWING = {ReplyCode.SYNTAX_ERROR, ReplyCode.NOT_IMPLEMENTED}
+"""Those whose names Python has for something else."""
+
+
+def test_each_exception_is_named_after_its_reply_code() -> None:
+    for kind in KINDS:
+        for cls in kind.__subclasses__():
+            name = cls.reply_code.name.title().replace("_", "")
+            assert cls.__name__ == name or cls.reply_code in SHADOWING
+
+
 def test_an_error_holds_its_numbers_and_builds_its_text() -> None:
     error = NotFound("no queue 'x' in vhost '/'")
     assert (error.reply_code, error.reply_name) == (404, "NOT_FOUND")
