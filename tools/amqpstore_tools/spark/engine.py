@@ -6,9 +6,12 @@ import argparse
 import contextlib
 import importlib.util
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from amqpstore.errors import StoreError
-from amqpstore_tools.check.executor import Executor, ProcessExecutor
+
+if TYPE_CHECKING:
+    from amqpstore_tools.check.executor import Executor
 
 PROCESS, SPARK = ENGINES = ("process", "spark")
 
@@ -43,6 +46,9 @@ def add_engine(parser: argparse.ArgumentParser, what: str) -> None:
 def executor_of(arguments: argparse.Namespace, name: str) -> Iterator[Executor]:
     """What the options of `add_engine` name. Args: name, of the job. Raises: SparkMissingError."""
     if arguments.engine != SPARK:
+        # Here, as other verbs have these options and check nothing.
+        from amqpstore_tools.check.executor import ProcessExecutor
+
         yield ProcessExecutor()
         return
     require_spark()
