@@ -12,6 +12,7 @@ What the disk cannot read (EIO) is neither: the next start may read it. Where it
 torn tail the store is not opened; elsewhere it is reported as damage. Whatever bytes may hold that
 are damaged or missing, and may come back, its numbers are not given again: see `_skip_numbers`.
 
+<<<<<<< HEAD
 Each record names its batch, so a batch whose TRANSACTION is damaged still ends where another's
 records begin.
 
@@ -21,13 +22,19 @@ ends is noted in the catalog before anything is written behind it (`Recovered.ch
 what precedes that end can only be damaged. Recovering twice gives the same as once.
 
 Past 600 lines because it is one pass with one state: each step changes what the next one may trust.
+=======
+What a batch is and which one is torn is the rule of `batches`: only the end of the last segment can
+be torn. Where a segment ends is noted in the catalog before anything is written behind it
+(`Recovered.changes`), and then what precedes that end can only be damaged. Recovering twice gives
+the same as once.
+>>>>>>> 283b0a1 (All readers of the log have one rule for what a batch is and which is torn)
 """
 
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
+from bisect import bisect_right
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import chain, pairwise
 from operator import attrgetter, itemgetter
@@ -35,6 +42,7 @@ from operator import attrgetter, itemgetter
 from amqpstore import tables
 from amqpstore.accounts import Account, Accounts
 from amqpstore.backing import Backing
+from amqpstore.batches import Batch, in_segment, torn_tail
 from amqpstore.catalog import Catalog, Change
 from amqpstore.errors import CatalogDamageError, DamageError, UnreadableLogError
 from amqpstore.filenames import (
@@ -53,17 +61,13 @@ from amqpstore.ledger import Ledger, QueueLedger, enqueued
 from amqpstore.log import READ_VERSIONS, Settled
 from amqpstore.queue import PagedFile, Queue
 from amqpstore.records import (
-    LEAST_MESSAGE_BYTES,
     SEGMENT_PAYLOAD,
     Gap,
     Kind,
     Operation,
     OperationKind,
-    Record,
-    decode_transaction,
     enqueued_ids,
     logical_bytes,
-    malformed,
     record_at,
     scan,
     size_of_body,
@@ -133,33 +137,6 @@ class Recovered:
     next_compacted: int = FIRST_COMPACTED
     start: Position = START
     position: Position = START
-
-
-@dataclass
-class _Batch:
-    """Records up to and with one TRANSACTION, number `lsn` (0: not there), and gaps in them.
-
-    `tag` is what its records say of their batch, the LSN's low 16 bits; -1 where none is sound.
-    """
-
-    start: int
-    end: int = 0
-    tag: int = -1
-    messages: list[Record] = field(default_factory=list)
-    gaps: list[Gap] = field(default_factory=list)
-    lsn: int = 0
-    operations: list[Operation] = field(default_factory=list)
-
-    def is_whole(self) -> bool:
-        """Whether the TRANSACTION is there, and each message that it enqueues."""
-        if not self.lsn:
-            return False
-        present = [record.number for record in self.messages]
-        return all(
-            _has_run(present, operation.first_id, operation.message_count)
-            for operation in self.operations
-            if operation.kind == OperationKind.ENQUEUE
-        )
 
 
 def recover(backing: Backing, queues: dict[int, Queue]) -> Recovered:
@@ -472,11 +449,11 @@ class _Recovery:
                 Kind.MESSAGE: self._next_message_id - 1,
                 Kind.TRANSACTION: self._next_lsn - 1,
             }
-            batches = list(
-                _batches(scan(content, number, self._seed, start, before), content, start)
-            )
-        is_torn = is_last and end is None and batches and not batches[-1].is_whole()
-        torn = batches.pop() if is_torn else None
+            scanned = scan(content, number, self._seed, start, before)
+            batches = list(in_segment(content, scanned, start))
+        torn = torn_tail(batches) if is_last and end is None else None
+        if torn:
+            batches.pop()
         for page in unreadable:
             if torn and page.end > torn.start:
                 raise UnreadableLogError(segment.path, page.offset, page.reason)
@@ -508,7 +485,7 @@ class _Recovery:
             return f"it is of another store ({store_id.hex()})"
         return None
 
-    def _take_back(self, segment: Segment, torn: _Batch) -> None:
+    def _take_back(self, segment: Segment, torn: Batch) -> None:
         """Leave the torn tail out: the segment ends where its last whole batch does."""
         self._report.torn_bytes += torn.end - torn.start
         self._report.rolled_back += len(torn.messages)
@@ -517,7 +494,7 @@ class _Recovery:
             self._next_message_id = max(self._next_message_id, record.number + 1)
         self._next_lsn = max(self._next_lsn, torn.lsn + 1)
 
-    def _apply(self, segment: Segment, batch: _Batch, content: bytes) -> None:
+    def _apply(self, segment: Segment, batch: Batch, content: bytes) -> None:
         for gap in batch.gaps:
             self._damage(segment.path, gap)
         sizes = self._placed(segment, batch, content)
@@ -548,7 +525,7 @@ class _Recovery:
             Settled(*(batch.operations, first_id, of_records, of_bodies), segment.number, batch.end)
         )
 
-    def _ids_of(self, batch: _Batch) -> tuple[int, int]:
+    def _ids_of(self, batch: Batch) -> tuple[int, int]:
         """The first id of a batch's messages, and how many there are."""
         first_id, stop = enqueued_ids(batch.operations)
         return (first_id, stop - first_id) if stop else (self._next_message_id, 0)
@@ -580,9 +557,7 @@ class _Recovery:
         else:
             queue.paged_in(file, live_runs(entries, state, file.first, file.end))
 
-    def _placed(
-        self, segment: Segment, batch: _Batch, content: bytes
-    ) -> dict[int, tuple[int, int]]:
+    def _placed(self, segment: Segment, batch: Batch, content: bytes) -> dict[int, tuple[int, int]]:
         """Note where the batch's messages are. Returns the sizes of their records and of the bodies
         in them, by id."""
         placed: dict[int, tuple[int, int]] = {}
@@ -643,75 +618,6 @@ class _Recovery:
 
     def _damage(self, path: str, gap: Gap) -> None:
         self._report.damage.append((path, gap.offset, gap.end - gap.offset, gap.reason))
-
-
-def _batches(scanned: Iterator[Record | Gap], content: bytes, start: int) -> Iterator[_Batch]:
-    """What was scanned from `start` on, cut behind each TRANSACTION and where the records' batch
-    changes."""
-    batch = _Batch(start)
-    claimed = 0
-    for found in scanned:
-        if isinstance(found, Gap):
-            batch.gaps.append(found)
-            continue
-        if found.kind == Kind.SEGMENT:
-            continue
-        if batch.tag not in (-1, found.batch):
-            batch.end = found.offset
-            yield batch
-            batch = _Batch(found.offset)
-        batch.tag = found.batch
-        if found.kind == Kind.MESSAGE:
-            batch.messages.append(found)
-        elif found.kind == Kind.TRANSACTION:
-            try:
-                batch.operations = _operations(content, found, claimed)
-            except ValueError as error:
-                batch.gaps.append(Gap(found.offset, found.end, str(error)))
-                continue
-            first_id, stop = enqueued_ids(batch.operations)
-            claimed += stop - first_id
-            batch.lsn = found.number
-            batch.end = found.end
-            yield batch
-            batch = _Batch(found.end)
-    if batch.start < len(content):
-        batch.end = len(content)
-        yield batch
-
-
-def _operations(content: bytes, found: Record, claimed: int) -> list[Operation]:
-    """Those of a TRANSACTION. Args: claimed, how many messages those before it enqueue.
-
-    Raises: ValueError, when one is none that a store writes. What is counted for each message is
-    so in proportion to the file, whatever is claimed in it.
-    """
-    _, operations = decode_transaction(content[found.payload_offset : found.end], found.end)
-    for operation in operations:
-        if reason := malformed(operation):
-            raise ValueError(reason)
-    first_id, stop = enqueued_ids(operations)
-    if claimed + stop - first_id > found.end // LEAST_MESSAGE_BYTES:
-        raise ValueError(f"with it {claimed + stop - first_id} messages are enqueued")
-    return operations
-
-
-def _has_run(numbers: Sequence[int], first: int, count: int) -> bool:
-    """Whether ascending numbers have `count` contiguous ones, from `first` on."""
-    place = bisect_left(numbers, first)
-    last = place + count - 1
-    return last < len(numbers) and numbers[place] == first and numbers[last] == first + count - 1
-
-
-def whole_end(content: bytes, number: int, seed: int, start: int = 0) -> int:
-    """Where the last whole batch of the log's last segment ends: behind it is its torn tail.
-
-    Args: content of the segment; start, between two batches, to be read from.
-    """
-    batches = list(_batches(scan(content, number, seed, start), content, start))
-    if batches and not batches[-1].is_whole():
-        return batches[-1].start
-    return len(content)
 
 
 def apply(queue: Queue, operation: Operation) -> None:

@@ -210,24 +210,24 @@ def the_end_of_the_log_is_not_noted(patch: Patch) -> None:
 
 
 def a_torn_batch_is_taken_as_whole(patch: Patch) -> None:
-    patch.setattr(amqpstore.recovery._Batch, "is_whole", lambda self: True)
+    patch.setattr(amqpstore.batches.Batch, "is_whole", lambda self: True)
 
 
 def a_batch_is_whole_with_its_transaction(patch: Patch) -> None:
-    patch.setattr(amqpstore.recovery._Batch, "is_whole", lambda self: self.lsn > 0)
+    patch.setattr(amqpstore.batches.Batch, "is_whole", lambda self: self.lsn > 0)
 
 
 def the_torn_tail_is_left_out_before_the_rest_is_applied(patch: Patch) -> None:
     """Numbers go on behind the torn tail, so what is before it seems to come too late."""
-    batches_of = amqpstore.recovery._batches
+    batches_of = amqpstore.batches.in_segment
 
-    def batches(scanned: Any, content: bytes, start: int) -> Any:
-        found = list(batches_of(scanned, content, start))
+    def batches(content: bytes, scanned: Any, start: int) -> Any:
+        found = list(batches_of(content, scanned, start))
         if found and not found[-1].is_whole():
             found.insert(0, dataclasses.replace(found[-1], start=start, end=start))
         return found
 
-    patch.setattr(amqpstore.recovery, "_batches", batches)
+    patch.setattr(amqpstore.recovery, "in_segment", batches)
 
 
 def the_transaction_is_written_before_its_messages(patch: Patch) -> None:

@@ -13,7 +13,7 @@ from operator import itemgetter
 from typing import NamedTuple
 
 from amqpstore import tables
-from amqpstore.records import Operation, OperationKind, malformed
+from amqpstore.records import Operation, OperationKind
 from amqpstore.shapes import Rows
 from amqpstore.tables import START, StoreRows
 from amqpstore_tools.check.catalog import FILE
@@ -135,6 +135,9 @@ class LogChecker:
                 if lsn and batch.lsn != lsn + 1 and not segment.scanned.gaps:
                     self._add("log-order", segment, batch, f"LSN {lsn} is before {batch.lsn}")
                 lsn = batch.lsn
+            elif batch.malformed:
+                # It has a number, which nobody takes from it.
+                lsn = 0
             self._check_numbers(segment, batch, is_behind=is_behind)
             for operation in batch.operations:
                 self._check_operation(segment, batch, operation, is_behind=is_behind)
@@ -159,13 +162,13 @@ class LogChecker:
                         messages=end - first,
                     )
             return
+        if batch.malformed:
+            self._add("operation-malformed", segment, batch, batch.malformed)
+            return
         if not batch.lsn:
             first, end = batch.messages[0][0], batch.messages[-1][1]
             text = f"messages {first} to {end - 1} have no TRANSACTION: their queues are unknown"
             self._add("batch-broken", segment, batch, text)
-            return
-        if batch.malformed:
-            self._add("operation-malformed", segment, batch, batch.malformed)
             return
         if batch.tag != batch.lsn & 0xFFFF:
             text = f"batch {batch.lsn} has records that name batch {batch.tag}"
@@ -213,9 +216,6 @@ class LogChecker:
         end = first + count
         history = self.history
         history.highest_queue_id = max(history.highest_queue_id, queue_id)
-        if reason := malformed(operation):
-            self._add("operation-malformed", segment, batch, reason, queue_id)
-            return
         if self._next_queue_id is not None and queue_id >= self._next_queue_id:
             text = f"an operation names queue {queue_id}, but ids have been assigned only below"
             text = f"{text} {self._next_queue_id}"

@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import contextlib
 from array import array
+from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from typing import NamedTuple
 
 from crc32c import crc32c
 
+from amqpstore.batches import is_whole
 from amqpstore.compression import body_size
 from amqpstore.message import HEAD
 from amqpstore.records import (
@@ -22,7 +24,6 @@ from amqpstore.records import (
     Operation,
     OperationKind,
     Record,
-    decode_transaction,
     head_size,
 )
 from amqpstore_tools.offline.scanning import BATCH_BITS, LEADS, PLAIN_MESSAGE, RecordScanner
@@ -83,10 +84,11 @@ class Batch:
     @property
     def is_whole(self) -> bool:
         """Whether the TRANSACTION is there, and each message that it enqueues."""
-        return bool(self.lsn) and all(
-            any(first <= start and end <= stop for first, stop in self.messages)
-            for start, end in self.enqueued
-        )
+        return is_whole(self.lsn, self.operations, self._has)
+
+    def _has(self, first_id: int, count: int) -> bool:
+        place = bisect_right(self.messages, first_id, key=itemgetter(0)) - 1
+        return place >= 0 and first_id + count <= self.messages[place][1]
 
 
 @dataclass
@@ -229,13 +231,21 @@ class Scanner(RecordScanner):
         self._ids.sizes.append(size)
         self._note(record.number, record.number + 1)
 
-    def _transaction(self, record: Record, payload: bytes) -> None:
+    def _is_whole(self) -> bool:
+        return self._batch.is_whole
+
+    def _transaction(
+        self,
+        record: Record,
+        time_ms: int,  # noqa: ARG002 - nothing depends on when it was
+        operations: list[Operation],
+    ) -> None:
         batch = self._batch
         batch.lsn, batch.transaction = record.number, record.offset
-        try:
-            _, batch.operations = decode_transaction(payload, record.end)
-        except ValueError as error:
-            batch.malformed = str(error)
+        batch.operations = operations
+
+    def _malformed_transaction(self, record: Record, reason: str) -> None:
+        self._batch.transaction, self._batch.malformed = record.offset, reason
 
     def _end_batch(self, end: int) -> None:
         batch = self._batch

@@ -196,7 +196,7 @@ def _leave_out_torn(segment: Segment) -> int | None:
         return None
     if not scanned.batches:
         # Nothing but the start of a new segment.
-        return 0 if not scanned.gaps and segment.end < HEADER.size else None
+        return None if scanned.gaps else 0
     last = scanned.batches[-1]
     if last.is_whole:
         return None

@@ -24,11 +24,11 @@ from dataclasses import dataclass, field
 from crc32c import crc32c
 
 from amqpstore import marker
+from amqpstore.batches import whole_end
 from amqpstore.definitions import COPIED, DefinitionsCopy, write_copy
 from amqpstore.errors import DamageError
 from amqpstore.filenames import CATALOG, FIRST_COMPACTED, LOCK, MARKER
 from amqpstore.files import OsFiles
-from amqpstore.recovery import whole_end
 from amqpstore.tables import StoreRows
 from amqpstore_tools.copying import manifest as manifests
 from amqpstore_tools.copying.checking import Checker

@@ -12,15 +12,16 @@ import os
 import tempfile
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
 from amqpstore import DamageError, marker, tables
+from amqpstore.batches import Batch, batches
 from amqpstore.errors import NotAStoreError
 from amqpstore.filenames import FIRST_COMPACTED, MARKER, SEGMENTS, segment_number, segment_path
 from amqpstore.files import File, OsFiles
-from amqpstore.records import Gap, Kind, Record, decode_transaction
+from amqpstore.records import Gap, Record
 from amqpstore_tools.inspect.names import Names, QueueName
 from amqpstore_tools.inspect.transaction import operation_text, transaction_facts
 from amqpstore_tools.offline.catalog import CatalogImage, may_be_plain
@@ -144,35 +145,25 @@ class _Log:
 
     def _read(self, file: File, length: int) -> list[TransactionImage | Facts]:
         file.datasync()
-        found: list[TransactionImage | Facts] = []
-        gaps: list[Facts] = []
-        count = 0
         segment = self._segment(length)
-        batch_offset = self._offset
-        for one in scan_file(file, length, self._number, self._seed, start=self._offset):
-            if isinstance(one, Gap):
-                gaps.append(self._gap(one))
-                continue
-            found += gaps
-            gaps = []
-            if one.kind == Kind.MESSAGE:
-                count += 1
-            elif one.kind == Kind.TRANSACTION:
-                found.append(self._transaction(file, segment, one, batch_offset, count))
-                count = 0
-            if one.kind != Kind.MESSAGE:
-                batch_offset = self._offset = one.end
+        scanned = scan_file(file, length, self._number, self._seed, start=self._offset)
+        found: list[TransactionImage | Facts] = []
+        doubtful: Batch | None = None
+        for batch in batches(scanned, partial(_payload, file), self._offset, length):
+            if doubtful is not None:
+                # Another one was begun behind it: it was durable, and what is missing is damaged.
+                found += self._shown(segment, doubtful)
+            doubtful = None if batch.is_whole() else batch
+            if doubtful is None:
+                found += self._shown(segment, batch)
         return found
 
-    def _transaction(
-        self, file: File, segment: SegmentImage, record: Record, batch_offset: int, count: int
-    ) -> TransactionImage | Facts:
-        payload = file.read(record.payload_offset, record.end - record.payload_offset)
-        try:
-            time_ms, operations = decode_transaction(payload, record.end)
-        except ValueError as error:
-            return self._gap(Gap(record.offset, record.end, str(error)))
-        return TransactionImage(segment, record, batch_offset, count, time_ms, operations)
+    def _shown(self, segment: SegmentImage, batch: Batch) -> Iterator[TransactionImage | Facts]:
+        """Yield what is said of a batch that is durable, and go on behind it."""
+        self._offset = batch.end
+        yield from map(self._gap, batch.gaps)
+        if transaction := TransactionImage.of(segment, batch):
+            yield transaction
 
     def _left_out(self, length: int) -> Facts:
         return {
@@ -218,6 +209,10 @@ class _Log:
         names = ReadOnlyFiles().list_directory(os.path.join(self._directory, SEGMENTS))
         numbers = [number for name in names if (number := segment_number(name))]
         return [number for number in numbers if number < FIRST_COMPACTED]
+
+
+def _payload(file: File, record: Record) -> bytes:
+    return file.read(record.payload_offset, record.end - record.payload_offset)
 
 
 def show_line(found: Facts) -> None:

@@ -33,7 +33,9 @@ def facts(image: StoreImage, number: int, first: int, most: int) -> Facts:
     sizes: Counter[str] = Counter()
     listed: list[Facts] = []
     gaps: list[Facts] = []
-    for found in segment.scan():
+    # A torn tail is shown as well: whoever looks into a segment wants to see what is left of it.
+    size = segment.size if segment.end is None else min(segment.end, segment.size)
+    for found in segment.scan(size=size):
         name = Kind(found.kind).name if isinstance(found, Record) else "gap"
         counts[name] += 1
         sizes[name] += found.end - found.offset
@@ -55,7 +57,7 @@ def facts(image: StoreImage, number: int, first: int, most: int) -> Facts:
         "store_id": _store_id(segment),
         "counts": dict(counts),
         "bytes_by_kind": dict(sizes),
-        "behind_the_end_bytes": segment.size - segment.sound_size,
+        "behind_the_end_bytes": segment.size - size,
         "gaps": gaps,
         "records": listed,
     }

@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping
 from decimal import Decimal
 from typing import Any, NamedTuple
 
+from amqpstore.batches import Batch
 from amqpstore.message import HEAD, Message
 from amqpstore.records import (
     COMPRESSED,
@@ -84,6 +85,16 @@ class TransactionImage(NamedTuple):
     message_count: int
     time_ms: int
     operations: list[Operation]
+
+    @classmethod
+    def of(cls, segment: SegmentImage, batch: Batch) -> TransactionImage | None:
+        """Return that of a batch; None where it has none that is sound."""
+        record = batch.transaction
+        if record is None:
+            return None
+        first = batch.messages[0] if batch.messages else record
+        count = len(batch.messages)
+        return cls(segment, record, first.offset, count, batch.time_ms, batch.operations)
 
     @property
     def lsn(self) -> int:

@@ -32,11 +32,8 @@ from amqpstore.files import Files
 from amqpstore.index import IndexReader
 from amqpstore.log import FORMAT_VERSION
 from amqpstore.records import (
-    Gap,
-    Kind,
     MessageDecoder,
     checksum_seed,
-    decode_transaction,
 )
 from amqpstore.recovery import Recovered
 from amqpstore.tables import Position, StoreRows
@@ -307,22 +304,9 @@ class StoreImage:
 
     def transactions(self, segment: SegmentImage, start: int = 0) -> Iterator[TransactionImage]:
         """The sound TRANSACTIONs of a segment, from offset `start` on. Raises: OSError."""
-        batch_offset = -1
-        count = 0
-        for found, payload in segment.scan_payloads(start):
-            if isinstance(found, Gap) or found.kind == Kind.SEGMENT:
-                continue
-            batch_offset = found.offset if batch_offset < 0 else batch_offset
-            if found.kind == Kind.MESSAGE:
-                count += 1
-            elif found.kind == Kind.TRANSACTION:
-                try:
-                    time_ms, operations = decode_transaction(payload, found.end)
-                except ValueError:
-                    continue
-                yield TransactionImage(segment, found, batch_offset, count, time_ms, operations)
-                batch_offset = -1
-                count = 0
+        for batch in segment.batches(start):
+            if transaction := TransactionImage.of(segment, batch):
+                yield transaction
 
     def transaction(self, lsn: int) -> TransactionImage | None:
         """The TRANSACTION of an LSN, where the log still has it. Raises: OSError."""

@@ -71,6 +71,8 @@ class Listing:
             if image.state is not SegmentState.MISSING:
                 image.state = _state(image, gone, last)
             if segment := known.get(number):
+                if image.state is SegmentState.OPEN:
+                    image.torn_at = segment.size
                 image.first_id, image.end_id = segment.first_id, segment.end_id
                 image.mark_ids, image.mark_offsets = segment.mark_ids, segment.mark_offsets
             image.account = accounts.get(number)

@@ -20,7 +20,7 @@ from amqpstore.catalog import Value
 from amqpstore.descriptors import Descriptors
 from amqpstore.index import Bits, Entries, IndexState, contiguous, no_entries
 from amqpstore.keys import IndexKey
-from amqpstore.records import Gap, Kind, OperationKind, Record, decode_transaction, malformed
+from amqpstore.records import Gap, Kind, OperationKind, Record
 from amqpstore.segments import Segment
 from amqpstore.tables import HeadRow, MarksRow, Position, SegmentRow, StoreRows
 from amqpstore_tools.offline.segments import IndexImage, SegmentImage
@@ -94,15 +94,9 @@ def rebuilt_tables(segments: Sequence[SegmentImage], index: Iterable[IndexImage]
 
 
 def _read_enqueues(segment: SegmentImage, enqueued: dict[int, Spans]) -> None:
-    for found, payload in segment.scan_payloads():
-        if not isinstance(found, Record) or found.kind != Kind.TRANSACTION:
-            continue
-        try:
-            _, operations = decode_transaction(payload, found.end)
-        except ValueError:
-            continue
-        for operation in operations:
-            if operation.kind == OperationKind.ENQUEUE and not malformed(operation):
+    for batch in segment.batches():
+        for operation in batch.operations:
+            if operation.kind == OperationKind.ENQUEUE:
                 end = operation.first_sequence + operation.message_count
                 enqueued.setdefault(operation.queue_id, Spans()).add(operation.first_sequence, end)
 

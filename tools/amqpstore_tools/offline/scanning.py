@@ -11,7 +11,18 @@ import struct
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 
-from amqpstore.records import HEADER, MAGIC, Gap, Kind, Record, Search, not_next, record_at
+from amqpstore.batches import claimed_by, sound_operations
+from amqpstore.records import (
+    HEADER,
+    MAGIC,
+    Gap,
+    Kind,
+    Operation,
+    Record,
+    Search,
+    not_next,
+    record_at,
+)
 
 LEADS = struct.Struct(">QQIIII")
 """As `records.HEADER`, with all before the number as one integer."""
@@ -41,6 +52,11 @@ class RecordScanner(ABC):
         self._end = end
         self._segment = segment
         self._seed = seed
+        # Where the last whole batch that was read ends: at the end, behind it is what may be torn.
+        self.whole_end = start
+        self._batch_start = start
+        # Messages that the TRANSACTIONs so far enqueue.
+        self._claimed = 0
         # What its records say of the batch that they are of: -1 where none did yet.
         self._tag = -1
         self._last = dict.fromkeys(map(int, Kind), 0)
@@ -63,8 +79,16 @@ class RecordScanner(ABC):
         """A sound MESSAGE that was left to the slow way."""
 
     @abstractmethod
-    def _transaction(self, record: Record, payload: bytes) -> None:
-        """A sound TRANSACTION: its batch ends with it."""
+    def _transaction(self, record: Record, time_ms: int, operations: list[Operation]) -> None:
+        """Take a sound TRANSACTION: its batch ends with it."""
+
+    @abstractmethod
+    def _malformed_transaction(self, record: Record, reason: str) -> None:
+        """Take a TRANSACTION that no store writes: it counts as a gap in its batch."""
+
+    @abstractmethod
+    def _is_whole(self) -> bool:
+        """Tell whether the batch, which ends here, is whole: see `amqpstore.batches`."""
 
     @abstractmethod
     def _end_batch(self, end: int) -> None:
@@ -90,6 +114,9 @@ class RecordScanner(ABC):
         self._finish(self._end)
 
     def _finish(self, end: int) -> None:
+        if end > self._batch_start:
+            self.whole_end = end if self._is_whole() else self._batch_start
+        self._batch_start = end
         self._end_batch(end)
         self._tag = -1
 
@@ -137,11 +164,21 @@ class RecordScanner(ABC):
         if record.kind == Kind.MESSAGE:
             self._message(record, payload)
         elif record.kind == Kind.TRANSACTION:
-            self._transaction(record, payload)
-            self._finish(record.end)
+            self._end_with(record, payload)
         else:
             self.gaps.append(Gap(offset, record.end, "an INDEX record is in a segment"))
         return record.end
+
+    def _end_with(self, record: Record, payload: bytes) -> None:
+        """End the batch with its TRANSACTION, if that is one that a store can have written."""
+        try:
+            time_ms, operations = sound_operations(payload, record.end, self._claimed)
+        except ValueError as error:
+            self._malformed_transaction(record, str(error))
+        else:
+            self._claimed += claimed_by(operations)
+            self._transaction(record, time_ms, operations)
+            self._finish(record.end)
 
     def _gap(self, gap: Gap, offset: int) -> int:
         if gap.end == gap.offset:

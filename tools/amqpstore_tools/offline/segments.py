@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from amqpstore.accounts import Account
+from amqpstore.batches import Batch, batches
 from amqpstore.filenames import FIRST_COMPACTED
 from amqpstore.files import Files
 from amqpstore.index import ENTRIES_A_FILE, Entries, IndexState, decode_block
@@ -47,9 +48,10 @@ class SegmentHeader(NamedTuple):
 class SegmentImage:
     """Segment `number` at `path`, of `size` bytes, or none where it is missing.
 
-    `end` is what is noted of its end; bytes after it are not part of the store. Its messages have
-    ids from `first_id` to before `end_id`, (0, 0) where that is not known; `account` says what of
-    them is live, None where nothing does. `marks` are ids, ascending, and where their records are.
+    `end` is what is noted of its end, and `torn_at` where a torn tail begins; bytes after either
+    are not part of the store. Its messages have ids from `first_id` to before `end_id`, (0, 0)
+    where that is not known; `account` says what of them is live, None where nothing does. `marks`
+    are ids, ascending, and where their records are.
     """
 
     files: Files
@@ -59,6 +61,7 @@ class SegmentImage:
     size: int
     state: SegmentState
     end: int | None = None
+    torn_at: int | None = None
     first_id: int = 0
     end_id: int = 0
     account: Account | None = None
@@ -75,7 +78,8 @@ class SegmentImage:
     @property
     def sound_size(self) -> int:
         """Bytes that are part of the store."""
-        return self.size if self.end is None else min(self.end, self.size)
+        end = self.torn_at if self.end is None else self.end
+        return self.size if end is None else min(end, self.size)
 
     @property
     def live_bytes(self) -> int:
@@ -134,6 +138,22 @@ class SegmentImage:
                         file, found.payload_offset, found.end - found.payload_offset
                     )
                 yield found, payload
+        finally:
+            file.close()
+
+    def batches(self, start: int = 0) -> Iterator[Batch]:
+        """Cut it into batches, from offset `start` on, where one begins. Raises: OSError."""
+        file = self.files.open(self.path)
+        try:
+            scanned = scan_file(file, self.sound_size, self.number, self.seed, start=start)
+            yield from batches(
+                scanned,
+                lambda found: read_around(
+                    file, found.payload_offset, found.end - found.payload_offset
+                ),
+                start,
+                self.sound_size,
+            )
         finally:
             file.close()
 

@@ -15,7 +15,7 @@ from amqpstore.definitions import COPIED, DefinitionsCopy, read_copy
 from amqpstore.errors import DamageError, FormatVersionError
 from amqpstore.filenames import FIRST_COMPACTED, INDEX, SEGMENTS, index_key, segment_number
 from amqpstore.log import FORMAT_VERSION, READ_VERSIONS
-from amqpstore.records import SEGMENT_PAYLOAD, Gap, OperationKind, checksum_seed, malformed
+from amqpstore.records import SEGMENT_PAYLOAD, Gap, OperationKind, checksum_seed
 from amqpstore.shapes import Rows
 from amqpstore.tables import START, StoreRows
 from amqpstore_tools.check.findings import Findings
@@ -121,7 +121,7 @@ class Facts:
             segment = self.segments[number]
             if not segment.is_compacted:
                 for batch in segment.scanned.batches:
-                    if batch.lsn > lsn and not batch.malformed:
+                    if batch.lsn > lsn:
                         lsn = batch.lsn
                         yield LogBatch(segment, batch)
 
@@ -278,11 +278,9 @@ def _is_sound(segment: SegmentFacts, store_id: bytes) -> bool:
         if (
             not batch.lsn
             or (lsn and batch.lsn != lsn + 1)
-            or batch.malformed
             or batch.tag != batch.lsn & 0xFFFF
             or batch.enqueued != batch.messages
             or keys != sorted(keys)
-            or any(map(malformed, batch.operations))
         ):
             return False
         lsn = batch.lsn

@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 from amqpstore import tables
 from amqpstore.index import Bits, Entries, IndexState, live_runs, no_entries
 from amqpstore.ledger import enqueued
-from amqpstore.records import Gap, Operation, OperationKind, malformed
+from amqpstore.records import Gap, Operation, OperationKind
 from amqpstore.runs import ReadyList, Run
 from amqpstore.tables import START, Position, PreparedRow, StoreRows
 from amqpstore_tools.check.store import queue_name
@@ -204,7 +204,7 @@ class _Finder:
         """Ids of queues that the log and index files speak of."""
         found = {image.queue_id for image in self._facts.index}
         for _, batch in self._log:
-            found |= {one.queue_id for one in batch.operations if not malformed(one)}
+            found |= {one.queue_id for one in batch.operations}
         return found
 
     def _name_queues(self) -> None:
@@ -412,8 +412,6 @@ class _Finder:
         delivered: dict[int, list[Operation]] = {}
         for batch in self._log:
             for operation in batch.batch.operations:
-                if malformed(operation):
-                    continue
                 queue_id, first = operation.queue_id, operation.first_sequence
                 end = first + operation.message_count
                 if operation.kind == OperationKind.ENQUEUE:
@@ -456,7 +454,7 @@ class _Finder:
             return
         for one in self._log:
             for operation in one.batch.operations:
-                if operation.kind != OperationKind.ENQUEUE or malformed(operation):
+                if operation.kind != OperationKind.ENQUEUE:
                     continue
                 self._explained.add(
                     operation.first_id, operation.first_id + operation.message_count

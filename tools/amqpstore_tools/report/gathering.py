@@ -91,12 +91,11 @@ def _items(image: StoreImage, segments: Sequence[SegmentImage]) -> list[Item]:
         for entries in queue.columns():
             collector.add(runs_of(queue.id, entries))
     live = {one.number: collector.packed(place) for place, one in enumerate(known)}
-    end = image.recovered.position
     return [
         Item(
             one.number,
             one.path if image.is_live else os.path.abspath(one.path),
-            min(one.sound_size, end.offset) if one.number == end.segment else one.sound_size,
+            one.sound_size,
             live.get(one.number, b""),
         )
         for one in segments

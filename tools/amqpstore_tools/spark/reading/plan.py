@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 from pyspark.sql.datasource import InputPartition
 
 from amqpstore import tables
-from amqpstore.filenames import FIRST_COMPACTED
 from amqpstore_tools.offline.image import StoreImage
 from amqpstore_tools.offline.reading import ReadOnlyFile
 from amqpstore_tools.offline.segments import SegmentHeader, SegmentImage, SegmentState
@@ -153,7 +152,7 @@ class _Plan:
             for one in images:
                 file = self._image.files.open(one.path)
                 assert isinstance(file, ReadOnlyFile)  # an image has no others
-                files.append(HeldFile(file, _name(one), self._size(one)))
+                files.append(HeldFile(file, _name(one), one.sound_size))
             return hold(files, directory, idle_s=options.hold_idle_s)
         except HoldError:
             if self._image.is_live:
@@ -164,16 +163,9 @@ class _Plan:
             for held in files:
                 held.file.close()
 
-    def _size(self, image: SegmentImage) -> int:
-        """Bytes that are part of the store: without a torn tail."""
-        end = self._image.recovered.position
-        if image.number == end.segment and image.number < FIRST_COMPACTED:
-            return min(image.sound_size, end.offset)
-        return image.sound_size
-
     def _task(self, image: SegmentImage, held: str, live: bytes) -> SegmentTask:
         path = os.path.join(held, _name(image)) if held else os.path.abspath(image.path)
-        return SegmentTask(image.number, path, self._size(image), image.end_id or 0, live)
+        return SegmentTask(image.number, path, image.sound_size, image.end_id or 0, live)
 
     def _groups(self, tasks: list[SegmentTask]) -> Iterator[list[SegmentTask]]:
         """Neighbours, about as much together as a task reads."""

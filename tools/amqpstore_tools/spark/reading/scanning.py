@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 
 from crc32c import crc32c
 
+from amqpstore.batches import is_whole
 from amqpstore.compression import body_size
 from amqpstore.filenames import FIRST_COMPACTED
 from amqpstore.files import File
@@ -23,9 +24,7 @@ from amqpstore.records import (
     Gap,
     Kind,
     Operation,
-    OperationKind,
     Record,
-    decode_transaction,
     head_size,
 )
 from amqpstore_tools.offline.reading import read_around
@@ -58,13 +57,11 @@ class Batch:
 
     def is_whole(self) -> bool:
         """Whether its TRANSACTION is there, and each message that it enqueues."""
-        return bool(self.lsn) and all(
-            bisect_left(self.ids, one.first_id + one.message_count)
-            - bisect_left(self.ids, one.first_id)
-            == one.message_count
-            for one in self.operations
-            if one.kind == OperationKind.ENQUEUE
-        )
+        return is_whole(self.lsn, self.operations, self._has)
+
+    def _has(self, first_id: int, count: int) -> bool:
+        ids = self.ids
+        return bisect_left(ids, first_id + count) - bisect_left(ids, first_id) == count
 
 
 class Scanner(RecordScanner):
@@ -164,15 +161,30 @@ class Scanner(RecordScanner):
     def _header(self, record: Record, payload: bytes) -> None:
         """Nothing of it is wanted."""
 
-    def _transaction(self, record: Record, payload: bytes) -> None:
+    def durable_batches(self) -> Iterator[Batch]:
+        """What is in the log's last segment, without the torn tail. Raises: OSError."""
+        doubtful: Batch | None = None
+        for batch in self.batches():
+            if doubtful is not None:
+                # Another one was begun behind it: it was durable, and what is missing is damaged.
+                yield doubtful
+            doubtful = None if batch.is_whole() else batch
+            if doubtful is None:
+                yield batch
+        if doubtful is not None and doubtful.lsn and self.whole_end >= doubtful.end:
+            yield doubtful
+
+    def _is_whole(self) -> bool:
+        return self._batch.is_whole()
+
+    def _transaction(self, record: Record, time_ms: int, operations: list[Operation]) -> None:
         batch = self._batch
         batch.lsn = record.number
         batch.offset, batch.end = record.offset, record.end
-        try:
-            batch.time_ms, batch.operations = decode_transaction(payload, record.end)
-        except ValueError as error:
-            self.gaps.append(Gap(record.offset, record.end, str(error)))
-            batch.lsn = 0
+        batch.time_ms, batch.operations = time_ms, operations
+
+    def _malformed_transaction(self, record: Record, reason: str) -> None:
+        self.gaps.append(Gap(record.offset, record.end, reason))
 
     def _message(self, record: Record, payload: bytes) -> None:
         """One whose body is compressed, or whose payload does not fit together."""

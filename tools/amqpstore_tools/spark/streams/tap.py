@@ -192,9 +192,9 @@ class TapReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             try:
                 size = file.size()
                 _make_durable(file.path, offset)
-                for batch in self._scanner(file, number, size, offset).batches():
-                    if not batch.is_whole() and number == numbers[-1]:
-                        break
+                scanner = self._scanner(file, number, size, offset)
+                is_last = number == numbers[-1]
+                for batch in scanner.durable_batches() if is_last else scanner.batches():
                     if batch.lsn:
                         done += batch.end - offset
                         offset = batch.end

@@ -1,0 +1,172 @@
+"""What a batch of the log is, whether it is whole, and where the torn tail starts.
+
+A batch is what one fdatasync makes durable: MESSAGE records, then one TRANSACTION that says what
+happened. It ends behind a TRANSACTION that a store can have written, or where a record names
+another batch: so one whose TRANSACTION is damaged still ends. It is *whole* when its TRANSACTION
+is there, and each message that it enqueues.
+
+A batch is written only after the batch before it is durable. So whatever is in front of a record
+of a later batch was durable: what is missing of it is damage. Only the last batch of a segment
+whose end is not noted can be a *torn tail*, cut off by a crash before its fdatasync returned, and
+it is one exactly when it is not whole.
+
+Recovery, check, repair, copy, inspect and Spark all read the log by these rules.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from amqpstore.records import (
+    LEAST_MESSAGE_BYTES,
+    Gap,
+    Kind,
+    Operation,
+    OperationKind,
+    Record,
+    decode_transaction,
+    enqueued_ids,
+    malformed,
+    scan,
+)
+
+
+@dataclass
+class Batch:
+    """Records up to and with one TRANSACTION, number `lsn` (0: not there), and gaps in them.
+
+    `tag` is what its records say of their batch, the LSN's low 16 bits; -1 where none is sound.
+    """
+
+    start: int
+    end: int = 0
+    tag: int = -1
+    messages: list[Record] = field(default_factory=list)
+    gaps: list[Gap] = field(default_factory=list)
+    transaction: Record | None = None
+    time_ms: int = 0
+    operations: list[Operation] = field(default_factory=list)
+
+    @property
+    def lsn(self) -> int:
+        """The number of its TRANSACTION; 0 where that is not there, or is not sound."""
+        return self.transaction.number if self.transaction else 0
+
+    def is_whole(self) -> bool:
+        """Whether the TRANSACTION is there, and each message that it enqueues."""
+        present = [record.number for record in self.messages]
+        return is_whole(
+            self.lsn,
+            self.operations,
+            lambda first, count: _has_run(present, first, count),
+        )
+
+
+def is_whole(lsn: int, operations: Iterable[Operation], has: Callable[[int, int], bool]) -> bool:
+    """Tell whether a batch is whole.
+
+    Args: lsn, 0 where it has no sound TRANSACTION; has, whether sound MESSAGE records of a first id
+    and a count are in the batch.
+    """
+    return bool(lsn) and all(
+        has(operation.first_id, operation.message_count)
+        for operation in operations
+        if operation.kind == OperationKind.ENQUEUE
+    )
+
+
+def batches(
+    scanned: Iterable[Record | Gap],
+    payload_of: Callable[[Record], bytes],
+    start: int,
+    end: int,
+) -> Iterator[Batch]:
+    """Cut what was scanned of a segment, from between two batches on, into batches.
+
+    The last one has no sound TRANSACTION where bytes are behind the last that has.
+    """
+    batch = Batch(start)
+    claimed = 0
+    for found in scanned:
+        if isinstance(found, Gap):
+            batch.gaps.append(found)
+            continue
+        if found.kind == Kind.SEGMENT:
+            continue
+        if batch.tag not in (-1, found.batch):
+            batch.end = found.offset
+            yield batch
+            batch = Batch(found.offset)
+        batch.tag = found.batch
+        if found.kind == Kind.MESSAGE:
+            batch.messages.append(found)
+        elif found.kind == Kind.TRANSACTION:
+            try:
+                time_ms, operations = sound_operations(payload_of(found), found.end, claimed)
+            except ValueError as error:
+                batch.gaps.append(Gap(found.offset, found.end, str(error)))
+                continue
+            claimed += claimed_by(operations)
+            batch.transaction, batch.time_ms, batch.operations = found, time_ms, operations
+            batch.end = found.end
+            yield batch
+            batch = Batch(found.end)
+    if batch.start < end:
+        batch.end = end
+        yield batch
+
+
+def sound_operations(payload: bytes, end: int, claimed: int) -> tuple[int, list[Operation]]:
+    """Decode a TRANSACTION's time and operations.
+
+    What is counted for each message is so in proportion to the file, whatever is claimed in it.
+    Args: end, where its record ends; claimed, how many messages those before it in the segment
+    enqueue. Raises: ValueError, when one of the operations is one that no store writes.
+    """
+    time_ms, operations = decode_transaction(payload, end)
+    for operation in operations:
+        if reason := malformed(operation):
+            raise ValueError(reason)
+    claimed += claimed_by(operations)
+    if claimed > end // LEAST_MESSAGE_BYTES:
+        raise ValueError(f"with it {claimed} messages are enqueued")
+    return time_ms, operations
+
+
+def claimed_by(operations: Sequence[Operation]) -> int:
+    """Count the messages that a batch enqueues."""
+    first_id, stop = enqueued_ids(operations)
+    return stop - first_id
+
+
+def in_segment(content: bytes, scanned: Iterable[Record | Gap], start: int = 0) -> Iterator[Batch]:
+    """Cut a segment that is in memory into batches: see `batches`."""
+    return batches(
+        scanned, lambda found: content[found.payload_offset : found.end], start, len(content)
+    )
+
+
+def torn_tail(found: Sequence[Batch]) -> Batch | None:
+    """Return the torn tail of a segment whose end is not noted; None where it has none.
+
+    Args: found, all batches of the segment, from its start or from between two of them on.
+    """
+    return found[-1] if found and not found[-1].is_whole() else None
+
+
+def whole_end(content: bytes, number: int, seed: int, start: int = 0) -> int:
+    """Find where the last whole batch of the log's last segment ends: behind it is its torn tail.
+
+    Args: content of the segment; start, between two batches, to be read from.
+    """
+    torn = torn_tail(list(in_segment(content, scan(content, number, seed, start), start)))
+    return torn.start if torn else len(content)
+
+
+def _has_run(numbers: Sequence[int], first: int, count: int) -> bool:
+    """Whether ascending numbers have `count` contiguous ones, from `first` on."""
+    place = bisect_left(numbers, first)
+    last = place + count - 1
+    return last < len(numbers) and numbers[place] == first and numbers[last] == first + count - 1
