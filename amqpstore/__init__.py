@@ -36,6 +36,7 @@ The modules, from the disk upwards:
 - `keys`, `tables`: the keys of the catalog's tables, and their rows with types.
 - `records`, `message`, `compression`: framing and checksums, what travels, and zstd.
 - `segments`, `log`: one file of records, and all of them with the open batch at their end.
+- `batches`: the one rule for what a batch is, and where a torn tail starts.
 - `queue`, `runs`: what is ready in a queue; `expiry`, `body_sizes`: when it expires, and how large
   it is; `rereading`: another try for what could not be read.
 - `memory`, `unacked`, `transient`: how much stays in memory, what of it was taken, and where
