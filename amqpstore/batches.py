@@ -34,7 +34,7 @@ from amqpstore.records import (
 
 
 @dataclass
-class Batch:
+class StoredBatch:
     """Records up to and with one TRANSACTION, number `lsn` (0: not there), and gaps in them.
 
     `tag` is what its records say of their batch, the LSN's low 16 bits; -1 where none is sound.
@@ -82,12 +82,12 @@ def batches(
     payload_of: Callable[[Record], bytes],
     start: int,
     end: int,
-) -> Iterator[Batch]:
+) -> Iterator[StoredBatch]:
     """Cut what was scanned of a segment, from between two batches on, into batches.
 
     The last one has no sound TRANSACTION where bytes are behind the last that has.
     """
-    batch = Batch(start)
+    batch = StoredBatch(start)
     claimed = 0
     for found in scanned:
         if isinstance(found, Gap):
@@ -98,7 +98,7 @@ def batches(
         if batch.tag not in (-1, found.batch):
             batch.end = found.offset
             yield batch
-            batch = Batch(found.offset)
+            batch = StoredBatch(found.offset)
         batch.tag = found.batch
         if found.kind == Kind.MESSAGE:
             batch.messages.append(found)
@@ -112,7 +112,7 @@ def batches(
             batch.transaction, batch.time_ms, batch.operations = found, time_ms, operations
             batch.end = found.end
             yield batch
-            batch = Batch(found.end)
+            batch = StoredBatch(found.end)
     if batch.start < end:
         batch.end = end
         yield batch
@@ -141,14 +141,16 @@ def claimed_by(operations: Sequence[Operation]) -> int:
     return stop - first_id
 
 
-def in_segment(content: bytes, scanned: Iterable[Record | Gap], start: int = 0) -> Iterator[Batch]:
+def in_segment(
+    content: bytes, scanned: Iterable[Record | Gap], start: int = 0
+) -> Iterator[StoredBatch]:
     """Cut a segment that is in memory into batches: see `batches`."""
     return batches(
         scanned, lambda found: content[found.payload_offset : found.end], start, len(content)
     )
 
 
-def torn_tail(found: Sequence[Batch]) -> Batch | None:
+def torn_tail(found: Sequence[StoredBatch]) -> StoredBatch | None:
     """Return the torn tail of a segment whose end is not noted; None where it has none.
 
     Args: found, all batches of the segment, from its start or from between two of them on.

@@ -42,7 +42,7 @@ from operator import attrgetter, itemgetter
 from amqpstore import tables
 from amqpstore.accounts import Account, Accounts
 from amqpstore.backing import Backing
-from amqpstore.batches import Batch, in_segment, torn_tail
+from amqpstore.batches import StoredBatch, in_segment, torn_tail
 from amqpstore.catalog import Catalog, Change
 from amqpstore.errors import CatalogDamageError, DamageError, UnreadableLogError
 from amqpstore.filenames import (
@@ -485,7 +485,7 @@ class _Recovery:
             return f"it is of another store ({store_id.hex()})"
         return None
 
-    def _take_back(self, segment: Segment, torn: Batch) -> None:
+    def _take_back(self, segment: Segment, torn: StoredBatch) -> None:
         """Leave the torn tail out: the segment ends where its last whole batch does."""
         self._report.torn_bytes += torn.end - torn.start
         self._report.rolled_back += len(torn.messages)
@@ -494,7 +494,7 @@ class _Recovery:
             self._next_message_id = max(self._next_message_id, record.number + 1)
         self._next_lsn = max(self._next_lsn, torn.lsn + 1)
 
-    def _apply(self, segment: Segment, batch: Batch, content: bytes) -> None:
+    def _apply(self, segment: Segment, batch: StoredBatch, content: bytes) -> None:
         for gap in batch.gaps:
             self._damage(segment.path, gap)
         sizes = self._placed(segment, batch, content)
@@ -525,7 +525,7 @@ class _Recovery:
             Settled(*(batch.operations, first_id, of_records, of_bodies), segment.number, batch.end)
         )
 
-    def _ids_of(self, batch: Batch) -> tuple[int, int]:
+    def _ids_of(self, batch: StoredBatch) -> tuple[int, int]:
         """The first id of a batch's messages, and how many there are."""
         first_id, stop = enqueued_ids(batch.operations)
         return (first_id, stop - first_id) if stop else (self._next_message_id, 0)
@@ -557,7 +557,9 @@ class _Recovery:
         else:
             queue.paged_in(file, live_runs(entries, state, file.first, file.end))
 
-    def _placed(self, segment: Segment, batch: Batch, content: bytes) -> dict[int, tuple[int, int]]:
+    def _placed(
+        self, segment: Segment, batch: StoredBatch, content: bytes
+    ) -> dict[int, tuple[int, int]]:
         """Note where the batch's messages are. Returns the sizes of their records and of the bodies
         in them, by id."""
         placed: dict[int, tuple[int, int]] = {}

@@ -210,11 +210,11 @@ def the_end_of_the_log_is_not_noted(patch: Patch) -> None:
 
 
 def a_torn_batch_is_taken_as_whole(patch: Patch) -> None:
-    patch.setattr(amqpstore.batches.Batch, "is_whole", lambda self: True)
+    patch.setattr(amqpstore.batches.StoredBatch, "is_whole", lambda self: True)
 
 
 def a_batch_is_whole_with_its_transaction(patch: Patch) -> None:
-    patch.setattr(amqpstore.batches.Batch, "is_whole", lambda self: self.lsn > 0)
+    patch.setattr(amqpstore.batches.StoredBatch, "is_whole", lambda self: self.lsn > 0)
 
 
 def the_torn_tail_is_left_out_before_the_rest_is_applied(patch: Patch) -> None:

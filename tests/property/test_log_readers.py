@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from amqpstore import Envelope, Message, Options, Run, Store, marker
-from amqpstore.batches import Batch, whole_end
+from amqpstore.batches import StoredBatch, whole_end
 from amqpstore.filenames import segment_path
 from amqpstore.files import OsFiles
 from amqpstore_tools.check.engine import check
@@ -207,5 +207,5 @@ def test_a_reader_that_believes_a_transaction_alone_is_caught(
     last = of_recovery(written()).ends[-2]
     damaged = changed(content, ("flip", last + 40, 1))
     assert disagreements(damaged) == {}
-    monkeypatch.setattr(Batch, "is_whole", lambda self: self.lsn > 0)
+    monkeypatch.setattr(StoredBatch, "is_whole", lambda self: self.lsn > 0)
     assert disagreements(damaged) != {}

@@ -17,7 +17,7 @@ from functools import partial
 from typing import Any
 
 from amqpstore import DamageError, marker, tables
-from amqpstore.batches import Batch, batches
+from amqpstore.batches import StoredBatch, batches
 from amqpstore.errors import NotAStoreError
 from amqpstore.filenames import FIRST_COMPACTED, MARKER, SEGMENTS, segment_number, segment_path
 from amqpstore.files import File, OsFiles
@@ -148,7 +148,7 @@ class _Log:
         segment = self._segment(length)
         scanned = scan_file(file, length, self._number, self._seed, start=self._offset)
         found: list[TransactionImage | Facts] = []
-        doubtful: Batch | None = None
+        doubtful: StoredBatch | None = None
         for batch in batches(scanned, partial(_payload, file), self._offset, length):
             if doubtful is not None:
                 # Another one was begun behind it: it was durable, and what is missing is damaged.
@@ -158,7 +158,9 @@ class _Log:
                 found += self._shown(segment, batch)
         return found
 
-    def _shown(self, segment: SegmentImage, batch: Batch) -> Iterator[TransactionImage | Facts]:
+    def _shown(
+        self, segment: SegmentImage, batch: StoredBatch
+    ) -> Iterator[TransactionImage | Facts]:
         """Yield what is said of a batch that is durable, and go on behind it."""
         self._offset = batch.end
         yield from map(self._gap, batch.gaps)

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from decimal import Decimal
 from typing import Any, NamedTuple
 
-from amqpstore.batches import Batch
+from amqpstore.batches import StoredBatch
 from amqpstore.message import HEAD, Message
 from amqpstore.records import (
     COMPRESSED,
@@ -87,7 +87,7 @@ class TransactionImage(NamedTuple):
     operations: list[Operation]
 
     @classmethod
-    def of(cls, segment: SegmentImage, batch: Batch) -> TransactionImage | None:
+    def of(cls, segment: SegmentImage, batch: StoredBatch) -> TransactionImage | None:
         """Return that of a batch; None where it has none that is sound."""
         record = batch.transaction
         if record is None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from amqpstore.accounts import Account
-from amqpstore.batches import Batch, batches
+from amqpstore.batches import StoredBatch, batches
 from amqpstore.filenames import FIRST_COMPACTED
 from amqpstore.files import Files
 from amqpstore.index import ENTRIES_A_FILE, Entries, IndexState, decode_block
@@ -141,7 +141,7 @@ class SegmentImage:
         finally:
             file.close()
 
-    def batches(self, start: int = 0) -> Iterator[Batch]:
+    def batches(self, start: int = 0) -> Iterator[StoredBatch]:
         """Cut it into batches, from offset `start` on, where one begins. Raises: OSError."""
         file = self.files.open(self.path)
         try:
