@@ -9,7 +9,6 @@ come. Messages are called by their bodies.
 from __future__ import annotations
 
 import functools
-import itertools
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -17,29 +16,23 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from amqpstore import Message, Options, Run, Store
-from amqpstore.clock import SimulatedClock
 from amqpstore.log import Batch
-from amqpstore.worker import InlineWorker
-from amqpstore_server.broker.broker import DEFAULT_VHOST, Broker
+from amqpstore_server.broker.broker import DEFAULT_VHOST
 from amqpstore_server.broker.channels.channel import Channel
 from amqpstore_server.broker.channels.outlet import Returned
 from amqpstore_server.broker.channels.publishing import Flags
 from amqpstore_server.broker.context import BrokerContext
-from amqpstore_server.broker.exchanges import EXCHANGE_TYPES
 from amqpstore_server.broker.messages.envelope import parse_envelope
 from amqpstore_server.broker.permissions import ALL, Access
 from amqpstore_server.broker.queues.consumer import Consumer, ConsumerOptions
 from amqpstore_server.broker.queues.kinds import DelayQueue
-from amqpstore_server.broker.queues.queue import Queue
 from amqpstore_server.broker.settings import is_quorum
-from amqpstore_server.broker.vhost import VirtualHost
 from amqpstore_server.protocol.content import BasicProperties, decode_properties, encode_properties
 from amqpstore_tools.drill.invariants import reported_damage
 from amqpstore_tools.simulation.crash_images import crash_images
-from amqpstore_tools.simulation.memory_catalog import MemoryCatalog
 from amqpstore_tools.simulation.memory_files import MemoryFiles
 from amqpstore_tools.simulation.operations import Operation
-from tests.crash.histories import DIRECTORY
+from tests.simulated_broker import ROUNDS, SimulatedBroker
 
 OPTIONS = Options(
     segment_bytes=2500,
@@ -50,12 +43,8 @@ OPTIONS = Options(
     reserve_bytes=0,
     least_free_bytes=0,
 )
-START_MS = 1_700_000_000_000
 FAR_MS = 1 << 40
 """Longer than anything waits in these histories."""
-
-_ROUNDS = 100
-"""More than any work takes that is given here; beyond that it would never end."""
 
 IN_DOUBT = "in.doubt"
 """In places: the branches that are prepared, with how many messages each has locked.
@@ -102,64 +91,6 @@ class Clock(NamedTuple):
 
 
 Event = Operation | Step | Promised | Delivered | Clock
-
-
-class Simulation:
-    """An open broker on a disk in memory."""
-
-    def __init__(self, files: MemoryFiles, now_ms: int) -> None:
-        self.clock = SimulatedClock(now_ms)
-        self.store = Store.open(
-            DIRECTORY,
-            files=files,
-            open_catalog=functools.partial(MemoryCatalog, files),
-            options=OPTIONS,
-            worker=InlineWorker(),
-            clock=self.clock,
-        )
-        names = itertools.count(1)
-        self.context = BrokerContext(
-            store=self.store,
-            clock=self.clock,
-            random=random.Random("crash").random,
-            make_name=lambda: f"{next(names):022}",
-            exchange_types=EXCHANGE_TYPES,
-        )
-        self.context.flush = self.flush
-        try:
-            self.broker = Broker(self.context)
-        except BaseException:
-            self.store.abandon()
-            raise
-
-    @property
-    def now_ms(self) -> int:
-        return self.clock.wall_ms()
-
-    @property
-    def vhost(self) -> VirtualHost:
-        return self.broker.vhost(DEFAULT_VHOST)
-
-    def flush(self) -> None:
-        """What the broker has to have durable at once."""
-        self.store.sync()
-
-    def work(self) -> None:
-        """Do what is due, and hand out what can be handed out; nothing becomes durable."""
-        for _ in range(_ROUNDS):
-            if not (self.context.run_timers() | self.broker.has_work):
-                return
-            self.broker.pump()
-        raise AssertionError("the broker is never done")
-
-    def settle(self) -> None:
-        """Do all that is to be done, the disk's work included."""
-        for _ in range(_ROUNDS):
-            self.work()
-            if self.store.log.is_empty:
-                return
-            self.store.sync()
-        raise AssertionError("the broker is never done")
 
 
 class Client:
@@ -264,18 +195,21 @@ class Client:
         pass
 
 
-class World(Simulation):
+class World(SimulatedBroker):
     """A broker from its first day on, and all that happens to it, as `events`."""
 
     def __init__(self) -> None:
         self.events: list[Event] = []
         self.steps = 0
         self.places: Places = {}
-        self._files = MemoryFiles()
-        self._files.make_directory(DIRECTORY.rpartition("/")[0])
         self._batch: Batch | None = None
-        super().__init__(self._files, START_MS)
-        self.base = self._files
+        super().__init__(options=OPTIONS)
+        self.base = self.disk
+
+    def make_context(self) -> BrokerContext:
+        context = super().make_context()
+        context.flush = self.flush
+        return context
 
     @property
     def has_quorum_queues(self) -> bool:
@@ -283,32 +217,11 @@ class World(Simulation):
 
     def begin(self) -> None:
         """The queues and exchanges are there: from now on each operation may be the last."""
-        self.base = self._files.fork()
-        self._files.record = self.events.append
+        self.base = self.disk.fork()
+        self.disk.record = self.events.append
         self.events += [Clock(self.now_ms), Step(dict(self.places))]
         self.steps = 1
         self.promised(1)
-
-    def queue(self, name: str, *, durable: bool = True, **arguments: Any) -> Queue:
-        """Declare a queue: keywords are its arguments, `max_length` for x-max-length."""
-        given = {f"x-{key.replace('_', '-')}": value for key, value in arguments.items()}
-        return self.vhost.declare_queue(
-            name,
-            durable=durable,
-            exclusive=False,
-            auto_delete=False,
-            arguments=given,
-            connection=None,
-        )
-
-    def exchange(self, name: str, kind: str, **arguments: Any) -> None:
-        """Declare a durable exchange, with arguments as they are on the wire."""
-        self.vhost.declare_exchange(
-            name, kind, durable=True, auto_delete=False, internal=False, arguments=arguments
-        )
-
-    def bind(self, exchange: str, queue: str, key: str = "", **arguments: Any) -> None:
-        self.vhost.bind(self.vhost.queue(queue), exchange, key, arguments)
 
     def client(self) -> Client:
         return Client(self)
@@ -348,8 +261,9 @@ class World(Simulation):
         self.settle()
 
     def flush(self) -> None:
+        """What the broker has to have durable at once."""
         self.finish_sync()
-        super().flush()
+        self.store.sync()
 
     def begin_sync(self) -> None:
         """Seal the batch; what is done from now on is the next one's."""
@@ -371,7 +285,7 @@ class World(Simulation):
         self.store.abandon()
         self.clock.advance(after_ms)
         self.events.append(Clock(self.now_ms))
-        super().__init__(self._files, self.now_ms)
+        self.open()
 
 
 @dataclass
@@ -475,9 +389,9 @@ def violations(
 def _recovered(files: MemoryFiles, now_ms: int) -> Found | str:
     """Open the broker, twice, with a power cut in between; what is there, or what is wrong."""
     try:
-        simulation = Simulation(files, now_ms)
-        simulation.store.abandon()
-        simulation = Simulation(files.power_cut({}, {}), now_ms)
+        simulation = reopened(files, now_ms)
+        simulation.cut_power(files.power_cut({}, {}))
+        simulation.open()
     except Exception as error:  # noqa: BLE001 (whatever it is, it is the finding)
         return f"not opened: {error!r}"
     try:
@@ -489,9 +403,9 @@ def _recovered(files: MemoryFiles, now_ms: int) -> Found | str:
 
 def _later_faults(files: MemoryFiles, now_ms: int, found: Found, later: Later) -> Iterator[str]:
     """What is wrong once all time has passed."""
-    simulation = Simulation(files.fork(), now_ms)
+    simulation = reopened(files.fork(), now_ms)
     try:
-        for _ in range(_ROUNDS):
+        for _ in range(ROUNDS):
             simulation.settle()
             due_ms = simulation.context.ms_to_next_timer()
             if due_ms is None or simulation.now_ms + due_ms > now_ms + FAR_MS:
@@ -504,7 +418,12 @@ def _later_faults(files: MemoryFiles, now_ms: int, found: Found, later: Later) -
         simulation.store.abandon()
 
 
-def found_in(simulation: Simulation) -> Found:
+def reopened(disk: MemoryFiles, now_ms: int) -> SimulatedBroker:
+    """Open the broker that is on a disk."""
+    return SimulatedBroker(options=OPTIONS, disk=disk, now_ms=now_ms)
+
+
+def found_in(simulation: SimulatedBroker) -> Found:
     """All that is ready in a broker, which it is then no more."""
     found = Found({}, Counter())
     for name, queue in simulation.vhost.queues.items():

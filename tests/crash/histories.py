@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import functools
 import random
 from collections.abc import Callable
 
 from amqpstore import Options, Store
-from amqpstore.catalog import Catalog
 from amqpstore.files import Files
-from amqpstore.worker import InlineWorker
 from amqpstore_tools.drill.outside import OpenStore, Outside
 from amqpstore_tools.drill.random_history import play
 from amqpstore_tools.drill.trace import Trace
-from amqpstore_tools.simulation.faulty_files import Faults, FaultyCatalog, FaultyFiles
-from amqpstore_tools.simulation.memory_catalog import MemoryCatalog
+from amqpstore_tools.simulation import stores
+from amqpstore_tools.simulation.faulty_files import Faults
 from amqpstore_tools.simulation.memory_files import MemoryFiles
 
 DIRECTORY = "/var/store"
@@ -29,34 +26,18 @@ OPTIONS = Options(
 
 def open_store(files: MemoryFiles, seen_as: Files | None = None) -> Store:
     """The store of these tests on a simulated disk, which it may see as something else."""
-    return Store.open(
-        DIRECTORY,
-        files=seen_as or files,
-        open_catalog=functools.partial(MemoryCatalog, files),
-        options=OPTIONS,
-        worker=InlineWorker(),
-    )
+    return stores.open_store(DIRECTORY, files, OPTIONS, seen_as=seen_as)
 
 
 def open_faulty_store(files: MemoryFiles, faults: Faults) -> Store:
     """The same store, where one of the calls to files and catalog fails."""
 
-    def open_catalog(path: str, create: bool, *, plain: bool = False) -> Catalog:
-        return FaultyCatalog(MemoryCatalog(files, path, create, plain=plain), faults, path)
-
-    return Store.open(
-        DIRECTORY,
-        files=FaultyFiles(files, faults),
-        open_catalog=open_catalog,
-        options=OPTIONS,
-        worker=InlineWorker(),
-    )
+    return stores.open_store(DIRECTORY, files, OPTIONS, faults=faults)
 
 
 def outside_of(open_store: OpenStore) -> Outside:
     """Everyone who will use a store that is not on its disk yet."""
-    files = MemoryFiles()
-    files.make_directory(DIRECTORY.rpartition("/")[0])
+    files = stores.new_disk(DIRECTORY)
     return Outside(Trace(files.fork()), files, open_store)
 
 

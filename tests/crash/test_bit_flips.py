@@ -15,11 +15,11 @@ from amqpstore.errors import CatalogDamageError
 from amqpstore.filenames import CATALOG, FIRST_COMPACTED, INDEX, index_key, segment_number
 from amqpstore.files import Files
 from amqpstore.records import Gap, Kind, Record, scan
-from amqpstore.worker import InlineWorker
 from amqpstore_tools.drill.observation import Observation, ObservedQueue, Seen, observe
 from amqpstore_tools.drill.outside import Outside
+from amqpstore_tools.simulation import stores
 from amqpstore_tools.simulation.faulty_files import RottenFiles
-from amqpstore_tools.simulation.memory_catalog import MemoryCatalog, put_rows, stored_rows
+from amqpstore_tools.simulation.memory_catalog import put_rows, stored_rows
 from amqpstore_tools.simulation.memory_files import MemoryFiles
 from tests.crash.histories import DIRECTORY, OPTIONS, open_store, outside_of
 
@@ -110,13 +110,7 @@ def records(files: MemoryFiles) -> Iterator[tuple[str, Record]]:
 
 
 def open_on(seen: Files, files: MemoryFiles, options: Options = NO_CHECKPOINTS) -> Store:
-    return Store.open(
-        DIRECTORY,
-        files=seen,
-        open_catalog=functools.partial(MemoryCatalog, files),
-        options=options,
-        worker=InlineWorker(),
-    )
+    return stores.open_store(DIRECTORY, files, options, seen_as=seen)
 
 
 def check(path: str, record: Record, offset: int, bit: int) -> None:

@@ -8,7 +8,6 @@ delivered (I5).
 
 from __future__ import annotations
 
-import functools
 import random
 from collections.abc import Callable, Iterator
 
@@ -17,9 +16,8 @@ import pytest
 import amqpstore.index
 from amqpstore import Envelope, Message, Options, Queue, Run, Store
 from amqpstore.unacked import Unacked
-from amqpstore.worker import InlineWorker
+from amqpstore_tools.simulation import stores
 from amqpstore_tools.simulation.crash_images import crash_images
-from amqpstore_tools.simulation.memory_catalog import MemoryCatalog
 from amqpstore_tools.simulation.memory_files import MemoryFiles
 from amqpstore_tools.simulation.operations import Operation
 from tests.crash.histories import DIRECTORY
@@ -48,13 +46,7 @@ def small_limits(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def open_store(files: MemoryFiles) -> Store:
-    return Store.open(
-        DIRECTORY,
-        files=files,
-        open_catalog=functools.partial(MemoryCatalog, files),
-        options=OPTIONS,
-        worker=InlineWorker(),
-    )
+    return stores.open_store(DIRECTORY, files, OPTIONS)
 
 
 def queues_of(store: Store) -> dict[str, Queue]:
@@ -79,8 +71,7 @@ class History:
     def __init__(self) -> None:
         self.events: Events = []
         self.moved: set[int] = set()
-        files = MemoryFiles()
-        files.make_directory(DIRECTORY.rpartition("/")[0])
+        files = stores.new_disk(DIRECTORY)
         self.store = open_store(files)
         source, target = self.store.create_queue("source"), self.store.create_queue("target")
         for number, expires_ms in enumerate(TIMES_MS):

@@ -7,7 +7,6 @@ promised, in the second (I5).
 
 from __future__ import annotations
 
-import functools
 import random
 from collections.abc import Iterator
 
@@ -15,9 +14,8 @@ import pytest
 
 from amqpstore import Envelope, Message, Options, Queue, Run, Store
 from amqpstore.transaction import Transaction
-from amqpstore.worker import InlineWorker
+from amqpstore_tools.simulation import stores
 from amqpstore_tools.simulation.crash_images import crash_images
-from amqpstore_tools.simulation.memory_catalog import MemoryCatalog
 from amqpstore_tools.simulation.memory_files import MemoryFiles
 from amqpstore_tools.simulation.operations import Operation
 from tests.crash.histories import DIRECTORY
@@ -39,13 +37,7 @@ Events = list[Operation | int]
 
 
 def open_store(files: MemoryFiles, options: Options) -> Store:
-    return Store.open(
-        DIRECTORY,
-        files=files,
-        open_catalog=functools.partial(MemoryCatalog, files),
-        options=options,
-        worker=InlineWorker(),
-    )
+    return stores.open_store(DIRECTORY, files, options)
 
 
 def body(number: int) -> bytes:
@@ -54,8 +46,7 @@ def body(number: int) -> bytes:
 
 def history(options: Options) -> tuple[MemoryFiles, Events]:
     """Fill a queue, and move its messages one by one. Returns the disk before the moves."""
-    files = MemoryFiles()
-    files.make_directory(DIRECTORY.rpartition("/")[0])
+    files = stores.new_disk(DIRECTORY)
     store = open_store(files, options)
     source, target, copies = (store.create_queue(name) for name in ("source", "target", COPIES))
     store.publish([source], [Message(ENVELOPE, body(number)) for number in range(MOVES)])

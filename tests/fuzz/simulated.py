@@ -1,38 +1,25 @@
-"""A whole broker in one thread: no sockets, files in memory, time that is told to pass."""
+"""Connections without sockets to the simulated broker."""
 
-import functools
-import itertools
-import random
 import struct
 from collections.abc import Iterator
 from typing import NamedTuple, Self
 
-from amqpstore import Options, Store
-from amqpstore.clock import SimulatedClock
-from amqpstore.worker import InlineWorker
 from amqpstore_server.amqp.connection import Connection
 from amqpstore_server.amqp.limits import Limits
 from amqpstore_server.amqp.product import Product
-from amqpstore_server.broker.broker import DEFAULT_VHOST, Broker
-from amqpstore_server.broker.context import BrokerContext
-from amqpstore_server.broker.exchanges import EXCHANGE_TYPES
+from amqpstore_server.broker.broker import DEFAULT_VHOST
 from amqpstore_server.broker.permissions import ALL
 from amqpstore_server.protocol import methods
 from amqpstore_server.protocol.content import ContentHeader, decode_content_header
 from amqpstore_server.protocol.frames import method_frame
 from amqpstore_server.protocol.methods import Method, decode_method
 from amqpstore_server.protocol.spec import PROTOCOL_HEADER
-from amqpstore_tools.simulation.memory_catalog import MemoryCatalog
-from amqpstore_tools.simulation.memory_files import MemoryFiles
+from tests.simulated_broker import SimulatedBroker
 
-DIRECTORY = "disk/store"
-START_MS = 1_700_000_000_000
 USER = "guest"
 
 _FRAME = struct.Struct(">BHI")
 _CONTENT_METHODS = (methods.BasicDeliver, methods.BasicReturn, methods.BasicGetOk)
-_TURNS = 100
-"""More rounds than any work takes that a test gives; beyond that it would never end."""
 
 
 class Answer(NamedTuple):
@@ -44,17 +31,13 @@ class Answer(NamedTuple):
     body: bytes = b""
 
 
-class SimulatedServer:
-    """A broker on a store on a disk in memory, to which clients connect without sockets."""
+class SimulatedServer(SimulatedBroker):
+    """A broker to which clients connect without sockets."""
 
     def __init__(self, vhosts: tuple[str, ...] = (DEFAULT_VHOST,), limits: Limits | None = None):
-        self.clock = SimulatedClock(START_MS)
         self.limits = limits or Limits(max_message_bytes=100_000)
         self.clients: list[SimulatedClient] = []
-        self._files = MemoryFiles()
-        self._files.make_directory(DIRECTORY.rpartition("/")[0])
-        self._names = itertools.count()
-        self.store, self.context, self.broker = self._open()
+        super().__init__()
         for vhost in vhosts:
             self.broker.define_vhost(vhost)
             self.broker.define_permissions(USER, vhost, ALL)
@@ -65,30 +48,11 @@ class SimulatedServer:
     def __exit__(self, *_exc: object) -> None:
         self.store.abandon()
 
-    def _open(self) -> tuple[Store, BrokerContext, Broker]:
-        store = Store.open(
-            DIRECTORY,
-            files=self._files,
-            open_catalog=functools.partial(MemoryCatalog, self._files),
-            options=Options(reserve_bytes=0, least_free_bytes=0),
-            worker=InlineWorker(),
-            clock=self.clock,
-        )
-        context = BrokerContext(
-            store=store,
-            clock=self.clock,
-            random=random.Random("simulated").random,
-            make_name=lambda: f"{next(self._names):022}",
-            exchange_types=EXCHANGE_TYPES,
-        )
-        return store, context, Broker(context)
-
     def restart(self) -> None:
         """Stop in order, and start over the same files. No client may be connected."""
         assert not self.clients
         self.settle()
-        self.store.close()
-        self.store, self.context, self.broker = self._open()
+        super().restart()
         self.settle()
 
     @property
@@ -97,24 +61,13 @@ class SimulatedServer:
 
     def pass_time(self, ms: int) -> None:
         """Let time pass, in one leap, and have done what is due."""
-        self.clock.advance(ms)
-        self.settle()
+        super().pass_time(ms)
         for client in self.clients:
             client.connection.tick(self.now_s)
         self.settle()
 
-    def settle(self) -> None:
-        """Do all that is to be done, the disk's work included. Fails when it never ends."""
-        for _ in range(_TURNS):
-            is_busy = self.context.run_timers() | self.broker.has_work
-            self.broker.pump()
-            is_busy |= not self.store.log.is_empty
-            self.store.sync()
-            for client in self.clients:
-                is_busy |= client.take_output()
-            if not is_busy:
-                return
-        raise AssertionError("the broker is never done")
+    def sent(self) -> bool:
+        return sum(client.take_output() for client in self.clients) > 0
 
 
 class SimulatedClient:

@@ -20,7 +20,8 @@ from tests.property.broker_letters import Letter
 from tests.property.broker_model import Model, RefusedError
 from tests.property.broker_queues import Channel, Entry, Queue, Window
 from tests.property.broker_topology import Binding, Exchange, Policy
-from tests.property.broker_world import START_MS, World
+from tests.property.broker_world import World
+from tests.simulated_broker import START_MS
 
 Result = TypeVar("Result")
 
@@ -688,7 +689,7 @@ class BrokerAgainstModel(RuleBasedStateMachine):
         """The power is cut, perhaps in the midst of a write: all of that is there then, or none."""
         self.is_sound = False
         before, after = self.model.durable, self.model.seal()
-        self.world.cut_power(seed)
+        self.world.lose_power(seed)
         self.world.open(look=seed is not None)
         if seed is None:
             self._restarted(before)
@@ -755,7 +756,7 @@ class BrokerAgainstModel(RuleBasedStateMachine):
         return error
 
     def _take_turns(self) -> None:
-        self.world.turn()
+        self.world.work()
         self.model.turn()
 
     def _compare(self) -> None:

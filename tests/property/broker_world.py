@@ -1,9 +1,7 @@
-"""The broker core for the state machine: on a simulated disk, with what it does written down."""
+"""The broker context for the state machine: on a simulated disk, with what it does written down."""
 
 from __future__ import annotations
 
-import functools
-import itertools
 import random
 from collections import deque
 from collections.abc import Sequence
@@ -13,28 +11,20 @@ from typing import Any
 import pytest
 
 import amqpstore_server.broker.broker
-from amqpstore import Message, Options, Run, Store
-from amqpstore.clock import SimulatedClock
-from amqpstore.worker import InlineWorker
-from amqpstore_server.broker.broker import DEFAULT_VHOST, Broker
+from amqpstore import Message, Options, Run
 from amqpstore_server.broker.channels.channel import Channel
 from amqpstore_server.broker.channels.outlet import Returned
 from amqpstore_server.broker.channels.publishing import Flags
 from amqpstore_server.broker.context import BrokerContext
-from amqpstore_server.broker.exchanges import EXCHANGE_TYPES
 from amqpstore_server.broker.messages.deaths import Reason
 from amqpstore_server.broker.queues.consumer import Consumer
 from amqpstore_server.broker.queues.queue import Queue, Taken
 from amqpstore_server.broker.vhost import VirtualHost
 from amqpstore_tools.simulation.crash_images import crash_images
-from amqpstore_tools.simulation.memory_catalog import MemoryCatalog
-from amqpstore_tools.simulation.memory_files import MemoryFiles
 from amqpstore_tools.simulation.operations import Operation
 from tests.property.broker_letters import Letter, label_of, letter_of
 from tests.property.broker_model import Delivered, Event, Flushed, Left
-
-DIRECTORY = "disk/store"
-START_MS = 1_700_000_000_000
+from tests.simulated_broker import SimulatedBroker
 
 OPTIONS = Options(
     segment_bytes=2_000,
@@ -46,9 +36,6 @@ OPTIONS = Options(
     least_free_bytes=0,
 )
 """Checkpoints come by their rule alone; few bodies stay in memory."""
-
-_TURNS = 100
-"""More rounds than any work takes that a rule gives."""
 
 
 class Outlet:
@@ -102,47 +89,61 @@ class Outlet:
             self._unconfirmed += 1
 
 
-class World:
+@dataclass(eq=False)
+class WatchedContext(BrokerContext):
+    """A context that knows where to write down what happens."""
+
+    happened: deque[Event] = field(default_factory=deque)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.flush = self._flush
+
+    def _flush(self) -> None:
+        self.happened.append(Flushed())
+        self.store.sync()
+
+
+class WatchedHost(VirtualHost):
+    """A virtual host that writes down what leaves its queues without a consumer, and when."""
+
+    def _bury(self, queue: Queue, taken: Sequence[Taken], reason: Reason) -> bool:
+        assert isinstance(self.context, WatchedContext)
+        for one in taken:
+            self.context.happened.append(Left(queue.name, reason, one.run.count))
+        return super()._bury(queue, taken, reason)
+
+
+class World(SimulatedBroker):
     """A broker, its channels, its disk and its clock. The `Choices` of the model."""
 
+    context_type = WatchedContext
+
     def __init__(self) -> None:
-        self.clock = SimulatedClock(START_MS)
         self.happened: deque[Event] = deque()
         self.channels: dict[int, Channel] = {}
         self.outlets: dict[int, Outlet] = {}
-        self.files = MemoryFiles()
-        self.files.make_directory(DIRECTORY.rpartition("/")[0])
-        self._names = itertools.count()
-        self._images: list[MemoryFiles] = []
         self.recovered: dict[str, list[tuple[bytes, int]]] = {}
-        self.open()
+        super().__init__(options=OPTIONS)
 
     def open(self, *, look: bool = False) -> None:
         """Start a broker on what is on the disk. With `look` say in `recovered` what that is."""
+        self._looks = look
         self.channels.clear()
         self.outlets.clear()
-        self.store = Store.open(
-            DIRECTORY,
-            files=self.files,
-            open_catalog=functools.partial(MemoryCatalog, self.files),
-            options=OPTIONS,
-            worker=InlineWorker(),
-            clock=self.clock,
-        )
-        if look:
-            self.recovered = self._recovered()
-        self.context = WatchedContext(
-            store=self.store,
-            clock=self.clock,
-            random=random.Random("simulated").random,
-            make_name=lambda: f"{next(self._names):022}",
-            exchange_types=EXCHANGE_TYPES,
-            happened=self.happened,
-        )
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(amqpstore_server.broker.broker, "VirtualHost", WatchedHost)
-            self.broker = Broker(self.context)
-        self.vhost = self.broker.vhost(DEFAULT_VHOST)
+            super().open()
+
+    def store_opened(self) -> None:
+        if self._looks:
+            self.recovered = self._recovered()
+
+    def make_context(self) -> BrokerContext:
+        context = super().make_context()
+        assert isinstance(context, WatchedContext)
+        context.happened = self.happened
+        return context
 
     def _recovered(self) -> dict[str, list[tuple[bytes, int]]]:
         """What is ready in each queue: bodies, and how often they were delivered."""
@@ -206,59 +207,24 @@ class World:
                 channel.close()
         self.vhost.delete_queues_of(connection)
 
-    def turn(self) -> None:
-        """What follows a round of reads, but for the disk."""
-        for _ in range(_TURNS):
-            is_busy = self.context.run_timers() | self.broker.has_work
-            self.broker.pump()
-            if not is_busy:
-                return
-        raise AssertionError("the broker is never done")
-
     def stop(self) -> None:
         """End the process cleanly; the connections are closed, and all is durable."""
         assert self.store.log.is_empty
         self.store.close()
 
-    def cut_power(self, seed: int | None) -> None:
+    def lose_power(self, seed: int | None) -> None:
         """Cut the power. With a seed, while the open batch is written: any part of it may be
         on the disk."""
-        disks = [self.files.fork()]
-        if seed is not None and (batch := self.store.log.seal(self.clock.wall_ms())):
+        disks = [self.disk.fork()]
+        if seed is not None and (batch := self.store.log.seal(self.now_ms)):
 
             def keep(_: Operation) -> None:
-                disks.append(self.files.fork())
+                disks.append(self.disk.fork())
 
-            self.files.record = keep
+            self.disk.record = keep
             self.store.log.write(batch)
-            self.files.record = None
+            self.disk.record = None
         chance = random.Random(seed)
         images = list(crash_images(chance.choice(disks), chance, 8))
-        self.files = chance.choice(images).files
-        self.store.abandon()
+        self.cut_power(chance.choice(images).files)
         self.happened.clear()
-
-
-@dataclass(eq=False)
-class WatchedContext(BrokerContext):
-    """A core that knows where to write down what happens."""
-
-    happened: deque[Event] = field(default_factory=deque)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.flush = self._flush
-
-    def _flush(self) -> None:
-        self.happened.append(Flushed())
-        self.store.sync()
-
-
-class WatchedHost(VirtualHost):
-    """A virtual host that writes down what leaves its queues without a consumer, and when."""
-
-    def _bury(self, queue: Queue, taken: Sequence[Taken], reason: Reason) -> bool:
-        assert isinstance(self.context, WatchedContext)
-        for one in taken:
-            self.context.happened.append(Left(queue.name, reason, one.run.count))
-        return super()._bury(queue, taken, reason)

@@ -11,7 +11,7 @@ import pytest
 from amqpstore_server.definitions import DefinitionsError, load
 from amqpstore_server.importing import apply_definitions
 from amqpstore_server.users import Users
-from tests.unit.broker.simulated import SimulatedBroker
+from tests.simulated_broker import SimulatedBroker
 
 TABLES = ("vhosts", "users", "permissions", "policies")
 

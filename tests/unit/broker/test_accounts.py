@@ -8,7 +8,8 @@ import pytest
 
 from amqpstore_server.broker.errors import BrokerError
 from amqpstore_server.broker.policy import Policy
-from tests.unit.broker.simulated import Client, SimulatedBroker
+from tests.simulated_broker import SimulatedBroker
+from tests.unit.broker.simulated import Client
 
 POLICIES: list[dict[str, Any]] = [
     {"max-length-bytes": 60},

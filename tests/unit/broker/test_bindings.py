@@ -8,7 +8,7 @@ import pytest
 
 from amqpstore_server.broker.exchanges.base import Exchange
 from amqpstore_server.broker.queues.queue import Queue
-from tests.unit.broker.simulated import SimulatedBroker
+from tests.simulated_broker import SimulatedBroker
 
 MANY = 2000
 """Exchanges in a row: more than Python has room for calls within calls."""

@@ -14,7 +14,8 @@ from amqpstore_server.broker.errors import (
     ResourceExhaustedError,
 )
 from amqpstore_server.broker.permissions import ALL, Access
-from tests.unit.broker.simulated import Client, SimulatedBroker, labelled
+from tests.simulated_broker import SimulatedBroker
+from tests.unit.broker.simulated import Client, labelled
 
 XID = Xid(1, b"global", b"\xff\x00")
 OTHER = Xid(1, b"global", b"other")

@@ -4,7 +4,8 @@
 import pytest
 
 from amqpstore_server.broker.errors import PreconditionFailedError
-from tests.unit.broker.simulated import Client, SimulatedBroker
+from tests.simulated_broker import SimulatedBroker
+from tests.unit.broker.simulated import Client
 
 
 @pytest.fixture

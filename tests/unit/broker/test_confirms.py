@@ -5,7 +5,8 @@ import random
 import pytest
 
 from amqpstore_server.broker.channels.publishing import Flags
-from tests.unit.broker.simulated import Client, SimulatedBroker, labelled
+from tests.simulated_broker import SimulatedBroker
+from tests.unit.broker.simulated import Client, labelled
 
 
 @pytest.fixture
@@ -65,7 +66,7 @@ def test_what_comes_while_the_disk_syncs_is_confirmed_with_the_next_batch(
     simulated: SimulatedBroker, client: Client
 ) -> None:
     publish(client, ("q", 2), ("q", 2))
-    end_sync = simulated.begin_sync()
+    end_sync = simulated.write_batch()
     publish(client, ("q", 2))
     end_sync()
     assert sorted(answered(client)) == [1, 2]
@@ -87,7 +88,7 @@ def test_each_publish_is_answered_once_and_in_time(
         publish(client, *some)
         if rng.random() < 0.4:
             on_its_way = set(kinds)
-            end_sync = simulated.begin_sync()
+            end_sync = simulated.write_batch()
             more = rng.choices([("q", 1), ("q", 2)], k=2)
             kinds |= dict(enumerate(more, len(kinds) + 1))
             publish(client, *more)

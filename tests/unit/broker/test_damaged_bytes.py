@@ -5,7 +5,8 @@ from collections.abc import Callable
 import pytest
 
 from amqpstore_tools.simulation.memory_files import MemoryFile
-from tests.unit.broker.simulated import Client, SimulatedBroker
+from tests.simulated_broker import SimulatedBroker
+from tests.unit.broker.simulated import Client
 
 
 def taken(simulated: SimulatedBroker) -> None:

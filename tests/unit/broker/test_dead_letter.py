@@ -10,7 +10,8 @@ from amqpstore_server.broker.messages.deaths import LANDMARK, MAX_DEATHS
 from amqpstore_server.broker.policy import Policy
 from amqpstore_server.protocol.content import decode_properties
 from amqpstore_server.protocol.field_table import Timestamp
-from tests.unit.broker.simulated import START_MS, Client, SimulatedBroker
+from tests.simulated_broker import START_MS, SimulatedBroker
+from tests.unit.broker.simulated import Client
 
 DEAD: dict[str, Any] = {"dead_letter_exchange": "", "dead_letter_routing_key": "dead"}
 
@@ -191,7 +192,7 @@ def test_no_message_is_lost_that_moved_just_before_its_queue_was_deleted(
     for _ in range(2):
         client.get("q")
     client.reject("a")
-    end_sync = simulated.begin_sync()
+    end_sync = simulated.write_batch()
     client.reject("b")
     end_sync()  # of the first move, not of the second
     simulated.vhost.delete_queue(simulated.vhost.queue("q"))

@@ -7,7 +7,8 @@ import pytest
 
 from amqpstore_server.broker.errors import AccessRefusedError
 from amqpstore_server.broker.vhost import VirtualHost
-from tests.unit.broker.simulated import Client, SimulatedBroker
+from tests.simulated_broker import SimulatedBroker
+from tests.unit.broker.simulated import Client
 
 
 @pytest.fixture

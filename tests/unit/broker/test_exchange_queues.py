@@ -6,7 +6,8 @@ from amqpstore_server.broker.channels.publishing import Flags
 from amqpstore_server.broker.errors import AccessRefusedError, PreconditionFailedError
 from amqpstore_server.broker.exchanges.delayed import MOST_DELAY_MS
 from amqpstore_server.broker.queues.consumer import ConsumerOptions
-from tests.unit.broker.simulated import Client, SimulatedBroker, labelled
+from tests.simulated_broker import SimulatedBroker
+from tests.unit.broker.simulated import Client, labelled
 
 HELD = "amq.delayed.later"
 

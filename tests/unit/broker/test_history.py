@@ -11,7 +11,8 @@ from amqpstore_server.broker.policy import Policy
 from amqpstore_server.broker.transactions.replay import consumed_at
 from amqpstore_server.protocol.content import decode_properties, edit_properties
 from amqpstore_server.protocol.field_table import Int64
-from tests.unit.broker.simulated import START_MS, Client, SimulatedBroker
+from tests.simulated_broker import START_MS, SimulatedBroker
+from tests.unit.broker.simulated import Client
 
 HISTORY = "amq.consumed.q"
 

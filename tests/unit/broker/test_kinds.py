@@ -8,7 +8,8 @@ import pytest
 
 from amqpstore_server.broker.exchanges.fanout import FanoutExchange
 from amqpstore_server.plugins import HISTORY, BasicProperties, Exchange, Settings
-from tests.unit.broker.simulated import Client, SimulatedBroker
+from tests.simulated_broker import SimulatedBroker
+from tests.unit.broker.simulated import Client
 
 KINDS = {
     "amq.delayed.later": "delayed",

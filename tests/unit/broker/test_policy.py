@@ -4,7 +4,8 @@ import pytest
 
 from amqpstore_server.broker.policy import Policies, Policy
 from amqpstore_server.broker.settings import Settings
-from tests.unit.broker.simulated import Client, SimulatedBroker
+from tests.simulated_broker import SimulatedBroker
+from tests.unit.broker.simulated import Client
 
 
 def policies(*some: Policy, operator: bool = False) -> Policies:

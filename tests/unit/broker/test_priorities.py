@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from amqpstore_server.broker.queues.queue import Queue, Taken
-from tests.unit.broker.simulated import Client, SimulatedBroker
+from tests.simulated_broker import SimulatedBroker
+from tests.unit.broker.simulated import Client
 
 
 def broker_with(**arguments: Any) -> tuple[SimulatedBroker, Client]:

@@ -7,7 +7,8 @@ import os
 import pytest
 
 from amqpstore_tools.simulation.memory_files import MemoryFile, MemoryFiles
-from tests.unit.broker.simulated import Client, SimulatedBroker
+from tests.simulated_broker import SimulatedBroker
+from tests.unit.broker.simulated import Client
 
 
 class Shortage:

@@ -10,7 +10,8 @@ from amqpstore_server.broker.channels.publishing import Flags
 from amqpstore_server.broker.errors import AccessRefusedError, PreconditionFailedError
 from amqpstore_server.broker.exchanges.replay import REPLAY_EXCHANGE
 from amqpstore_server.protocol.field_table import Timestamp
-from tests.unit.broker.simulated import START_MS, Client, SimulatedBroker, labelled
+from tests.simulated_broker import START_MS, SimulatedBroker
+from tests.unit.broker.simulated import Client, labelled
 
 HISTORY = "amq.consumed.q"
 

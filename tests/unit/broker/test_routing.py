@@ -9,7 +9,8 @@ import pytest
 from amqpstore_server.broker import routing
 from amqpstore_server.broker.channels.publishing import Flags
 from amqpstore_server.broker.errors import AccessRefusedError, NotFoundError
-from tests.unit.broker.simulated import Client, SimulatedBroker, labelled
+from tests.simulated_broker import SimulatedBroker
+from tests.unit.broker.simulated import Client, labelled
 
 
 @pytest.fixture

@@ -16,7 +16,8 @@ from amqpstore_server.broker.queues.queue import Queue
 from amqpstore_server.broker.vhost import VirtualHost
 from amqpstore_server.protocol.content import BasicProperties
 from amqpstore_server.protocol.spec import ReplyCode
-from tests.unit.broker.simulated import Client, SimulatedBroker
+from tests.simulated_broker import SimulatedBroker
+from tests.unit.broker.simulated import Client
 
 
 class BrokenExchange(FanoutExchange):

@@ -8,7 +8,8 @@ import pytest
 from amqpstore.catalog import Change
 from amqpstore_server.broker.permissions import ALL
 from amqpstore_server.users import Users
-from tests.unit.broker.simulated import Client, SimulatedBroker
+from tests.simulated_broker import SimulatedBroker
+from tests.unit.broker.simulated import Client
 
 QUEUE = {"vhost": "/", "name": "odd", "auto_delete": False, "arguments": {}}
 EXCHANGE = {**QUEUE, "type": "topic", "durable": True, "internal": False}

@@ -10,7 +10,8 @@ from amqpstore_server.broker.channels import local_transaction
 from amqpstore_server.broker.errors import PreconditionFailedError
 from amqpstore_server.broker.queues.leaving import Leaving
 from amqpstore_tools.simulation.memory_files import MemoryFile
-from tests.unit.broker.simulated import Client, SimulatedBroker
+from tests.simulated_broker import OPTIONS, SimulatedBroker
+from tests.unit.broker.simulated import Client
 from tests.unit.broker.test_read_later import Shortage
 
 COUNT = 40
@@ -21,7 +22,7 @@ BODIES = [f"{number:02}" * 100_000 for number in range(COUNT)]
 @pytest.fixture
 def simulated() -> SimulatedBroker:
     """A broker without room for anything in memory, with a queue "dead"."""
-    simulated = SimulatedBroker(memory_bytes=0)
+    simulated = SimulatedBroker(options=OPTIONS._replace(memory_bytes=0))
     simulated.queue("dead")
     return simulated
 

@@ -11,7 +11,8 @@ from amqpstore_server.broker.channels.publishing import Flags
 from amqpstore_server.broker.errors import PreconditionFailedError
 from amqpstore_server.broker.queues.queue import Queue
 from amqpstore_server.broker.queues.waiting import Fetched, QueueLine
-from tests.unit.broker.simulated import Client, SimulatedBroker, labelled
+from tests.simulated_broker import SimulatedBroker
+from tests.unit.broker.simulated import Client, labelled
 
 
 class Getter(Client):

@@ -1,6 +1,5 @@
 """A full disk: publishers are refused, and everything that makes room goes on."""
 
-import functools
 from collections.abc import Sequence
 
 import pytest
@@ -8,7 +7,7 @@ import pytest
 from amqpstore import DiskFullError, Envelope, Message, Options, Queue, Run, Store
 from amqpstore.catalog import Change
 from amqpstore.space import Space
-from amqpstore.worker import InlineWorker
+from amqpstore_tools.simulation import stores
 from amqpstore_tools.simulation.memory_catalog import MemoryCatalog
 from amqpstore_tools.simulation.memory_files import MemoryFiles
 
@@ -32,13 +31,7 @@ def files() -> MemoryFiles:
 
 
 def open_store(files: MemoryFiles) -> Store:
-    return Store.open(
-        "/store",
-        files=files,
-        open_catalog=functools.partial(MemoryCatalog, files),
-        options=OPTIONS,
-        worker=InlineWorker(),
-    )
+    return stores.open_store("/store", files, OPTIONS)
 
 
 def publish(store: Store, queue: Queue, body: bytes = bytes(10_000)) -> None:

@@ -23,14 +23,13 @@ import trio.testing
 
 from amqpstore import DurabilityError, Options, ReadLaterError, Run, Store
 from amqpstore.recovery import RecoveryReport
-from amqpstore.worker import InlineWorker
 from amqpstore_server.app import App, listen
 from amqpstore_server.broker.broker import DEFAULT_VHOST
 from amqpstore_server.broker.permissions import ALL
 from amqpstore_server.config import Config
 from amqpstore_server.definitions import Definitions, Permission, User, load
 from amqpstore_server.users import DEFAULT_PASSWORD, DEFAULT_USER
-from amqpstore_tools.simulation.memory_catalog import MemoryCatalog
+from amqpstore_tools.simulation import stores
 from amqpstore_tools.testing.clock import VirtualClock
 from amqpstore_tools.testing.disk import Disk
 from amqpstore_tools.testing.log import BrokerLog
@@ -229,13 +228,11 @@ class MemoryBroker:
                 store.abandon()
 
     def _open_store(self) -> Store:
-        return Store.open(
+        # By time, checkpoints would be somewhere else whenever a test lets time pass.
+        return stores.open_store(
             _DIRECTORY,
-            files=self.disk,
-            open_catalog=functools.partial(MemoryCatalog, self.disk),
-            # By time, checkpoints would be somewhere else whenever a test lets time pass.
-            options=Options(checkpoint_ms=1 << 60, least_free_bytes=0, reserve_bytes=0),
-            worker=InlineWorker(),
+            self.disk,
+            Options(checkpoint_ms=1 << 60, least_free_bytes=0, reserve_bytes=0),
             clock=self._clock,
         )
 

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import functools
 import os
 from dataclasses import dataclass
 
 from amqpstore import Options, Store
-from amqpstore.catalog import Catalog
 from amqpstore.clock import SYSTEM_CLOCK, Clock
-from amqpstore.worker import InlineWorker
 from amqpstore_tools.drill.invariants import reported_damage
 from amqpstore_tools.drill.loading import load_store
 from amqpstore_tools.drill.observation import Observation, observe
@@ -17,8 +14,8 @@ from amqpstore_tools.drill.outside import OpenStore, Outside
 from amqpstore_tools.drill.run import LeftOutError, Run
 from amqpstore_tools.drill.strangers import STRANGERS
 from amqpstore_tools.drill.trace import Trace
-from amqpstore_tools.simulation.faulty_files import Faults, FaultyCatalog, FaultyFiles
-from amqpstore_tools.simulation.memory_catalog import MemoryCatalog
+from amqpstore_tools.simulation import stores
+from amqpstore_tools.simulation.faulty_files import Faults
 from amqpstore_tools.simulation.memory_files import MemoryFiles
 
 DIRECTORY = "/var/store"
@@ -36,29 +33,13 @@ def open_store(
     files: MemoryFiles, options: Options = OPTIONS, clock: Clock = SYSTEM_CLOCK
 ) -> Store:
     """The store on a simulated disk."""
-    return Store.open(
-        DIRECTORY,
-        files=files,
-        open_catalog=functools.partial(MemoryCatalog, files),
-        options=options,
-        worker=InlineWorker(),
-        clock=clock,
-    )
+    return stores.open_store(DIRECTORY, files, options, clock=clock)
 
 
 def open_faulty_store(files: MemoryFiles, faults: Faults) -> Store:
     """The same store, where calls to files and catalog are counted, and may fail."""
 
-    def open_catalog(path: str, create: bool, *, plain: bool = False) -> Catalog:
-        return FaultyCatalog(MemoryCatalog(files, path, create, plain=plain), faults, path)
-
-    return Store.open(
-        DIRECTORY,
-        files=FaultyFiles(files, faults),
-        open_catalog=open_catalog,
-        options=OPTIONS,
-        worker=InlineWorker(),
-    )
+    return stores.open_store(DIRECTORY, files, OPTIONS, faults=faults)
 
 
 @dataclass(frozen=True)
@@ -80,8 +61,7 @@ def base_of(run: Run) -> Base:
 
     Raises: LeftOutError, OSError, StoreError.
     """
-    disk = MemoryFiles()
-    disk.make_directory(DIRECTORY.rpartition("/")[0])
+    disk = stores.new_disk(DIRECTORY)
     if run.settings.data is None:
         return Base(disk)
     load_store(os.path.join(run.settings.work, "store"), disk, DIRECTORY)

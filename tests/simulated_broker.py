@@ -1,0 +1,218 @@
+"""One broker for all tests that need no process: in one thread, on a disk in memory, on a clock
+that is told to move.
+
+The tests of a room add what they look at: clients that keep what they are sent (`unit/broker`),
+connections without sockets (`fuzz`), a history of promises (`crash`), a model beside it
+(`property`).
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import random
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from amqpstore import DiskFullError, Message, Options, Run
+from amqpstore.clock import SimulatedClock
+from amqpstore_server.broker.broker import DEFAULT_VHOST, Broker
+from amqpstore_server.broker.context import BrokerContext
+from amqpstore_server.broker.exchanges import EXCHANGE_TYPES
+from amqpstore_server.broker.exchanges.base import Exchange
+from amqpstore_server.broker.queues.queue import Queue
+from amqpstore_server.broker.vhost import VirtualHost
+from amqpstore_server.protocol.content import decode_properties
+from amqpstore_tools.simulation.memory_files import MemoryFiles
+from amqpstore_tools.simulation.stores import new_disk, open_store
+
+DIRECTORY = "disk/store"
+START_MS = 1_700_000_000_000
+OPTIONS = Options(reserve_bytes=0, least_free_bytes=0)
+
+ROUNDS = 100
+"""More than any work takes that a test gives; beyond that it would never end."""
+
+
+class SimulatedBroker:
+    """A broker with the virtual host "/", opened again and again on one disk.
+
+    Args: types, exchange types beside the broker's own; options, of its store; disk, with a store
+    or without; now_ms, what its clock says.
+    """
+
+    context_type: type[BrokerContext] = BrokerContext
+
+    def __init__(
+        self,
+        types: Mapping[str, type[Exchange]] | None = None,
+        *,
+        options: Options = OPTIONS,
+        disk: MemoryFiles | None = None,
+        now_ms: int = START_MS,
+    ) -> None:
+        self._types = {} if types is None else types
+        self._options = options
+        self.clock = SimulatedClock(now_ms)
+        self.disk = new_disk(DIRECTORY) if disk is None else disk
+        self._names = itertools.count(1)
+        self.open()
+
+    def open(self) -> None:
+        """Start a broker on what is on the disk."""
+        self.store = open_store(DIRECTORY, self.disk, self._options, clock=self.clock)
+        try:
+            self.store_opened()
+            self.context = self.make_context()
+            self.broker = Broker(self.context)
+        except BaseException:
+            self.store.abandon()
+            raise
+
+    def store_opened(self) -> None:
+        """Called before the broker is made of what the store has."""
+
+    def make_context(self) -> BrokerContext:
+        """Make what the parts of the broker share."""
+        return self.context_type(
+            store=self.store,
+            clock=self.clock,
+            random=random.Random("simulated").random,
+            make_name=lambda: f"{next(self._names):022}",
+            exchange_types={**EXCHANGE_TYPES, **self._types},
+        )
+
+    @property
+    def now_ms(self) -> int:
+        return self.clock.wall_ms()
+
+    @property
+    def vhost(self) -> VirtualHost:
+        return self.broker.vhost(DEFAULT_VHOST)
+
+    def queue(self, name: str, *, durable: bool = True, **arguments: Any) -> Queue:
+        """Declare a queue: keywords are its arguments, `max_length` for x-max-length."""
+        given = {f"x-{key.replace('_', '-')}": value for key, value in arguments.items()}
+        return self.vhost.declare_queue(
+            name,
+            durable=durable,
+            exclusive=False,
+            auto_delete=False,
+            arguments=given,
+            connection=None,
+        )
+
+    def exchange(self, name: str, kind: str = "fanout", **arguments: Any) -> None:
+        """Declare a durable exchange: each `_` in the names of its arguments is a `-`."""
+        self.vhost.declare_exchange(
+            name,
+            kind,
+            durable=True,
+            auto_delete=False,
+            internal=False,
+            arguments={key.replace("_", "-"): value for key, value in arguments.items()},
+        )
+
+    def bind(self, exchange: str, queue: str, key: str = "", **arguments: Any) -> None:
+        self.vhost.bind(self.vhost.queue(queue), exchange, key, arguments)
+
+    # What goes on.
+
+    def work(self) -> None:
+        """Do what is due, and hand out what can be handed out; nothing becomes durable."""
+        for _ in range(ROUNDS):
+            is_busy = self.context.run_timers() | self.broker.has_work
+            self.broker.pump()
+            if not is_busy:
+                return
+        raise AssertionError("the broker is never done")
+
+    def settle(self) -> None:
+        """Do all that is to be done, the disk's work included."""
+        for _ in range(ROUNDS):
+            self.work()
+            is_busy = not self.store.log.is_empty
+            if is_busy:
+                self.store.sync()
+            if not is_busy | self.sent():
+                return
+        raise AssertionError("the broker is never done")
+
+    def sent(self) -> bool:
+        """Take what the broker has for its clients. Returns whether it was anything."""
+        return False
+
+    def pass_time(self, ms: int) -> None:
+        """Let time pass, in one leap, and have done what is due."""
+        self.clock.advance(ms)
+        self.settle()
+
+    # The disk.
+
+    def write_batch(self) -> Callable[[], None]:
+        """Write what was done so far; call what is returned to say that it is durable.
+
+        What is done in between belongs to the next batch.
+        """
+        log = self.store.log
+        batch = log.seal(self.now_ms)
+        if batch is None:
+            return lambda: None
+        log.write(batch)
+        return functools.partial(log.settle, batch)
+
+    def fill_disk(self) -> None:
+        """From now on the disk is full for whoever publishes."""
+
+        def refuse(*, publishing: bool, needed_bytes: int = 0) -> None:
+            if publishing:
+                raise DiskFullError(DIRECTORY, 0, 0)
+
+        self.store.check_writable = refuse  # type: ignore[method-assign]
+
+    def free_disk(self) -> None:
+        """There is room again."""
+        del self.store.check_writable
+
+    # How it ends.
+
+    def restart(self) -> None:
+        """Stop in order, and start again."""
+        self.store.close()
+        self.open()
+
+    def crash(self) -> None:
+        """The process dies: what was handed to no file is gone. Start it again."""
+        self.store.abandon()
+        self.open()
+
+    def cut_power(self, disk: MemoryFiles) -> None:
+        """The power fails; `disk` is what that leaves. Start it again with `open`."""
+        self.store.abandon()
+        self.disk = disk
+
+    # What is in it.
+
+    def ready(self, name: str) -> list[str]:
+        """The bodies of what is ready in a queue, in order; it stays there."""
+        return [message.body.decode() for message in self.messages(name)]
+
+    def messages(self, name: str) -> list[Message]:
+        """What is ready in a queue, in order; it stays there."""
+        found: list[Message] = []
+        for level in self.vhost.queue(name).priorities:
+            runs = []
+            while (run := self.store.withdraw(level, 1000)) is not None:
+                assert isinstance(run, Run)
+                runs.append(run)
+                found += run.messages or []
+            for run in runs:
+                self.store.put_back(level, run)
+        return found
+
+    def headers(self, name: str) -> list[dict[str, Any]]:
+        """The headers of what is ready in a queue."""
+        return [
+            decode_properties(message.envelope.properties).headers or {}
+            for message in self.messages(name)
+        ]

@@ -1,0 +1,50 @@
+"""A store on a simulated disk, all of which is done in the caller's thread."""
+
+from __future__ import annotations
+
+from amqpstore import Options, Store
+from amqpstore.catalog import Catalog
+from amqpstore.clock import SYSTEM_CLOCK, Clock
+from amqpstore.files import Files
+from amqpstore.worker import InlineWorker
+from amqpstore_tools.simulation.faulty_files import Faults, FaultyCatalog, FaultyFiles
+from amqpstore_tools.simulation.memory_catalog import MemoryCatalog
+from amqpstore_tools.simulation.memory_files import MemoryFiles
+
+
+def new_disk(directory: str) -> MemoryFiles:
+    """Make a disk on which a store can be opened in a directory."""
+    disk = MemoryFiles()
+    disk.make_directory(directory.rpartition("/")[0])
+    return disk
+
+
+def open_store(
+    directory: str,
+    disk: MemoryFiles,
+    options: Options,
+    *,
+    seen_as: Files | None = None,
+    faults: Faults | None = None,
+    clock: Clock = SYSTEM_CLOCK,
+) -> Store:
+    """Open the store in a directory of a simulated disk, where it is made if it is missing.
+
+    Args: seen_as, what the store sees of the disk's files, where that is something else; faults,
+    which count the calls to its files and its catalog, and have one of them fail.
+    Raises: as `Store.open`.
+    """
+    files = disk if seen_as is None else seen_as
+
+    def open_catalog(path: str, create: bool, *, plain: bool = False) -> Catalog:
+        catalog = MemoryCatalog(disk, path, create, plain=plain)
+        return catalog if faults is None else FaultyCatalog(catalog, faults, path)
+
+    return Store.open(
+        directory,
+        files=files if faults is None else FaultyFiles(files, faults),
+        open_catalog=open_catalog,
+        options=options,
+        worker=InlineWorker(),
+        clock=clock,
+    )
