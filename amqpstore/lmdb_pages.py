@@ -244,12 +244,26 @@ class _Walk:
             self._damaged(page, f"its free space runs from {lower} to {upper}")
         count = (lower - _PAGE_HEADER.size) // 2
         offsets = list(struct.unpack_from(f"={count}H", content, _PAGE_HEADER.size))
+        is_branch = _PAGE_HEADER.unpack_from(content)[2] & _BRANCH
+        ends = {}
         for offset in offsets:
             if not upper <= offset <= len(content) - _NODE.size:
                 self._damaged(page, f"a node is at {offset}")
-            *_, key_bytes = _NODE.unpack_from(content, offset)
-            if offset + _NODE.size + key_bytes > len(content):
+            low, high, flags, key_bytes = _NODE.unpack_from(content, offset)
+            end = offset + _NODE.size + key_bytes
+            if end > len(content):
                 self._damaged(page, f"the key at {offset} has {key_bytes} bytes")
+            if not is_branch:
+                end += _PAGE.size if flags & _BIG_DATA else low | high << 16
+            ends[offset] = end + end % 2
+        # LMDB moves nodes by their sizes: with a gap between two, a commit would cut others.
+        following = upper
+        for offset in sorted(ends):
+            if offset != following:
+                self._damaged(page, f"no node ends where that at {offset} begins")
+            following = ends[offset]
+        if following != len(content) or len(ends) != count:
+            self._damaged(page, f"its nodes end at {following}")
         return offsets
 
     def _keys(
