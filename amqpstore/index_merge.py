@@ -19,7 +19,7 @@ from amqpstore.removal import attempt
 _LEAST_DEAD = 4096
 """Acked entries that are worth the writing of the others, if they are more than those."""
 
-_MOST_FILES = 16
+_MAX_FILES = 16
 """So many neighbours that fit in one file are too many."""
 
 
@@ -109,4 +109,4 @@ def _groups(queue: QueueLedger, kept: IndexLedger | None) -> Iterator[list[Index
 
 def _is_worth_it(group: Sequence[IndexLedger], live: int) -> bool:
     dead = sum(file.state.entries for file in group) - live
-    return live > 0 and ((dead >= _LEAST_DEAD and dead > live) or len(group) >= _MOST_FILES)
+    return live > 0 and ((dead >= _LEAST_DEAD and dead > live) or len(group) >= _MAX_FILES)

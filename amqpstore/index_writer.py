@@ -19,7 +19,7 @@ from amqpstore.index import (
 from amqpstore.ledger import Block, IndexLedger, QueueLedger, Sizes
 from amqpstore.removal import attempt
 
-_MOST_OPEN = 64
+_MAX_OPEN = 64
 """Index files that are open at a time, to be appended to now or by the next checkpoint."""
 
 
@@ -90,8 +90,8 @@ class IndexWriter:
         """
         waiting = [queue for queue in queues if queue.fresh.count]
         while waiting:
-            for start in range(0, len(waiting), _MOST_OPEN):
-                self._write_group(waiting[start : start + _MOST_OPEN], sizes)
+            for start in range(0, len(waiting), _MAX_OPEN):
+                self._write_group(waiting[start : start + _MAX_OPEN], sizes)
             # A file has room for so much; for the rest a queue gets another.
             waiting = [queue for queue in waiting if queue.fresh.count]
 
@@ -129,7 +129,7 @@ class IndexWriter:
         """The file that the queue's next entries go to, one with room for some."""
         one = self._open.get(queue.id)
         if one is None:
-            while len(self._open) >= _MOST_OPEN:
+            while len(self._open) >= _MAX_OPEN:
                 self._close(next(iter(self._open.values())))
             number = queue.next_number
             queue.next_number += 1

@@ -45,7 +45,7 @@ _AVOIDED_MS = 600_000
 _UNREAD_FACTOR = 16
 """How much more log than between two checkpoints there may be while part of it is unread."""
 
-_MOST_RUNS = 4096
+_MAX_RUNS = 4096
 """Runs of one queue that stay in memory, as far as index files have the others."""
 
 
@@ -352,7 +352,7 @@ class Keeper:
             self._removals.append(partial(self._remove_merged, merged))
         for queue_id, states in result.states.items():
             if queue := self._queues.get(queue_id):
-                self._memory.let_go(queue, queue.page_out(states, 0 if queue.lazy else _MOST_RUNS))
+                self._memory.let_go(queue, queue.page_out(states, 0 if queue.lazy else _MAX_RUNS))
 
     def _to_compact(self, *, to_the_end: bool = False) -> list[Account]:
         now_ms = self._clock.monotonic_ms()

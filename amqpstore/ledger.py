@@ -40,7 +40,7 @@ from amqpstore.runs import ReadyList, Run
 
 _log = logging.getLogger(__name__)
 
-_MOST_RELEASED = 256
+_MAX_RELEASED = 256
 """Index files of a deleted queue that one checkpoint reads: 4 million messages."""
 
 
@@ -439,7 +439,7 @@ class Ledger:
         queue = self.queues.get(queue_id)
         if queue is None:
             return
-        for file in queue.release_all(self._release, self.sizes, _MOST_RELEASED):
+        for file in queue.release_all(self._release, self.sizes, _MAX_RELEASED):
             yield queue, file
         if not queue.files:
             del self.queues[queue_id]

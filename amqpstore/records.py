@@ -50,8 +50,8 @@ _MAX_NUMBER = 1 << 62
 """No store gives a higher one. What goes on behind it must fit the catalog, for as long again."""
 
 _MAX_DELIVERIES = (1 << 32) - 1
-_MOST_VAIN_PASSES = 8
-_MOST_DECOMPRESSED_BYTES = 1 << 20
+_MAX_VAIN_PASSES = 8
+_MAX_DECOMPRESSED_BYTES = 1 << 20
 """Bytes of bodies that are decompressed at a time; a single body may have more."""
 
 
@@ -368,7 +368,7 @@ def read_messages(
                 if flags:
                     decompressed_bytes += len(message.body)
             wanted += 1
-            if decompressed_bytes > _MOST_DECOMPRESSED_BYTES:
+            if decompressed_bytes > _MAX_DECOMPRESSED_BYTES:
                 # A few bytes of zstd may be many of a body: the others are read when they are due.
                 return messages, end, None
         offset = end
@@ -469,7 +469,7 @@ class Search:
                 return offset
             if found.end > offset:
                 self._vain_bytes += found.end - offset
-                if self._vain_bytes > _MOST_VAIN_PASSES * len(content):
+                if self._vain_bytes > _MAX_VAIN_PASSES * len(content):
                     return offset
             offset += 1
         return len(content)

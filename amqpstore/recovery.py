@@ -76,7 +76,7 @@ from amqpstore.segments import Segment, read_around
 from amqpstore.tables import START, DamageRow, EndRow, HeadRow, Position, StoreRows
 
 _FEW_MESSAGES = 65_536
-_MOST_NAMED = 1000
+_MAX_NAMED = 1000
 """Missing segments of the log that are named one by one."""
 
 _MAX_SEGMENT_BYTES = 1 << 32
@@ -376,13 +376,13 @@ class _Recovery:
 
     def _name_gap(self, missing: range) -> None:
         """These segments of the log are missing. A number in a row may be any, and so they many."""
-        named = missing[:_MOST_NAMED]
+        named = missing[:_MAX_NAMED]
         for number in named:
             self._damage(segment_path(self._directory, number), Gap(0, 0, "the file is missing"))
             self._unknown_bytes += self._size_of_unknown(number)
         if others := len(missing) - len(named):
             reason = f"the file is missing, and so are the {others - 1} after it"
-            path = segment_path(self._directory, missing[_MOST_NAMED])
+            path = segment_path(self._directory, missing[_MAX_NAMED])
             self._damage(path, Gap(0, 0, reason))
             self._unknown_bytes += others * _MAX_SEGMENT_BYTES
 

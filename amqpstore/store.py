@@ -63,7 +63,7 @@ _log = logging.getLogger(__name__)
 # Each look-up in an enumeration takes 50 ns, and there is one for each publish, delivery and ack.
 _ENQUEUE, _ACK, _DELIVERED = OperationKind.ENQUEUE, OperationKind.ACK, OperationKind.DELIVERED
 
-_MOST_PEEKED = 64
+_MAX_PEEKED = 64
 """Messages that are read back with the one at the head."""
 
 
@@ -423,7 +423,7 @@ class Store:
             return self._read_one(run, 0)
         if run.messages is None:
             # Some of those behind it come with it, as they are likely to be next.
-            found = self._read_back(run, 0, min(run.count, _MOST_PEEKED))
+            found = self._read_back(run, 0, min(run.count, _MAX_PEEKED))
             if not isinstance(found, list):
                 return None
             run = self._cut(queue, run, 0, len(found))

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from amqpstore.worker import Outcome
 
-_MOST_POLLS = 4
+_MAX_POLLS = 4
 
 
 class LateWorker:
@@ -22,8 +22,8 @@ class LateWorker:
 
     def start(self, work: Callable[[], object]) -> None:
         self._work = work
-        self._polls_until_done = self._rng.choice([0, self._rng.randint(0, _MOST_POLLS)])
-        self._polls_until_told = self._rng.randint(0, _MOST_POLLS)
+        self._polls_until_done = self._rng.choice([0, self._rng.randint(0, _MAX_POLLS)])
+        self._polls_until_told = self._rng.randint(0, _MAX_POLLS)
         if not self._polls_until_done:
             self._do()
 

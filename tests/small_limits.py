@@ -16,11 +16,11 @@ def set_small_limits(
     runs leave memory after a few; a segment of some messages has several marks, and is read in
     several pieces."""
     monkeypatch.setattr(amqpstore.index_writer, "ENTRIES_A_FILE", entries_a_file)
-    monkeypatch.setattr(amqpstore.index_writer, "_MOST_OPEN", 3)
+    monkeypatch.setattr(amqpstore.index_writer, "_MAX_OPEN", 3)
     monkeypatch.setattr(amqpstore.index_merge, "ENTRIES_A_FILE", entries_a_file)
-    monkeypatch.setattr(amqpstore.index_merge, "_MOST_FILES", 2)
+    monkeypatch.setattr(amqpstore.index_merge, "_MAX_FILES", 2)
     monkeypatch.setattr(amqpstore.index_merge, "_LEAST_DEAD", 2)
-    monkeypatch.setattr(amqpstore.keeper, "_MOST_RUNS", most_runs)
+    monkeypatch.setattr(amqpstore.keeper, "_MAX_RUNS", most_runs)
     monkeypatch.setattr(amqpstore.segments, "MARK_BYTES", 200)
     monkeypatch.setattr(amqpstore.segments, "_READ_AHEAD_BYTES", 400)
     monkeypatch.setattr(amqpstore.compaction, "_PIECE_BYTES", 400)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 
-_MOST_S = threading.TIMEOUT_MAX
+_MAX_S = threading.TIMEOUT_MAX
 
 
 class Arrivals:
@@ -45,7 +45,7 @@ class Arrivals:
         else:
             self._waiting.append(place)
         try:
-            place.wait(None if timeout_s is None else min(timeout_s, _MOST_S))
+            place.wait(None if timeout_s is None else min(timeout_s, _MAX_S))
         except BaseException:
             if not self._left(place):
                 self.arrived(1)

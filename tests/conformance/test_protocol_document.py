@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 import pytest
 
 from amqpstore import Envelope
-from amqpstore_server.broker.channels.gets import MOST_WAITING
+from amqpstore_server.broker.channels.gets import MAX_WAITING
 from amqpstore_server.broker.errors import PreconditionFailedError
 from amqpstore_server.broker.settings import CHECKS
-from amqpstore_server.broker.transactions.replay import MOST_BYTES, Request
+from amqpstore_server.broker.transactions.replay import MAX_BYTES, Request
 from amqpstore_server.protocol.content import edit_properties
 from amqpstore_server.protocol.errors import (
     AmqpError,
@@ -214,7 +214,7 @@ def test_the_get_that_waits_is_on_the_wire_as_it_is_here() -> None:
     (line,) = re.findall(r"\n    (00 3c 00 46 .*)\n", document())
     get = BasicGet(queue="q", arguments={"x-wait": 1000})
     assert bytes.fromhex(line) == get.encode()
-    assert f"one channel {MOST_WAITING} gets may wait" in document()
+    assert f"one channel {MAX_WAITING} gets may wait" in document()
 
 
 def test_the_headers_of_a_replay_are_those_that_it_reads() -> None:
@@ -225,4 +225,4 @@ def test_the_headers_of_a_replay_are_those_that_it_reads() -> None:
         raw = edit_properties(b"\0\0", headers={header: True})
         with pytest.raises(PreconditionFailedError, match=header):
             Request.of(Envelope("amq.replay", "q", raw))
-    assert f"more than {MOST_BYTES >> 20} MiB" in document()
+    assert f"more than {MAX_BYTES >> 20} MiB" in document()

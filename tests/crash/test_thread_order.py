@@ -43,7 +43,7 @@ Patch = pytest.MonkeyPatch
 
 STEPS = 60
 QUEUES = ["orders", "audit"]
-_MOST_SEEDS = 20
+_MAX_SEEDS = 20
 _TOO_LONG_S = 120
 
 
@@ -322,6 +322,6 @@ def test_a_bug_of_the_order_is_caught(bug: Callable[[Patch], None], monkeypatch:
     bug(monkeypatch)
     invariant, first = BUGS[bug]
     found = (
-        one for seed in range(first, first + _MOST_SEEDS) for one in violated(seed, monkeypatch)
+        one for seed in range(first, first + _MAX_SEEDS) for one in violated(seed, monkeypatch)
     )
     assert any(one.startswith(invariant) for one in found)

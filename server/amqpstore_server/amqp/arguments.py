@@ -6,7 +6,7 @@ from __future__ import annotations
 from decimal import Decimal
 from typing import Any
 
-from amqpstore_server.broker.channels.gets import MOST_WAIT_MS
+from amqpstore_server.broker.channels.gets import MAX_WAIT_MS
 from amqpstore_server.broker.settings import CHECKS
 from amqpstore_server.protocol.errors import PreconditionFailed
 from amqpstore_server.protocol.field_table import Timestamp
@@ -32,10 +32,10 @@ def queue_arguments(table: dict[str, Any]) -> dict[str, Any]:
 def wait_ms(method: BasicGet) -> int:
     """How long a get waits for a message, 0 where it does not. Raises: PreconditionFailed."""
     wait = method.arguments.get("x-wait", 0)
-    if isinstance(wait, bool) or not isinstance(wait, int) or not 0 <= wait <= MOST_WAIT_MS:
+    if isinstance(wait, bool) or not isinstance(wait, int) or not 0 <= wait <= MAX_WAIT_MS:
         raise PreconditionFailed(
             f"invalid arg 'x-wait' for a get: {wait!r} is not a number of ms from 0 to "
-            f"{MOST_WAIT_MS}"
+            f"{MAX_WAIT_MS}"
         )
     return wait
 

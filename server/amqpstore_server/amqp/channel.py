@@ -36,7 +36,7 @@ _RETURNS = {
     Returned.NO_CONSUMERS: ReplyCode.NO_CONSUMERS,
 }
 
-_MOST_PRIORITY = 1 << 31
+_MAX_PRIORITY = 1 << 31
 
 
 class AmqpChannel:
@@ -307,7 +307,7 @@ def _priority(method: methods.BasicConsume) -> int:
     if (
         isinstance(priority, bool)
         or not isinstance(priority, int)
-        or abs(priority) >= _MOST_PRIORITY
+        or abs(priority) >= _MAX_PRIORITY
     ):
         raise PreconditionFailed(f"invalid arg 'x-priority' for a consumer: {priority!r}")
     return priority

@@ -24,8 +24,8 @@ QUORUM = "quorum"
 _NOT_OF_QUORUM = ("x-max-priority", "x-queue-mode")
 """Arguments that RabbitMQ takes from no quorum queue."""
 
-_MOST_MS = 1 << 52
-_MOST_NAME_BYTES = 255
+_MAX_MS = 1 << 52
+_MAX_NAME_BYTES = 255
 _QUORUM_DELIVERY_LIMIT = 20
 """What RabbitMQ gives a quorum queue that does not say."""
 _UNLIMITED = -1
@@ -138,7 +138,7 @@ def check_arguments(what: str, arguments: Mapping[str, Any]) -> None:
         )
 
 
-def _number(lowest: int, highest: int = _MOST_MS) -> Callable[[Any], str]:
+def _number(lowest: int, highest: int = _MAX_MS) -> Callable[[Any], str]:
     def check(value: Any) -> str:
         if isinstance(value, bool) or not isinstance(value, int):
             return f"{value!r} is not an integer"
@@ -152,7 +152,7 @@ def _number(lowest: int, highest: int = _MOST_MS) -> Callable[[Any], str]:
 def _name(value: Any) -> str:
     if not isinstance(value, str):
         return f"{value!r} is not a string"
-    return "" if len(value.encode()) <= _MOST_NAME_BYTES else "it has over 255 bytes"
+    return "" if len(value.encode()) <= _MAX_NAME_BYTES else "it has over 255 bytes"
 
 
 def _flag(value: Any) -> str:

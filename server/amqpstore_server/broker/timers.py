@@ -8,7 +8,7 @@ from itertools import count
 
 from amqpstore_server.broker.faults import called
 
-_MOST_STALE = 64
+_MAX_STALE = 64
 """Entries of timers that were set anew, beside twice those that count."""
 
 
@@ -61,7 +61,7 @@ class Timers:
         if not due_ms:
             return
         heap = self._heap
-        if len(heap) > _MOST_STALE + 2 * self._set_count:
+        if len(heap) > _MAX_STALE + 2 * self._set_count:
             # Timers are set anew far more often than they are due.
             heap[:] = [entry for entry in heap if entry[2].due_ms == entry[0]]
             heapq.heapify(heap)

@@ -611,7 +611,7 @@ def test_those_who_wait_get_what_is_rolled_back_and_committed(
 def test_failed_branches_are_remembered_up_to_a_number(
     simulated: SimulatedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("amqpstore_server.broker.channels.branches._MOST_FAILED", 3)
+    monkeypatch.setattr("amqpstore_server.broker.channels.branches._MAX_FAILED", 3)
     client = BranchClient(simulated)
     xids = [Xid(1, bytes([number]), b"") for number in range(1, 6)]
     for xid in xids:

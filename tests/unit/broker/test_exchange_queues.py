@@ -4,7 +4,7 @@ import pytest
 
 from amqpstore_server.broker.channels.publishing import Flags
 from amqpstore_server.broker.errors import AccessRefusedError, PreconditionFailedError
-from amqpstore_server.broker.exchanges.delayed import MOST_DELAY_MS
+from amqpstore_server.broker.exchanges.delayed import MAX_DELAY_MS
 from amqpstore_server.broker.queues.consumer import ConsumerOptions
 from tests.simulated_broker import SimulatedBroker
 from tests.unit.broker.simulated import Client, labelled
@@ -58,10 +58,10 @@ def test_what_is_no_delay_is_routed_at_once(simulated: SimulatedBroker, none: ob
     assert simulated.ready("q") == ["a"]
 
 
-@pytest.mark.parametrize("long", [MOST_DELAY_MS, MOST_DELAY_MS + 1, (1 << 63) - 1, float("inf")])
+@pytest.mark.parametrize("long", [MAX_DELAY_MS, MAX_DELAY_MS + 1, (1 << 63) - 1, float("inf")])
 def test_a_delay_is_cut_to_the_longest(simulated: SimulatedBroker, long: object) -> None:
     delay(simulated, "a", long)
-    simulated.pass_time(MOST_DELAY_MS - 1)
+    simulated.pass_time(MAX_DELAY_MS - 1)
     assert simulated.ready("q") == []
     simulated.pass_time(1)
     assert simulated.ready("q") == ["a"]

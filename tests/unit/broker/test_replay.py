@@ -205,7 +205,7 @@ def test_more_than_its_bounds_is_refused_and_says_how_to_go_on(
     simulated: SimulatedBroker, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """256 bytes beside its body and properties are counted for a message."""
-    monkeypatch.setattr(amqpstore_server.broker.transactions.replay, "MOST_BYTES", 1200)
+    monkeypatch.setattr(amqpstore_server.broker.transactions.replay, "MAX_BYTES", 1200)
     with pytest.raises(PreconditionFailedError, match=f"x-to={START_MS + 30}"):
         ask(client, x_replay_to="browse")
     simulated.settle()
@@ -289,7 +289,7 @@ def test_many_in_a_row_wait_for_the_disk(
     simulated: SimulatedBroker, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is not durable yet is in memory: beyond the bounds of one replay, the next makes it."""
-    monkeypatch.setattr(amqpstore_server.broker.transactions.replay, "MOST_BYTES", 2500)
+    monkeypatch.setattr(amqpstore_server.broker.transactions.replay, "MAX_BYTES", 2500)
     pending = []
     for _ in range(20):
         ask(client)

@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from amqpstore_server.broker.channels.gets import MOST_WAITING, Gets
+from amqpstore_server.broker.channels.gets import MAX_WAITING, Gets
 from amqpstore_server.broker.channels.publishing import Flags
 from amqpstore_server.broker.errors import PreconditionFailedError
 from amqpstore_server.broker.queues.queue import Queue
@@ -337,13 +337,13 @@ def test_who_reads_nothing_is_passed_over(
 def test_so_many_may_wait_on_a_channel(
     simulated: SimulatedBroker, getter: Getter, sender: Client
 ) -> None:
-    for _ in range(MOST_WAITING):
+    for _ in range(MAX_WAITING):
         getter.ask("q")
     with pytest.raises(PreconditionFailedError, match="wait on this channel"):
         getter.ask("q")
-    sender.publish("", "q", *map(str, range(MOST_WAITING + 1)))
+    sender.publish("", "q", *map(str, range(MAX_WAITING + 1)))
     simulated.settle()
-    assert getter.answers == list(map(str, range(MOST_WAITING)))
+    assert getter.answers == list(map(str, range(MAX_WAITING)))
 
 
 def test_long_lines_over_many_queues_are_no_recursion(

@@ -192,7 +192,7 @@ def test_what_is_lost_of_a_copy_is_seen(tmp_path: Path, monkeypatch: pytest.Monk
 def test_a_copy_that_is_too_large_for_memory_is_left_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(loading, "_MOST_BYTES", 1000)
+    monkeypatch.setattr(loading, "_MAX_BYTES", 1000)
     run = of_a_copy("power-cut", tmp_path / "work")
     with pytest.raises(LeftOutError, match="a disk in memory takes"):
         SCENARIOS["power-cut"].run(run)

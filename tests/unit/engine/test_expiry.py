@@ -33,7 +33,7 @@ def disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Disk:
     """Of which index files are full, and runs leave memory, after a few."""
     monkeypatch.setattr(amqpstore.index_writer, "ENTRIES_A_FILE", 4)
     monkeypatch.setattr(amqpstore.index_merge, "ENTRIES_A_FILE", 4)
-    monkeypatch.setattr(amqpstore.keeper, "_MOST_RUNS", 1)
+    monkeypatch.setattr(amqpstore.keeper, "_MAX_RUNS", 1)
     return Disk(str(tmp_path / "store"))
 
 
@@ -347,7 +347,7 @@ def test_an_index_file_that_grows_has_the_earliest_of_all(disk: Disk) -> None:
 def test_merged_index_files_have_the_earliest_of_what_is_live(
     disk: Disk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(amqpstore.index_merge, "_MOST_FILES", 3)
+    monkeypatch.setattr(amqpstore.index_merge, "_MAX_FILES", 3)
     store = disk.open()
     queue = store.create_queue("q")
     publish(store, queue, 10, 20, 30, 40, *range(50, 62))

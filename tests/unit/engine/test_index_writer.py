@@ -14,7 +14,7 @@ from amqpstore.files import File, OsFiles
 from amqpstore.index import ENTRIES_A_FILE
 from tests.unit.engine.stores import Disk, drain, messages
 
-MOST_OPEN = 8
+MAX_OPEN = 8
 QUEUES = 30
 
 
@@ -25,7 +25,7 @@ def disk(tmp_path: Path) -> Disk:
 
 @pytest.fixture
 def few_open(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(amqpstore.index_writer, "_MOST_OPEN", MOST_OPEN)
+    monkeypatch.setattr(amqpstore.index_writer, "_MAX_OPEN", MAX_OPEN)
 
 
 def open_index_files() -> int:
@@ -72,9 +72,9 @@ def test_a_checkpoint_of_many_queues_has_few_files_open(disk: Disk) -> None:
     for _ in range(3):
         filled(store, queues)
         store.checkpoint()
-        assert open_index_files() <= MOST_OPEN
+        assert open_index_files() <= MAX_OPEN
     assert files.created >= QUEUES
-    assert files.most_open <= MOST_OPEN
+    assert files.most_open <= MAX_OPEN
     store.abandon()
     assert open_index_files() == 0
     store = disk.open()
@@ -99,13 +99,13 @@ def test_what_a_checkpoint_wrote_before_it_failed_is_not_written_again(disk: Dis
     store = disk.open(files)
     queues = [store.create_queue(str(number)) for number in range(QUEUES)]
     filled(store, queues, 2)
-    for room in range(MOST_OPEN + 3, QUEUES, MOST_OPEN + 3):
+    for room in range(MAX_OPEN + 3, QUEUES, MAX_OPEN + 3):
         files.room = room
         with pytest.raises(OSError, match="Too many open files"):
             store.checkpoint()
-        assert open_index_files() <= MOST_OPEN
+        assert open_index_files() <= MAX_OPEN
         # A group that could not be written whole left nothing.
-        assert len(os.listdir(Path(disk.directory, INDEX))) % MOST_OPEN == 0
+        assert len(os.listdir(Path(disk.directory, INDEX))) % MAX_OPEN == 0
         files.created = len(os.listdir(Path(disk.directory, INDEX)))
     files.room = None
     # The rest of it, and what came since.

@@ -16,7 +16,7 @@ from tests.unit.engine.stores import TRANSIENT, Disk, messages, queue_named, tak
 
 # What is paged is whole files: small ones, so that a few hundred messages make some.
 FILE_ENTRIES = 256
-MOST_RUNS = 64
+MAX_RUNS = 64
 COUNT = 2 * FILE_ENTRIES + 10
 
 
@@ -32,7 +32,7 @@ def interleaved(store: Store, queues: list[Queue], count: int) -> None:
 def disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Disk:
     monkeypatch.setattr(amqpstore.index_writer, "ENTRIES_A_FILE", FILE_ENTRIES)
     monkeypatch.setattr(amqpstore.index_merge, "ENTRIES_A_FILE", FILE_ENTRIES)
-    monkeypatch.setattr(amqpstore.keeper, "_MOST_RUNS", MOST_RUNS)
+    monkeypatch.setattr(amqpstore.keeper, "_MAX_RUNS", MAX_RUNS)
     disk = Disk(str(tmp_path / "store"), segment_bytes=16 << 20)
     disk.options = disk.options._replace(memory_bytes=2_000)
     return disk
@@ -79,7 +79,7 @@ def drained(store: Store, queue: Queue) -> list[int]:
 
 def test_runs_are_paged_out_and_in_in_order(disk: Disk) -> None:
     store, one, two = paged(disk)
-    assert len(one.ready) <= MOST_RUNS + 2 * FILE_ENTRIES
+    assert len(one.ready) <= MAX_RUNS + 2 * FILE_ENTRIES
     everything = list(range(1, COUNT + 1))
     assert drained(store, one) == everything
     interleaved(store, [two], 10)
@@ -190,7 +190,7 @@ def test_what_many_checkpoints_add_to_a_file_is_paged_out_as_well(disk: Disk) ->
         interleaved(store, queues, 80)
         store.checkpoint()
     for queue in queues:
-        assert len(queue.ready) <= MOST_RUNS + FILE_ENTRIES
+        assert len(queue.ready) <= MAX_RUNS + FILE_ENTRIES
     store.abandon()
 
 

@@ -36,7 +36,7 @@ def disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Disk:
     """Of which index files are full, and runs leave memory, after a few."""
     monkeypatch.setattr(amqpstore.index_writer, "ENTRIES_A_FILE", 4)
     monkeypatch.setattr(amqpstore.index_merge, "ENTRIES_A_FILE", 4)
-    monkeypatch.setattr(amqpstore.keeper, "_MOST_RUNS", 1)
+    monkeypatch.setattr(amqpstore.keeper, "_MAX_RUNS", 1)
     return Disk(str(tmp_path / "store"))
 
 

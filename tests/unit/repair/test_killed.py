@@ -24,7 +24,7 @@ from tests.unit.repair.mending import plan_of
 
 ROOT = Path(make_damage.__file__).parents[1]
 GOLDEN = ROOT / "fixtures/v1/golden/store"
-_MOST_CALLS = 400
+_MAX_CALLS = 400
 
 
 class Kill(Protocol):
@@ -78,7 +78,7 @@ def test_an_apply_that_is_killed_is_finished_or_taken_back(
 ) -> None:
     directory, plan, before = broken
     met = set()
-    for last in range(_MOST_CALLS):
+    for last in range(_MAX_CALLS):
         one, other = (
             str(shutil.copytree(directory, tmp_path / f"{name}{last}")) for name in ("a", "b")
         )
@@ -104,7 +104,7 @@ def test_an_undo_that_is_killed_is_finished(
     directory, plan, before = broken
     apply_plan(directory, read_plan(plan))
     met = set()
-    for last in range(_MOST_CALLS):
+    for last in range(_MAX_CALLS):
         copy = str(shutil.copytree(directory, tmp_path / f"copy{last}"))
         was_killed = kill("undo", copy, plan, last)
         met |= look_at(copy)

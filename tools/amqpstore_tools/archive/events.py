@@ -170,7 +170,7 @@ class Collector:
     def log(self, batch: Batch) -> None:
         """All that a batch of the log says."""
         hour = hour_of(batch.time_ms)
-        time_ms = min(batch.time_ms, _MOST_MS)
+        time_ms = min(batch.time_ms, _MAX_MS)
         for operation in batch.operations:
             event = _OF_KIND.get(operation.kind)
             if event is None:
@@ -236,12 +236,12 @@ def found_out(
     return rows.table(queue_id, Heads([]))
 
 
-_MOST_MS = 253_402_300_799_999
+_MAX_MS = 253_402_300_799_999
 """The end of the year 9999."""
 
 
 def _time(ms: int) -> int | None:
-    return min(ms, _MOST_MS) if ms else None
+    return min(ms, _MAX_MS) if ms else None
 
 
 def _parts(head: bytes) -> tuple[str, str, bytes]:

@@ -27,7 +27,7 @@ COMMITTED = ".json"
 
 _ESCAPED = set("\"#%'*/:=?\\{}[]^\x7f") | {chr(code) for code in range(32)}
 _NULL = "__HIVE_DEFAULT_PARTITION__"
-_MOST_BYTES = 240
+_MAX_BYTES = 240
 """The longest name of a directory: file systems allow 255."""
 
 
@@ -99,7 +99,7 @@ def _escaped(value: str) -> str:
 
 def _short(escaped: str) -> str:
     octets = escaped.encode("utf-8", "surrogateescape")
-    if len(octets) <= _MOST_BYTES:
+    if len(octets) <= _MAX_BYTES:
         return escaped
     digest = hashlib.sha256(octets).hexdigest()[:16]
-    return f"{octets[: _MOST_BYTES - 17].decode('utf-8', 'ignore')}~{digest}"
+    return f"{octets[: _MAX_BYTES - 17].decode('utf-8', 'ignore')}~{digest}"

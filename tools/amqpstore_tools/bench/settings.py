@@ -10,8 +10,8 @@ from amqpstore_tools.client.errors import UsageError
 DEFAULT_URL = "amqp://guest:guest@127.0.0.1:5672/%2F"
 _UNTIMED_LIMIT_S = 600.0  # of a run that ends with a number of messages
 _GRACE_S = 30.0  # beyond the timed part, to drain what is under way
-_MOST_WORKERS = 64
-_MOST_CONNECTIONS = 4096
+_MAX_WORKERS = 64
+_MAX_CONNECTIONS = 4096
 _STAMP_BYTES = 8
 
 _PUBLISHING: dict[str, object] = {
@@ -158,11 +158,11 @@ _RANGES = (
     ("confirm", 0, 1_000_000),
     ("prefetch", 0, 65_535),
     ("ack_every", 1, 65_535),
-    ("producers", 1, _MOST_WORKERS),
-    ("consumers", 1, _MOST_WORKERS),
+    ("producers", 1, _MAX_WORKERS),
+    ("consumers", 1, _MAX_WORKERS),
     ("queues", 1, 1000),
-    ("connections", 1, _MOST_CONNECTIONS),
-    ("processes", 1, _MOST_WORKERS),
+    ("connections", 1, _MAX_CONNECTIONS),
+    ("processes", 1, _MAX_WORKERS),
     ("rate", 1, 1_000_000),
     ("batch", 1, 10_000),
 )

@@ -26,7 +26,7 @@ from amqpstore_tools.check.scanning import Ids
 from amqpstore_tools.check.segments import Segment, segment_name
 
 _LEAST_RECORD_BYTES = 38
-_MOST_IDS = 1 << 28
+_MAX_IDS = 1 << 28
 """In one segment: what is counted has to be in memory."""
 
 
@@ -94,7 +94,7 @@ class ReferenceChecker:
             most = max(account.count, len(account.references or ()))
             if account.ids is None and account.references is None and ids > most:
                 continue  # Its row was refused.
-            if account.count * _LEAST_RECORD_BYTES > account.end_bytes or ids > _MOST_IDS:
+            if account.count * _LEAST_RECORD_BYTES > account.end_bytes or ids > _MAX_IDS:
                 text = (
                     f"{account.count} messages, of {ids} ids, do not fit into {account.end_bytes}"
                 )

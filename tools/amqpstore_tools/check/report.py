@@ -13,7 +13,7 @@ from amqpstore_tools.check.store import Checked
 from amqpstore_tools.offline import terminal
 
 _COLOURS = {Severity.ERROR: "bold red", Severity.WARNING: "yellow", Severity.NOTE: "cyan"}
-_MOST_SHOWN = 12
+_MAX_SHOWN = 12
 """Findings of one code; `--json` has all of them."""
 
 
@@ -39,12 +39,12 @@ def _print_group(severity: Severity, found: Sequence[Finding], console: Console)
     console.print(Text(f"{len(found):,} {severity}{plural}", _COLOURS[severity]))
     table = terminal.table("code", "where", "queue", "what", wrap="where queue what")
     for code, of_code in _by_code(found):
-        for place, one in enumerate(of_code[:_MOST_SHOWN]):
+        for place, one in enumerate(of_code[:_MAX_SHOWN]):
             shown = Text(code if not place else "", style=_COLOURS[severity])
             table.add_row(
                 shown, *(terminal.shown(text) for text in (_where(one), _queue(one), one.text))
             )
-        if rest := of_code[_MOST_SHOWN:]:
+        if rest := of_code[_MAX_SHOWN:]:
             messages = sum(one.messages for one in rest)
             about = f", {messages:,} messages" if messages else ""
             table.add_row("", Text(f"... {len(rest):,} more{about}", style="dim"), "", "")

@@ -15,7 +15,7 @@ from amqpstore_tools.check.findings import Findings
 from amqpstore_tools.check.reading import StoreFile
 from amqpstore_tools.check.scanning import Scanned, Scanner
 
-_MOST_LISTED = 100
+_MAX_LISTED = 100
 """Damaged places of one segment that are listed one by one."""
 
 
@@ -141,10 +141,10 @@ class SegmentReader:
     def _check_records(self, segment: Segment) -> None:
         findings, name = self._findings, segment.name
         gaps = segment.scanned.gaps
-        for gap in gaps[:_MOST_LISTED]:
+        for gap in gaps[:_MAX_LISTED]:
             text = f"{gap.end - gap.offset} bytes are not a record: {gap.reason}"
             findings.add("record-damaged", name, text, gap.offset)
-        if rest := gaps[_MOST_LISTED:]:
+        if rest := gaps[_MAX_LISTED:]:
             size = sum(gap.end - gap.offset for gap in rest)
             text = f"{size} bytes in {len(rest)} more places are not records"
             findings.add("record-damaged", name, text, rest[0].offset)

@@ -10,7 +10,7 @@ from amqpstore_tools.offline.instant import read_tables
 from amqpstore_tools.simulation.memory_catalog import put_rows
 from amqpstore_tools.simulation.memory_files import MemoryFiles
 
-_MOST_BYTES = 32 << 20
+_MAX_BYTES = 32 << 20
 """Each disk that is recovered is read as a whole, thousands of times."""
 
 
@@ -29,9 +29,9 @@ def load_store(directory: str, files: MemoryFiles, target: str) -> None:
         for path in paths
         if not path.startswith(CATALOG + os.sep)
     )
-    if size > _MOST_BYTES:
+    if size > _MAX_BYTES:
         raise LeftOutError(
-            f"the copy has {size >> 20} MiB, and a disk in memory takes {_MOST_BYTES >> 20} MiB"
+            f"the copy has {size >> 20} MiB, and a disk in memory takes {_MAX_BYTES >> 20} MiB"
         )
     files.make_directory(target)
     for path in paths:

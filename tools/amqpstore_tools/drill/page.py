@@ -10,8 +10,8 @@ from itertools import groupby
 from amqpstore_tools.drill.verdict import INVARIANTS, Account, Step
 
 _WIDTH, _HEIGHT = 900, 120
-_MOST_CHARTS = 12
-_MOST_ROWS = 400
+_MAX_CHARTS = 12
+_MAX_ROWS = 400
 
 _STYLE = """
 :root { color-scheme: light dark; --line: #8884; --good: #1a7f37; --bad: #cf222e; --dim: #7d7d7d; }
@@ -88,10 +88,10 @@ def _charts(timeline: Sequence[Step]) -> Iterator[str]:
     if rounds and all(len(steps) == 1 for steps in rounds):
         yield _chart([step for steps in rounds for step in steps], "All rounds")
         return
-    for steps in rounds[:_MOST_CHARTS]:
+    for steps in rounds[:_MAX_CHARTS]:
         yield _chart(steps, f"Round {steps[0].round}")
-    if len(rounds) > _MOST_CHARTS:
-        yield f"<p>And {len(rounds) - _MOST_CHARTS} more rounds.</p>\n"
+    if len(rounds) > _MAX_CHARTS:
+        yield f"<p>And {len(rounds) - _MAX_CHARTS} more rounds.</p>\n"
 
 
 def _chart(steps: Sequence[Step], title: str) -> str:
@@ -129,7 +129,7 @@ def _chart(steps: Sequence[Step], title: str) -> str:
 
 def _rows(timeline: Sequence[Step]) -> Iterator[str]:
     # Violated ones are never left out.
-    shown = [step for place, step in enumerate(timeline) if place < _MOST_ROWS or step.is_violated]
+    shown = [step for place, step in enumerate(timeline) if place < _MAX_ROWS or step.is_violated]
     left_out = len(timeline) - len(shown)
     yield f"<details><summary>{len(shown)} steps"
     yield f" ({left_out} more are in the JSON file)" if left_out else ""

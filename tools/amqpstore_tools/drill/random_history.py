@@ -31,8 +31,8 @@ SLOW = "drill-slow"
 """A queue that is there all the time, and takes little and gives little."""
 
 
-_MOST_QUEUES = 5
-_MOST_SLOW = 16
+_MAX_QUEUES = 5
+_MAX_SLOW = 16
 
 
 def play(outside: Outside, rng: random.Random, steps: int) -> None:
@@ -127,9 +127,9 @@ def _publish_fast_and_slow(outside: Outside, rng: random.Random) -> None:
 
 def _drain(outside: Outside, rng: random.Random) -> None:
     """Leave little of all queues but the slow one: then segments are mostly garbage."""
-    if (count := outside.ready_count(SLOW)) > _MOST_SLOW:
+    if (count := outside.ready_count(SLOW)) > _MAX_SLOW:
         # The same: what a disk costs to look at goes by what is on it.
-        outside.take(SLOW, count - _MOST_SLOW // 2, acked=True)
+        outside.take(SLOW, count - _MAX_SLOW // 2, acked=True)
     for name in outside.queue_names:
         left = rng.randint(0, 2)
         while name != SLOW and (count := outside.ready_count(name)) > left:
@@ -153,7 +153,7 @@ def _publish(outside: Outside, rng: random.Random) -> None:
 
 def _create_queue(outside: Outside, rng: random.Random) -> None:
     names = outside.queue_names
-    if len(names) >= _MOST_QUEUES:
+    if len(names) >= _MAX_QUEUES:
         # A long history goes on with as much as a short one: each of its disks is looked at.
         outside.delete_queue(rng.choice([name for name in names if name != SLOW]))
     outside.create_queue(f"drill-{outside.next_number}", durable=rng.random() < 0.85)

@@ -10,13 +10,13 @@ from dataclasses import dataclass
 
 from amqpstore_tools.drill.verdict import Account, Finding, Step
 
-_MOST_FINDINGS = 50
+_MAX_FINDINGS = 50
 """The most findings of one run: then it ends, as more would only repeat them."""
 
 OF_THE_STORE = ("messages in the store", "queues in the store")
 """What an account says of the store that is drilled, and not of what was done."""
 
-_MOST_STEPS = 5_000
+_MAX_STEPS = 5_000
 """The most steps of a timeline."""
 
 
@@ -69,7 +69,7 @@ class Run:
         return (
             (settings.images is not None and self.images >= settings.images)
             or (settings.seconds is not None and self.elapsed_s >= settings.seconds)
-            or len(self.account.findings) >= _MOST_FINDINGS
+            or len(self.account.findings) >= _MAX_FINDINGS
         )
 
     @property
@@ -137,13 +137,13 @@ class Run:
         ours.checks.update(account.checks)
         for found in account.findings:
             known = {(finding.invariant, finding.text) for finding in ours.findings}
-            if (found.invariant, found.text) not in known and len(known) < _MOST_FINDINGS:
+            if (found.invariant, found.text) not in known and len(known) < _MAX_FINDINGS:
                 ours.findings.append(found)
-        ours.timeline += account.timeline[: max(_MOST_STEPS - len(ours.timeline), 0)]
+        ours.timeline += account.timeline[: max(_MAX_STEPS - len(ours.timeline), 0)]
 
     def step(self, step: Step) -> None:
         """Note what was done, and show how far the run is."""
-        if len(self.account.timeline) < _MOST_STEPS:
+        if len(self.account.timeline) < _MAX_STEPS:
             self.account.timeline.append(step)
         self.show()
 

@@ -13,7 +13,7 @@ from amqpstore.catalog import Change, Value
 from amqpstore.errors import DamageError
 from amqpstore.lmdb_pages import check_pages
 from amqpstore.rows import CHECKSUMMED, corrected_row, decode_row
-from amqpstore_tools.offline.instant import FILE_NAME, MOST_TABLES
+from amqpstore_tools.offline.instant import FILE_NAME, MAX_TABLES
 from amqpstore_tools.offline.reading import ReadOnlyFiles
 
 
@@ -62,7 +62,7 @@ class CatalogImage:
             # LMDB does not survive a page that leads nowhere.
             check_pages(self.path)
             self._environment = lmdb.open(
-                path, readonly=True, lock=False, create=False, max_dbs=MOST_TABLES
+                path, readonly=True, lock=False, create=False, max_dbs=MAX_TABLES
             )
             with self._environment.begin() as transaction:
                 names = [bytes(key) for key, _ in transaction.cursor()]

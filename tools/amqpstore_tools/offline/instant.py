@@ -30,7 +30,7 @@ from amqpstore.lmdb_pages import check_pages, last_transaction
 FILE_NAME = "data.mdb"
 """The name of the catalog's file, in its directory."""
 
-MOST_TABLES = 256
+MAX_TABLES = 256
 
 _PATIENCE_S = 30.0
 _PAUSE_S = 0.005
@@ -85,7 +85,7 @@ def read_tables(folder: str) -> Tables:
     try:
         with (
             lmdb.open(
-                folder, readonly=True, lock=False, create=False, max_dbs=MOST_TABLES
+                folder, readonly=True, lock=False, create=False, max_dbs=MAX_TABLES
             ) as environment,
             environment.begin() as transaction,
         ):
@@ -109,7 +109,7 @@ def write_tables(folder: str, tables: Tables) -> None:
     while True:
         try:
             with lmdb.open(
-                folder, map_size=size, max_dbs=MOST_TABLES, mode=0o640, lock=False
+                folder, map_size=size, max_dbs=MAX_TABLES, mode=0o640, lock=False
             ) as environment:
                 with environment.begin(write=True) as transaction:
                     for name, rows in tables.items():

@@ -13,7 +13,7 @@ from amqpstore_tools.repair.facts import Facts, SegmentFacts
 from amqpstore_tools.repair.ranges import Ranges
 from amqpstore_tools.repair.truth import Truth
 
-_MOST_AHEAD = 1024
+_MAX_AHEAD = 1024
 """A number in the catalog that is further from those of files is taken for damaged."""
 
 
@@ -99,5 +99,5 @@ def _highest(facts: Facts, numbers: range) -> int:
         said.add(of_store.position.segment)
     if of_store.next_compacted:
         said.add(of_store.next_compacted - 1)
-    reach = highest + _MOST_AHEAD
+    reach = highest + _MAX_AHEAD
     return max([highest, *(one for one in said if one in numbers and one <= reach)])

@@ -13,7 +13,7 @@ from amqpstore_tools.offline import terminal
 from amqpstore_tools.repair.journal import Repair
 from amqpstore_tools.repair.plan import Plan
 
-_MOST_SHOWN = 8
+_MAX_SHOWN = 8
 """Steps of one code; the plan's file has all of them."""
 
 _COLOURS = {"error": "bold red", "warning": "yellow", "note": "cyan"}
@@ -65,7 +65,7 @@ def print_applied(plan: Plan, repair: Repair | None, directory: str, console: Co
 def _print_steps(plan: Plan, console: Console) -> None:
     table = terminal.table("code", "where", "what", "then", wrap="where what then")
     for code, steps in _by_code(plan.steps):
-        for place, step in enumerate(steps[:_MOST_SHOWN]):
+        for place, step in enumerate(steps[:_MAX_SHOWN]):
             where = step["file"] if "offset" not in step else f"{step['file']} @{step['offset']}"
             queue = f"queue {step.get('queue') or step['queue_id']}: " if "queue_id" in step else ""
             then = step["does"] if not place else ""
@@ -75,7 +75,7 @@ def _print_steps(plan: Plan, console: Console) -> None:
                 terminal.shown(f"{queue}{step['found']}"),
                 then,
             )
-        if (rest := len(steps) - _MOST_SHOWN) > 0:
+        if (rest := len(steps) - _MAX_SHOWN) > 0:
             table.add_row("", Text(f"... {rest:,} more", style="dim"), "", "")
     console.print(table)
 

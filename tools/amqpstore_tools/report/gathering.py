@@ -19,7 +19,7 @@ _BUCKETS_MS = (
     *(1_000, 10_000, 60_000, 600_000, 3_600_000),
     *(6 * 3_600_000, 86_400_000, 7 * 86_400_000),
 )
-_MOST_BUCKETS = 96
+_MAX_BUCKETS = 96
 
 Spread = Callable[[Sequence[Item], Callable[[Iterable[Item]], Tally]], Iterable[Tally]]
 """Has neighbouring items counted together, wherever. Returns what came of each group."""
@@ -122,6 +122,6 @@ def _queues(image: StoreImage) -> dict[int, QueueFigures]:
 def _bucket_ms(span_ms: int) -> int:
     """The shortest one of which there are not too many."""
     for bucket_ms in _BUCKETS_MS:
-        if span_ms / bucket_ms <= _MOST_BUCKETS:
+        if span_ms / bucket_ms <= _MAX_BUCKETS:
             return bucket_ms
-    return _BUCKETS_MS[-1] * (span_ms // (_BUCKETS_MS[-1] * _MOST_BUCKETS) + 1)
+    return _BUCKETS_MS[-1] * (span_ms // (_BUCKETS_MS[-1] * _MAX_BUCKETS) + 1)

@@ -12,8 +12,8 @@ from amqpstore_tools.offline.terminal import age, size, when
 from amqpstore_tools.report.charts import Series, bars, columns, heat, shares
 from amqpstore_tools.report.gathering import Figures, SegmentFigures
 
-_MOST_ROWS = 20
-_MOST_COLUMNS = 96
+_MAX_ROWS = 20
+_MAX_COLUMNS = 96
 _AGES = ("under 1 min", "10 min", "1 h", "1 day", "7 days", "older", "before the log begins")
 
 _STYLE = """
@@ -92,7 +92,7 @@ def _buckets(figures: Figures) -> range:
         return range(0)
     # A clock that was wrong once must not make the picture endless.
     last = max(found)
-    return range(max(min(found), last - _MOST_COLUMNS + 1), last + 1)
+    return range(max(min(found), last - _MAX_COLUMNS + 1), last + 1)
 
 
 def _labels(figures: Figures, buckets: range) -> list[str]:
@@ -132,7 +132,7 @@ def _by_queue(figures: Figures) -> str:
     events = figures.tally.events
     rows = [
         (_queue(figures, queue_id), [events[queue_id, bucket, "published"] for bucket in buckets])
-        for queue_id, count in counts.most_common(_MOST_ROWS)
+        for queue_id, count in counts.most_common(_MAX_ROWS)
         if count
     ]
     if not rows:
@@ -145,7 +145,7 @@ def _waiting(figures: Figures) -> str:
     queues = sorted(figures.queues.values(), key=lambda one: -one.bytes)
     rows = [
         (one.name, float(one.bytes), f"{size(one.bytes)}, {one.ready:,} messages")
-        for one in queues[:_MOST_ROWS]
+        for one in queues[:_MAX_ROWS]
         if one.ready
     ]
     if not rows:
@@ -159,7 +159,7 @@ def _ages(figures: Figures) -> str:
     for (queue_id, _), count in ages.items():
         counts[queue_id] += count
     rows = []
-    for queue_id, _ in counts.most_common(_MOST_ROWS):
+    for queue_id, _ in counts.most_common(_MAX_ROWS):
         name = _queue(figures, queue_id)
         if oldest := figures.tally.oldest.get(queue_id):
             name = f"{name} ({age(max(figures.taken_ms - oldest, 0))})"
@@ -192,7 +192,7 @@ def _redelivered(figures: Figures) -> str:
     if not counts:
         return "<p>The log contains no redeliveries.</p>"
     rows = []
-    for queue_id, count in counts.most_common(_MOST_ROWS):
+    for queue_id, count in counts.most_common(_MAX_ROWS):
         most = max(times for of, times in again if of == queue_id)
         times = "10 times or more" if most == 10 else f"up to {most} times"
         rows.append((_queue(figures, queue_id), float(count), f"{count:,}, {times}"))
@@ -207,7 +207,7 @@ def _dead(figures: Figures) -> str:
         return "<p>The log contains no dead-lettered messages.</p>"
     rows = [
         (f"{reason}, out of {queue}", float(count), f"{count:,}")
-        for (reason, queue), count in dead.most_common(_MOST_ROWS)
+        for (reason, queue), count in dead.most_common(_MAX_ROWS)
     ]
     return f"<p class=dim>Messages by cause and queue{_rest(len(dead))}.</p>" + bars(rows, "bad")
 
@@ -225,7 +225,7 @@ def _garbage(figures: Figures) -> str:
 
 
 def _grouped(segments: Sequence[SegmentFigures]) -> list[Sequence[SegmentFigures]]:
-    step = -(-len(segments) // _MOST_COLUMNS) or 1
+    step = -(-len(segments) // _MAX_COLUMNS) or 1
     return [segments[start : start + step] for start in range(0, len(segments), step)]
 
 
@@ -235,7 +235,7 @@ def _keys(figures: Figures) -> str:
         return "<p>The log contains no publishes.</p>"
     rows = [
         (f"{exchange or '(default)'} → {key or '(empty)'}", float(count), f"{count:,}")
-        for (exchange, key), count in keys.most_common(_MOST_ROWS)
+        for (exchange, key), count in keys.most_common(_MAX_ROWS)
     ]
     return f"<p class=dim>Messages by exchange and routing key{_rest(len(keys))}.</p>" + bars(rows)
 
@@ -246,4 +246,4 @@ def _queue(figures: Figures, queue_id: int) -> str:
 
 
 def _rest(count: int) -> str:
-    return f"; the first {_MOST_ROWS} of {count:,}" if count > _MOST_ROWS else ""
+    return f"; the first {_MAX_ROWS} of {count:,}" if count > _MAX_ROWS else ""

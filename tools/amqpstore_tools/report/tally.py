@@ -22,7 +22,7 @@ AGES_MS = (60_000, 600_000, 3_600_000, 86_400_000, 7 * 86_400_000)
 UNKNOWN_AGE = len(AGES_MS) + 1
 """The group of what was published before the log begins."""
 
-_MOST_KEYS = 200_000
+_MAX_KEYS = 200_000
 _KEPT_KEYS = 20_000
 
 _OF_KIND: dict[int, str] = {
@@ -88,7 +88,7 @@ class Tally:
 
     def prune(self) -> None:
         """Forget the rarest keys, where there are too many to remember."""
-        if len(self.keys) > _MOST_KEYS:
+        if len(self.keys) > _MAX_KEYS:
             self.keys = Counter(dict(self.keys.most_common(_KEPT_KEYS)))
 
 

@@ -41,7 +41,7 @@ from amqpstore_tools.spark.task_files import for_tasks
 _INDEX_BYTES = 256 << 10
 """About what reading an index file is worth, in bytes of segments."""
 
-_MOST_BROADCAST = 8_000_000
+_MAX_BROADCAST = 8_000_000
 """Messages that are live: as long as they are no more, where they are is sent to all tasks."""
 
 One = TypeVar("One")
@@ -52,7 +52,7 @@ LiveParts = dict[Key, list[LivePart]]
 class SparkExecutor:
     """A cluster. Args: most_broadcast, live messages of all stores, of which every task is told."""
 
-    def __init__(self, cluster: Cluster, most_broadcast: int = _MOST_BROADCAST) -> None:
+    def __init__(self, cluster: Cluster, most_broadcast: int = _MAX_BROADCAST) -> None:
         self._cluster = cluster
         self._most_broadcast = most_broadcast
 

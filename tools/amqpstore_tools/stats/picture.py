@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 Facts = dict[str, Any]
 
 _STRIP_LINES = 6
-_LEAST_BAR, _MOST_BAR = 12, 60
+_LEAST_BAR, _MAX_BAR = 12, 60
 
 
 def show(found: Facts) -> None:
@@ -156,7 +156,7 @@ def _show_messages(found: Facts) -> None:
 
 def _wide(out: Console) -> int:
     """Characters that a bar has: what 80 leave beside the longest figures, and more where more."""
-    return min(max(picture_width(out) - 56, _LEAST_BAR), _MOST_BAR)
+    return min(max(picture_width(out) - 56, _LEAST_BAR), _MAX_BAR)
 
 
 def _name(one: Facts) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import structlog
 
 _LOGGERS = ("amqpstore", "amqpstore_server")
-_MOST_LINES = 1000
+_MAX_LINES = 1000
 
 _FORMATTER = structlog.stdlib.ProcessorFormatter(
     foreign_pre_chain=[structlog.stdlib.add_log_level, structlog.stdlib.ExtraAdder()],
@@ -42,7 +42,7 @@ class BrokerLog(logging.Handler):
         self.is_muted = False
         """Whether nothing is taken in: after a power cut nobody would have written it down."""
         self._elapsed_s = elapsed_s
-        self._lines: deque[str] = deque(maxlen=_MOST_LINES)
+        self._lines: deque[str] = deque(maxlen=_MAX_LINES)
         self._thread_id: int | None = None
 
     def follow(self, thread_id: int | None) -> None:

@@ -17,7 +17,7 @@ import struct
 from collections.abc import Callable
 from typing import Any
 
-_MOST_DEPTH = 100
+_MAX_DEPTH = 100
 """Tables and arrays in each other. A broker lets in fewer."""
 
 _NUMBERS = {
@@ -102,8 +102,8 @@ def as_bytes(value: Any) -> bytes:
 
 
 def _decode(buffer: bytes, offset: int, depth: int) -> tuple[Any, int]:
-    if depth > _MOST_DEPTH:
-        raise FieldError(f"tables are nested more than {_MOST_DEPTH} deep")
+    if depth > _MAX_DEPTH:
+        raise FieldError(f"tables are nested more than {_MAX_DEPTH} deep")
     tag = _part(buffer, offset, offset + 1)
     offset += 1
     if tag in _NUMBERS:
@@ -122,8 +122,8 @@ def _decode(buffer: bytes, offset: int, depth: int) -> tuple[Any, int]:
 
 
 def _encode(value: Any, depth: int) -> bytes:
-    if depth > _MOST_DEPTH:
-        raise FieldError(f"tables are nested more than {_MOST_DEPTH} deep")
+    if depth > _MAX_DEPTH:
+        raise FieldError(f"tables are nested more than {_MAX_DEPTH} deep")
     if value is None:
         return b"V"
     if isinstance(value, bool):

@@ -22,7 +22,7 @@ from amqpstore_tools.transfer.properties import decode_properties, encode_proper
 VERSION = 1
 FORMATS = ("jsonl", "msgpack")
 
-_MOST_BYTES = 1 << 31
+_MAX_BYTES = 1 << 31
 
 
 class TransferError(ToolError):
@@ -165,7 +165,7 @@ def _read(file: IO[bytes]) -> Iterator[tuple[Any, int]]:
             except (msgspec.DecodeError, RecursionError) as error:
                 raise TransferError(f"behind byte {read - len(text)}: {error}") from None
         return
-    unpacker = msgpack.Unpacker(strict_map_key=False, max_buffer_size=_MOST_BYTES, raw=False)
+    unpacker = msgpack.Unpacker(strict_map_key=False, max_buffer_size=_MAX_BYTES, raw=False)
     content = first
     try:
         while content:

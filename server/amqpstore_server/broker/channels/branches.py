@@ -39,10 +39,10 @@ _log = logging.getLogger(__name__)
 RESOURCE = "amq.dtx"
 """Who may configure it decides the branches of all users."""
 
-MOST_PART_BYTES = 64
+MAX_PART_BYTES = 64
 """Bytes of a global id, and of a branch id."""
 
-_MOST_FAILED = 1000
+_MAX_FAILED = 1000
 """Branches that were rolled back, and of which nobody has asked yet what became of them."""
 
 
@@ -356,7 +356,7 @@ class Branches:
             branch.failure = why
         self._undo(branch)
         self._failed[branch.xid] = None
-        if len(self._failed) > _MOST_FAILED:
+        if len(self._failed) > _MAX_FAILED:
             self._forget_oldest()
 
     def _forget_oldest(self) -> None:
@@ -388,8 +388,8 @@ def _may_decide(access: Access, branch: _Branch) -> bool:
 
 def _check_xid(xid: Xid) -> None:
     """Raises: PreconditionFailedError."""
-    if not (0 < len(xid.global_id) <= MOST_PART_BYTES and len(xid.branch_id) <= MOST_PART_BYTES):
+    if not (0 < len(xid.global_id) <= MAX_PART_BYTES and len(xid.branch_id) <= MAX_PART_BYTES):
         raise PreconditionFailedError(
-            f"XAER_INVAL: a global id has 1 to {MOST_PART_BYTES} bytes and a branch id up to "
-            f"{MOST_PART_BYTES}, these have {len(xid.global_id)} and {len(xid.branch_id)}"
+            f"XAER_INVAL: a global id has 1 to {MAX_PART_BYTES} bytes and a branch id up to "
+            f"{MAX_PART_BYTES}, these have {len(xid.global_id)} and {len(xid.branch_id)}"
         )

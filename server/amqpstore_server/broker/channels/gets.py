@@ -18,8 +18,8 @@ from amqpstore_server.broker.permissions import Access
 from amqpstore_server.broker.queues.queue import Queue
 from amqpstore_server.broker.queues.waiting import Fetched, WaitingGet
 
-MOST_WAIT_MS = (1 << 31) - 1
-MOST_WAITING = 1024
+MAX_WAIT_MS = (1 << 31) - 1
+MAX_WAITING = 1024
 """Gets that may wait for their answer on one channel."""
 
 
@@ -44,9 +44,9 @@ class Gets:
         if not self._line and not wait_ms and not queue.waiting:
             self._answer(queue, self.channel.get(queue, no_ack=no_ack))
             return
-        if len(self._line) >= MOST_WAITING:
+        if len(self._line) >= MAX_WAITING:
             raise PreconditionFailedError(
-                f"{MOST_WAITING} gets wait on this channel, which is the maximum: wait for an "
+                f"{MAX_WAITING} gets wait on this channel, which is the maximum: wait for an "
                 "answer first"
             )
         get = WaitingGet(self, queue, no_ack=no_ack)

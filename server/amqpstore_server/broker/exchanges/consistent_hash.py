@@ -25,7 +25,7 @@ from amqpstore_server.protocol.content import BasicProperties
 
 _PROPERTIES = ("message_id", "correlation_id", "timestamp")
 
-_MOST_WEIGHT = 1_000_000
+_MAX_WEIGHT = 1_000_000
 """The largest weight of a binding. A weight costs nothing here, but an endless number would cost
 time to read and store."""
 
@@ -133,13 +133,13 @@ def _text_argument(arguments: dict[str, Any], name: str) -> str | None:
 def _weight(binding: Binding) -> int:
     """Raises: PreconditionFailedError."""
     key = binding.routing_key
-    if key.isascii() and key.isdigit() and len(key) <= len(str(_MOST_WEIGHT)):
+    if key.isascii() and key.isdigit() and len(key) <= len(str(_MAX_WEIGHT)):
         weight = int(key)
-        if 1 <= weight <= _MOST_WEIGHT:
+        if 1 <= weight <= _MAX_WEIGHT:
             return weight
     raise PreconditionFailedError(
         f"invalid binding key '{key}' for an x-consistent-hash exchange; expected a weight from 1 "
-        f"to {_MOST_WEIGHT}"
+        f"to {_MAX_WEIGHT}"
     )
 
 

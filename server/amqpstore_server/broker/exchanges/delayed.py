@@ -18,7 +18,7 @@ from amqpstore_server.protocol.content import BasicProperties
 TYPE_ARGUMENT = "x-delayed-type"
 DELAY_HEADER = "x-delay"
 
-MOST_DELAY_MS = (1 << 32) - 1
+MAX_DELAY_MS = (1 << 32) - 1
 """What RabbitMQ's plug-in can wait, about 49 days. A longer delay is cut to it."""
 
 
@@ -58,4 +58,4 @@ def delay_ms(properties: BasicProperties) -> int:
     delay = (properties.headers or {}).get(DELAY_HEADER)
     if isinstance(delay, bool) or not isinstance(delay, (int, float)) or not delay > 0:
         return 0
-    return int(min(delay, MOST_DELAY_MS))
+    return int(min(delay, MAX_DELAY_MS))

@@ -19,7 +19,7 @@ LENGTH_ARGUMENT = "x-recent-history-length"
 NO_STORE_HEADER = "x-recent-history-no-store"
 
 _DEFAULT_LENGTH = 20
-_MOST_LENGTH = 100_000
+_MAX_LENGTH = 100_000
 
 
 class RecentHistoryExchange(FanoutExchange):
@@ -35,12 +35,12 @@ class RecentHistoryExchange(FanoutExchange):
         if (
             isinstance(length, bool)
             or not isinstance(length, int)
-            or not (0 < length <= _MOST_LENGTH)
+            or not (0 < length <= _MAX_LENGTH)
         ):
             raise PreconditionFailedError(
                 f"invalid arg '{LENGTH_ARGUMENT}' for exchange '{name}': {length!r} is not a "
                 "number "
-                f"from 1 to {_MOST_LENGTH}"
+                f"from 1 to {_MAX_LENGTH}"
             )
         self.length = length
 

@@ -23,7 +23,7 @@ class Reason(enum.StrEnum):
     DELIVERY_LIMIT = "delivery_limit"
 
 
-_MOST_COUNT = (1 << 63) - 1
+_MAX_COUNT = (1 << 63) - 1
 
 MAX_DEATHS = 100
 """Entries of x-death: consumers that publish a message again have to get them into a field table,
@@ -58,7 +58,7 @@ def deaths_of(
         death = same[0]
         count = death.get("count")
         # A client may have put any number there, a timestamp of 64 bits without a sign too.
-        death["count"] = Int64(min(max(count, 0) + 1, _MOST_COUNT) if _is_number(count) else 1)
+        death["count"] = Int64(min(max(count, 0) + 1, _MAX_COUNT) if _is_number(count) else 1)
     else:
         death = {
             "count": Int64(1),
@@ -110,7 +110,7 @@ def landmark_of(known: Any, queue: str, reason: Reason, count: int) -> dict[str,
         isinstance(known, Mapping)
         and isinstance(known.get("queue"), str)
         and _is_number(moves := known.get("moves"))
-        and 0 < moves < _MOST_COUNT
+        and 0 < moves < _MAX_COUNT
     ):
         moves += 1
         if moves & (moves - 1):

@@ -12,7 +12,7 @@ from amqpstore_server.protocol.content import BasicProperties, edit_properties
 _PERSISTENT = 2
 """The delivery-mode of a message that must survive a restart; any other is transient."""
 
-_MOST_EXPIRATION_MS = 1 << 52
+_MAX_EXPIRATION_MS = 1 << 52
 _KEY_HEADERS = ("CC", "BCC")
 _BLIND = b"\x03BCC"
 """What properties have in them that have the header BCC, and few others."""
@@ -74,7 +74,7 @@ def expiration_ms(expiration: str | None) -> int | None:
     if expiration is None:
         return None
     if not (expiration.isascii() and expiration.isdigit()) or (
-        int(expiration) > _MOST_EXPIRATION_MS
+        int(expiration) > _MAX_EXPIRATION_MS
     ):
         raise PreconditionFailedError(
             f"invalid expiration '{expiration}': not a number of ms from 0 to 2^52"

@@ -26,13 +26,13 @@ if TYPE_CHECKING:
     from amqpstore_server.broker.context import BrokerContext
 
 REPLAYED = "x-replayed"
-MOST_BYTES = 64 << 20
+MAX_BYTES = 64 << 20
 """What one replay may have in memory, as `_weight` counts it: it is one batch of the log."""
 
 _MESSAGE_BYTES = 256
 """About what a message takes beside its body and its properties."""
 
-_MOST_MS = 1 << 52
+_MAX_MS = 1 << 52
 _TIME = struct.Struct(">q")
 _MARK = bytes([len(CONSUMED_AT)]) + CONSUMED_AT.encode() + b"l"
 """What stands in front of the time in the properties of whatever is in a history."""
@@ -67,7 +67,7 @@ class Request(NamedTuple):
             envelope.routing_key,
             _text(headers, "x-replay-to") or envelope.routing_key,
             _number(headers, "x-from") or 0,
-            _MOST_MS if (to_ms := _number(headers, "x-to")) is None else to_ms,
+            _MAX_MS if (to_ms := _number(headers, "x-to")) is None else to_ms,
             _number(headers, "x-limit"),
             _text(headers, "x-message-id"),
         )
@@ -105,7 +105,7 @@ class Replays:
         if kept is None or target is None or target.is_internal:
             return Outcome.NOWHERE
         kept.expire()
-        if self._context.store.log.pending_bytes >= MOST_BYTES:
+        if self._context.store.log.pending_bytes >= MAX_BYTES:
             # Many in a row are not to fill memory with what waits for the disk.
             self._context.flush()
         copies = list(self._copies(kept, request))
@@ -125,7 +125,7 @@ class Replays:
     ) -> Iterator[tuple[ParsedEnvelope, list[Message]]]:
         """Copies, in groups with one envelope. Raises: PreconditionFailedError, for too many."""
         left = request.limit
-        room = MOST_BYTES
+        room = MAX_BYTES
         known: Envelope | None = None
         parsed: ParsedEnvelope | None = None
         group: list[Message] = []
@@ -170,7 +170,7 @@ def _copied(envelope: Envelope) -> ParsedEnvelope:
 
 def _too_much(request: Request, envelope: Envelope) -> PreconditionFailedError:
     return PreconditionFailedError(
-        f"the replay of queue '{request.source}' copies more than {MOST_BYTES >> 20} MiB: end it "
+        f"the replay of queue '{request.source}' copies more than {MAX_BYTES >> 20} MiB: end it "
         f"with x-to={consumed_at(envelope.properties)}, or with x-limit, and go on from there"
     )
 
@@ -182,7 +182,7 @@ def _number(headers: Mapping[str, Any], name: str) -> int | None:
         value = int(value) * 1000
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= _MOST_MS:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= _MAX_MS:
         raise PreconditionFailedError(
             f"invalid header '{name}' of a replay: {value!r} is not a number from 0 to 2^52"
         )

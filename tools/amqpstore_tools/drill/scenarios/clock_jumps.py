@@ -33,7 +33,7 @@ _JUMPS_MS = (1, _SECOND_MS, 3600 * _SECOND_MS, _YEAR_MS, 40 * _YEAR_MS)
 _STEPS = 40
 _QUIET_STEPS = 20
 _GARBAGE_BYTES = 8 * _OPTIONS.segment_bytes
-_MOST_BYTES = 5 * _OPTIONS.segment_bytes
+_MAX_BYTES = 5 * _OPTIONS.segment_bytes
 """Segments beyond twice what is live: the log's own, two more, and one that was just begun."""
 
 _QUEUE = "drill-orders"
@@ -109,7 +109,7 @@ def _work(world: _World, rng: random.Random) -> tuple[str, list[Fault]]:
     rows = tables.SEGMENTS.read(store.definitions).values()
     live = sum(row.live_bytes for row in rows)
     on_disk = sum(one.size for one in store.log.segments)
-    if on_disk > 2 * live + _MOST_BYTES:
+    if on_disk > 2 * live + _MAX_BYTES:
         faults.append(("I13", f"segments have {on_disk} bytes, and {live} of them are live"))
     return f"clock jumped by {jump_ms} ms, then {_QUIET_STEPS} s of quiet", faults
 

@@ -26,7 +26,7 @@ from amqpstore_tools.spark.reading.wanted import Wanted
 
 _TASKS = 8
 _LEAST_BYTES = 16 << 20
-_MOST_BYTES = 128 << 20
+_MAX_BYTES = 128 << 20
 
 
 class SegmentTask(NamedTuple):
@@ -173,7 +173,7 @@ class _Plan:
         if not most:
             # A task costs as much as some megabytes of reading, and may be one of a few only.
             share = sum(task.size for task in tasks) // _TASKS
-            most = min(max(share, _LEAST_BYTES), _MOST_BYTES)
+            most = min(max(share, _LEAST_BYTES), _MAX_BYTES)
         group: list[SegmentTask] = []
         size = 0
         for task in tasks:

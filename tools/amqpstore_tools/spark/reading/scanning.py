@@ -30,7 +30,7 @@ from amqpstore.records import (
 from amqpstore_tools.offline.reading import read_around
 from amqpstore_tools.offline.scanning import BATCH_BITS, LEADS, PLAIN_MESSAGE, RecordScanner
 
-_MOST_MESSAGES = 8192
+_MAX_MESSAGES = 8192
 """The messages of a compacted segment that are treated as one batch: it has no batches."""
 
 
@@ -101,7 +101,7 @@ class Scanner(RecordScanner):
 
     def _messages(self, offset: int) -> int:
         """Those of one batch."""
-        if self._is_compacted and len(self._batch.ids) >= _MOST_MESSAGES:
+        if self._is_compacted and len(self._batch.ids) >= _MAX_MESSAGES:
             self._finish(offset)
         content, seed, number = self._content, self._seed, self._segment
         batch, want_bodies = self._batch, self._want_bodies
@@ -153,7 +153,7 @@ class Scanner(RecordScanner):
             heads(head_number)
             last_id = message_id
             place = end
-            if self._is_compacted and len(batch.ids) >= _MOST_MESSAGES:
+            if self._is_compacted and len(batch.ids) >= _MAX_MESSAGES:
                 break
         self._last[Kind.MESSAGE] = last_id
         return base + place

@@ -21,8 +21,8 @@ from amqpstore_tools.spark.reading.envelopes import EnvelopeColumns, array_of
 from amqpstore_tools.spark.streams.broker import Delivered
 
 _FIRST, _COUNT = "x-spark-first", "x-spark-count"
-_MOST_MESSAGES = 1000
-_MOST_BYTES = 1 << 20
+_MAX_MESSAGES = 1000
+_MAX_BYTES = 1 << 20
 _ROWS = 16_384
 
 
@@ -89,7 +89,7 @@ def chunks(messages: Iterable[Taken], first: int, queue: str, most: int) -> Iter
 
     Args: most, messages of a chunk.
     """
-    most = min(most, _MOST_MESSAGES)
+    most = min(most, _MAX_MESSAGES)
     packer = msgpack.Packer()
     parts: list[bytes] = []
     size = 0
@@ -102,7 +102,7 @@ def chunks(messages: Iterable[Taken], first: int, queue: str, most: int) -> Iter
     for one in messages:
         parts.append(packer.pack(one))
         size += len(parts[-1])
-        if size >= _MOST_BYTES or len(parts) == most:
+        if size >= _MAX_BYTES or len(parts) == most:
             yield chunk()
             first += len(parts)
             parts, size = [], 0
