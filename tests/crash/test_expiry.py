@@ -13,8 +13,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-import amqpstore.index
-from amqpstore import Envelope, Message, Options, Queue, Run, Store
+from amqpstore import Envelope, Message, Options, Queue, Run, Store, tables
 from amqpstore.unacked import Unacked
 from amqpstore_tools.simulation import stores
 from amqpstore_tools.simulation.crash_images import crash_images
@@ -189,8 +188,8 @@ def what_is_withdrawn_counts_as_delivered(patch: pytest.MonkeyPatch) -> None:
 
 
 def the_catalog_does_not_know_of_expiry(patch: pytest.MonkeyPatch) -> None:
-    row = amqpstore.index.IndexState.row
-    patch.setattr(amqpstore.index.IndexState, "row", lambda self: row(self) | {"expires_ms": 0})
+    row = tables.INDEX.row
+    patch.setattr(tables.INDEX, "row", lambda state: {**row(state), "expires_ms": 0})
 
 
 BUGS: dict[Callable[[pytest.MonkeyPatch], None], str] = {

@@ -23,6 +23,7 @@ import amqpstore.opening
 import amqpstore.records
 import amqpstore.recovery
 import amqpstore.store
+from amqpstore import tables
 from amqpstore.accounts import Account
 from amqpstore.backing import Backing
 from amqpstore.catalog import Change
@@ -30,7 +31,6 @@ from amqpstore.checkpoint import Checkpoint
 from amqpstore.compaction import Compaction
 from amqpstore.errors import DamageError, DurabilityError
 from amqpstore.filenames import FIRST_COMPACTED, INDEX, index_path, segment_path
-from amqpstore.index import IndexState
 from amqpstore.index_merge import IndexMerger
 from amqpstore.index_writer import IndexWriter
 from amqpstore.ledger import IndexLedger, QueueLedger
@@ -460,12 +460,8 @@ def a_checkpoint_skips_a_batch(patch: Patch) -> None:
 
 
 def acks_are_not_in_the_catalog(patch: Patch) -> None:
-    row = IndexState.row
-
-    def row_without_acks(self: IndexState) -> dict[str, Any]:
-        return row(self._replace(acked=b""))
-
-    patch.setattr(IndexState, "row", row_without_acks)
+    row = tables.INDEX.row
+    patch.setattr(tables.INDEX, "row", lambda state: row(state._replace(acked=b"")))
 
 
 def acked_bodies_are_still_counted(patch: Patch) -> None:
@@ -481,8 +477,8 @@ def acked_bodies_are_still_counted(patch: Patch) -> None:
 
 
 def deliveries_are_not_in_the_catalog(patch: Patch) -> None:
-    row = IndexState.row
-    patch.setattr(IndexState, "row", lambda self: row(self._replace(delivered={})))
+    row = tables.INDEX.row
+    patch.setattr(tables.INDEX, "row", lambda state: row(state._replace(delivered={})))
 
 
 def deliveries_are_added_up(patch: Patch) -> None:
