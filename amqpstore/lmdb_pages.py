@@ -256,8 +256,9 @@ class _Walk:
             if not is_branch:
                 end += _PAGE.size if flags & _BIG_DATA else low | high << 16
             ends[offset] = end + end % 2
-        # LMDB moves nodes by their sizes: with a gap between two, a commit would cut others.
-        following = upper
+        # LMDB moves nodes by their sizes: with a gap between two, a commit would cut others. (One
+        # before the first costs room alone.)
+        following = min(ends, default=len(content))
         for offset in sorted(ends):
             if offset != following:
                 self._damaged(page, f"no node ends where that at {offset} begins")
