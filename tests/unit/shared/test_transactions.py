@@ -187,7 +187,7 @@ def test_a_full_disk_refuses_to_send_and_lets_receive(directory: str) -> None:
 def test_a_message_that_is_not_persistent_is_refused(shared: SharedStore) -> None:
     message = Message(Envelope("", "q", persistent=False), b"one")
     with shared.transaction() as transaction:
-        with pytest.raises(StoreError, match="durable"):
+        with pytest.raises(StoreError, match="must be persistent"):
             transaction.send("q", [message])
         with pytest.raises(ValueError, match="limit"):
             transaction.receive("q", limit=0)
