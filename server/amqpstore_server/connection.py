@@ -225,7 +225,7 @@ class SocketConnection:
         if not was_writable and outbox.is_writable:
             self.amqp.writable()
             self._turn.wake()
-        if not outbox.is_unread:
+        if self._unread and not outbox.is_unread:
             self._unread.unpark_all()
         if self.amqp.is_finished and not outbox.byte_count and not self._unsent:
             self.end()

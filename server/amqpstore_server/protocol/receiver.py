@@ -156,6 +156,8 @@ class Receiver:
     @property
     def unfinished_bytes(self) -> int:
         """What contents take in memory whose end has not come yet, with their headers."""
+        if not self._contents:
+            return self._chunks_bytes
         headers = [len(content.header_payload) for content in self._contents.values()]
         return self._chunks_bytes + 2 * sum(headers)
 
