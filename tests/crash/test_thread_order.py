@@ -77,7 +77,7 @@ class Threads(Outside):
         self.committer = Committer(self.store, lambda: None)
 
     async def end(self, *, in_order: bool) -> None:
-        """Close the store, or leave it in the midst of everything, and end the threads."""
+        """Close the store, or abandon it as it is, and end the threads."""
         if in_order:
             await self.committer.stop()
             self.close()

@@ -464,7 +464,7 @@ class StoreAgainstPlainLists(RuleBasedStateMachine):
 
     @invariant()
     def memory_is_what_it_says(self) -> None:
-        """Of messages, and of what was written aside: nothing of it is there that nobody wants."""
+        """No message, and nothing that was written aside, is kept that nobody wants."""
         total = aside = 0
         for model in self.models.values():
             held = 0

@@ -87,7 +87,7 @@ class VirtualHost:
         self.replays = Replays(context, self.queues, self.histories)
         self._exchange_queues = ExchangeQueues(context, self.router, self.dead_letters)
         self._ways_out: dict[str, Bury] = {DelayQueue.kind: self._exchange_queues.release}
-        """Of the kinds whose messages leave by another way than as dead letters."""
+        """By kind of queue, how messages leave it, where that is not as dead letters."""
         for predeclared, type_name in _PREDECLARED.items():
             row = {
                 "name": predeclared,

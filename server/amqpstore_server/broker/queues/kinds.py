@@ -135,7 +135,7 @@ class ConsumedQueue(Queue):
 
 
 class ReplyQueue(Queue):
-    """A channel's direct replies on their way; for a publisher it is no queue."""
+    """Holds a channel's direct replies; publishers cannot address it as a queue."""
 
     kind = "reply"
     counts_as_route = False
