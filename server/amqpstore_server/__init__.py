@@ -3,7 +3,7 @@
 - `app`: the program: what is started, in which order, and how it stops; `config`, `logs`: its
   TOML file and its log.
 - `connection`: the socket of a connection; `committer`: the thread that writes and syncs; `turn`:
-  the work that is left after a round of reads; `doors`: how many clients may connect.
+  the work to do after a round of reads; `doors`: how many clients may connect.
 - `protocol`: bytes to methods and back; `amqp`: methods to calls on the broker; `broker`: virtual
   hosts, exchanges and queues.
 - `users`, `login_checks`: who may log in, and the queue for password checks.

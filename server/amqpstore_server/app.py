@@ -1,4 +1,4 @@
-"""The broker as a program: what is started, in which order, and how it stops."""
+"""The broker as a program: starts and stops its parts, in order."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _log = logging.getLogger(__name__)
 
 _TICK_S = 0.5
 _LAZY_COMMIT_S = 0.05
-"""How long acks without company may wait for their fdatasync."""
+"""The longest time that acks wait for an fdatasync if nothing else needs one."""
 _GOODBYE_S = 3.0
 _BACKLOG = 1024
 _ACCEPT_AGAIN_S = 1.0
@@ -51,14 +51,15 @@ _CLOCK_LOOK_S = 1.0
 def serve(config: Config, on_ready: Callable[[list[tuple[str, int]], str], None]) -> None:
     """Run the broker until SIGTERM or SIGINT.
 
-    Args: on_ready, called with the addresses listened on and the data directory.
-    Raises: StoreError, ConfigError (an address cannot be listened on), DefinitionsError, OSError.
+    Args: on_ready, called with the addresses it listens on and the data directory.
+    Raises: StoreError, ConfigError (it cannot listen on an address), DefinitionsError, OSError.
     """
-    # The committer's thread wakes for a moment between two syncs; the default of 5 ms would have
-    # it wait for that moment as long as thirty syncs take.
+    # The committer's thread needs the GIL for a moment between two syncs; with the default of 5 ms
+    # it would wait for it as long as thirty syncs take.
     sys.setswitchinterval(0.0005)
     addresses = [host_and_port(address) for address in config.listen]
-    # One that comes before there is anything to read again, or after, is not to end the process.
+    # A SIGHUP that arrives before or after the definitions can be reloaded must not end the
+    # process.
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     definitions = load(config.definitions) if config.definitions else None
     store = Store.open(config.data, options=_options(config))
@@ -84,7 +85,7 @@ def _options(config: Config) -> Options:
 
 
 def _cause(group: BaseExceptionGroup) -> BaseException:
-    """The one error to report of those that ended the tasks: a failed disk before all others."""
+    """Return the one error to report of those that ended the tasks; a failed disk comes first."""
     durability = group.subgroup(DurabilityError)
     first: BaseException = durability or group
     while isinstance(first, BaseExceptionGroup):
@@ -99,14 +100,14 @@ async def _run(
     addresses: list[tuple[str, int]],
     on_ready: Callable[[list[tuple[str, int]], str], None],
 ) -> None:
-    # First: from the moment on that the port is open somebody may send one.
+    # Install the handler first: a signal may arrive as soon as the port is open.
     with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
         listeners = await listen(addresses)
         app = App(config, store, definitions)
-        # What a queue does first is to drop what expired: one that fails in it is in the report.
+        # A queue starts by dropping expired messages, so a queue that fails there is in the report.
         app.context.run_timers()
         keep_report(store, datetime.now(UTC), app.broker.set_aside)
-        # What is there now stays: collecting it over and over would only cost time.
+        # Objects that exist now stay: freezing them saves every collection from scanning them.
         gc.collect()
         gc.freeze()
         gc.set_threshold(50_000, 20, 50)
@@ -117,9 +118,10 @@ async def _run(
 
 
 class App:
-    """The tasks of a running broker, on an open store. Made within trio, whose clock it waits by.
+    """The tasks of a running broker, on an open store. Create it inside trio, whose clock it waits
+    by.
 
-    What is due is so by the store's clock, whose monotonic time goes in step with trio's.
+    Timers use the store's clock, whose monotonic time advances at the same rate as trio's.
     """
 
     def __init__(
@@ -134,7 +136,8 @@ class App:
             heartbeat_s=config.heartbeat_s,
             max_message_bytes=config.max_message_bytes,
             send_timeout_s=config.send_timeout_s,
-            # Whatever is configured: a message of the largest size can be sent while another is.
+            # Whatever is configured: a message of the largest size can be received while another is
+            # pending.
             unfinished_bytes=max(config.connection_bytes, 2 * config.max_message_bytes),
         )
         context = BrokerContext(
@@ -146,7 +149,7 @@ class App:
             name_rule=config.names,
         )
         self.context = context
-        # First: it finds out whether the store is a broker's.
+        # Created first: it checks whether the store belongs to a broker.
         self.broker = Broker(context)
         self.users = Users(store)
         self._definitions = config.definitions
@@ -154,13 +157,14 @@ class App:
             rows = {user.name: self._user_row(user) for user in definitions.users}
             apply_definitions(definitions, self.broker, self.users, rows)
         if self.users.is_empty:
-            # In this order: a user without permissions would stay one after a crash in between.
+            # In this order: a crash in between leaves permissions without a user, which the next
+            # start completes. The other order would leave a user without permissions for good.
             self.broker.define_permissions(DEFAULT_USER, DEFAULT_VHOST, ALL)
             self.users.define(DEFAULT_USER, self.users.hashed(DEFAULT_PASSWORD))
         self._turn = Turn(self.broker)
         self.committer = Committer(store, self._turn.wake)
         context.flush = self.committer.flush
-        # Whether there is room on the disk has to be known before the first publish.
+        # The free disk space has to be known before the first publish.
         self.committer.housekeep()
         self.connections: set[SocketConnection] = set()
         self._connections_bytes = config.connections_bytes
@@ -169,7 +173,7 @@ class App:
         self._product = Product(config.product, config.version or version("amqpstore"))
 
     async def run(self, listeners: list[socket.socket], signals: AsyncIterator[int]) -> None:
-        """Serve until a signal asks to stop, then end in this order: listeners, clients, log.
+        """Serve until a signal asks to stop, then stop in this order: listeners, clients, log.
 
         Raises: DurabilityError, as soon as the disk fails.
         """
@@ -195,7 +199,9 @@ class App:
             service.cancel_scope.cancel()
 
     async def _reload(self) -> None:
-        """Read the definitions again; what is wrong with them is logged, and nothing changed."""
+        """Read the definitions again. If they are wrong, the error is logged and nothing
+        changes.
+        """
         if not self._definitions:
             _log.warning("nothing to reload: the configuration names no definitions file")
             return
@@ -231,16 +237,16 @@ class App:
                     await trio.lowlevel.wait_readable(listener)
                     continue
                 except OSError as error:
-                    # Too many open files, mostly: wait for some to be closed.
+                    # Usually too many open files: wait for some to be closed.
                     _log.error("cannot accept", extra={"reason": str(error)})
                     await trio.sleep(_ACCEPT_AGAIN_S)
                     continue
                 self._admit(client, clients)
-                # However many come at once: the others have their turn.
+                # Whatever the number of new clients, the other tasks get a turn between them.
                 await trio.lowlevel.checkpoint()
 
     def _admit(self, client: socket.socket, clients: trio.Nursery) -> None:
-        """Have a client served, or refuse it."""
+        """Start serving a client, or refuse it."""
         try:
             client.setblocking(False)
             client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -255,7 +261,7 @@ class App:
                 self._login_checks,
             )
         except OSError:
-            client.close()  # it was gone before it was served
+            client.close()  # it closed before it was served
             return
         except Exception:  # noqa: BLE001
             _log.exception("client rejected")
@@ -274,7 +280,7 @@ class App:
         except* DurabilityError:
             raise
         except* Exception:  # noqa: BLE001
-            # A fault of ours with one client is not the others' affair.
+            # An internal error with one client must not affect the others.
             _log.exception("connection failed", extra={"peer": connection.amqp.peer})
         finally:
             self.connections.discard(connection)
@@ -289,14 +295,15 @@ class App:
             self._tick_connections()
 
     def _tick_connections(self) -> None:
-        # A function of its own, so that no variable keeps the last of them until the next tick.
+        # A separate function, so that no local variable keeps the last connection alive until the
+        # next tick.
         now = trio.current_time()
         for connection in list(self.connections):
             connection.tick(now)
         self._free_memory(now)
 
     def _free_memory(self, now: float) -> None:
-        """While clients have too much in memory that is not published yet: close who has most."""
+        """Close the clients with the most memory until unfinished publishes fit into the limit."""
         held = {one: one.amqp.unfinished_bytes for one in self.connections}
         total = sum(held.values())
         while total > self._connections_bytes:
@@ -310,24 +317,24 @@ class App:
             self.committer.commit()
 
     async def _run_timers(self) -> None:
-        """Have what is due done on time: expiry, most of all."""
+        """Run timers when they are due: expiry, above all."""
         sooner = trio.Event()
         self.context.timers.on_sooner = self.context.dates.on_sooner = lambda: sooner.set()
         while True:
             wait_ms = self.context.ms_to_next_timer()
-            # Nobody tells us that the wall clock was set: so while anything waits for a date, the
-            # clock is looked at in between.
+            # Nothing signals a change of the wall clock, so it is checked regularly while anything
+            # waits for a date.
             wait_s = _LONG_S if wait_ms is None else min(wait_ms / 1000, _CLOCK_LOOK_S)
             with trio.move_on_after(wait_s):
                 await sooner.wait()
             sooner = trio.Event()
             if self.context.run_timers():
                 self._turn.wake()
-                # Whatever is due at once again has to leave the others a turn.
+                # Timers that are due again at once must give the other tasks a turn.
                 await trio.lowlevel.checkpoint()
 
     async def _say_goodbye(self, clients: trio.CancelScope) -> None:
-        """Close every connection, with some seconds for the clients to answer."""
+        """Close every connection, giving the clients some seconds to answer."""
         now = trio.current_time()
         for connection in list(self.connections):
             connection.amqp.shut_down(now)
@@ -339,7 +346,7 @@ class App:
 
 
 async def listen(addresses: list[tuple[str, int]]) -> list[socket.socket]:
-    """The sockets that `App.run` accepts clients on. Raises: ConfigError."""
+    """Open the sockets on which `App.run` accepts clients. Raises: ConfigError."""
     listeners = []
     for host, port in addresses:
         try:

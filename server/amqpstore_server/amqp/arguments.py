@@ -1,5 +1,6 @@
-"""Field tables, as a client sent them: in the plain values that the broker keeps and compares, and
-what they ask for."""
+"""Field tables from clients: conversion to the plain values that the broker stores and compares,
+and the arguments read from them.
+"""
 
 from __future__ import annotations
 
@@ -14,14 +15,17 @@ from amqpstore_server.protocol.methods import BasicGet
 
 
 def plain(table: dict[str, Any]) -> dict[str, Any]:
-    """The same table in what the catalog takes: a timestamp is its seconds, a decimal is text."""
+    """Convert a field table to values that the catalog can store: a timestamp becomes its seconds,
+    a decimal becomes text.
+    """
     return {key: _plain(value) for key, value in table.items()}
 
 
 def queue_arguments(table: dict[str, Any]) -> dict[str, Any]:
-    """The arguments of a queue, plain. Raises: PreconditionFailed.
+    """Return the arguments of a queue as plain values. Raises: PreconditionFailed.
 
-    A timestamp is a number once it is plain, and none of the arguments is one.
+    A timestamp is refused where an argument has a meaning: as a plain value it would pass as a
+    number.
     """
     for name, value in table.items():
         if name in CHECKS and isinstance(value, Timestamp):
@@ -30,7 +34,9 @@ def queue_arguments(table: dict[str, Any]) -> dict[str, Any]:
 
 
 def wait_ms(method: BasicGet) -> int:
-    """How long a get waits for a message, 0 where it does not. Raises: PreconditionFailed."""
+    """Return how many ms a get waits for a message; 0 if it does not wait. Raises:
+    PreconditionFailed.
+    """
     wait = method.arguments.get("x-wait", 0)
     if isinstance(wait, bool) or not isinstance(wait, int) or not 0 <= wait <= MAX_WAIT_MS:
         raise PreconditionFailed(

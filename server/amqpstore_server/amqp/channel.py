@@ -1,4 +1,4 @@
-"""One AMQP channel: a handler for each method a client may send on it, and what goes back."""
+"""One AMQP channel: a handler for each method that a client may send on it, and the answers."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ _MAX_PRIORITY = 1 << 31
 class AmqpChannel:
     """Channel `number` of a connection, from channel.open to channel.close-ok.
 
-    It is the broker channel's outlet, and hands the client's methods to it. `state` follows the
-    table of channels; only in OPEN does the client's word count.
+    It is the outlet of a channel of the broker, and passes the client's methods to that channel.
+    `state` follows the state table of channels; methods from the client are handled in OPEN only.
     """
 
     def __init__(self, context: ChannelContext, number: int) -> None:
@@ -57,10 +57,10 @@ class AmqpChannel:
         self._distributed = Distributed(self._broker, context.access, self._send_late)
         self._consumer_tags = 0
 
-    # What the client sends.
+    # Methods from the client.
 
     def handle(self, method: methods.Method) -> None:
-        """Do what a method asks for. Raises: AmqpError, BrokerError."""
+        """Carry out a method. Raises: AmqpError, BrokerError."""
         kind = type(method)
         if kind in TOPOLOGY_HANDLERS:
             self._topology.handle(method)
@@ -86,22 +86,22 @@ class AmqpChannel:
             broker.publish(envelope, messages, flags)
 
     def ack(self, acks: Acks) -> None:
-        """Ack tags that were named one by one. Raises: BrokerError."""
+        """Ack delivery tags that the client named one by one. Raises: BrokerError."""
         self._broker.ack(acks.first, acks.last)
 
     def settle(self) -> None:
-        """Confirm what this read published."""
+        """Confirm what was published during this read."""
         self._broker.settle()
 
     def resume(self) -> None:
-        """The connection can be written to again."""
+        """Continue deliveries: the connection is writable again."""
         if self.state is not ChannelState.OPEN:
             return
         self._broker.resume()
         self._gets.resume()
 
     def look_at_rights(self) -> None:
-        """The user's permissions are others: end what goes on by itself and may not any more."""
+        """End consumers and waiting gets that the user's changed permissions no longer allow."""
         if self.state is not ChannelState.OPEN:
             return
         access = self._context.access
@@ -109,9 +109,9 @@ class AmqpChannel:
         self._gets.end_waits(access)
 
     def fail(self, close: methods.ChannelClose) -> None:
-        """The client did what ends the channel: tell it so.
+        """Close the channel because of an error of the client.
 
-        What it was promised before that comes first, the confirms of what it published.
+        The confirms of what it published before are sent first.
         """
         self._broker.settle()
         self._move(ChannelEvent.FAULT)
@@ -124,26 +124,28 @@ class AmqpChannel:
         self._broker.when_durable(say_so)
 
     def end(self, event: ChannelEvent) -> None:
-        """The client closes the channel, or the connection is over."""
+        """End the channel: the client closes it, or the connection is over."""
         self._move(event)
         self._broker.forget_outlet()
 
     def _move(self, event: ChannelEvent) -> None:
-        """Go on along the table. What leaves OPEN requeues what was not acked."""
+        """Move to the next state of the table. When the channel leaves OPEN, unacked messages are
+        requeued.
+        """
         before, self.state = self.state, CHANNEL[self.state][event]
         if before is ChannelState.OPEN:
             self._gets.close()
             self._broker.close()
-            # They have this channel in turn: it is freed when it is let go of, and not only when a
-            # collection finds it.
+            # These refer back to this channel: clearing them frees it at once, not at the next
+            # garbage collection.
             del self._gets, self._topology, self._distributed
 
     @property
     def _is_silent(self) -> bool:
-        """Whether the client has heard the last of it."""
+        """Whether nothing more is sent to the client on this channel."""
         return self.state in (ChannelState.CLOSING, ChannelState.CLOSED)
 
-    # What the broker sends (see Outlet).
+    # Calls from the broker (see Outlet).
 
     @property
     def is_writable(self) -> bool:
@@ -191,7 +193,7 @@ class AmqpChannel:
         self._outbox.add(method_frame(self.number, method.encode()))
 
     def _send_late(self, method: methods.Method) -> None:
-        """Send what the client may not wait for any more."""
+        """Send a method whose answer the client may no longer be waiting for."""
         if not self._is_silent:
             self._send(method)
 
@@ -215,7 +217,7 @@ class AmqpChannel:
             self._consumer_tags += 1
             tag = f"amq.ctag-{self.number}-{self._consumer_tags}"
         options = ConsumerOptions(method.no_ack, method.exclusive, _priority(method))
-        # Deliveries leave at the end of the turn: consume-ok goes out in front of them.
+        # Deliveries are sent at the end of the turn, so consume-ok goes out before them.
         if method.queue == REPLY_TO:
             self._broker.consume_replies(tag, options)
         else:
@@ -225,7 +227,7 @@ class AmqpChannel:
             self._send(methods.BasicConsumeOk(consumer_tag=tag))
 
     def _readable_queue(self, name: str) -> Queue:
-        """As `_queue`, of which the client may have the messages."""
+        """Return a queue as `_queue` does, if the client may also read its messages."""
         queue = self._topology.queue(name, "read")
         self._context.vhost.check_usable(queue)
         return queue
@@ -274,7 +276,7 @@ class AmqpChannel:
             self._broker.reject(method.delivery_tag, requeue=method.requeue)
 
     def on_basic_recover(self, method: methods.BasicRecover) -> None:
-        # What is delivered again leaves at once, so the answer goes out in front of it.
+        # Redelivered messages are sent at once, so the answer has to go out before them.
         self._send(methods.BasicRecoverOk())
         self._broker.recover(requeue=method.requeue)
 
@@ -302,7 +304,7 @@ class AmqpChannel:
 
 
 def _priority(method: methods.BasicConsume) -> int:
-    """The consumer's priority. Raises: PreconditionFailed."""
+    """Return the consumer's priority. Raises: PreconditionFailed."""
     priority = method.arguments.get("x-priority", 0)
     if (
         isinstance(priority, bool)
@@ -372,4 +374,6 @@ HANDLERS: dict[type[methods.Method], _Handler] = {
     **_FROM_CLIENT,
     **dict.fromkeys(_FROM_SERVER, AmqpChannel.misplaced),
 }
-"""What is done for each other method on an open channel; what is in neither is 540."""
+"""The handler of each other method on an open channel; a method that is in neither table is
+answered with 540.
+"""

@@ -1,9 +1,9 @@
 """One AMQP connection, without its socket: bytes in, frames in the outbox, time passed in.
 
-It follows its table in `protocol.states`: `Negotiation` is what it is before it is open, `Session`
-what it is from then on. An AmqpError of a channel closes the channel, one of the connection closes
-the connection, and both say so to the client with the specification's reply code; before the
-connection is open the socket is closed without a word (section 2.2.4).
+It follows the connection table in `protocol.states`. `Negotiation` handles it until it is open,
+`Session` from then on. An AmqpError that concerns a channel closes the channel, one that concerns
+the connection closes the connection; both tell the client, with the specification's reply code.
+Before the connection is open, the socket is closed without a method (section 2.2.4).
 """
 
 from __future__ import annotations
@@ -61,11 +61,12 @@ _CLOSE_S = 10.0
 class Connection:
     """The server's side of one connection.
 
-    Args: peer, what the log calls the client; product, what the server calls itself;
-    may_impersonate, whether a user may publish in the name of others; on_output, called when the
-    outbox stops being empty; now, seconds on the clock that `receive` and `tick` are given too.
+    Args: peer, the client's name in the log; product, the name and version the server gives itself;
+    may_impersonate, whether a user may publish with another user's user-id; on_output, called when
+    the outbox stops being empty; now, seconds on the clock whose readings `receive` and `tick` get
+    too.
 
-    `_session` is there while the connection is OPEN or BLOCKED, and at no other time.
+    `_session` is set while the connection is OPEN or BLOCKED, and None otherwise.
     """
 
     _session: Session
@@ -85,7 +86,9 @@ class Connection:
         self.peer = peer
         self.has_published = False
         self.is_paused = False
-        """Nothing is read from it for now, so that it is not to be missed."""
+        """Whether the server has stopped reading from the client, so that a missed heartbeat is no
+        reason to close.
+        """
         self.state = ConnectionState.GREETING
         self._broker = broker
         self._limits = limits
@@ -106,39 +109,42 @@ class Connection:
 
     @property
     def is_lost(self) -> bool:
-        """Whether the client does not answer, so that nothing is sent to it any more."""
+        """Whether the client does not answer any more; nothing more is sent to it."""
         return self.state is ConnectionState.ABANDONED
 
     @property
     def is_authenticating(self) -> bool:
-        """Whether somebody has to check the `login`, and to call `logged_in`."""
+        """Whether the `login` has to be checked now; call `logged_in` afterwards."""
         return self.state is ConnectionState.AUTHENTICATING
 
     @property
     def login(self) -> Login:
-        """Who the client says it is."""
+        """The user name and password that the client sent."""
         return self._negotiation.login
 
     @property
     def frame_max(self) -> int:
-        """Bytes of the largest frame that the client takes."""
+        """Size in bytes of the largest frame that the client accepts."""
         return self._negotiation.frame_max
 
     @property
     def is_held(self) -> bool:
-        """Whether nothing that the client sends is handled: it leaves too much unread, or a login
-        is being checked. Nothing is to be received then; `go_on` when it is over."""
+        """Whether input from the client has to wait: it leaves too much unread, or its login is
+        being checked. Do not call `receive` then; call `go_on` when the reason is gone.
+        """
         return self.state is ConnectionState.AUTHENTICATING or self.outbox.is_unread
 
     @property
     def unfinished_bytes(self) -> int:
-        """Return the bytes held for unfinished publishes: partial bodies and open transactions."""
+        """Bytes held for unfinished publishes: partial bodies and open transactions."""
         return self._receiver.unfinished_bytes + self._transacted.byte_count
 
-    # What the socket's side calls.
+    # Calls from the socket's side.
 
     def receive(self, read: bytes, now: float) -> None:
-        """Handle what one read brought, and settle it."""
+        """Handle the bytes of one read, and then do once what all of it needs: confirms, for
+        example.
+        """
         self._now = now
         self._heartbeat.received(now)
         if self.state in FRAMED:
@@ -148,7 +154,7 @@ class Connection:
             self._shake_hands(now)
 
     def _shake_hands(self, now: float) -> None:
-        """Go on with the handshake, as far as what came goes."""
+        """Continue the handshake with the bytes that have arrived."""
         if self.state is ConnectionState.GREETING:
             self._greet()
         try:
@@ -162,7 +168,7 @@ class Connection:
             self._events(self._receiver.receive(rest), now)
 
     def logged_in(self, *, granted: bool, now: float) -> None:
-        """Go on with the handshake: the login was checked."""
+        """Continue the handshake after the login was checked."""
         if not self.is_authenticating:
             return
         negotiation = self._negotiation
@@ -175,18 +181,18 @@ class Connection:
         extra = {"peer": self.peer, "user": negotiation.login.user}
         _log.warning("login refused", extra=extra)
         if negotiation.hears("authentication_failure_close"):
-            # An extension of RabbitMQ's: a client that knows it gets a reason, not just a closed
-            # socket, and nothing more is said than that.
+            # A RabbitMQ extension: a client with this capability is told that the login failed, but
+            # not why.
             self._send(connection_close(negotiation.refusal()))
         self._move(ConnectionEvent.REFUSED)
 
     def go_on(self, now: float) -> None:
-        """Handle what waits since the connection `is_held`, as far as it is not again."""
+        """Handle input that waited while the connection `is_held`, until it has to wait again."""
         waiting, self._waiting = self._waiting, []
         self._events(waiting, now)
 
     def pause(self, reason: str) -> None:
-        """Nothing is read from the client for now: it is told, where it wants to be."""
+        """Stop reading from the client, and send connection.blocked if the client supports it."""
         self.is_paused = True
         if self.state is ConnectionState.OPEN:
             self._move(ConnectionEvent.BLOCK)
@@ -194,7 +200,7 @@ class Connection:
                 self._send(methods.ConnectionBlocked(reason=reason))
 
     def resume(self) -> None:
-        """The client is read from again."""
+        """Start reading from the client again."""
         self.is_paused = False
         if self.state is ConnectionState.BLOCKED:
             self._move(ConnectionEvent.UNBLOCK)
@@ -202,7 +208,7 @@ class Connection:
                 self._send(methods.ConnectionUnblocked())
 
     def tick(self, now: float) -> None:
-        """Have heartbeats sent and missed ones noticed: call it about once a second."""
+        """Send a heartbeat if one is due, and notice missed ones. Call it about once a second."""
         self._now = now
         if self.state not in SERVED:
             if now >= self._deadline and not self.is_finished:
@@ -219,42 +225,45 @@ class Connection:
             self.outbox.add(HEARTBEAT_FRAME)
 
     def sent(self, now: float) -> None:
-        """Something was written to the socket."""
+        """Note that bytes were written to the socket."""
         self._heartbeat.sent(now)
         if self.is_held:
-            # Nothing is read from it: that it takes something is the sign that it lives.
+            # Nothing is read from a paused client: only that it accepts bytes shows that it is
+            # alive.
             self._heartbeat.received(now)
 
     def writable(self) -> None:
-        """The outbox has room again."""
+        """Continue deliveries: the outbox has room again."""
         if self.state in SERVED:
             self._session.resume()
 
     def exhaust(self, reason: str, now: float) -> None:
-        """Close the connection, since it has too much in memory that is not published yet."""
+        """Close the connection because its unfinished publishes take too much memory."""
         if self.state in SERVED:
             held = f"{self.unfinished_bytes} bytes of unfinished bodies and open transactions"
             self._failed(Failed(0, ResourceError(f"{held}: {reason}")), now)
 
     def break_off(self) -> None:
-        """Close the connection after an error of ours: the client would wait for ever for what it
-        kept back. It is of no channel, as the client may wait on one that is being closed."""
+        """Close the connection after an internal error: the client would wait for ever for an
+        answer that was lost. The close concerns the connection and no channel, because the client
+        may be waiting on a channel that is being closed.
+        """
         self._failed(Failed(0, InternalError("see the log of the broker")), self._now)
 
     def shut_down(self, now: float) -> None:
-        """The server stops: say so to the client."""
+        """Close the connection because the server stops."""
         if self.state in SERVED:
             self._close(ConnectionEvent.SHUT_DOWN, ConnectionForced("broker shut down"), now)
         else:
             self._move(ConnectionEvent.SHUT_DOWN)
 
     def abandon(self) -> None:
-        """The client does not answer: end this, and have nothing more sent."""
+        """Drop the connection without a close handshake: the client does not answer."""
         self.outbox.close()
         self._move(ConnectionEvent.ABANDON)
 
     def lost(self) -> None:
-        """The client has gone, or nothing more is read from it."""
+        """End the connection: the client has gone, or nothing more is read from it."""
         if self.state in SERVED:
             _log.warning("client unexpectedly closed TCP connection", extra={"peer": self.peer})
         self._move(ConnectionEvent.END)
@@ -262,7 +271,7 @@ class Connection:
     # Events.
 
     def _events(self, events: list[Event], now: float) -> None:
-        """Handle what one read brought, until the connection `is_held`."""
+        """Handle the events of one read until the connection `is_held`."""
         published: set[AmqpChannel] = set()
         for place, event in enumerate(events):
             if self.is_held:
@@ -285,18 +294,18 @@ class Connection:
             elif self.state in SERVED:
                 self._session.handle(event, published)
         except (AmqpError, BrokerError, DiskFullError) as raised:
-            # No name may stay in the frame that caught the error: its traceback has that frame, and
-            # with it the connection, which then would stay for the garbage collector.
+            # Clear local names here: the traceback of the error holds this frame, which would keep
+            # the connection alive until the next garbage collection.
             self._failed(Failed(event.channel, refusal_of(event, raised)), now)
         except FATAL:
             raise
         except Exception:  # noqa: BLE001
-            # An error of ours: it costs this client its connection, and nobody else anything.
+            # An internal error costs this client its connection, and affects nobody else.
             _log.exception("connection failed", extra={"peer": self.peer})
             self.break_off()
 
     def _failed(self, failed: Failed, now: float) -> None:
-        """Answer what went wrong in the way its kind asks for."""
+        """Close the channel or the connection, as the kind of error demands."""
         error = failed.error
         if isinstance(error, FatalFramingError):
             self._log_silent_end(error)
@@ -319,10 +328,10 @@ class Connection:
         extra = {"peer": self.peer, "channel": channel, "reason": error.reply_text}
         _log.warning("connection error", extra=extra)
 
-    # The connection's own methods.
+    # Methods of class connection.
 
     def _greet(self) -> None:
-        """Answer the protocol header, once it is there."""
+        """Answer the protocol header once it has arrived."""
         header = self._handshake.take_header()
         if header is None:
             return
@@ -352,7 +361,8 @@ class Connection:
             case methods.ConnectionTuneOk():
                 self._tune_ok(method, now)
             case methods.ConnectionUpdateSecret():
-                # Whoever is logged in with a password stays so: there is nothing that could end.
+                # A password does not expire, so an update-secret changes nothing for a client that
+                # is logged in.
                 self._send(methods.ConnectionUpdateSecretOk())
             case methods.ConnectionClose():
                 self._send(methods.ConnectionCloseOk())
@@ -390,28 +400,30 @@ class Connection:
         self._move(ConnectionEvent.OPEN)
         self._send(methods.ConnectionOpenOk())
 
-    # Ends.
+    # Closing.
 
     def _send(self, method: methods.Method) -> None:
         self.outbox.add(method_frame(0, method.encode()))
 
     def _close(self, event: ConnectionEvent, error: AmqpError, now: float) -> None:
-        """Close with a handshake: the client has some seconds to answer."""
+        """Start the closing handshake: the client has some seconds to answer."""
         self._receiver.discard_contents()
         self._send(connection_close(error))
         self._deadline = now + _CLOSE_S
         self._move(event)
 
     def _move(self, event: ConnectionEvent) -> None:
-        """Go on along the table."""
+        """Move to the next state of the table."""
         before, self.state = self.state, CONNECTION[self.state][event]
         if before in SERVED and self.state not in SERVED:
             self._release()
 
     def _release(self) -> None:
-        """Give back all that the connection holds: consumers, unacked messages, its own queues."""
+        """Release everything that the connection holds: consumers, unacked messages, exclusive
+        queues.
+        """
         self._waiting = []
         session = self._session
-        # It has this connection in turn: both are freed when they are let go of.
+        # The session refers back to this connection: clearing it frees both at once.
         del self._session
         session.close()

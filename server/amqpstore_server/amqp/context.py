@@ -14,12 +14,13 @@ from amqpstore_server.broker.vhost import VirtualHost
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ChannelContext:
-    """What an open connection is to its channels, and the owner of its exclusive queues.
+    """The parts of an open connection that its channels use; also the owner of its exclusive
+    queues.
 
-    `access` is what the user may do on `vhost`, `envelopes` those of the connection's publishes,
-    `transacted` what its transactions have in memory, `frame_max` what the client takes.
-    `shares_prefetch` says whether basic.qos means the channel, `global` or not (see `product`).
-    `break_off` ends the connection after an error of ours.
+    `access` has the user's permissions on `vhost`, `envelopes` the envelopes of what the connection
+    publishes, `transacted` the memory used by its transactions, `frame_max` the client's frame
+    limit. `shares_prefetch` tells whether basic.qos limits the whole channel even without `global`
+    (see `product`). `break_off` ends the connection after an internal error.
     """
 
     peer: str

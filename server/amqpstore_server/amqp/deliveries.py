@@ -1,4 +1,6 @@
-"""Runs of messages as frames. A delivery reuses the properties and the body as they arrived."""
+"""Encodes runs of messages as frames. A delivery reuses the bytes of properties and body as they
+arrived.
+"""
 
 from __future__ import annotations
 
@@ -20,12 +22,14 @@ _TAG = struct.Struct(">Q")
 
 
 def content_header(message: Message) -> bytes:
-    """The payload of a message's content header frame."""
+    """Return the payload of a message's content header frame."""
     return _CONTENT.pack(_BASIC, 0, len(message.body)) + visible(message.envelope.properties)
 
 
 def add_content(outbox: Outbox, channel: int, method: bytes, message: Message, limit: int) -> None:
-    """Add a method, given as payload, with a message as its content; frames of `limit` bytes."""
+    """Add a method, given as payload, with a message as its content, in frames of at most `limit`
+    bytes.
+    """
     outbox.add(method_frame(channel, method))
     outbox.add(header_frame(channel, content_header(message)))
     _add_body(outbox, channel, message.body, limit)
@@ -79,7 +83,9 @@ def add_deliveries(
 def _around_tag(
     channel: int, consumer_tag: bytes, redelivered: bytes, message: Message, largest: int
 ) -> tuple[bytes, bytes]:
-    """A delivery's bytes before its tag, and from there to its body, where that is in one frame."""
+    """Return the bytes of a delivery before its tag, and those after it up to the end of a body
+    that fits in one frame.
+    """
     envelope = message.envelope
     exchange = envelope.exchange.encode()
     routing_key = envelope.routing_key.encode()

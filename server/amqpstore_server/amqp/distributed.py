@@ -1,4 +1,4 @@
-"""The class dtx of one channel: distributed transactions (PROTOCOL.md has its methods)."""
+"""Class dtx on one channel: distributed transactions (PROTOCOL.md describes its methods)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _Named = (
 
 
 class Distributed:
-    """What a client does to branches. `send` sends a method, also when the client has left."""
+    """Handles the methods of class dtx. `send` sends a method, even after the client has left."""
 
     def __init__(
         self, channel: Channel, access: Access, send: Callable[[methods.Method], None]
@@ -35,7 +35,7 @@ class Distributed:
         self._send = send
 
     def handle(self, method: methods.Method) -> None:
-        """Do what a method of the class asks for. Raises: BrokerError."""
+        """Carry out a method of class dtx. Raises: BrokerError."""
         if not isinstance(method, methods.DtxSelect):
             self._channel.check_branches()
         DTX_HANDLERS[type(method)](self, method)
@@ -113,4 +113,4 @@ DTX_HANDLERS: dict[type[methods.Method], Callable[[Distributed, Any], None]] = {
     methods.DtxGetTimeout: Distributed.get_timeout,
     methods.DtxSetTimeout: Distributed.set_timeout,
 }
-"""What is done for each method of the class that a client may send."""
+"""The handler of each method of class dtx that a client may send."""

@@ -1,4 +1,4 @@
-"""What a client is held to."""
+"""The limits of a client."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Limits:
-    """What the server proposes in connection.tune, and what else it holds a client to.
+    """The limits that the server proposes in connection.tune, and the others that it enforces.
 
-    `max_message_bytes` is of the largest body that it takes; a client that takes nothing of what
-    is sent to it for `send_timeout_s` is closed. `unfinished_bytes` of its messages may be in
-    memory that are not published yet: halves of bodies, and what waits for a commit.
+    `max_message_bytes` is the size of the largest body that is accepted. A client that reads
+    nothing for `send_timeout_s` while bytes wait for it is closed. `unfinished_bytes` limits the
+    memory of a client's messages that are not published yet: partial bodies, and messages that wait
+    for a commit.
     """
 
     channel_max: int = 2047

@@ -1,4 +1,4 @@
-"""Logins: what the security mechanisms' responses say (AMQP 0-9-1, connection.start-ok)."""
+"""Logins: parses the responses of the security mechanisms (AMQP 0-9-1, connection.start-ok)."""
 
 from __future__ import annotations
 
@@ -12,20 +12,22 @@ MECHANISMS = ("PLAIN", "AMQPLAIN")
 
 @dataclass(frozen=True)
 class Login:
-    """Who a client says it is. Somebody has to check it, and to call `Connection.logged_in`."""
+    """The user name and password that a client sent, not checked yet (see
+    `Connection.logged_in`).
+    """
 
     user: str
     password: bytes
 
 
 NOBODY = Login("", b"")
-"""Who a client is that has not said it yet."""
+"""The login of a client that has not sent one yet."""
 
 
 def login_of(mechanism: str, response: bytes) -> Login | None:
-    """What a response says; None where it is not one of its mechanism."""
+    """Parse a response; None if it is not valid for its mechanism."""
     if mechanism == "PLAIN":
-        # RFC 4616: authorization identity, user and password, set apart by NUL.
+        # RFC 4616: authorization identity, user and password, separated by NUL.
         parts = response.split(b"\0")
         return Login(parts[1].decode("utf-8", "replace"), parts[2]) if len(parts) == 3 else None
     if mechanism == "AMQPLAIN":

@@ -1,4 +1,4 @@
-"""What the two ends of a connection agree on before it is open: login, tuning, virtual host."""
+"""The handshake of a connection: login, tuning and virtual host."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _log = logging.getLogger(__name__)
 
 
 class Negotiation:
-    """The server's side of the handshake: what it offers, and what the client makes of it.
+    """The server's side of the handshake.
 
-    `login` is who the client says it is, and has a password only while that is checked.
-    `channel_max` and `frame_max` are what holds before the client has tuned them, too.
+    `login` is what the client sent; the password is kept only until it has been checked.
+    `channel_max` and `frame_max` have the limits that apply before tuning, too.
     """
 
     def __init__(self, limits: Limits, product: Product, peer: str) -> None:
@@ -36,11 +36,11 @@ class Negotiation:
         self._capabilities: dict[str, Any] = {}
 
     def start(self) -> methods.ConnectionStart:
-        """What the server can do."""
+        """Return connection.start, with the server's capabilities and mechanisms."""
         return start(self._product, MECHANISMS)
 
     def start_ok(self, method: methods.ConnectionStartOk) -> bool:
-        """Take in what the client can do and who it is. Returns False where it does not say who."""
+        """Read the client's capabilities and login. Returns False if the login is malformed."""
         self.shares_prefetch = shares_prefetch(self._product, method.client_properties)
         capabilities = method.client_properties.get("capabilities")
         if isinstance(capabilities, dict):
@@ -55,22 +55,22 @@ class Negotiation:
         return True
 
     def hears(self, capability: str) -> bool:
-        """Whether the client has a capability."""
+        """Tell whether the client has a capability."""
         return bool(self._capabilities.get(capability))
 
     def forget_password(self) -> None:
-        """The login was checked."""
+        """Forget the password: the login was checked."""
         self.login = replace(self.login, password=b"")
 
     def refusal(self) -> AccessRefused:
-        """What a client whose login is wrong is told, where it wants to be told anything."""
+        """Return the error for a client whose login is wrong, if the client can be sent one."""
         return AccessRefused(
             f"Login was refused using authentication mechanism {self._mechanism}. For details "
             "see the broker logfile."
         )
 
     def tune(self) -> methods.ConnectionTune:
-        """What the server proposes."""
+        """Return connection.tune, with the limits that the server proposes."""
         return methods.ConnectionTune(
             channel_max=self._limits.channel_max,
             frame_max=self._limits.frame_max,
@@ -78,7 +78,7 @@ class Negotiation:
         )
 
     def tune_ok(self, method: methods.ConnectionTuneOk) -> bool:
-        """The client takes it, or less. Returns False where it takes more than was offered."""
+        """Take over the client's limits. Returns False if they exceed what was proposed."""
         limits = self._limits
         channel_max = method.channel_max or limits.channel_max
         frame_max = method.frame_max or limits.frame_max

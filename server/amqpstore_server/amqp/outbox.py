@@ -1,24 +1,27 @@
-"""What waits to be sent on one connection, and how much of it there is."""
+"""The outbox: bytes that wait to be sent on one connection."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 WRITABLE_BYTES = 1 << 20
-"""Above this, deliveries wait: what is not sent yet would only fill memory."""
+"""Above this, deliveries wait: more of them would only fill memory."""
 
 MAX_UNREAD_BYTES = 4 << 20
-"""Above this, what the client asks for waits as well: each answer would only come on top."""
+"""Above this, the client's requests wait as well: each answer would add to what it leaves
+unread.
+"""
 
 _SENT_AT_ONCE_BYTES = 1 << 20
 _KEPT_PARTS = 4096
-"""Parts that may have been sent and be there still: a list is cut now and then, not each time."""
+"""Sent parts that may still be in the list: it is trimmed now and then, not after each send."""
 
 
 class Outbox:
-    """Frames in the order in which they go out. `on_output` is called when it stops being empty.
+    """Frames in the order in which they are sent. `on_output` is called when the outbox stops being
+    empty.
 
-    `parts` and `byte_count` are open to the encoder of deliveries, which adds to both by itself.
+    The encoder of deliveries adds to `parts` and `byte_count` directly.
     """
 
     __slots__ = ("_on_output", "_sent_parts", "byte_count", "parts")
@@ -30,34 +33,36 @@ class Outbox:
         self._sent_parts = 0
 
     def add(self, frame: bytes) -> None:
-        """Add one frame, whole."""
+        """Add one whole frame."""
         self.begin()
         self.parts.append(frame)
         self.byte_count += len(frame)
 
     def begin(self) -> None:
-        """Say that something is about to be added."""
+        """Announce that something is about to be added."""
         if not self.byte_count:
             self._on_output()
 
     def close(self) -> None:
-        """Forget all of it, and whom to tell: nobody will read it."""
+        """Drop all frames and the `on_output` callback: nobody will read them."""
         self.parts = []
         self.byte_count = self._sent_parts = 0
         self._on_output = _nobody
 
     @property
     def is_writable(self) -> bool:
-        """Whether deliveries may be added."""
+        """Whether there is room for more deliveries."""
         return self.byte_count < WRITABLE_BYTES
 
     @property
     def is_unread(self) -> bool:
-        """Whether the client leaves so much unread that it has to wait for more."""
+        """Whether the client leaves so much unread that its requests have to wait."""
         return self.byte_count > MAX_UNREAD_BYTES
 
     def next_bytes(self) -> bytes | memoryview:
-        """The bytes to send next, about 1 MiB at most, off the outbox; none when it is empty."""
+        """Remove and return the next bytes to send, at most about 1 MiB; empty if there are
+        none.
+        """
         parts = self.parts
         if self.byte_count <= _SENT_AT_ONCE_BYTES and not self._sent_parts:
             self.parts = []
@@ -81,4 +86,4 @@ class Outbox:
 
 
 def _nobody() -> None:
-    """Is told instead of a connection that has ended."""
+    """Do nothing. Replaces `on_output` when the connection has ended."""

@@ -1,4 +1,4 @@
-"""What the two ends of a connection say of themselves, and what a client makes of it."""
+"""The product names in the handshake, and how clients react to the server's."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ _CAPABILITIES = (
 
 
 class Product(NamedTuple):
-    """What the server calls itself; some clients turn features on and off by it."""
+    """The name and version that the server reports; some clients switch features by them."""
 
     name: str
     version: str
 
 
 def start(product: Product, mechanisms: tuple[str, ...]) -> methods.ConnectionStart:
-    """The first method of a connection."""
+    """Return the first method of a connection."""
     return methods.ConnectionStart(
         version_major=0,
         version_minor=9,
@@ -49,11 +49,11 @@ def start(product: Product, mechanisms: tuple[str, ...]) -> methods.ConnectionSt
 
 
 def shares_prefetch(product: Product, client: Mapping[str, Any]) -> bool:
-    """Whether a client takes basic.qos without `global` for a limit that all of a channel shares.
+    """Tell whether a client expects basic.qos without `global` to limit the whole channel.
 
-    It is so in the specification. RabbitMQ has it limit each new consumer instead, and clients
-    rely on that; but py-amqp, and kombu and Celery with it, go by the specification wherever the
-    product has another name than RabbitMQ. Celery then raises the limit of consumers that run,
-    for each task that has to wait for its time, and stops where that changes nothing.
+    The specification says so. RabbitMQ limits each new consumer instead, and clients rely on that;
+    but py-amqp, and with it kombu and Celery, follow the specification if the product's name is not
+    RabbitMQ. Celery then raises the limit of running consumers for each task with an ETA, and would
+    stop receiving if that had no effect.
     """
     return client.get("product") == "py-amqp" and product.name != "RabbitMQ"

@@ -1,4 +1,4 @@
-"""From published frames to messages: what the content properties demand is checked here, once."""
+"""From published frames to messages: the content properties are checked here, once."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _CACHED_BYTES = 256 << 10
 
 
 class Envelopes:
-    """The envelopes of one connection's publishes, by exchange, routing key and properties.
+    """The envelopes of one connection's publishes, cached by exchange, routing key and properties.
 
-    Args: user, who is logged in: the only user-id that a message may claim, but for a user of whom
-    `may_impersonate` says otherwise.
+    Args: user, who is logged in: a message may name no other user-id, unless the user
+    `may_impersonate` others.
     """
 
     def __init__(self, user: str, may_impersonate: Callable[[str], bool]) -> None:
@@ -33,11 +33,12 @@ class Envelopes:
     def messages(
         self, publishes: Publishes, reply_to: str
     ) -> Iterator[tuple[ParsedEnvelope, list[Message]]]:
-        """The messages, in order, in groups that are alike, with the envelope of the first.
+        """Yield the messages in order, in groups that are alike, each with the envelope of its
+        first message.
 
-        Args: reply_to, the address of the channel's direct replies; empty where it has none.
+        Args: reply_to, the address of the channel's direct replies; empty if there is none.
         Raises: PreconditionFailed, PreconditionFailedError, at the first message that claims
-        something it may not; the groups before it have been given out.
+        something it may not; the groups before it have been yielded.
         """
         exchange = publishes.publish.exchange
         routing_key = publishes.publish.routing_key
@@ -85,7 +86,7 @@ class Envelopes:
             kept = edit_properties(raw, reply_to=reply_to)
         made = parse_envelope(exchange, routing_key, kept, properties)
         if is_foreign:
-            return made  # the next one is asked for again: the right to it may be taken away
+            return made  # not cached: the permission may be withdrawn before the next one
         self._cached_bytes += len(raw)
         if len(self._envelopes) >= _MAX_CACHED or self._cached_bytes > _CACHED_BYTES:
             self._envelopes.clear()

@@ -1,4 +1,6 @@
-"""The one door where what was refused becomes a reply code, and a close method."""
+"""Converts errors of the broker and the store to AMQP reply codes and close methods, in one
+place.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ _REPLIES: dict[type[Exception], type[amqp.AmqpError]] = {
 
 
 def refusal(raised: amqp.AmqpError | broker.BrokerError | DiskFullError) -> amqp.AmqpError:
-    """The AMQP exception that says what the broker's says, or the store's."""
+    """Return the AMQP exception for an error of the broker or the store."""
     return raised if isinstance(raised, amqp.AmqpError) else _REPLIES[type(raised)](str(raised))
 
 
@@ -31,7 +33,9 @@ def refusal_of(
     event: Event,
     raised: amqp.AmqpError | broker.BrokerError | DiskFullError,
 ) -> amqp.AmqpError:
-    """The same, with the class and method ids of what could not be done."""
+    """Return the AMQP exception for an error, with the class and method ids of the method that
+    failed.
+    """
     error = refusal(raised)
     match event:
         case Failed():
@@ -45,7 +49,7 @@ def refusal_of(
 
 
 def channel_close(error: amqp.AmqpError) -> methods.ChannelClose:
-    """The method that ends a channel for it."""
+    """Return the channel.close for an error."""
     return methods.ChannelClose(
         reply_code=error.reply_code,
         reply_text=error.reply_text,
@@ -55,7 +59,7 @@ def channel_close(error: amqp.AmqpError) -> methods.ChannelClose:
 
 
 def connection_close(error: amqp.AmqpError) -> methods.ConnectionClose:
-    """The method that ends a connection for it."""
+    """Return the connection.close for an error."""
     return methods.ConnectionClose(
         reply_code=error.reply_code,
         reply_text=error.reply_text,

@@ -1,4 +1,4 @@
-"""The open connection: its channels, and what the client does on them.
+"""The open connection: its channels, and the methods that clients send on them.
 
 A channel follows its table in `protocol.states`.
 """
@@ -32,7 +32,7 @@ _log = logging.getLogger(__name__)
 
 
 class Session:
-    """The channels of one connection, from connection.open-ok on until it ends either way."""
+    """The channels of one connection, from connection.open-ok until either side closes it."""
 
     def __init__(self, context: ChannelContext, channel_max: int) -> None:
         self._context = context
@@ -41,7 +41,8 @@ class Session:
         context.access.on_change.add(self._look_at_rights)
 
     def handle(self, event: Publishes | Acks | Received, published: set[AmqpChannel]) -> None:
-        """Do what came for a channel; `published` collects those to settle at the read's end.
+        """Handle an event of a channel; channels that published are added to `published`, to be
+        confirmed after the read.
 
         Raises: AmqpError, BrokerError, DiskFullError.
         """
@@ -50,7 +51,8 @@ class Session:
             self._move(event, channel, moves, published)
         elif channel is None:
             raise _not_open(event.channel)
-        # A comparison, no look-up: this is the hot path. What the table ignores is dropped.
+        # A comparison instead of a table look-up: this is the hot path. Events that the table
+        # ignores are dropped.
         elif channel.state is ChannelState.OPEN:
             if isinstance(event, Publishes):
                 published.add(channel)
@@ -79,7 +81,7 @@ class Session:
             self._open(number)
         elif event is ChannelEvent.CLOSE:
             if channel in published:
-                # What it published before is confirmed first.
+                # Confirms of earlier publishes go first.
                 published.remove(channel)
                 channel.settle()
             self._end(channel, event)
@@ -102,9 +104,9 @@ class Session:
             del self._channels[channel.number]
 
     def contain(self, number: int, error: AmqpError) -> AmqpError | None:
-        """Have an error on a channel cost no more than the channel.
+        """Close the channel that an error concerns, and no more if that is enough.
 
-        Returns: the error that the connection has to be closed with, where that is not enough.
+        Returns: the error with which the whole connection has to be closed, or None.
         """
         channel = self._channels.get(number)
         if channel is None:
@@ -112,7 +114,7 @@ class Session:
                 return _not_open(number).at(error.class_id, error.method_id)
             return error
         if channel.state is not ChannelState.OPEN:
-            return None  # whatever comes before its close-ok is ignored
+            return None  # input up to its close-ok is ignored
         if not isinstance(error, ChannelException):
             return error
         extra = {"peer": self._context.peer, "channel": number, "reason": error.reply_text}
@@ -121,17 +123,17 @@ class Session:
         return None
 
     def resume(self) -> None:
-        """The outbox has room again."""
+        """Continue deliveries on all channels: the outbox has room again."""
         for channel in self._channels.values():
             channel.resume()
 
     def _look_at_rights(self) -> None:
-        """The user's permissions are others."""
+        """Have all channels check what the user's changed permissions no longer allow."""
         for channel in list(self._channels.values()):
             channel.look_at_rights()
 
     def close(self) -> None:
-        """Give back all that the client had: consumers, unacked messages, its own queues."""
+        """Release everything that the client had: consumers, unacked messages, exclusive queues."""
         context = self._context
         channels = list(self._channels.values())
         self._channels.clear()

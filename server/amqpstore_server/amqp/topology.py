@@ -1,5 +1,6 @@
-"""What a client does to exchanges, queues and bindings on one channel, and what it has to be
-allowed to do for it (the permissions are those of RabbitMQ)."""
+"""Exchanges, queues and bindings that clients declare, and the permissions that this takes (as in
+RabbitMQ).
+"""
 
 from __future__ import annotations
 
@@ -21,13 +22,13 @@ from amqpstore_server.protocol import methods
 from amqpstore_server.protocol.errors import AccessRefused, NotFound
 
 _SERVER_NAMED = "amq.gen-"
-"""What a permission for queues that the server names has to match."""
+"""The prefix that a permission for server-named queues has to match."""
 
 
 class Topology:
-    """The classes exchange and queue of one channel. `send` sends a method on it.
+    """The methods of classes exchange and queue on one channel. `send` sends a method on it.
 
-    Args: owner, the connection, which exclusive queues belong to.
+    Args: owner, the connection, which owns exclusive queues.
     """
 
     def __init__(
@@ -44,8 +45,8 @@ class Topology:
         self._last_queue = ""
 
     def handle(self, method: methods.Method) -> None:
-        """Do what a method of these classes asks for. Raises: AmqpError, BrokerError."""
-        # Before anything is asked about a name, it is what it will be.
+        """Carry out a method of these classes. Raises: AmqpError, BrokerError."""
+        # Normalize names first, so that every check sees the same name.
         changed = {
             field: without_line_ends(name)
             for field in ("queue", "exchange", "source", "destination")
@@ -56,13 +57,14 @@ class Topology:
         TOPOLOGY_HANDLERS[type(method)](self, method)
 
     def queue(self, name: str, permission: str) -> Queue:
-        """The queue of that name, or the last one declared on this channel where it is empty.
+        """Return the queue of that name, or the one last declared on this channel if the name is
+        empty.
 
-        Args: permission that it takes: "configure", "write", "read", or "" for any of them.
+        Args: permission that is needed: "configure", "write", "read", or "" for any of them.
         Raises: NotFound, AccessRefusedError, NotFoundError, ResourceLockedError.
         """
         name = self._named(without_line_ends(name))
-        # First of all: who may not use it is not told whether it exists either.
+        # Checked first: a client without permission must not learn whether the queue exists.
         if permission:
             self._access.check(permission, "queue", name)
         else:
@@ -79,14 +81,16 @@ class Topology:
         return name or self._last_queue
 
     def check_topic(self, permission: str, exchange: str, *routing_keys: str) -> None:
-        """Raises: AccessRefusedError, where the user may not use a key with a topic exchange."""
+        """Make sure that the user may use this routing key with a topic exchange. Raises:
+        AccessRefusedError.
+        """
         found = self._vhost.exchanges.get(exchange)
         if found is not None and TopicExchange.type in (found.type, found.arguments.get(DELAYED)):
             for key in routing_keys:
                 self._access.check_topic(permission, exchange, key)
 
     def check_replay(self, name: str) -> None:
-        """Make sure that the user may have the history of a queue put in queues.
+        """Make sure that the user may replay the history of a queue into other queues.
 
         Raises: AccessRefusedError, ResourceLockedError.
         """
@@ -105,7 +109,7 @@ class Topology:
         else:
             access.check("configure", "exchange", method.exchange)
             arguments = plain(method.arguments)
-            # The empty name is the default exchange's, and takes its permission like any other.
+            # The empty name is the default exchange, which needs a permission like any other.
             if isinstance(alternate := arguments.get("alternate-exchange"), str):
                 access.check("read", "exchange", method.exchange)
                 access.check("write", "exchange", alternate)
@@ -146,7 +150,9 @@ class Topology:
     def _bound_exchange(
         self, method: methods.ExchangeBind | methods.ExchangeUnbind
     ) -> Exchange | None:
-        """The destination of an exchange-to-exchange binding, where it exists."""
+        """Return the destination of an exchange-to-exchange binding, or None if it does not
+        exist.
+        """
         access = self._access
         access.check("write", "exchange", method.destination)
         access.check("read", "exchange", method.source)
@@ -182,7 +188,9 @@ class Topology:
             self._send_declared(queue.name, queue.ready_count, len(queue.consumers))
 
     def _declare_reply_queue(self, method: methods.QueueDeclare) -> None:
-        """A server asks whether a client still waits for its direct reply, or a client for any."""
+        """Answer a passive declare of a direct reply address: by a server that asks whether one
+        client still waits, or by a client before it asks for replies.
+        """
         queue = self._vhost.queues.get(method.queue)
         if queue is None and method.queue != REPLY_TO:
             raise NotFound(f"no queue '{method.queue}'")
@@ -215,9 +223,9 @@ class Topology:
         self._send(methods.QueueUnbindOk())
 
     def _bound(self, method: methods.QueueBind | methods.QueueUnbind) -> tuple[str, str]:
-        """The names of the queue and of the routing key of a binding, whether they exist or not.
+        """Return the queue name and routing key of a binding; neither has to exist.
 
-        With neither named, the key is the last declared queue's name.
+        If both are empty, the routing key is the last declared queue's name.
         Raises: NotFound, AccessRefused, AccessRefusedError.
         """
         name = self._named(method.queue)
@@ -240,7 +248,7 @@ class Topology:
         count = 0
         self._access.check("configure", "queue", name)
         if name in vhost.queues:
-            queue = vhost.queues[name]  # one that has failed can be deleted
+            queue = vhost.queues[name]  # also a queue that was set aside can be deleted
             queue.check_owner(self._owner)
             queue.catch_up()
             count = vhost.delete_queue(queue, if_unused=method.if_unused, if_empty=method.if_empty)
@@ -259,4 +267,4 @@ TOPOLOGY_HANDLERS: dict[type[methods.Method], Callable[[Topology, Any], None]] =
     methods.QueuePurge: Topology.queue_purge,
     methods.QueueDelete: Topology.queue_delete,
 }
-"""What is done for each method of the classes exchange and queue."""
+"""The handler of each method of classes exchange and queue."""

@@ -1,4 +1,4 @@
-"""The broker: its virtual hosts, restored from the store, and the queues that have work to do."""
+"""The broker: its virtual hosts, restored from the store, and the queues with pending work."""
 
 from __future__ import annotations
 
@@ -20,12 +20,13 @@ from amqpstore_server.broker.vhost import VirtualHost
 DEFAULT_VHOST = "/"
 
 _MAX_MOVES = 100
-"""Transactions of one turn that move messages between queues."""
+"""The most transactions in one turn that move messages between queues."""
 
 
 class Defined(NamedTuple):
-    """Definitions: virtual hosts, by user and virtual host what a user may do there, and by
-    virtual host all its policies, or with True its operator policies."""
+    """Definitions to store: virtual hosts; permissions by user and virtual host; and for each
+    virtual host all its policies (True: its operator policies).
+    """
 
     vhosts: Sequence[str] = ()
     permissions: Mapping[tuple[str, str], dict[str, Any]] = {}
@@ -53,7 +54,7 @@ class Broker:
             vhost.restore_exchange(row)
         for vhost, row in self._stored("bindings"):
             vhost.restore_binding(row)
-        # Only now there is a place for whatever a limit drops.
+        # Limits can drop messages only now, when dead-letter exchanges and their queues exist.
         for vhost in self.vhosts.values():
             vhost.apply_policies()
         self._restore_branches()
@@ -61,14 +62,14 @@ class Broker:
         self._accesses: dict[str, Access] = {}
 
     def vhost(self, name: str) -> VirtualHost:
-        """Raises: NotFoundError."""
+        """Return the virtual host of that name. Raises: NotFoundError."""
         vhost = self.vhosts.get(name)
         if vhost is None:
             raise NotFoundError(f"vhost '{name}' not found")
         return vhost
 
     def access(self, user: str, vhost: str) -> Access:
-        """What a user may do in a virtual host. Raises: NotFoundError, NotAllowedError."""
+        """Return a user's permissions in a virtual host. Raises: NotFoundError, NotAllowedError."""
         self.vhost(vhost)
         row = self.permissions(user, vhost)
         key = name_key(user, vhost)
@@ -78,7 +79,7 @@ class Broker:
         return access
 
     def permissions(self, user: str, vhost: str) -> Mapping[str, Any]:
-        """The row of `define_permissions`. Raises: NotAllowedError, where there is none."""
+        """Return the row of `define_permissions`. Raises: NotAllowedError, if there is none."""
         row = self._permissions.get(name_key(user, vhost))
         if row is None:
             raise NotAllowedError(f"access to vhost '{vhost}' refused for user '{user}'")
@@ -86,7 +87,7 @@ class Broker:
 
     @property
     def set_aside(self) -> list[tuple[str, str]]:
-        """The queues that have failed, and are not served: virtual host and name of each."""
+        """The queues that were set aside after an internal error, as virtual host and name."""
         return [
             (vhost.name, queue.name)
             for vhost in self.vhosts.values()
@@ -96,25 +97,25 @@ class Broker:
 
     @property
     def has_work(self) -> bool:
-        """Whether a queue has something to hand out, or somebody to hand it to, since `pump`."""
+        """Whether a queue has been touched since the last `pump`."""
         return bool(self.context.touched)
 
     def pump(self) -> None:
-        """Have every queue that something happened to hand out what it can."""
+        """Have every queue that was touched hand out what it can."""
         context = self.context
         touched = list(context.touched)
         context.touched.clear()
         context.moves = 0
         for place, queue in enumerate(touched):
             if context.moves >= _MAX_MOVES:
-                # A chain of queues must not be worked through while everybody else waits. Those
-                # that are left come first in the next turn.
+                # A long chain of queues must not be processed while everybody else waits. The
+                # remaining queues come first in the next turn.
                 context.touched = {**dict.fromkeys(touched[place:]), **context.touched}
                 return
             queue.pump(in_turns=True)
 
     def read_again(self) -> None:
-        """Have what could not be read tried again. To be called about once a second."""
+        """Retry messages that could not be read. To be called about once a second."""
         counts = self.context.store.read_again()
         if not counts:
             return
@@ -123,22 +124,22 @@ class Broker:
             if queue := queues.get(level.id):
                 queue.came_back(count)
 
-    # What an operator defines; durable on return.
+    # Definitions by an operator; durable on return.
 
     def define_vhost(self, name: str) -> None:
-        """Create a virtual host, where there is none of that name."""
+        """Create a virtual host unless it exists."""
         self.define(Defined([name]))
 
     def define_permissions(self, user: str, vhost: str, row: dict[str, Any]) -> None:
-        """Say what a user may do: see `Access`. Open connections are held to it at once."""
+        """Set a user's permissions: see `Access`. They apply to open connections at once."""
         self.vhost(vhost)
         self.define(Defined(permissions={(user, vhost): row}))
 
     def define(self, defined: Defined, others: Sequence[Change] = ()) -> None:
-        """Define all of it, in one commit with the other changes.
+        """Store definitions in one commit with the other changes.
 
-        Raises: ValueError, TypeError or OverflowError, for what no catalog can hold; nothing is
-        changed then.
+        Raises: ValueError, TypeError or OverflowError, for values that the catalog cannot hold;
+        nothing is changed then.
         """
         new = [name for name in dict.fromkeys(defined.vhosts) if name not in self.vhosts]
         changes = [Change("vhosts", name, {}) for name in new]
@@ -159,7 +160,7 @@ class Broker:
             self.vhosts[name].apply_policies()
 
     def _stored(self, table: str) -> Iterator[tuple[VirtualHost, Any]]:
-        """What can be used of a table, with the virtual host that each row is of."""
+        """Yield the usable rows of a table, each with its virtual host."""
         for key, row in rows_of(self.context.store, table):
             if vhost := self.vhosts.get(row["vhost"]):
                 yield vhost, row
@@ -167,9 +168,10 @@ class Broker:
                 leave_out(table, key, f"there is no virtual host {row['vhost']!r}")
 
     def _restore_queues(self) -> None:
-        """Take in what the store has: first what queues are called, then their levels.
+        """Restore the queues from the store: first those with a name of their own, then their
+        priority levels.
 
-        What nobody can be served by stays in the store as it is, messages and all.
+        Rows that cannot be used stay in the store untouched, with their messages.
         """
         store = self.context.store
         levels = []
@@ -198,7 +200,7 @@ class Broker:
                 leave_out("queues", str(stored.id), f"there is no queue {definition['name']!r}")
 
     def _restore_branches(self) -> None:
-        """Take in the transactions that the store has, and nobody has decided."""
+        """Restore the prepared transactions that nobody has decided yet."""
         if not self.context.store.prepared:
             return
         queues = self._queues_by_level()
@@ -221,7 +223,9 @@ class Broker:
 
 
 def _check_owner(store: Store) -> None:
-    """Raises: OtherOwnerError, where a store without virtual hosts has queues: a library's."""
+    """Raises: OtherOwnerError, if the store has queues but no virtual hosts: it belongs to a
+    library.
+    """
     if queue := next(iter(store.queues.values()), None):
         found = f"it has no virtual hosts, but a queue defined as {queue.definition!r}"
         raise OtherOwnerError(store.directory, "a broker's", found)

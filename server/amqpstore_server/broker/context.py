@@ -15,27 +15,28 @@ from amqpstore_server.broker.faults import called
 from amqpstore_server.broker.timers import Timers
 
 _MAX_PENDING_BYTES = 32 << 20
-"""What may wait for the disk before messages do not move from queue to queue any more."""
+"""Above this many bytes that wait for the disk, messages stop moving between queues."""
 
 
 class Pumped(Protocol):
-    """What has its turn: a queue."""
+    """An object that gets turns: a queue."""
 
     def pump(self, *, in_turns: bool = False) -> None:
-        """Hand out what is ready, while anybody can take it."""
+        """Hand out ready messages while consumers can take them."""
 
 
 @dataclass(eq=False)
 class BrokerContext:
-    """The store, and what a broker takes from outside so that it can be run on simulated time.
+    """The store, and the outside inputs that are injected so that a broker can run on simulated
+    time.
 
-    `timers` are due after a time, `dates` at a date: the wall clock may be set, and what waits for
-    some seconds is not to wait for it. `random` gives numbers from 0 to below 1, `make_name` a
-    random string that no other call returned. `touched` is where queues put themselves that have
-    something to hand out, in the order in which they have their turns. `moved` counts, by the id of
-    the store's queue that it left, what is in transactions that are not durable yet; `flush` makes
-    everything durable at once. `waiting_for_room` is what is to go on when the disk has caught up.
-    `name_rule` is what names may be, see `broker.names`.
+    `timers` run after a time, `dates` at a date: the wall clock may be set, and waits of some
+    seconds must not depend on it. `random` returns numbers from 0 to below 1, `make_name` a random
+    string that no other call returned. Queues with something to hand out add themselves to
+    `touched`; that is the order of their turns. `moved` counts, by the id of the source queue in
+    the store, messages in transactions that are not durable yet; `flush` makes everything durable
+    at once. `waiting_for_room` has work to do when the disk has caught up. `name_rule` is the rule
+    for names, see `broker.names`.
     """
 
     store: Store
@@ -50,19 +51,21 @@ class BrokerContext:
     moved: Counter[int] = field(default_factory=Counter)
     waiting_for_room: dict[Callable[[], object], None] = field(default_factory=dict)
     moves: int = 0
-    """Transactions that moved messages from a queue to others in this turn."""
+    """Transactions in this turn that moved messages from a queue to others."""
     flush: Callable[[], None] = field(init=False)
 
     def __post_init__(self) -> None:
         self.flush = self.store.sync
 
     def run_timers(self) -> bool:
-        """Do what is due, by either clock. Returns whether anything was."""
+        """Run what is due, by either clock. Returns whether anything was due."""
         ran = self.timers.run(self.clock.monotonic_ms())
         return self.dates.run(self.clock.wall_ms()) or ran
 
     def ms_to_next_timer(self) -> int | None:
-        """In how many ms something may be due, as the clocks are now; None where nothing is set."""
+        """Return after how many ms a timer may be due, as the clocks are now; None if no timer is
+        set.
+        """
         waits_ms = []
         if next_ms := self.timers.next_ms:
             waits_ms.append(max(next_ms - self.clock.monotonic_ms(), 0))
@@ -72,14 +75,14 @@ class BrokerContext:
 
     @property
     def has_room(self) -> bool:
-        """Whether queues may have messages move by themselves, as far as the disk is concerned.
+        """Whether messages may move between queues, as far as the disk is concerned.
 
-        Publishers are held back by their connections; nobody else would stop these.
+        Publishers are slowed down by their connections; such moves would not be by anything else.
         """
         return self.store.log.pending_bytes < _MAX_PENDING_BYTES
 
     def wait_for_room(self, work: Callable[[], object]) -> None:
-        """Have work done once what waits for the disk now is there."""
+        """Call `work` once the bytes that wait for the disk now are written."""
         if not self.waiting_for_room:
             self.when_durable(self._go_on)
         self.waiting_for_room[work] = None
@@ -92,14 +95,17 @@ class BrokerContext:
     def when_durable(
         self, callback: Callable[[], None], or_else: Callable[[], None] | None = None
     ) -> None:
-        """As `Store.when_durable`; a callback that fails keeps no other from being called.
+        """Do as `Store.when_durable` does; a callback that raises does not prevent the others.
 
-        Args: or_else, what is called then: where a client waits for it, its connection ends.
+        Args: or_else, called if the callback raises: the connection of a client that waits for it
+        ends.
         """
         self.store.when_durable(partial(called, callback, or_else))
 
     def moving(self, stored_ids: Iterable[int]) -> Callable[[], None]:
-        """Count what left these queues of the store; what is returned takes it off again."""
+        """Count messages that left these queues of the store; call the result to take them off the
+        count.
+        """
         ids = Counter(stored_ids)
         self.moved += ids
 

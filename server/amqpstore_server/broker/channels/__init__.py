@@ -1,6 +1,6 @@
-"""Channels: what one client publishes, gets, acks and commits.
+"""Channels: publish, get, ack and commit for one client.
 
-- `channel`: all of it, in the order of its tags; `outlet`: the way to the client.
-- `publishing`: into queues, and the confirms for it; `gets`: those that may wait.
-- `local_transaction`: what waits for a commit; `branches`: distributed transactions.
+- `channel`: one channel, in the order of its tags; `outlet`: the way to the client.
+- `publishing`: into queues, and the confirms; `gets`: those that may wait.
+- `local_transaction`: the work that waits for a commit; `branches`: distributed transactions.
 """

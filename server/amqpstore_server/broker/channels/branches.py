@@ -1,12 +1,11 @@
 """Distributed transactions: branches of them, in the model of X/Open (class dtx).
 
-A branch is begun on a channel, which does its work in it until the branch is ended there; others
-may join. Then it is prepared, and committed or rolled back by anyone who has the right, on any
-connection. Until it is prepared it lives with the channels that worked in it: it is rolled back
-when one of them closes, when it takes longer than its timeout, and when its client says that it
-failed.
+A branch is started on a channel, which works in it until the branch is ended there; other channels
+may join. Then it is prepared, and committed or rolled back by anyone with the permission, on any
+connection. Until it is prepared it depends on the channels that worked in it: it is rolled back
+when one of them closes, when it exceeds its timeout, and when its client says that it failed.
 
-What a client does wrong is named by the error codes of the X/Open specification (xa.h).
+Errors of the client are reported as error codes of the X/Open specification (xa.h).
 """
 
 from __future__ import annotations
@@ -37,13 +36,13 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 RESOURCE = "amq.dtx"
-"""Who may configure it decides the branches of all users."""
+"""Users who may configure this resource may decide the branches of all users."""
 
 MAX_PART_BYTES = 64
-"""Bytes of a global id, and of a branch id."""
+"""The most bytes of a global id, and of a branch id."""
 
 _MAX_FAILED = 1000
-"""Branches that were rolled back, and of which nobody has asked yet what became of them."""
+"""How many rolled-back branches are remembered until somebody asks for their outcome."""
 
 
 class Xid(NamedTuple):
@@ -58,7 +57,7 @@ class Xid(NamedTuple):
 
 
 class XaStatus(enum.IntEnum):
-    """What becomes of a branch. The broker itself never decides one that is prepared (HEUR_*)."""
+    """The outcome of a branch. The broker never decides a prepared branch by itself (HEUR_*)."""
 
     OK = 0
     RB_ROLLBACK = 1
@@ -71,17 +70,17 @@ class XaStatus(enum.IntEnum):
 
 
 Told = Callable[[XaStatus], None]
-"""Called with what became of a branch, once that is durable."""
+"""Called with the outcome of a branch once it is durable."""
 
 
 class BranchChannel(TransactedChannel, Protocol):
-    """What a branch needs of a channel that works in it: where its work goes."""
+    """What a branch needs of a channel that works in it."""
 
     transaction: LocalTransaction | None
 
 
 class _Branch:
-    """A branch that is not decided. `failure` says why it cannot be but rolled back."""
+    """An undecided branch. If `failure` is set, it can only be rolled back."""
 
     def __init__(self, xid: Xid, user: str, began_ms: int) -> None:
         self.xid = xid
@@ -96,12 +95,12 @@ class _Branch:
         self.prepared: PreparedWork | None = None
 
     def stop_timer(self) -> None:
-        """It cannot time out any more."""
+        """Cancel the timeout of the branch."""
         if self.timer is not None:
             self.timer.set(0)
 
     def check_ended(self) -> None:
-        """Raises: PreconditionFailedError, while a channel works in it."""
+        """Raises: PreconditionFailedError, while a channel works in the branch."""
         if self.active or self.suspended:
             raise PreconditionFailedError(
                 f"XAER_PROTO: branch {self.xid} was not ended on every channel"
@@ -123,14 +122,14 @@ class Branches:
         self._branches: dict[Xid, _Branch] = {}
         self._failed: dict[Xid, None] = {}
 
-    # Work. `xid` is the branch's, and the channel may work in branches.
+    # Work. The channel has been set to work in branches.
 
     def start(
         self, channel: BranchChannel, access: Access, xid: Xid, *, join: bool, resume: bool
     ) -> XaStatus:
-        """The channel works in a branch from now on, unless the branch has failed.
+        """Start to work in a branch on a channel, unless the branch has failed.
 
-        Args: join, it is there already; resume, the channel has suspended it.
+        Args: join, the branch exists already; resume, the channel has suspended it.
         Raises: PreconditionFailedError, NotFoundError, AccessRefusedError.
         """
         if join and resume:
@@ -161,9 +160,9 @@ class Branches:
     def end(
         self, channel: BranchChannel, access: Access, xid: Xid, *, fail: bool, suspend: bool
     ) -> XaStatus:
-        """The channel does not work in a branch any more.
+        """End the work of a channel in a branch.
 
-        Args: fail, the branch can only be rolled back; suspend, it is to be resumed.
+        Args: fail, the branch can only be rolled back; suspend, the channel will resume it.
         Raises: PreconditionFailedError, NotFoundError, AccessRefusedError.
         """
         if fail and suspend:
@@ -182,7 +181,7 @@ class Branches:
         return branch.failure
 
     def leave(self, channel: BranchChannel) -> None:
-        """The channel closes: what it worked in, and is not prepared, is rolled back."""
+        """Roll back the unprepared branches in which a channel worked: it closes."""
         for branch in [one for one in self._branches.values() if channel in one.works]:
             branch.active.discard(channel)
             branch.suspended.discard(channel)
@@ -197,8 +196,8 @@ class Branches:
     ) -> None:
         """Make sure that a branch can be committed, whatever happens.
 
-        `told` hears OK; RD_ONLY, where there is nothing to commit; or why it was rolled back.
-        Where it fails once the branch is durable, `or_else` is called.
+        `told` gets OK; RD_ONLY if there is nothing to commit; or why it was rolled back. If `told`
+        raises, `or_else` is called.
         Raises: PreconditionFailedError, NotFoundError, AccessRefusedError, ResourceExhaustedError.
         """
         branch = self._branch(xid, access)
@@ -229,12 +228,11 @@ class Branches:
         *,
         one_phase: bool,
     ) -> None:
-        """Commit a branch that is prepared, or with `one_phase` one that is not.
+        """Commit a prepared branch, or with `one_phase` an unprepared one.
 
-        `told` hears OK, or why it was rolled back. Where it fails once that is durable, `or_else`
-        is called.
+        `told` gets OK, or why it was rolled back. If `told` raises, `or_else` is called.
         Raises: PreconditionFailedError, NotFoundError, AccessRefusedError; ResourceExhaustedError
-        (it is as it was).
+        (the branch is unchanged).
         """
         branch = self._branch(xid, access)
         done = partial(told, XaStatus.OK)
@@ -257,7 +255,8 @@ class Branches:
             told(branch.failure)
 
     def rollback(self, access: Access, xid: Xid) -> XaStatus:
-        """Roll a branch back, durably on return: what it was to ack is ready, redelivered.
+        """Roll a branch back, durably on return; the messages that it would have acked are ready
+        again, as redelivered.
 
         Returns OK, or why it was rolled back before.
         Raises: PreconditionFailedError, NotFoundError, AccessRefusedError.
@@ -272,7 +271,7 @@ class Branches:
         return branch.failure
 
     def forget(self, access: Access, xid: Xid) -> None:
-        """Forget a branch that the broker decided by itself, which it never does.
+        """Forget a branch that the broker decided by itself; it never does, so this always fails.
 
         Raises: PreconditionFailedError, NotFoundError, AccessRefusedError.
         """
@@ -280,7 +279,7 @@ class Branches:
         raise PreconditionFailedError(f"XAER_PROTO: branch {xid} was not decided heuristically")
 
     def recover(self, access: Access) -> list[Xid]:
-        """The prepared branches that the user may decide."""
+        """Return the prepared branches that the user may decide."""
         return [
             branch.xid
             for branch in self._branches.values()
@@ -288,14 +287,17 @@ class Branches:
         ]
 
     def timeout_s(self, access: Access, xid: Xid) -> int:
-        """Seconds that a branch may take from its start until it is prepared; 0 is any time.
+        """Return how many seconds a branch may take from its start until it is prepared; 0 is no
+        limit.
 
         Raises: NotFoundError, AccessRefusedError.
         """
         return self._branch(xid, access).timeout_s
 
     def set_timeout(self, access: Access, xid: Xid, timeout_s: int) -> None:
-        """Change that. Raises: PreconditionFailedError, NotFoundError, AccessRefusedError."""
+        """Change the timeout of a branch. Raises: PreconditionFailedError, NotFoundError,
+        AccessRefusedError.
+        """
         branch = self._branch(xid, access)
         branch.check_unprepared()
         branch.timeout_s = timeout_s
@@ -304,7 +306,7 @@ class Branches:
         branch.timer.set(branch.began_ms + 1000 * timeout_s if timeout_s else 0)
 
     def restore(self, prepared: Prepared, queues: Mapping[int, Queue]) -> None:
-        """Take in a branch that the store has. Args: queues, by the ids of the store's."""
+        """Restore a branch from the store. Args: queues, by their ids in the store."""
         label = prepared.label
         format_id, global_id, branch_id = label["xid"]
         xid = Xid(format_id, global_id, branch_id)
@@ -326,9 +328,9 @@ class Branches:
         return branch
 
     def _gathered(self, branch: _Branch) -> Transaction | None:
-        """All the work of a branch; None where it has failed, or a queue refuses a part of it.
+        """Return all the work of a branch; None if it has failed, or a queue refuses part of it.
 
-        Raises: PreconditionFailedError, where it was not ended.
+        Raises: PreconditionFailedError, if it has not been ended.
         """
         branch.check_ended()
         if branch.failure:
@@ -345,13 +347,13 @@ class Branches:
         return transaction
 
     def _finish(self, branch: _Branch) -> None:
-        """Its work is done, or the store's."""
+        """Remove a branch whose work is done, or is the store's now."""
         for work in branch.works.values():
             work.finish()
         branch.works.clear()
 
     def _fail(self, branch: _Branch, why: XaStatus) -> None:
-        """It can only be rolled back, and so it is."""
+        """Roll a branch back, and remember why."""
         if branch.failure is XaStatus.OK:
             branch.failure = why
         self._undo(branch)

@@ -1,4 +1,4 @@
-"""A channel: what one client publishes, gets and has not acked yet, in the order of its tags."""
+"""A channel: publishes, gets and unacked deliveries of one client, in the order of its tags."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class _Mode(enum.StrEnum):
-    """What a channel was put into, once and for all."""
+    """The mode of a channel. It never changes again."""
 
     PLAIN = "plain"
     CONFIRM = "confirm"
@@ -47,19 +47,20 @@ class ChannelHost(Protocol):
     branches: Branches
 
     def reply_queue(self, connection: object) -> Queue:
-        """Make a queue for direct replies, which ends with its consumer."""
+        """Create a queue for direct replies, which is deleted with its consumer."""
 
     def remove_consumer(self, consumer: Consumer) -> None:
-        """Take a consumer off its queue."""
+        """Remove a consumer from its queue."""
 
 
 class Channel:
     """One channel of a connection. `connection` is any object: it owns exclusive queues.
 
-    `tally` counts what its transactions, and those of the connection's other channels, have in
-    memory. `window` is what all its consumers together may have unacked, `consumer_window` what a
-    new consumer of it gets as its own. While it `is_paused` nothing is delivered. `transaction` is
-    what the client does on a transacted channel, or in a branch (see `branches`); else it is None.
+    `tally` counts the memory of its transactions and those of the connection's other channels.
+    `window` limits what all its consumers together may have unacked; `consumer_window` is the limit
+    of each new consumer. Nothing is delivered while it `is_paused`. `transaction` is the
+    uncommitted work of a transacted channel, or of a channel in a branch (see `branches`);
+    otherwise None.
     """
 
     def __init__(
@@ -74,19 +75,19 @@ class Channel:
         self.consumer_window = (0, 0)
         self.is_paused = False
         self.reply_to = ""
-        """The address of its direct replies, where it has a consumer for them."""
+        """The address of its direct replies; empty without a consumer for them."""
         self.transaction: LocalTransaction | None = None
         self._mode = _Mode.PLAIN
         self._publisher = Publisher(vhost.context, vhost.dead_letters, vhost.replays, outlet)
         self._unacked: RunList[Delivery] = RunList()
         self._redeliveries: deque[Delivery] = deque()
-        """What recover asked for and is not sent again yet; it counts as unacked."""
+        """Deliveries to send again after basic.recover; they count as unacked."""
         self._next_delivery_tag = 1
 
     # Publishing.
 
     def select_confirms(self) -> None:
-        """From now on each publish is confirmed. Raises: PreconditionFailedError."""
+        """Confirm each publish from now on. Raises: PreconditionFailedError."""
         self._select(_Mode.CONFIRM)
         self._publisher.confirms = True
 
@@ -94,7 +95,7 @@ class Channel:
         """Route messages whose envelopes, the first of which is `envelope`, are alike.
 
         Raises: NotFoundError, AccessRefusedError (an internal exchange), ResourceExhaustedError,
-        PreconditionFailedError (a replay that cannot be).
+        PreconditionFailedError (an impossible replay).
         """
         if envelope.exchange == REPLAY_EXCHANGE:
             self._replay(messages, flags)
@@ -110,11 +111,11 @@ class Channel:
             self._publisher.replay(message, flags)
 
     def settle(self) -> None:
-        """Confirm what was published since the last call: at once, or when it is durable."""
+        """Confirm everything published since the last call: at once, or when it is durable."""
         self._publisher.settle()
 
     def when_durable(self, callback: Callable[[], None]) -> None:
-        """Call back once all that was promised before is durable, and was confirmed."""
+        """Call back once everything promised before is durable and confirmed."""
         self.vhost.context.when_durable(callback, self.outlet.failed)
 
     # Consuming.
@@ -142,27 +143,27 @@ class Channel:
         self.reply_to = queue.name
 
     def cancel(self, tag: str) -> None:
-        """End a consumer, where there is one; what it has unacked stays with the client."""
+        """Cancel a consumer, if it exists; its unacked messages stay with the client."""
         if consumer := self.consumers.pop(tag, None):
             self.vhost.remove_consumer(consumer)
             if consumer.queue.name == self.reply_to:
                 self.reply_to = ""
 
     def cancelled(self, consumer: Consumer) -> None:
-        """Its queue has ended a consumer: tell the client."""
+        """Tell the client that a queue has cancelled its consumer."""
         self.consumers.pop(consumer.tag, None)
         self.outlet.consumer_cancelled(consumer.tag)
 
     def end_consumers(self, access: Access) -> None:
-        """End the consumers whose queues may not be read any more; the client is told."""
+        """Cancel the consumers whose queues the user may no longer read; the client is told."""
         for tag, consumer in list(self.consumers.items()):
-            # The address of direct replies is nobody's to grant.
+            # No permission is needed for the address of direct replies.
             if consumer.queue.name != self.reply_to and not access.may("read", consumer.queue.name):
                 self.cancel(tag)
                 self.outlet.consumer_cancelled(tag)
 
     def deliver(self, consumer: Consumer, taken: Taken) -> None:
-        """Send what was taken off a queue to one of the channel's consumers."""
+        """Send messages that were taken off a queue to one of the channel's consumers."""
         level, run = taken
         first_tag = self._next_delivery_tag
         self._next_delivery_tag += run.count
@@ -171,23 +172,25 @@ class Channel:
             consumer.window.add(run)
             self.window.add(run)
             if consumer.shares_limit:
-                # Whoever was served last is last in line: see `resume`.
+                # The consumer served last goes to the end of the line: see `resume`.
                 self.consumers[consumer.tag] = self.consumers.pop(consumer.tag)
         self.outlet.deliver(consumer, first_tag, shown(consumer.queue, run))
 
     def get(self, queue: Queue, *, no_ack: bool) -> tuple[int, Run] | None:
-        """One message, with its delivery tag; None when nothing is ready."""
+        """Take one message, with its delivery tag; None if no message is ready."""
         queue.used()
         queue.expire()
         return self.fetch(queue, no_ack=no_ack)
 
     def fetch(self, queue: Queue, *, no_ack: bool) -> tuple[int, Run] | None:
-        """As `get`, for a get that waited: the queue has looked at what is due."""
+        """Take one message as `get` does, for a get that waited: the queue has already expired what
+        is due.
+        """
         taken = queue.take(1, acked=no_ack)
         if taken is None:
             return None
         if queue.consumers:
-            queue.touch()  # what comes next may be small enough for one of them
+            queue.touch()  # the next message may be small enough for one of them
         tag = self._next_delivery_tag
         self._next_delivery_tag += 1
         if not no_ack:
@@ -195,23 +198,25 @@ class Channel:
         return tag, shown(queue, taken.run)
 
     def ack(self, first: int, last: int) -> None:
-        """Ack the tags `first` to `last`. Raises: PreconditionFailedError, at the first unknown."""
+        """Ack the tags from `first` to `last`. Raises: PreconditionFailedError, at the first
+        unknown tag.
+        """
         self._settle_each(first, last, requeue=None)
 
     def ack_until(self, tag: int) -> None:
-        """Ack all up to `tag`; 0 is all there are. Raises: PreconditionFailedError."""
+        """Ack all tags up to `tag`; 0 means all. Raises: PreconditionFailedError."""
         self._settle_until(tag, requeue=None)
 
     def reject(self, tag: int, *, requeue: bool) -> None:
-        """Put one message back, or drop it. Raises: PreconditionFailedError."""
+        """Requeue or drop one message. Raises: PreconditionFailedError."""
         self._settle_each(tag, tag, requeue=requeue)
 
     def reject_until(self, tag: int, *, requeue: bool) -> None:
-        """Put all messages up to `tag` back, or drop them. Raises: PreconditionFailedError."""
+        """Requeue or drop all messages up to `tag`. Raises: PreconditionFailedError."""
         self._settle_until(tag, requeue=requeue)
 
     def recover(self, *, requeue: bool) -> None:
-        """Put everything unacked back in its queue; or else send it to its consumers once more."""
+        """Requeue everything unacked, or send it to its consumers again."""
         self._redeliveries += self._unacked.clear()
         if requeue:
             self._requeue_redeliveries()
@@ -224,7 +229,7 @@ class Channel:
             self.settled(delivery, requeue=True)
 
     def _redeliver(self) -> None:
-        """Send again what recover asked for, as far as the client reads it."""
+        """Send again what recover asked for, as far as the outbox has room."""
         left_out = False
         while self._redeliveries and self.outlet.is_writable:
             delivery = self._redeliveries.popleft()
@@ -236,7 +241,7 @@ class Channel:
             self.window.remove(delivery.run)
             taken, rest = delivery.queue.bring_back(delivery.taken)
             if rest is not None:
-                # It is as it was, but for what came of it.
+                # The rest is unacked, as it was.
                 delivery.run = rest.run
                 consumer.window.add(rest.run)
                 self.window.add(rest.run)
@@ -249,13 +254,15 @@ class Channel:
             self._touch_queues()
 
     def pause(self, *, paused: bool) -> None:
-        """Whether deliveries have to wait."""
+        """Stop deliveries to the client, or continue them."""
         self.is_paused = paused
         if not paused:
             self.resume()
 
     def close(self) -> None:
-        """End the consumers and put everything unacked back, and undo what was not committed."""
+        """Close the channel: end its consumers, requeue unacked messages and roll back the
+        transaction.
+        """
         for consumer in self.consumers.values():
             self.vhost.remove_consumer(consumer)
         self.consumers.clear()
@@ -268,45 +275,47 @@ class Channel:
         self._requeue_redeliveries()
 
     def forget_outlet(self) -> None:
-        """Nobody is to be told anything any more, of what becomes durable later."""
+        """Drop the outlet: nobody is told of what becomes durable later."""
         self.outlet = self._publisher.outlet = CLOSED
 
     def resume(self) -> None:
-        """The client takes deliveries again: have the queues of its consumers look."""
+        """Continue deliveries: have the queues of its consumers pump."""
         self._redeliver()
         self._touch_queues()
 
     def _touch_queues(self) -> None:
-        # In the order of `consumers`, so that those that share a limit have their turns.
+        # In the order of `consumers`, so that consumers with a shared limit take turns.
         for consumer in self.consumers.values():
             consumer.queue.touch()
 
     # Transactions.
 
     def select_transactions(self) -> None:
-        """From now on publishes and acks wait for a commit. Raises: PreconditionFailedError."""
+        """Have publishes and acks wait for a commit from now on. Raises:
+        PreconditionFailedError.
+        """
         self._select(_Mode.TX)
         if self.transaction is None:
             self.transaction = LocalTransaction(self, self.vhost.context, self.vhost.dead_letters)
 
     def select_branches(self) -> None:
-        """From now on it may work in branches. Raises: PreconditionFailedError."""
+        """Allow work in branches from now on. Raises: PreconditionFailedError."""
         self._select(_Mode.DTX)
 
     def check_branches(self) -> None:
-        """Raises: PreconditionFailedError, where it may not work in branches."""
+        """Raises: PreconditionFailedError, if the channel may not work in branches."""
         if self._mode is not _Mode.DTX:
             raise PreconditionFailedError("channel is not in dtx mode: dtx.select comes first")
 
     def commit(self) -> None:
-        """Do all that waits, all of it or nothing; the client is told once it is durable.
+        """Commit the transaction, as a whole or not at all; the client is told once it is durable.
 
         Raises: PreconditionFailedError, ResourceExhaustedError.
         """
         self._transaction.commit()
 
     def rollback(self) -> None:
-        """Forget what was published; what was acked or rejected is unacked again.
+        """Drop the transaction's publishes; messages it acked or rejected are unacked again.
 
         Raises: PreconditionFailedError.
         """
@@ -324,10 +333,10 @@ class Channel:
             raise PreconditionFailedError(f"cannot switch from {self._mode} to {mode} mode")
         self._mode = mode
 
-    # Settling: `requeue` says how, and None is an ack.
+    # Settling (AMQP's word for ack and reject): `requeue` says how; None is an ack.
 
     def _settle_each(self, first: int, last: int, *, requeue: bool | None) -> None:
-        """Settle tags that the client named one by one, up to the first that it may not name."""
+        """Settle tags that the client named one by one, up to the first invalid one."""
         deliveries = self._unacked.remove(first, last - first + 1)
         expected = first
         for place, delivery in enumerate(deliveries):
@@ -341,7 +350,7 @@ class Channel:
             raise PreconditionFailedError(f"unknown delivery tag {expected}")
 
     def _settle_until(self, tag: int, *, requeue: bool | None) -> None:
-        """Settle all that is unacked up to `tag`."""
+        """Settle everything unacked up to `tag`."""
         unacked = self._unacked
         if tag and (tag >= self._next_delivery_tag or not unacked.count):
             raise PreconditionFailedError(f"unknown delivery tag {tag}")
@@ -361,7 +370,7 @@ class Channel:
             self.settled(delivery, requeue=requeue)
 
     def settled(self, delivery: Delivery, *, requeue: bool | None) -> None:
-        """A delivery, which is not among the unacked any more, is done with."""
+        """Finish a delivery that has been removed from the unacked ones."""
         self.forget(delivery)
         if requeue is None:
             delivery.queue.ack(delivery.taken)
@@ -372,7 +381,7 @@ class Channel:
             delivery.queue.reject(delivery.taken)
 
     def forget(self, delivery: Delivery) -> None:
-        """A delivery does not count as unacked any more."""
+        """Stop counting a delivery as unacked."""
         if consumer := delivery.consumer:
             consumer.window.remove(delivery.run)
             self.window.remove(delivery.run)

@@ -1,10 +1,10 @@
 """Timed gets: basic.get with `x-wait`, an extension, whose answer waits for a message.
 
-A get that finds nothing stands in two lines. In its channel's, since an answer does not say which
-get it is for: gets are answered in the order in which they were sent, one without `x-wait` too.
-And, once it is the first of its channel, in its queue's: there the gets are served in the order
-in which they came, each with one message, before the consumers. Whoever waits looks again when
-the queue is touched, and goes on waiting where others were there first; so no wake-up is lost.
+A get that finds no message waits in two lines. First in its channel's, since an answer does not say
+which get it is for: gets are answered in the order in which they were sent, those without `x-wait`
+too. Once it is the first of its channel, also in its queue's: there gets are served in order of
+arrival, one message each, before the consumers. Each waiting get looks again when the queue is
+touched and goes on waiting if others were first, so no wake-up is lost.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from amqpstore_server.broker.queues.waiting import Fetched, WaitingGet
 
 MAX_WAIT_MS = (1 << 31) - 1
 MAX_WAITING = 1024
-"""Gets that may wait for their answer on one channel."""
+"""The most gets that may wait on one channel."""
 
 
 class Gets:
-    """The gets of one channel. `answer` is called for each, in their order.
+    """The waiting gets of one channel. `answer` is called for each, in their order.
 
-    Args: answer, takes the queue and what it gave; not called any more after `close`.
+    Args: answer, called with the queue and the message or None; not called after `close`.
     """
 
     def __init__(self, channel: Channel, answer: Callable[[Queue, Fetched], None]) -> None:
@@ -36,11 +36,11 @@ class Gets:
 
     @property
     def is_writable(self) -> bool:
-        """Whether an answer with a message could be sent now."""
+        """Whether a message could be sent now."""
         return self.channel.outlet.is_writable
 
     def get(self, queue: Queue, *, no_ack: bool, wait_ms: int = 0) -> None:
-        """Fetch one message, now or within `wait_ms`. Raises: PreconditionFailedError."""
+        """Answer with one message, now or within `wait_ms`. Raises: PreconditionFailedError."""
         if not self._line and not wait_ms and not queue.waiting:
             self._answer(queue, self.channel.get(queue, no_ack=no_ack))
             return
@@ -60,28 +60,30 @@ class Gets:
             self._serve_first()
 
     def fetch(self, get: WaitingGet) -> Fetched:
-        """Take a message off the queue, where there is one, for the first in line."""
+        """Take a message off the queue, if there is one, for the first in line."""
         return self.channel.fetch(get.queue, no_ack=get.no_ack)
 
     def answered(self, fetched: Fetched) -> None:
-        """The first in line has its answer; the next has its turn."""
+        """Answer the first in line; the next one has its turn."""
         self._leave(fetched)
         self._serve_first()
 
     def resume(self) -> None:
-        """The client can be sent messages again."""
+        """Continue: messages can be sent to the client again."""
         if self._line:
             self._line[0].queue.touch()
 
     def end_waits(self, access: Access) -> None:
-        """Answer the gets from queues that may not be read any more, each when its turn comes."""
+        """Answer the gets from queues that the user may no longer read, each when its turn
+        comes.
+        """
         for get in self._line:
             get.is_given_up = not access.may("read", get.queue.name)
         if self._line and self._line[0].is_given_up:
             self.answered(None)
 
     def close(self) -> None:
-        """The channel is gone: nobody is there to be answered."""
+        """Drop all waiting gets: the channel is gone."""
         waiting, self._line = self._line, deque()
         for get in waiting:
             _end(get)
@@ -95,7 +97,8 @@ class Gets:
                 self._leave(None)
                 continue
             if queue.waiting:
-                # Those in front of it are served first, when the queue has its turn.
+                # Gets ahead of it in the queue's line are served first, when the queue has its
+                # turn.
                 queue.waiting.join(get)
                 queue.touch()
                 return

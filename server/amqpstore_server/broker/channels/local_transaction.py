@@ -1,7 +1,7 @@
-"""What a client does on a channel between two commits (AMQP 0-9-1, class tx), or in a branch.
+"""The uncommitted work of a channel between two commits (AMQP 0-9-1, class tx), or in a branch.
 
-Routes are found, and errors raised, when a message is sent. At the commit, what was published and
-what was acked or rejected, with the dead letters of that, is one transaction of the store.
+Routes are resolved, and errors raised, when a message is published. At the commit, all publishes,
+acks and rejections, with the resulting dead letters, become one transaction of the store.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from amqpstore_server.broker.transactions.transaction import Plan, Transaction, 
 
 
 class _Sent(NamedTuple):
-    """Messages that are alike, and where they went when they were sent."""
+    """Messages that are alike, and the route they got when they were published."""
 
     route: Route
     envelope: ParsedEnvelope
@@ -39,15 +39,16 @@ class _Settled(NamedTuple):
 
 _MESSAGE_BYTES = 200
 _SENT_BYTES = 600
-"""About what a message, and what is said once of messages that are alike, take besides what the
-client sent."""
+"""Approximate memory of a message, and of what is kept once for messages that are alike, besides
+the client's bytes.
+"""
 
 MAX_READ_BACK_BYTES = 64 << 20
-"""The most bytes of bodies that a transaction reads back from disk to move them elsewhere."""
+"""The most bytes of bodies that a transaction reads back from disk to move them to other queues."""
 
 
 class Tally:
-    """How many bytes of memory the uncommitted publishes of a connection's channels take."""
+    """Counts the memory of the uncommitted publishes of a connection's channels."""
 
     __slots__ = ("byte_count",)
 
@@ -65,14 +66,16 @@ class TransactedChannel(Protocol):
     def outlet(self) -> Outlet: ...
 
     def settled(self, delivery: Delivery, *, requeue: bool | None) -> None:
-        """Have a delivery done with: acked, put back or dropped."""
+        """Finish a delivery: it was acked, requeued or dropped."""
 
     def forget(self, delivery: Delivery) -> None:
-        """Count a delivery as unacked no more."""
+        """Stop counting a delivery as unacked."""
 
 
 class LocalTransaction:
-    """The uncommitted work of a channel. What it publishes is counted in the channel's tally."""
+    """The uncommitted work of a channel. The memory of its publishes is counted in the channel's
+    tally.
+    """
 
     def __init__(
         self, channel: TransactedChannel, context: BrokerContext, dead_letters: DeadLetters
@@ -88,7 +91,7 @@ class LocalTransaction:
     def publish(
         self, route: Route, envelope: ParsedEnvelope, messages: list[Message], flags: Flags
     ) -> None:
-        """Messages were sent."""
+        """Add published messages."""
         size = _SENT_BYTES
         for message in messages:
             size += len(message.body) + len(message.envelope.properties) + _MESSAGE_BYTES
@@ -97,17 +100,19 @@ class LocalTransaction:
         self._sent.append(_Sent(route, envelope, messages, flags))
 
     def settle(self, delivery: Delivery, *, requeue: bool | None) -> None:
-        """A delivery was acked or rejected; it counts as unacked until the commit."""
+        """Add an ack or a rejection; the delivery counts as unacked until the commit."""
         self._settled.append(_Settled(delivery, requeue))
 
     def rollback(self) -> list[Delivery]:
-        """Forget everything. Returns what was settled: the client has it still."""
+        """Drop everything. Returns the deliveries that were settled: they are unacked again."""
         settled, self._settled = self._settled, []
         self._forget_sent()
         return [delivery for delivery, _ in settled]
 
     def commit(self) -> None:
-        """Do everything, or nothing. Raises: PreconditionFailedError, ResourceExhaustedError."""
+        """Commit everything, or nothing. Raises: PreconditionFailedError,
+        ResourceExhaustedError.
+        """
         channel = self._channel
         transaction = Transaction(self._context)
         try:
@@ -119,10 +124,10 @@ class LocalTransaction:
         self.finish()
 
     def add_to(self, transaction: Transaction) -> None:
-        """Have a transaction do it; what is to come back to the publisher does now.
+        """Add the work to a store transaction; unroutable mandatory messages are returned now.
 
-        Raises: PreconditionFailedError, where a queue refuses a part: the transaction is to be
-        undone then.
+        Raises: PreconditionFailedError, if a queue refuses a part: the transaction has to be undone
+        then.
         """
         plans = []
         for sent in self._sent:
@@ -135,7 +140,9 @@ class LocalTransaction:
             self._return(sent, planned)
 
     def _add_settled(self, transaction: Transaction) -> None:
-        """Raises: PreconditionFailedError, where bodies are needed that memory cannot have."""
+        """Raises: PreconditionFailedError, if the bodies that have to be read back exceed the
+        memory limit.
+        """
         room = MAX_READ_BACK_BYTES
         for delivery, requeue in self._settled:
             queue, taken = delivery.queue, delivery.taken
@@ -159,7 +166,7 @@ class LocalTransaction:
                 raise PreconditionFailedError(f"the transaction is undone: {error}") from None
 
     def finish(self) -> None:
-        """The transaction does it: what was settled is the client's no more."""
+        """Finish the settled deliveries: they are part of the store transaction now."""
         channel = self._channel
         settled, self._settled = self._settled, []
         self._forget_sent()

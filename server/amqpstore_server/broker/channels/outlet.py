@@ -1,4 +1,4 @@
-"""The way out: what a front door does for a channel when the broker has something for it."""
+"""The outlet: the interface through which the broker sends to a channel's client."""
 
 from __future__ import annotations
 
@@ -13,43 +13,47 @@ if TYPE_CHECKING:
 
 
 class Returned(enum.Enum):
-    """Why a message comes back to its publisher."""
+    """The reason why a message is returned to its publisher."""
 
     NO_ROUTE = enum.auto()
     NO_CONSUMERS = enum.auto()
 
 
 class Outlet(Protocol):
-    """One channel's way to its client. No call waits; what is sent leaves at the turn's end."""
+    """One channel's way to its client. No call blocks; everything is sent at the end of the
+    turn.
+    """
 
     @property
     def is_writable(self) -> bool:
-        """False while so much waits to be sent that deliveries should wait as well."""
+        """False while so much waits to be sent that deliveries should wait too."""
 
     def deliver(self, consumer: Consumer, first_tag: int, run: Run) -> None:
-        """Send a run, under ascending delivery tags from `first_tag` on."""
+        """Send a run of messages, under ascending delivery tags from `first_tag` on."""
 
     def returned(self, messages: Sequence[Message], reason: Returned) -> None:
-        """Send back messages that were mandatory, or immediate, and could not be that."""
+        """Return messages that were mandatory and had no queue, or immediate and had no
+        consumer.
+        """
 
     def confirm(self, tag: int, *, multiple: bool) -> None:
-        """Tell the publisher that `tag` (and all before) is safe."""
+        """Confirm `tag`, or with `multiple` all up to it."""
 
     def refuse(self, tag: int) -> None:
-        """Tell the publisher that a queue did not take `tag`."""
+        """Nack `tag`: a queue did not accept it."""
 
     def committed(self) -> None:
-        """Tell the client that its transaction is on disk."""
+        """Tell the client that its transaction is durable."""
 
     def consumer_cancelled(self, consumer_tag: str) -> None:
-        """Tell the client that the broker ended its consumer."""
+        """Tell the client that the broker cancelled its consumer."""
 
     def failed(self) -> None:
-        """An error of ours kept an answer back that the client waits for: end its connection."""
+        """End the client's connection: an internal error kept back an answer that it waits for."""
 
 
 class ClosedOutlet:
-    """The way out of a channel that is closed: nobody is there."""
+    """The outlet of a closed channel: it discards everything."""
 
     is_writable = False
 

@@ -1,4 +1,4 @@
-"""Publishing: messages of one channel, into queues or back to the publisher, and its confirms."""
+"""Publishing: puts the messages of one channel into queues or returns them, and confirms them."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from amqpstore_server.broker.transactions.transaction import plan
 
 
 class Flags(NamedTuple):
-    """What the publisher wants to have back: what no queue takes, and what nobody waits for."""
+    """When the publisher wants messages back: `mandatory` and `immediate`."""
 
     mandatory: bool = False
     immediate: bool = False
 
 
 class _Promise(enum.Enum):
-    """When a publish is confirmed, or whether it is refused."""
+    """When a publish is confirmed, or that it is refused."""
 
     NOW = enum.auto()
     WHEN_DURABLE = enum.auto()
@@ -34,7 +34,7 @@ class _Promise(enum.Enum):
 
 
 class _Published(NamedTuple):
-    """Publishes of contiguous tags."""
+    """Publishes with contiguous tags."""
 
     first: int
     last: int
@@ -42,8 +42,9 @@ class _Published(NamedTuple):
 
 
 class Publisher:
-    """The publishing half of a channel. `confirms` is whether it tells its `outlet` what became of
-    each."""
+    """The publishing half of a channel. With `confirms`, it reports the outcome of each publish to
+    its `outlet`.
+    """
 
     def __init__(
         self, context: BrokerContext, dead_letters: DeadLetters, replays: Replays, outlet: Outlet
@@ -60,7 +61,9 @@ class Publisher:
     def publish(
         self, route: Route, envelope: ParsedEnvelope, messages: list[Message], flags: Flags
     ) -> None:
-        """Put messages that are alike where their route leads. Raises: ResourceExhaustedError."""
+        """Put messages that are alike into the queues of their route. Raises:
+        ResourceExhaustedError.
+        """
         count = len(messages)
         if flags.mandatory and not route.is_routed:
             self.outlet.returned(messages, Returned.NO_ROUTE)
@@ -84,8 +87,9 @@ class Publisher:
                     self._dead_letters.bury_refused(queue, messages[placement.most :])
 
     def replay(self, message: Message, flags: Flags) -> None:
-        """Do the replay that a message asks for. Raises: PreconditionFailedError,
-        ResourceExhaustedError."""
+        """Carry out the replay that a message requests. Raises: PreconditionFailedError,
+        ResourceExhaustedError.
+        """
         outcome = self._replays.replay(message.envelope)
         if outcome is Outcome.NOWHERE and flags.mandatory:
             self.outlet.returned([message], Returned.NO_ROUTE)
@@ -103,7 +107,7 @@ class Publisher:
         return _Promise.WHEN_DURABLE if logged else _Promise.NOW
 
     def settle(self) -> None:
-        """Confirm what was published since the last call: at once, or when it is durable."""
+        """Confirm everything published since the last call: at once, or when it is durable."""
         published, self._published = self._published, []
         first = last = 0
         for place, (run_first, run_last, promise) in enumerate(published):
@@ -129,12 +133,13 @@ class Publisher:
             self._published.append(_Published(first, self._next_tag - 1, promise))
 
     def _confirm_logged(self, first: int, last: int) -> None:
-        # Batches become durable in order, and all else was answered before: multiple is true.
+        # Batches become durable in order, and everything before was already answered: `multiple` is
+        # safe.
         self._waiting_confirms -= 1
         self.outlet.confirm(last, multiple=last > first)
 
     def _failed(self) -> None:
-        # The outlet may be another one by now: that of a channel that is closed.
+        # The outlet may have changed meanwhile: the channel may be closed.
         self.outlet.failed()
 
     def _confirm_now(self, first: int, last: int) -> None:
