@@ -43,10 +43,10 @@ The modules, from the disk upwards:
   transient messages go that must leave it.
 - `transaction`, `prepared`: all or nothing, and one that waits for a decision; `arguments`: what
   may be published.
-- `ledger`, `accounts`, `index`, `index_writer`, `index_merge`: what the log says of segments and
-  queues, and the files that hold it.
-- `checkpoint`, `compaction`, `removal`: what keeps all this on disk and small; `keeper`, `worker`,
-  `space`: when it is due, who does it, and the reserve for a full disk.
+- `checkpoint_state`, `segment_accounts`: what the next checkpoint is to say, of queues, and of what
+  is live and what is garbage in each segment; `index`, `index_writer`, `index_merge`: index files.
+- `checkpoint`, `compaction`, `removal`: what keeps all this on disk and small; `maintenance`,
+  `worker`, `space`: when it is due, who does it, and the reserve for a full disk.
 - `marker`, `opening`, `recovery`: which directory is a store, how it is opened, and what was true.
 - `store`: the face of all this; `errors`: every error of it.
 - `shared`: another face, for programs with threads and without a broker: see `SharedStore`.
@@ -75,7 +75,7 @@ from amqpstore.errors import (
     UndecidableError,
     UnreadableLogError,
 )
-from amqpstore.keeper import Options
+from amqpstore.maintenance import Options
 from amqpstore.message import Envelope, Message
 from amqpstore.prepared import Prepared, Publish
 from amqpstore.queue import Placement, Queue

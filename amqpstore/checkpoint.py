@@ -1,14 +1,14 @@
 """The checkpoint: how far the log need not be read again, and what it said up to there.
 
-A job in three parts, so that the caller is not held up: its making takes what the log settled
-since the last one (a swap of lists); `run` does the work, with file access and in any thread; what
-it returns is then handed to the queues and to the log.
+A job in three parts, so that the caller is not held up: its making takes the batches that became
+durable since the last one (a swap of lists); `run` does the work, with file access and in any
+thread; what it returns is then handed to the queues and to the log.
 
 `run` writes in this order, and a crash between two steps leaves the old checkpoint:
 
 1. new entries to index files, `datasync` of each, and of their directory for new ones; then index
    files that are mostly acked, or many, are merged in new ones in the same way;
-2. one commit of the catalog: index states, accounts, marks, and the position in the log;
+2. one commit of the catalog: index states, accounts, offset tables, and the position in the log;
 3. removal of index files and segments in which nothing is live. What a crash leaves of them has
    no row in the catalog, and the next start removes it.
 """
@@ -23,16 +23,16 @@ from typing import NamedTuple
 from amqpstore import tables
 from amqpstore.backing import Backing
 from amqpstore.catalog import Change
+from amqpstore.checkpoint_state import CheckpointState, IndexFile, QueueIndex
 from amqpstore.errors import DurabilityError
 from amqpstore.filenames import index_path, segment_path
 from amqpstore.index import IndexState
 from amqpstore.index_merge import IndexMerger, Merged
 from amqpstore.index_writer import IndexWriter
 from amqpstore.keys import IndexKey
-from amqpstore.ledger import IndexLedger, Ledger, QueueLedger
-from amqpstore.log import Settled
+from amqpstore.log import BatchSummary
 from amqpstore.removal import attempt, quarantine
-from amqpstore.tables import HeadRow, MarksRow, Position, StoreRows
+from amqpstore.tables import NextSequenceRow, OffsetTableRow, Position, StoreRows
 
 _log = logging.getLogger(__name__)
 
@@ -57,7 +57,7 @@ class _Commitment(NamedTuple):
     changes: list[Change]
     gone: list[str]
     dropped: list[int]
-    touched: list[QueueLedger]
+    touched: list[QueueIndex]
 
 
 class Checkpoint:
@@ -66,20 +66,20 @@ class Checkpoint:
     def __init__(
         self,
         backing: Backing,
-        ledger: Ledger,
+        checkpoint_state: CheckpointState,
         writer: IndexWriter,
         *,
         created: Sequence[int],
-        batches: Sequence[Settled],
+        batches: Sequence[BatchSummary],
         deleted: Sequence[int],
-        marks: Mapping[int, MarksRow],
+        offset_tables: Mapping[int, OffsetTableRow],
         damaged: Collection[int],
         position: Position,
     ) -> None:
         self._files = backing.files
         self._directory = backing.directory
         self._catalog = backing.catalog
-        self._ledger = ledger
+        self._checkpoint_state = checkpoint_state
         self._writer = writer
         self._merger = IndexMerger(backing.files, backing.directory, backing.seed)
         # Each is left behind once it is dealt with, so that a run that failed goes on there.
@@ -89,9 +89,9 @@ class Checkpoint:
         self._not_deleted: list[int] = []
         self._changes: list[Change] = []
         self._gone: list[str] = []
-        # The ledger has the new ones at once: the catalog has to hear of each, whatever fails next.
+        # The state has the new ones at once: the catalog has to hear of each, whatever fails next.
         self._merged: list[Merged] = []
-        self._marks = marks
+        self._offset_tables = offset_tables
         self._damaged = damaged
         self._position = position
         # Once all is written, what is committed: it cannot be found a second time.
@@ -99,7 +99,7 @@ class Checkpoint:
 
     def run(self) -> Written:
         """Make the checkpoint. Raises: OSError (it may be run again), DurabilityError."""
-        ledger = self._ledger
+        checkpoint_state = self._checkpoint_state
         if self._commitment is None:
             self._commitment = self._write()
         changes, gone, dropped, touched = self._commitment
@@ -108,9 +108,9 @@ class Checkpoint:
         self._catalog.commit(changes)
         # A crash from here on leaves files without a row: the next start removes them. Never the
         # other way round, as a row without its file would be damage.
-        ledger.touched.clear()
-        ledger.sizes.clear()
-        ledger.accounts.changed.clear()
+        checkpoint_state.touched.clear()
+        checkpoint_state.sizes.clear()
+        checkpoint_state.accounts.changed.clear()
         for path in gone:
             attempt(self._files.remove, path)
         for number in dropped:
@@ -120,22 +120,22 @@ class Checkpoint:
         return Written(states, dropped, self._merged, self._not_deleted)
 
     def _write(self) -> _Commitment:
-        ledger = self._ledger
+        checkpoint_state = self._checkpoint_state
         while self._created:
-            ledger.create(self._created.pop())
+            checkpoint_state.create(self._created.pop())
         # Each is popped only once it is applied: where this fails (a full disk), the same
         # checkpoint is run again, and a batch left out or counted twice would be wrong from then
         # on.
         while self._batches:
-            ledger.apply(self._batches[0])
+            checkpoint_state.apply(self._batches[0])
             self._batches.popleft()
-        ledger.catch_up()
+        checkpoint_state.catch_up()
         while self._deleted:
             self._delete(self._deleted[-1])
             self._deleted.pop()
         changes, gone = list(self._changes), list(self._gone)
-        touched = sorted(ledger.touched, key=lambda queue: queue.id)
-        self._writer.write(touched, ledger.sizes)
+        touched = sorted(checkpoint_state.touched, key=lambda queue: queue.id)
+        self._writer.write(touched, checkpoint_state.sizes)
         for queue in touched:
             self._merge(queue)
             changes += self._queue_changes(queue, gone)
@@ -150,14 +150,14 @@ class Checkpoint:
 
     def _delete(self, queue_id: int) -> None:
         """Release what a deleted queue holds. The next checkpoint continues with the rest."""
-        for queue, file in self._ledger.delete(queue_id):
+        for queue, file in self._checkpoint_state.delete(queue_id):
             self._remove(queue, file, self._changes, self._gone)
-        if queue_id in self._ledger.queues:
+        if queue_id in self._checkpoint_state.queues:
             self._not_deleted.append(queue_id)
         else:
-            self._changes.append(tables.HEADS.remove(queue_id))
+            self._changes.append(tables.NEXT_SEQUENCES.remove(queue_id))
 
-    def _merge(self, queue: QueueLedger) -> None:
+    def _merge(self, queue: QueueIndex) -> None:
         try:
             for merged in self._merger.merge(queue, self._writer.appends_to(queue.id)):
                 self._merged.append(merged)
@@ -167,7 +167,7 @@ class Checkpoint:
             # A full disk, mostly: there is more to gain elsewhere.
             _log.warning("the index files of queue %d were not merged: %s", queue.id, error)
 
-    def _queue_changes(self, queue: QueueLedger, gone: list[str]) -> Iterator[Change]:
+    def _queue_changes(self, queue: QueueIndex, gone: list[str]) -> Iterator[Change]:
         changes: list[Change] = []
         for file in list(queue.files):
             is_changed = file.is_changed
@@ -177,18 +177,18 @@ class Checkpoint:
                 queue.files.remove(file)
             elif is_changed:
                 changes.append(tables.INDEX.put(IndexKey(queue.id, state.number), state))
-        changes.append(tables.HEADS.put(queue.id, HeadRow(queue.next_sequence)))
+        changes.append(tables.NEXT_SEQUENCES.put(queue.id, NextSequenceRow(queue.next_sequence)))
         return iter(changes)
 
     def _remove(
-        self, queue: QueueLedger, file: IndexLedger, changes: list[Change], gone: list[str]
+        self, queue: QueueIndex, file: IndexFile, changes: list[Change], gone: list[str]
     ) -> None:
         self._writer.forget(queue.id, file)
         changes.append(tables.INDEX.remove(IndexKey(queue.id, file.state.number)))
         gone.append(index_path(self._directory, queue.id, file.state.number))
 
     def _account_changes(self, changes: list[Change], gone: list[str]) -> list[int]:
-        accounts = self._ledger.accounts
+        accounts = self._checkpoint_state.accounts
         # The log may go on in the last one, and recovery starts there.
         dropped = [
             account
@@ -203,7 +203,7 @@ class Checkpoint:
         numbers = {account.number for account in dropped}
         for account in accounts.changed:
             changes.append(tables.SEGMENTS.put(account.number, account.row()))
-        for number, marks in self._marks.items():
+        for number, offset_table in self._offset_tables.items():
             if number not in numbers:
-                changes.append(tables.MARKS.put(number, marks))
+                changes.append(tables.OFFSET_TABLES.put(number, offset_table))
         return sorted(numbers)

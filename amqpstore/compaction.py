@@ -17,14 +17,13 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from amqpstore import tables
-from amqpstore.accounts import Account, Accounts
 from amqpstore.backing import Backing
 from amqpstore.catalog import Change
+from amqpstore.checkpoint_state import CheckpointState
 from amqpstore.compression import Compressor, train
 from amqpstore.errors import DamageError, DurabilityError
 from amqpstore.filenames import SEGMENTS, segment_path
 from amqpstore.files import File, Files
-from amqpstore.ledger import Ledger
 from amqpstore.log import FORMAT_VERSION
 from amqpstore.records import (
     COMPRESSED,
@@ -38,6 +37,7 @@ from amqpstore.records import (
     scan,
 )
 from amqpstore.removal import attempt, quarantine
+from amqpstore.segment_accounts import SegmentAccount, SegmentAccounts
 from amqpstore.segments import Segment
 from amqpstore.tables import DamageRow, StoreRows
 
@@ -62,13 +62,13 @@ class Compacted(NamedTuple):
 
 
 def choose(
-    accounts: Accounts,
+    accounts: SegmentAccounts,
     *,
     log_segment: int,
     segment_bytes: int,
     avoided: Collection[int] = (),
     to_the_end: bool = False,
-) -> list[Account]:
+) -> list[SegmentAccount]:
     """Neighbours whose live records fit in one segment, where compaction is due; else none.
 
     Of all that would fit, those that free most. Args: log_segment, which the log may go on in;
@@ -108,9 +108,9 @@ class Compaction:
     def __init__(
         self,
         backing: Backing,
-        ledger: Ledger,
+        checkpoint_state: CheckpointState,
         *,
-        accounts: Sequence[Account],
+        accounts: Sequence[SegmentAccount],
         sources: Sequence[Segment],
         number: int,
         created_ms: int,
@@ -122,7 +122,7 @@ class Compaction:
         self._directory = directory
         self._seed = seed = backing.seed
         self._catalog = backing.catalog
-        self._ledger = ledger
+        self._checkpoint_state = checkpoint_state
         self._compressor = compressor
         self._train_dictionary = train_dictionary
         self._dictionary: tuple[int, bytes] | None = None
@@ -130,7 +130,7 @@ class Compaction:
         self._number = number
         self._header = encode_segment_header(number, FORMAT_VERSION, store_id, created_ms)
         self._segment = Segment(descriptors, segment_path(directory, number), number, seed)
-        self._account = Account(number, accounts[0].first_id)
+        self._account = SegmentAccount(number, accounts[0].first_id)
         self._damage: list[tuple[str, int, int, str]] = []
         self._sources = {segment.number: segment for segment in sources}
         self._ids = array("Q")
@@ -159,7 +159,7 @@ class Compaction:
             raise
         finally:
             self._segment.seal()
-        accounts = self._ledger.accounts
+        accounts = self._checkpoint_state.accounts
         accounts.replace(self._accounts, self._account)
         accounts.changed.discard(self._account)
         numbers = [account.number for account in self._accounts]
@@ -174,7 +174,7 @@ class Compaction:
             for table in tables.OF_SEGMENTS
         ]
         changes.append(tables.SEGMENTS.put(self._number, self._account.row()))
-        changes.append(tables.MARKS.put(self._number, self._segment.marks_row()))
+        changes.append(tables.OFFSET_TABLES.put(self._number, self._segment.offset_table_row()))
         for account in self._accounts:
             path = segment_path(self._directory, account.number)
             if found := [
@@ -225,7 +225,7 @@ class Compaction:
             self._dictionary = trained
             self._compressor = compressor.with_dictionary(trained[1])
 
-    def _copy(self, account: Account, writer: File) -> None:
+    def _copy(self, account: SegmentAccount, writer: File) -> None:
         """Write the live records of a segment to the new one.
 
         A message whose record is damaged stays in the account: its queue still holds it.
@@ -240,7 +240,7 @@ class Compaction:
             )
             buffers.append(record)
             waiting_bytes += len(record)
-            self._segment.place(found.number, self._segment.size)
+            self._segment.note(found.number, self._segment.size)
             self._segment.size += len(record)
             self._copied += 1
             self._live_bytes += logical_bytes(content, found)
@@ -254,7 +254,10 @@ class Compaction:
         self._references.extend(live.values())
 
     def _records(
-        self, account: Account, live: Mapping[int, int], damage: list[tuple[str, int, int, str]]
+        self,
+        account: SegmentAccount,
+        live: Mapping[int, int],
+        damage: list[tuple[str, int, int, str]],
     ) -> Iterator[tuple[bytes, Record]]:
         """The sound MESSAGE records of live messages, each in the content that it is in."""
         path = segment_path(self._directory, account.number)
@@ -296,18 +299,18 @@ class Compaction:
 
 
 def _pieces(segment: Segment, end_bytes: int, live: Collection[int]) -> Iterator[tuple[int, int]]:
-    """Where in a segment live messages are: from mark to mark, neighbours as one up to 1 MiB."""
-    ends = [*segment.mark_offsets[1:], end_bytes]
-    needed = sorted({bisect_right(segment.mark_ids, one) - 1 for one in live})
+    """Where in a segment live messages are: steps of its offset table, joined up to 1 MiB."""
+    ends = [*segment.table_offsets[1:], end_bytes]
+    needed = sorted({bisect_right(segment.table_ids, one) - 1 for one in live})
     start = end = 0
-    for mark in needed:
-        if mark < 0:
+    for step in needed:
+        if step < 0:
             continue
-        if segment.mark_offsets[mark] != end or end - start >= _PIECE_BYTES:
+        if segment.table_offsets[step] != end or end - start >= _PIECE_BYTES:
             if end > start:
                 yield start, end
-            start = segment.mark_offsets[mark]
-        end = ends[mark]
+            start = segment.table_offsets[step]
+        end = ends[step]
     if end > start:
         yield start, end
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from amqpstore.checkpoint_state import Block, IndexFile, QueueIndex
 from amqpstore.errors import DurabilityError
 from amqpstore.filenames import INDEX, index_path
 from amqpstore.files import File, Files
 from amqpstore.index import ENTRIES_A_FILE, Entries, IndexState, encode_block
-from amqpstore.ledger import Block, IndexLedger, QueueLedger
 from amqpstore.removal import attempt
 
 _LEAST_DEAD = 4096
@@ -39,7 +39,7 @@ class IndexMerger:
         self._directory = directory
         self._seed = seed
 
-    def merge(self, queue: QueueLedger, kept: IndexLedger | None) -> Iterator[Merged]:
+    def merge(self, queue: QueueIndex, kept: IndexFile | None) -> Iterator[Merged]:
         """Merge what is worth it, and say so of each group before the next one is begun.
 
         Args: kept, a file that is appended to, and so left alone.
@@ -51,7 +51,7 @@ class IndexMerger:
             if entries is not None:
                 yield self._merge(queue, group, entries)
 
-    def _merge(self, queue: QueueLedger, group: Sequence[IndexLedger], entries: Entries) -> Merged:
+    def _merge(self, queue: QueueIndex, group: Sequence[IndexFile], entries: Entries) -> Merged:
         number = queue.next_number
         queue.next_number += 1
         new = self._written(queue.id, number, entries)
@@ -60,7 +60,7 @@ class IndexMerger:
         queue.files[place : place + len(group)] = [new]
         return Merged(queue.id, old, number)
 
-    def _written(self, queue_id: int, number: int, entries: Entries) -> IndexLedger:
+    def _written(self, queue_id: int, number: int, entries: Entries) -> IndexFile:
         """A new index file, durable. Where it cannot be written, none is left: a disk that is
         full is tried again and again."""
         path = index_path(self._directory, queue_id, number)
@@ -74,7 +74,7 @@ class IndexMerger:
             raise
         finally:
             file.close()
-        new = IndexLedger(IndexState(number, 0, 0, 0, 0))
+        new = IndexFile(IndexState(number, 0, 0, 0, 0))
         new.append(Block.of(entries, len(block)))
         return new
 
@@ -88,9 +88,9 @@ class IndexMerger:
             raise DurabilityError(path, error) from error
 
 
-def _groups(queue: QueueLedger, kept: IndexLedger | None) -> Iterator[list[IndexLedger]]:
+def _groups(queue: QueueIndex, kept: IndexFile | None) -> Iterator[list[IndexFile]]:
     """Neighbours whose live entries fit in one file, where merging them is worth it."""
-    group: list[IndexLedger] = []
+    group: list[IndexFile] = []
     live = 0
     for file in [*queue.files, None]:
         if file is not None and file is not kept and not file.is_behind:
@@ -107,6 +107,6 @@ def _groups(queue: QueueLedger, kept: IndexLedger | None) -> Iterator[list[Index
         live = sum(one.live for one in group)
 
 
-def _is_worth_it(group: Sequence[IndexLedger], live: int) -> bool:
+def _is_worth_it(group: Sequence[IndexFile], live: int) -> bool:
     dead = sum(file.state.entries for file in group) - live
     return live > 0 and ((dead >= _LEAST_DEAD and dead > live) or len(group) >= _MAX_FILES)

@@ -6,6 +6,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from copy import copy
 
+from amqpstore.checkpoint_state import Block, IndexFile, QueueIndex, Sizes
 from amqpstore.errors import DurabilityError
 from amqpstore.filenames import INDEX, index_path
 from amqpstore.files import File, Files
@@ -16,7 +17,6 @@ from amqpstore.index import (
     entries_of,
     no_entries,
 )
-from amqpstore.ledger import Block, IndexLedger, QueueLedger, Sizes
 from amqpstore.removal import attempt
 
 _MAX_OPEN = 64
@@ -26,7 +26,7 @@ _MAX_OPEN = 64
 class _Appended:
     """An index file that this process created and may append to."""
 
-    def __init__(self, queue: QueueLedger, file: File, of: IndexLedger) -> None:
+    def __init__(self, queue: QueueIndex, file: File, of: IndexFile) -> None:
         self.queue = queue
         self.file = file
         self.of = of
@@ -82,7 +82,7 @@ class IndexWriter:
         # to make room for another of it.
         self._open: OrderedDict[int, _Appended] = OrderedDict()
 
-    def write(self, queues: Iterable[QueueLedger], sizes: Sizes) -> None:
+    def write(self, queues: Iterable[QueueIndex], sizes: Sizes) -> None:
         """Write the fresh runs of queues, durably, and count them among their entries.
 
         Raises: OSError (what is still fresh can be written by another call then),
@@ -95,12 +95,12 @@ class IndexWriter:
             # A file has room for so much; for the rest a queue gets another.
             waiting = [queue for queue in waiting if queue.fresh.count]
 
-    def appends_to(self, queue_id: int) -> IndexLedger | None:
+    def appends_to(self, queue_id: int) -> IndexFile | None:
         """The queue's file that the next entries go to, where there is one."""
         found = self._open.get(queue_id)
         return found.of if found else None
 
-    def forget(self, queue_id: int, of: IndexLedger) -> None:
+    def forget(self, queue_id: int, of: IndexFile) -> None:
         """Close an index file, where it is open: nothing is appended to it any more."""
         found = self._open.get(queue_id)
         if found and found.of is of:
@@ -111,7 +111,7 @@ class IndexWriter:
         for one in list(self._open.values()):
             self._close(one)
 
-    def _write_group(self, queues: Sequence[QueueLedger], sizes: Sizes) -> None:
+    def _write_group(self, queues: Sequence[QueueIndex], sizes: Sizes) -> None:
         try:
             group = [self._of(queue) for queue in queues]
             for one in group:
@@ -125,7 +125,7 @@ class IndexWriter:
             if one.is_full:
                 self._close(one)
 
-    def _of(self, queue: QueueLedger) -> _Appended:
+    def _of(self, queue: QueueIndex) -> _Appended:
         """The file that the queue's next entries go to, one with room for some."""
         one = self._open.get(queue.id)
         if one is None:
@@ -134,7 +134,7 @@ class IndexWriter:
             number = queue.next_number
             queue.next_number += 1
             file = self._files.create(index_path(self._directory, queue.id, number))
-            one = _Appended(queue, file, IndexLedger(IndexState(number, 0, 0, 0, 0)))
+            one = _Appended(queue, file, IndexFile(IndexState(number, 0, 0, 0, 0)))
             self._open[queue.id] = one
         self._open.move_to_end(queue.id)
         return one
@@ -151,7 +151,7 @@ class IndexWriter:
         except OSError as error:
             raise DurabilityError(path, error) from error
 
-    def _abandon(self, queues: Iterable[QueueLedger]) -> None:
+    def _abandon(self, queues: Iterable[QueueIndex]) -> None:
         """Leave what was appended where it is, behind the ends that the catalog knows."""
         for queue in queues:
             if one := self._open.get(queue.id):

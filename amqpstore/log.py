@@ -6,7 +6,7 @@ which does nothing but file access, needs a thread of its own:
 
 1. `seal`: close the open batch and encode it; everything from now on is the next batch's.
 2. `write`: the bytes to the segment, `datasync`, and for a new segment `sync_directory`.
-3. `settle`: the batch is durable; tell who waits for it.
+3. `complete`: the batch is durable; tell who waits for it.
 
 One batch is under way at a time. What arrives during its fdatasync is the next batch: batching
 emerges from the disk's speed, and no timer delays anyone.
@@ -74,8 +74,8 @@ class Batch:
         "messages",
         "runs",
         "segment",
-        "settled",
         "starts_segment",
+        "summary",
         "waiters",
     )
 
@@ -88,7 +88,7 @@ class Batch:
         self.buffers: list[bytes] = []
         self.lengths: list[int] = []
         self.segment: Segment | None = None
-        self.settled: Settled | None = None
+        self.summary: BatchSummary | None = None
         self.starts_segment = False
         self.first_offset = 0
         self.lsn = 0
@@ -98,7 +98,7 @@ class Batch:
         return [operation for key in sorted(self.runs) for operation in self.runs[key]]
 
 
-class Settled(NamedTuple):
+class BatchSummary(NamedTuple):
     """A durable batch, as far as a checkpoint needs it.
 
     Its messages have contiguous ids from `first_id` on; `sizes` are those of their records in
@@ -149,10 +149,10 @@ class Log:
         self._next_lsn = position.lsn
         self._open = Batch(position.message_id)
         self.position = position
-        # Since the last `take_settled`.
-        self.settled: list[Settled] = []
-        self.settled_bytes = 0
-        self.settled_messages = 0
+        # Since the last `take_durable`.
+        self.durable: list[BatchSummary] = []
+        self.durable_bytes = 0
+        self.durable_messages = 0
         self._under_way: Batch | None = None
         self.dictionaries = {} if dictionaries is None else dictionaries
         self._compressor = compressor
@@ -175,7 +175,7 @@ class Log:
 
     @property
     def is_idle(self) -> bool:
-        """Whether no batch is between `seal` and `settle`."""
+        """Whether no batch is between `seal` and `complete`."""
         return self._under_way is None
 
     @property
@@ -219,7 +219,7 @@ class Log:
         batch.byte_count += OPERATION.size
 
     def when_durable(self, callback: Callable[[], None]) -> None:
-        """Call back from `settle` once all that was appended so far is durable.
+        """Call back from `complete` once all that was appended so far is durable.
 
         At once, when all of it is durable already.
         """
@@ -275,7 +275,7 @@ class Log:
         transaction = encode_transaction(operations, lsn, segment.number, now_ms, seed=self._seed)
         buffers.append(transaction)
         segment.size += sum(batch.lengths) + len(transaction)
-        batch.settled = Settled(
+        batch.summary = BatchSummary(
             operations,
             batch.first_id,
             sizes,
@@ -343,16 +343,16 @@ class Log:
             raise error
         self._space.give_up()
 
-    def settle(self, batch: Batch) -> None:
+    def complete(self, batch: Batch) -> None:
         """Step 3: note where the batch's messages are and call those who waited for it.
 
         All of them are called, as it is durable for all. Raises: what the first raised that did,
         a DurabilityError before any other.
         """
-        if batch.segment is None or batch.settled is None:
+        if batch.segment is None or batch.summary is None:
             raise ValueError("the batch was not sealed")
         with self._failing(batch.segment.path):
-            self._note(batch, batch.segment, batch.settled)
+            self._note(batch, batch.segment, batch.summary)
         first_error: Exception | None = None
         for callback in batch.waiters:
             try:
@@ -363,14 +363,14 @@ class Log:
         if first_error is not None:
             raise first_error
 
-    def _note(self, batch: Batch, segment: Segment, settled: Settled) -> None:
+    def _note(self, batch: Batch, segment: Segment, summary: BatchSummary) -> None:
         if batch.messages:
-            segment.place_batch(batch.first_id, batch.lengths, batch.first_offset)
+            segment.note_batch(batch.first_id, batch.lengths, batch.first_offset)
         next_id = batch.first_id + len(batch.messages)
-        self.position = Position(segment.number, settled.end_bytes, batch.lsn + 1, next_id)
-        self.settled.append(settled)
-        self.settled_bytes += settled.end_bytes - batch.first_offset
-        self.settled_messages += sum(one.message_count for one in settled.operations)
+        self.position = Position(segment.number, summary.end_bytes, batch.lsn + 1, next_id)
+        self.durable.append(summary)
+        self.durable_bytes += summary.end_bytes - batch.first_offset
+        self.durable_messages += sum(one.message_count for one in summary.operations)
         self._under_way = None
 
     def read(self, first_id: int, count: int) -> list[Message] | Unread:
@@ -388,11 +388,11 @@ class Log:
         for segment in self._segments:
             segment.forget_damage()
 
-    def take_settled(self) -> list[Settled]:
-        """The batches that were settled since the last call."""
-        settled, self.settled = self.settled, []
-        self.settled_bytes = self.settled_messages = 0
-        return settled
+    def take_durable(self) -> list[BatchSummary]:
+        """The batches that became durable since the last call."""
+        durable, self.durable = self.durable, []
+        self.durable_bytes = self.durable_messages = 0
+        return durable
 
     @property
     def segments(self) -> list[Segment]:

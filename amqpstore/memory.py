@@ -33,24 +33,24 @@ class Memory:
         self._budget_bytes = budget_bytes
         self._transient = transient
         self._transient_excess: deque[tuple[Queue, Run]] = deque()
-        self._held_bytes = 0
+        self._memory_bytes = 0
         self._excess: deque[tuple[Queue, Run]] = deque()
         self.unacked = Unacked(transient)
 
     @property
-    def held_bytes(self) -> int:
+    def memory_bytes(self) -> int:
         """Return the bytes of messages ready in queues; a message in several queues counts in
         each."""
-        return self._held_bytes
+        return self._memory_bytes
 
-    def hold(self, queue: Queue, run: Run) -> None:
+    def add(self, queue: Queue, run: Run) -> None:
         """A run with its messages is ready."""
-        queue.held_bytes += run.held_bytes
-        self._held_bytes += run.held_bytes
+        queue.memory_bytes += run.memory_bytes
+        self._memory_bytes += run.memory_bytes
         if self._is_excess(queue):
             (self._excess if run.first_id else self._transient_excess).append((queue, run))
-            if self._held_bytes > 2 * self._budget_bytes:
-                # Where nothing is logged, `settle` may come only a second later.
+            if self._memory_bytes > 2 * self._budget_bytes:
+                # Where nothing is logged, `drop_excess` may come only a second later.
                 self._write_all_aside()
 
     def reconsider(self, queue: Queue) -> None:
@@ -59,12 +59,12 @@ class Memory:
             if run.messages is not None and self._is_excess(queue):
                 (self._excess if run.first_id else self._transient_excess).append((queue, run))
 
-    def let_go(self, queue: Queue, held_bytes: int) -> None:
+    def let_go(self, queue: Queue, memory_bytes: int) -> None:
         """Bodies are not ready any more: they were taken, or removed."""
-        queue.held_bytes -= held_bytes
-        self._held_bytes -= held_bytes
+        queue.memory_bytes -= memory_bytes
+        self._memory_bytes -= memory_bytes
 
-    def settle(self, next_message_id: int) -> None:
+    def drop_excess(self, next_message_id: int) -> None:
         """Drop what is too much and durable: ids below `next_message_id` are.
 
         What is transient is written aside; where that fails it stays.
@@ -73,18 +73,18 @@ class Memory:
         excess = self._excess
         while excess and excess[0][1].first_id + excess[0][1].count <= next_message_id:
             queue, run = excess.popleft()
-            held_bytes = run.held_bytes
+            memory_bytes = run.memory_bytes
             if run.messages is not None and self._is_excess(queue) and queue.ready.let_go(run):
-                self.let_go(queue, held_bytes)
+                self.let_go(queue, memory_bytes)
         self.let_go_unacked(next_message_id)
 
     def let_go_unacked(self, next_message_id: int) -> None:
-        """Drop bodies of what was taken, where all together is too much: see `settle`.
+        """Drop bodies of what was taken, where all together is too much: see `drop_excess`.
 
         A quarter of the budget is theirs, however much waits in queues.
         """
-        most_bytes = max(self._budget_bytes - self._held_bytes, self._budget_bytes // 4)
-        if self.unacked.held_bytes > most_bytes:
+        most_bytes = max(self._budget_bytes - self._memory_bytes, self._budget_bytes // 4)
+        if self.unacked.memory_bytes > most_bytes:
             self.unacked.let_go(most_bytes, next_message_id)
 
     def _write_all_aside(self) -> None:
@@ -94,14 +94,14 @@ class Memory:
     def _write_aside(self, queue: Queue, run: Run) -> None:
         if run.messages is None or not self._is_excess(queue) or not queue.ready.has(run):
             return
-        held_bytes = run.held_bytes
+        memory_bytes = run.memory_bytes
         try:
             run.first_id = self._transient.write(run.messages)
         except OSError as error:
             _log.warning("transient messages stay in memory, as writing them out failed: %s", error)
             return
         queue.ready.let_go(run)
-        self.let_go(queue, held_bytes)
+        self.let_go(queue, memory_bytes)
 
     def share(self, queues: list[Queue]) -> None:
         """Share the budget anew, by what was taken from each queue since the last time."""
@@ -116,7 +116,7 @@ class Memory:
     def _is_excess(self, queue: Queue) -> bool:
         if queue.lazy:
             return True
-        if self._held_bytes <= self._budget_bytes // 2:
+        if self._memory_bytes <= self._budget_bytes // 2:
             return False
-        least = _LEAST_SHARE_BYTES if self._held_bytes <= self._budget_bytes else 0
-        return queue.held_bytes > max(queue.share_bytes, least)
+        least = _LEAST_SHARE_BYTES if self._memory_bytes <= self._budget_bytes else 0
+        return queue.memory_bytes > max(queue.share_bytes, least)

@@ -62,11 +62,11 @@ class Queue:
         "deleted",
         "durable",
         "expiry",
-        "held_bytes",
         "id",
         "index",
         "keeps_transient",
         "lazy",
+        "memory_bytes",
         "next_sequence",
         "paged",
         "paged_count",
@@ -95,7 +95,7 @@ class Queue:
         self.unread: list[PagedFile] = []
         self.expiry = ExpiryHeap()
         # In memory: what is there, what may be, and what was taken from there lately.
-        self.held_bytes = 0
+        self.memory_bytes = 0
         self.share_bytes = 0
         self.taken_bytes = 0
 
@@ -220,7 +220,7 @@ class Queue:
                 or any(map(_is_more_than_its_entry, runs))
             ):
                 continue  # Somebody holds some of them, or the index is behind.
-            freed += sum(run.held_bytes for run in runs)
+            freed += sum(run.memory_bytes for run in runs)
             self.ready.remove(first, state.end - first)
             expires_ms = earliest(run.expires_ms for run in runs)
             file = PagedFile(

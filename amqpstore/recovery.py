@@ -12,22 +12,12 @@ What the disk cannot read (EIO) is neither: the next start may read it. Where it
 torn tail the store is not opened; elsewhere it is reported as damage. Whatever bytes may hold that
 are damaged or missing, and may come back, its numbers are not given again: see `_skip_numbers`.
 
-<<<<<<< HEAD
-Each record names its batch, so a batch whose TRANSACTION is damaged still ends where another's
-records begin.
-
-A batch is written only after the batch before it is durable. So bytes in front of a sound record
-of a later batch were durable, and only the end of the last segment can be torn; where a segment
-ends is noted in the catalog before anything is written behind it (`Recovered.changes`), and then
-what precedes that end can only be damaged. Recovering twice gives the same as once.
-
-Past 600 lines because it is one pass with one state: each step changes what the next one may trust.
-=======
 What a batch is and which one is torn is the rule of `batches`: only the end of the last segment can
 be torn. Where a segment ends is noted in the catalog before anything is written behind it
 (`Recovered.changes`), and then what precedes that end can only be damaged. Recovering twice gives
 the same as once.
->>>>>>> 283b0a1 (All readers of the log have one rule for what a batch is and which is torn)
+
+Past 600 lines because it is one pass with one state: each step changes what the next one may trust.
 """
 
 from __future__ import annotations
@@ -40,10 +30,10 @@ from itertools import chain, pairwise
 from operator import attrgetter, itemgetter
 
 from amqpstore import tables
-from amqpstore.accounts import Account, Accounts
 from amqpstore.backing import Backing
 from amqpstore.batches import StoredBatch, in_segment, torn_tail
 from amqpstore.catalog import Catalog, Change
+from amqpstore.checkpoint_state import CheckpointState, QueueIndex, enqueued
 from amqpstore.errors import CatalogDamageError, DamageError, UnreadableLogError
 from amqpstore.filenames import (
     CATALOG,
@@ -57,8 +47,7 @@ from amqpstore.filenames import (
 )
 from amqpstore.index import UNKNOWN_SIZE, IndexReader, IndexState, live_runs
 from amqpstore.keys import IndexKey
-from amqpstore.ledger import Ledger, QueueLedger, enqueued
-from amqpstore.log import READ_VERSIONS, Settled
+from amqpstore.log import READ_VERSIONS, BatchSummary
 from amqpstore.queue import PagedFile, Queue
 from amqpstore.records import (
     SEGMENT_PAYLOAD,
@@ -72,8 +61,9 @@ from amqpstore.records import (
     scan,
     size_of_body,
 )
+from amqpstore.segment_accounts import SegmentAccount, SegmentAccounts
 from amqpstore.segments import Segment, read_around
-from amqpstore.tables import START, DamageRow, EndRow, HeadRow, Position, StoreRows
+from amqpstore.tables import START, DamageRow, NextSequenceRow, Position, SegmentEndRow, StoreRows
 
 _FEW_MESSAGES = 65_536
 _MAX_NAMED = 1000
@@ -124,9 +114,9 @@ class Recovered:
     """
 
     report: RecoveryReport
-    ledger: Ledger
+    checkpoint_state: CheckpointState
     segments: list[Segment] = field(default_factory=list)
-    batches: list[Settled] = field(default_factory=list)
+    batches: list[BatchSummary] = field(default_factory=list)
     deleted: list[int] = field(default_factory=list)
     changes: list[Change] = field(default_factory=list)
     leftovers: list[str] = field(default_factory=list)
@@ -164,8 +154,10 @@ class _Recovery:
         self._report = RecoveryReport()
         self._rows = tables.SEGMENTS.read(catalog.rows)
         self._quarantine = tables.QUARANTINE.read_keys(catalog.rows)
-        self._marks = tables.MARKS.read(catalog.rows)
-        self._ends = {key: row.end for key, row in tables.ENDS.read(catalog.rows).items()}
+        self._offset_tables = tables.OFFSET_TABLES.read(catalog.rows)
+        self._noted_ends = {
+            key: row.end for key, row in tables.SEGMENT_ENDS.read(catalog.rows).items()
+        }
         self._prepared = tables.PREPARED.read_keys(catalog.rows)
         of_store = StoreRows.read(catalog.rows)
         self._start = of_store.position or START
@@ -177,7 +169,7 @@ class _Recovery:
         # None where no durable queue was made yet, or the catalog is rebuilt.
         self._next_queue_id = of_store.next_queue_id
         self._catalog_path = f"{directory}/{CATALOG}"
-        self._out = Recovered(self._report, self._ledger(catalog))
+        self._out = Recovered(self._report, self._checkpoint_state(catalog))
 
     def run(self) -> Recovered:
         self._list_files()
@@ -195,9 +187,9 @@ class _Recovery:
         if numbers:
             last = out.segments[-1]
             position = position._replace(segment=last.number, offset=last.size)
-            if last.number not in self._ends:
+            if last.number not in self._noted_ends:
                 self._files.sync_directory(f"{self._directory}/{SEGMENTS}")
-                out.changes.append(tables.ENDS.put(last.number, EndRow(last.size)))
+                out.changes.append(tables.SEGMENT_ENDS.put(last.number, SegmentEndRow(last.size)))
         out.changes += self._to_quarantine()
         out.changes += self._left_rows()
         out.start = self._start
@@ -217,7 +209,7 @@ class _Recovery:
 
     def _known_numbers(self) -> set[int]:
         """All numbers of segments that there are, or were: none of them is given again."""
-        rows = (self._rows, self._marks, self._ends, self._quarantine)
+        rows = (self._rows, self._offset_tables, self._noted_ends, self._quarantine)
         return {self._start.segment, *self._numbers, *chain.from_iterable(rows)}
 
     def _skip_numbers(self) -> None:
@@ -231,31 +223,33 @@ class _Recovery:
             return
         self._next_lsn += self._unknown_bytes
         self._next_message_id += self._unknown_bytes
-        ledger = self._out.ledger
+        checkpoint_state = self._out.checkpoint_state
         for queue in self._queues.values():
             queue.next_sequence += self._unknown_bytes
             # A checkpoint moves the position behind all this, and has to say so too.
-            of_queue = ledger.queues[queue.id]
+            of_queue = checkpoint_state.queues[queue.id]
             of_queue.next_sequence = queue.next_sequence
-            ledger.touched.add(of_queue)
+            checkpoint_state.touched.add(of_queue)
 
-    def _ledger(self, catalog: Catalog) -> Ledger:
-        """The ledger as the last checkpoint left it, and queues of what is in index files."""
+    def _checkpoint_state(self, catalog: Catalog) -> CheckpointState:
+        """Return what the last checkpoint said, and give queues what is in index files."""
         states: dict[int, list[IndexState]] = {}
         for key, state in tables.INDEX.read(catalog.rows).items():
             states.setdefault(key.queue_id, []).append(state.recounted())
-        heads = tables.HEADS.read(catalog.rows)
+        next_sequences = tables.NEXT_SEQUENCES.read(catalog.rows)
         queues = []
-        for queue_id in {*self._queues, *states, *heads}:
-            head = heads.get(queue_id, HeadRow(1))
+        for queue_id in {*self._queues, *states, *next_sequences}:
+            row = next_sequences.get(queue_id, NextSequenceRow(1))
             of_queue = states.get(queue_id, [])
             self._check_apart(queue_id, of_queue)
-            queues.append(QueueLedger(queue_id, head.next_sequence, of_queue, self._reader))
+            queues.append(QueueIndex(queue_id, row.next_sequence, of_queue, self._reader))
             if queue := self._queues.get(queue_id):
-                queue.next_sequence = head.next_sequence
+                queue.next_sequence = row.next_sequence
                 queue.restore_index(of_queue)
-        accounts = [Account.of_row(row) for row in self._rows.values()]
-        return Ledger(Accounts(list(filter(self._has_room, accounts))), queues, self._reader)
+        accounts = [SegmentAccount.of_row(row) for row in self._rows.values()]
+        return CheckpointState(
+            SegmentAccounts(list(filter(self._has_room, accounts))), queues, self._reader
+        )
 
     def _check_apart(self, queue_id: int, states: list[IndexState]) -> None:
         """Make sure that no two index files of a queue have one sequence. Raises: DamageError."""
@@ -276,7 +270,7 @@ class _Recovery:
                 key = tables.PREPARED.key(queue_id)
                 raise CatalogDamageError(self._catalog_path, 0, "prepared", key, reason)
 
-    def _has_room(self, account: Account) -> bool:
+    def _has_room(self, account: SegmentAccount) -> bool:
         """Whether a segment can have the messages that its row says it has.
 
         One that cannot is not counted, as a number is kept for each of them.
@@ -315,7 +309,7 @@ class _Recovery:
         is_missing = self._name_missing(rows, set(numbers))
         for number in sorted(rows - set(self._log_numbers)):
             self._out.segments.append(self._sealed(number))
-        self._out.deleted = sorted(self._out.ledger.queues.keys() - self._queues.keys())
+        self._out.deleted = sorted(self._out.checkpoint_state.queues.keys() - self._queues.keys())
         left_index, misses_index = self._list_index_files()
         if is_missing or misses_index:
             # The catalog may be an old one, and then these have what it knows under other names.
@@ -340,7 +334,7 @@ class _Recovery:
         index = f"{self._directory}/{INDEX}"
         states = {
             (queue.id, file.state.number)
-            for queue in self._out.ledger.queues.values()
+            for queue in self._out.checkpoint_state.queues.values()
             for file in queue.files
         }
         left = []
@@ -359,7 +353,7 @@ class _Recovery:
         Returns whether any is.
         """
         start = max(self._start.segment, 1)
-        noted = [number for number in self._ends if number < FIRST_COMPACTED]
+        noted = [number for number in self._noted_ends if number < FIRST_COMPACTED]
         last = max([self._start.segment, *self._log_numbers, *noted])
         following = start
         gaps = []
@@ -398,12 +392,12 @@ class _Recovery:
     def _left_rows(self) -> Iterator[Change]:
         """Rows to remove: of segments that the checkpoint does not know, and is behind of. A log
         segment of which a crash left nothing to adopt has no account, and goes like that."""
-        for number in self._marks:
+        for number in self._offset_tables:
             if self._is_left(number):
-                yield tables.MARKS.remove(number)
-        for number in self._ends:
+                yield tables.OFFSET_TABLES.remove(number)
+        for number in self._noted_ends:
             if self._is_left(number):
-                yield tables.ENDS.remove(number)
+                yield tables.SEGMENT_ENDS.remove(number)
 
     def _is_left(self, number: int) -> bool:
         return number not in self._rows and not self._start.segment <= number < FIRST_COMPACTED
@@ -413,7 +407,7 @@ class _Recovery:
         path = segment_path(self._directory, number)
         segment = Segment(self._descriptors, path, number, self._seed)
         segment.size = self._rows[number].end_bytes if number in self._rows else 0
-        if row := self._marks.get(number):
+        if row := self._offset_tables.get(number):
             segment.restore(row)
         self._report.segments += 1
         return segment
@@ -422,16 +416,16 @@ class _Recovery:
         """Read a segment of the log, from the checkpoint on."""
         start = self._start.offset if number == self._start.segment else 0
         segment = self._sealed(number)
-        if not segment.mark_ids:
+        if not segment.table_ids:
             segment.first_id = segment.end_id = self._next_message_id
         file = segment.file()
-        if is_last and number not in self._ends:
+        if is_last and number not in self._noted_ends:
             # Who wrote it may have been killed before its fdatasync, or have died of one that
             # failed. What is adopted here must not be in memory only.
             file.datasync()
             file.drop_cache()
         content, unreadable = read_around(file, file.size())
-        end = self._ends.get(number)
+        end = self._noted_ends.get(number)
         least = max(start, end or 0)
         if len(content) < least:
             gap = Gap(len(content), least, "the file is shorter than when it was closed")
@@ -468,7 +462,7 @@ class _Recovery:
 
     def _size_of_unknown(self, number: int) -> int:
         """Bytes that a segment of the log may have which is not there, or not ours."""
-        return int(self._ends.get(number, _MAX_SEGMENT_BYTES))
+        return int(self._noted_ends.get(number, _MAX_SEGMENT_BYTES))
 
     def _foreign(self, content: bytes, number: int) -> str | None:
         """Why nothing in this segment is ours; None when nothing says so."""
@@ -497,7 +491,7 @@ class _Recovery:
     def _apply(self, segment: Segment, batch: StoredBatch, content: bytes) -> None:
         for gap in batch.gaps:
             self._damage(segment.path, gap)
-        sizes = self._placed(segment, batch, content)
+        sizes = self._note_messages(segment, batch, content)
         if batch.lsn != self._next_lsn and (batch.gaps or not batch.lsn):
             # Also with a TRANSACTION: another batch, whole, was in the gap before it.
             self._unknown_bytes += batch.end - batch.start
@@ -522,7 +516,9 @@ class _Recovery:
         of_records = array("I", [size for size, _ in pairs])
         of_bodies = array("I", [size for _, size in pairs])
         self._out.batches.append(
-            Settled(*(batch.operations, first_id, of_records, of_bodies), segment.number, batch.end)
+            BatchSummary(
+                *(batch.operations, first_id, of_records, of_bodies), segment.number, batch.end
+            )
         )
 
     def _ids_of(self, batch: StoredBatch) -> tuple[int, int]:
@@ -557,25 +553,25 @@ class _Recovery:
         else:
             queue.paged_in(file, live_runs(entries, state, file.first, file.end))
 
-    def _placed(
+    def _note_messages(
         self, segment: Segment, batch: StoredBatch, content: bytes
     ) -> dict[int, tuple[int, int]]:
         """Note where the batch's messages are. Returns the sizes of their records and of the bodies
         in them, by id."""
-        placed: dict[int, tuple[int, int]] = {}
+        sizes: dict[int, tuple[int, int]] = {}
         for record in batch.messages:
-            segment.place(record.number, record.offset)
+            segment.note(record.number, record.offset)
             self._next_message_id = record.number + 1
             try:
                 body = size_of_body(content, record)
             except ValueError:
                 body = UNKNOWN_SIZE
-            placed[record.number] = logical_bytes(content, record), body
+            sizes[record.number] = logical_bytes(content, record), body
             if self._present and self._present[-1][1] == record.number:
                 self._present[-1] = self._present[-1][0], record.number + 1
             else:
                 self._present.append((record.number, record.number + 1))
-        return placed
+        return sizes
 
     def _drop_lost(self) -> None:
         """Put messages whose record is not there in quarantine, and name them."""

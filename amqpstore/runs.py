@@ -62,7 +62,7 @@ class Run:
     All of one `priority`, and they expire together: `expires_ms` since 1970, or never where 0.
     Those that are in the log have contiguous ids from `first_id` on; 0 says that none is.
     `messages` holds them when they are in memory; otherwise it is None. Then `body_bytes` is what
-    their bodies have, and `held_bytes` what they take in memory, with all that belongs to them.
+    their bodies have, and `memory_bytes` what they take in memory, with all that belongs to them.
     Of a run that somebody holds `body_bytes` stays when the bodies have left memory: see `unload`.
     `returned_by` is who gave the run back last: its owner's, and lost when the process ends.
     `account` is the store's, while it counts the run among those that were taken.
@@ -77,7 +77,7 @@ class Run:
         "expires_ms",
         "first_id",
         "first_sequence",
-        "held_bytes",
+        "memory_bytes",
         "messages",
         "priority",
         "returned_by",
@@ -91,7 +91,7 @@ class Run:
         first_id: int = 0,
         messages: list[Message] | None = None,
         body_bytes: int = 0,
-        held_bytes: int = 0,
+        memory_bytes: int = 0,
         delivery_count: int = 0,
         expires_ms: int = 0,
         priority: int = 0,
@@ -102,7 +102,7 @@ class Run:
         self.first_id = first_id
         self.messages = messages
         self.body_bytes = body_bytes
-        self.held_bytes = held_bytes
+        self.memory_bytes = memory_bytes
         self.delivery_count = delivery_count
         self.expires_ms = expires_ms
         self.priority = priority
@@ -134,13 +134,13 @@ class Run:
         if messages is not None:
             head.messages = messages[:count]
             head.body_bytes = body_bytes(head.messages)
-            head.held_bytes = head.body_bytes + overhead_bytes(head.messages)
+            head.memory_bytes = head.body_bytes + overhead_bytes(head.messages)
             if messages[count - 1].envelope is messages[count].envelope:
                 # The rest keeps it in memory, so it counts there.
-                head.held_bytes -= _envelope_bytes(messages[count].envelope)
+                head.memory_bytes -= _envelope_bytes(messages[count].envelope)
             self.messages = messages[count:]
             self.body_bytes -= head.body_bytes
-            self.held_bytes -= head.held_bytes
+            self.memory_bytes -= head.memory_bytes
             if self.account is not None:
                 self.account.was_split(self, head)
         elif self.body_sizes is not None:
@@ -154,19 +154,19 @@ class Run:
         self.messages = messages
         self.body_sizes = None
         self.body_bytes = body_bytes(messages)
-        self.held_bytes = self.body_bytes + overhead_bytes(messages)
+        self.memory_bytes = self.body_bytes + overhead_bytes(messages)
 
     def let_go(self) -> None:
         """The messages, which are on disk, are not in memory any more."""
         self.messages = self.body_sizes = None
-        self.body_bytes = self.held_bytes = 0
+        self.body_bytes = self.memory_bytes = 0
 
     def unload(self) -> None:
         """As `let_go`, of a run that somebody holds: how long its bodies are stays known."""
         if self.count > 1:
             self.body_sizes = array("I", [len(message.body) for message in self.messages or ()])
         self.messages = None
-        self.held_bytes = 0
+        self.memory_bytes = 0
 
     def __repr__(self) -> str:
         where = "on disk" if self.messages is None else "in memory"

@@ -15,13 +15,13 @@ from amqpstore.errors import MessageDamagedError, ReadLaterError
 from amqpstore.files import File
 from amqpstore.message import Message
 from amqpstore.records import HEADER, Gap, Kind, MessageDecoder, read_messages, scan
-from amqpstore.tables import MarksRow
+from amqpstore.tables import OffsetTableRow
 
 PAGE_BYTES = 4096
 """What a disk that has bad places reads, or does not."""
 
-MARK_BYTES = 64 << 10
-"""The least distance, in bytes, between two marks in a segment's table."""
+TABLE_STEP_BYTES = 64 << 10
+"""The least distance, in bytes, between two messages in a segment's offset table."""
 
 _READ_AHEAD_BYTES = 1 << 20
 
@@ -36,9 +36,10 @@ Unread = MessageDamagedError | ReadLaterError
 class Segment:
     """Segment `number` at `path`; `size` bytes of it were written or are about to be.
 
-    Ids ascend in a segment, and those of neighbours that were published are contiguous. So a few
-    marks, (id, offset of its record), are enough to find any message: from the mark before it,
-    records are walked over. `first_id` to `end_id` is the range of ids that it may hold.
+    Ids ascend in a segment, and those of neighbours that were published are contiguous. So the
+    offset table, of some messages' ids and where their records start, is enough to find any: from
+    the one before it, records are walked over. `first_id` to `end_id` is the range of ids that it
+    may hold.
 
     Args: seed, of the checksums of the store's records.
     """
@@ -52,11 +53,11 @@ class Segment:
         "_writer",
         "end_id",
         "first_id",
-        "mark_ids",
-        "mark_offsets",
         "number",
         "path",
         "size",
+        "table_ids",
+        "table_offsets",
     )
 
     def __init__(self, descriptors: Descriptors, path: str, number: int, seed: int) -> None:
@@ -68,24 +69,24 @@ class Segment:
         self.size = 0
         self.first_id = 0
         self.end_id = 0
-        self.mark_ids = array("Q")
-        self.mark_offsets = array("Q")
+        self.table_ids = array("Q")
+        self.table_offsets = array("Q")
         # Where the last read ended: the next one mostly goes on there.
         self._cursor_id = 0
         self._cursor_offset = 0
         self._survey: _Survey | None = None
 
-    def restore(self, row: MarksRow) -> None:
+    def restore(self, row: OffsetTableRow) -> None:
         """Take the offset table from the catalog."""
         self.first_id = row.first_id
         self.end_id = row.end_id
-        self.mark_ids = array("Q", row.ids)
-        self.mark_offsets = array("Q", row.offsets)
+        self.table_ids = array("Q", row.ids)
+        self.table_offsets = array("Q", row.offsets)
 
-    def marks_row(self) -> MarksRow:
+    def offset_table_row(self) -> OffsetTableRow:
         """Return the offset table as the catalog keeps it: a copy."""
-        return MarksRow(
-            self.first_id, self.end_id, self.mark_ids.tolist(), self.mark_offsets.tolist()
+        return OffsetTableRow(
+            self.first_id, self.end_id, self.table_ids.tolist(), self.table_offsets.tolist()
         )
 
     @property
@@ -93,28 +94,28 @@ class Segment:
         """Whether it holds no message."""
         return self.first_id == self.end_id
 
-    def place(self, message_id: int, offset: int) -> None:
+    def note(self, message_id: int, offset: int) -> None:
         """Note where a message's record starts. Ids and offsets ascend."""
-        if not self.mark_offsets or offset >= self.mark_offsets[-1] + MARK_BYTES:
-            self.mark_ids.append(message_id)
-            self.mark_offsets.append(offset)
+        if not self.table_offsets or offset >= self.table_offsets[-1] + TABLE_STEP_BYTES:
+            self.table_ids.append(message_id)
+            self.table_offsets.append(offset)
         if not self.end_id:
             self.first_id = message_id
         self.end_id = message_id + 1
 
-    def place_batch(self, first_id: int, lengths: Sequence[int], offset: int) -> None:
+    def note_batch(self, first_id: int, lengths: Sequence[int], offset: int) -> None:
         """Note where the records of contiguous ids start: back to back from `offset` on."""
-        self.place(first_id, offset)
+        self.note(first_id, offset)
         self.end_id = first_id + len(lengths)
-        if len(lengths) * max(lengths) < MARK_BYTES:
+        if len(lengths) * max(lengths) < TABLE_STEP_BYTES:
             return
         ends = list(accumulate(lengths, initial=offset))
         place = 0
-        while (place := bisect_right(ends, self.mark_offsets[-1] + MARK_BYTES, place + 1)) < len(
-            lengths
-        ):
-            self.mark_ids.append(first_id + place)
-            self.mark_offsets.append(ends[place])
+        while (
+            place := bisect_right(ends, self.table_offsets[-1] + TABLE_STEP_BYTES, place + 1)
+        ) < len(lengths):
+            self.table_ids.append(first_id + place)
+            self.table_offsets.append(ends[place])
 
     def read(self, first_id: int, count: int, decoder: MessageDecoder) -> list[Message] | Unread:
         """Some, at least one, of `count` messages of contiguous ids: about 1 MiB, one read.
@@ -179,8 +180,8 @@ class Segment:
 
     def _offset_before(self, message_id: int) -> int:
         """Where a record starts at or before that of a message."""
-        mark = bisect_right(self.mark_ids, message_id) - 1
-        offset = self.mark_offsets[mark] if mark >= 0 else 0
+        place = bisect_right(self.table_ids, message_id) - 1
+        offset = self.table_offsets[place] if place >= 0 else 0
         if self._survey:
             offset = max(offset, self._survey.offset_before(message_id))
         if self._cursor_id <= message_id and self._cursor_offset > offset:

@@ -4,7 +4,7 @@ Synchronous and single-threaded, but for `Log.write`, which may run in a thread 
 for the background work of `housekeep`, which its worker does. Changes take effect in memory at
 once and enter the open batch of the log; they are durable once that batch is. A caller that has
 promised something registers with `when_durable` and then either calls `sync`, or drives the
-batches itself: `seal`, `write`, `settle` (see `log`), and `housekeep` now and then.
+batches itself: `seal`, `write`, `complete` (see `log`), and `housekeep` now and then.
 
 Past 600 lines because it is one face: each method says in its docstring what is promised, and a
 seam within it would cost a call for each delivery.
@@ -40,8 +40,8 @@ from amqpstore.errors import (
 from amqpstore.filenames import LOCK, index_path
 from amqpstore.files import SPARE, Files, Lock, OsFiles
 from amqpstore.index import IndexReader, live_runs
-from amqpstore.keeper import DEFAULTS, Keeper, Options, compressor_of
 from amqpstore.log import Log
+from amqpstore.maintenance import DEFAULTS, Maintenance, Options, compressor_of
 from amqpstore.memory import Memory
 from amqpstore.message import Message
 from amqpstore.opening import open_directory
@@ -53,7 +53,7 @@ from amqpstore.rereading import Rereading
 from amqpstore.runs import Run, body_bytes, overhead_bytes
 from amqpstore.segments import Unread
 from amqpstore.space import ReservingCatalog, Space, is_no_space
-from amqpstore.tables import EndRow, StoreRows
+from amqpstore.tables import SegmentEndRow, StoreRows
 from amqpstore.transaction import Transaction
 from amqpstore.transient import FIRST_TRANSIENT, TransientLog
 from amqpstore.worker import ThreadWorker, Worker
@@ -109,7 +109,7 @@ class Store:
             compressor=compressor_of(options),
             dictionaries=tables.DICTIONARIES.read(self._catalog.rows),
         )
-        self._keeper = Keeper(
+        self._maintenance = Maintenance(
             backing, self._log, queues, self._memory, space, recovered, options, worker, clock
         )
         self._index = IndexReader(backing.files, backing.directory, backing.seed)
@@ -211,7 +211,7 @@ class Store:
             self._commit(changes)
         self.queues[queue.id] = queue
         if durable:
-            self._keeper.created.append(queue.id)
+            self._maintenance.created.append(queue.id)
         return queue
 
     def delete_queue(self, queue: Queue, *others: Queue, changes: Sequence[Change] = ()) -> None:
@@ -224,12 +224,12 @@ class Store:
         self._commit([*rows, *changes])
         for one in queues:
             one.deleted = True
-            self._memory.let_go(one, one.held_bytes)
+            self._memory.let_go(one, one.memory_bytes)
             for run in one.clear():
                 self._release_transient(run)
             del self.queues[one.id]
             if one.durable:
-                self._keeper.deleted.append(one.id)
+                self._maintenance.deleted.append(one.id)
 
     def set_lazy(self, queue: Queue, *, lazy: bool) -> None:
         """Whether a queue keeps no body in memory that is on disk; at any time."""
@@ -252,13 +252,13 @@ class Store:
     ) -> bool:
         """Put messages, all of them persistent or none, at the end of each of the queues.
 
-        See `place`, which this is for the case that all queues are treated alike.
+        See `enqueue`, which this is for the case that all queues are treated alike.
         """
         check_messages(messages)
         placements = [Placement(queue, expires_ms) for queue in queues]
-        return self.place(placements, messages, priority=priority)
+        return self.enqueue(placements, messages, priority=priority)
 
-    def place(
+    def enqueue(
         self,
         placements: Sequence[Placement],
         messages: list[Message],
@@ -289,7 +289,7 @@ class Store:
         priority: int = 0,
         withheld: list[tuple[Queue, Run]] | None = None,
     ) -> bool:
-        """As `place`, of what was checked before: a transaction must not stop half-way.
+        """As `enqueue`, of what was checked before: a transaction must not stop half-way.
 
         Args: whole_bytes, of all bodies; withheld, where the runs are added to instead of being
         ready, until `make_ready`.
@@ -330,7 +330,7 @@ class Store:
                 first_id=logged_id,
                 messages=placed,
                 body_bytes=placed_bytes,
-                held_bytes=placed_bytes + overhead,
+                memory_bytes=placed_bytes + overhead,
                 expires_ms=expires_ms,
                 priority=priority,
             )
@@ -341,7 +341,7 @@ class Store:
                 queue.ready.append(run)
                 if expires_ms:
                     queue.watch((run,))
-                self._memory.hold(queue, run)
+                self._memory.add(queue, run)
         return first_id != 0
 
     def transaction(self) -> Transaction:
@@ -469,7 +469,7 @@ class Store:
         if runs:
             self._recount_before(queue, runs[0])
         for run in runs:
-            self._memory.let_go(queue, run.held_bytes)
+            self._memory.let_go(queue, run.memory_bytes)
         if any(run.expires_ms for run in runs):
             before = queue.ready.at(first_sequence - 1)
             queue.watch((before,) if before else ())
@@ -489,7 +489,7 @@ class Store:
                 return self._remove_stored(queue, found, 0, found.count)
             else:
                 run = self._cut(queue, found, 0, found.count)
-                self._memory.let_go(queue, run.held_bytes)
+                self._memory.let_go(queue, run.memory_bytes)
                 return run
         return None
 
@@ -630,7 +630,7 @@ class Store:
     def purge(self, queue: Queue) -> int:
         """Remove all that is ready. Returns how many messages that were."""
         count = queue.ready_count
-        self._memory.let_go(queue, queue.held_bytes)
+        self._memory.let_go(queue, queue.memory_bytes)
         for file in queue.paged:
             # Sequences that were skipped between its entries may be more than one operation names.
             for first in range(file.first, file.end, MAX_COUNT):
@@ -703,9 +703,9 @@ class Store:
             run = ready.take_first(limit)
             if run.expires_ms:
                 queue.watch(())
-        self._memory.let_go(queue, run.held_bytes)
+        self._memory.let_go(queue, run.memory_bytes)
         # Where an envelope of others counted for it, they take over more than it has.
-        queue.taken_bytes += max(run.held_bytes, 0)
+        queue.taken_bytes += max(run.memory_bytes, 0)
         return run
 
     def _remove_stored(self, queue: Queue, run: Run, skipped: int, limit: int) -> Run | Unread:
@@ -720,7 +720,7 @@ class Store:
             return found
         run = self._cut(queue, run, skipped, len(found))
         self._bring_back(run, found)
-        queue.taken_bytes += run.held_bytes
+        queue.taken_bytes += run.memory_bytes
         return run
 
     def _quarantine(self, queue: Queue, run: Run) -> None:
@@ -752,9 +752,9 @@ class Store:
         """What a run shares with messages that were removed behind it counts for it now."""
         before = queue.ready.at(removed.first_sequence - 1)
         if before and before.messages is not None and removed.messages is not None:
-            held_bytes = before.held_bytes
+            memory_bytes = before.memory_bytes
             before.bring_back(before.messages)
-            removed.held_bytes -= before.held_bytes - held_bytes
+            removed.memory_bytes -= before.memory_bytes - memory_bytes
 
     def _bring_back(self, run: Run, messages: list[Message]) -> None:
         """The messages of a run were read: it has them in memory."""
@@ -793,7 +793,7 @@ class Store:
         return self._log
 
     def when_durable(self, callback: Callable[[], None]) -> None:
-        """Call back, from `sync` or `Log.settle`, once everything done so far is durable."""
+        """Call back, from `sync` or `Log.complete`, once everything done so far is durable."""
         self._log.when_durable(callback)
 
     def sync(self) -> None:
@@ -801,20 +801,20 @@ class Store:
         self._check_open()
         if batch := self._log.seal(self.clock.wall_ms()):
             self._log.write(batch)
-            self._log.settle(batch)
+            self._log.complete(batch)
         self.housekeep()
 
     def housekeep(self) -> None:
         """Begin background work that is due, and finish what is done: no waiting for either.
 
-        To be called after batches were settled, and at least about once a second while any are.
+        To be called after batches became durable, and at least about once a second while any are.
         Raises: DurabilityError, DamageError (a segment of compaction's, just written).
         """
         self._check_open()
         SPARE.fill()
         with self._working():
-            self._memory.settle(self._log.position.message_id)
-            self._keeper.housekeep()
+            self._memory.drop_excess(self._log.position.message_id)
+            self._maintenance.housekeep()
 
     def free_memory(self) -> None:
         """Have bodies leave memory that were taken and are too many, as `housekeep` does.
@@ -831,7 +831,7 @@ class Store:
         """
         self._check_open()
         with self._working():
-            self._keeper.checkpoint()
+            self._maintenance.checkpoint()
 
     def compact(self) -> Iterator[Compacted]:
         """Compact segments until it frees nothing more, at once: each that was done.
@@ -842,7 +842,7 @@ class Store:
         while True:
             self._check_open()
             with self._working():
-                compacted = self._keeper.compact()
+                compacted = self._maintenance.compact()
             if compacted is None:
                 return
             yield compacted
@@ -863,7 +863,9 @@ class Store:
                 if (segment := self._log.current) is not None:
                     with contextlib.suppress(DiskFullError):
                         # The next start finds the end of the log by itself.
-                        self._commit([tables.ENDS.put(segment.number, EndRow(segment.size))])
+                        self._commit(
+                            [tables.SEGMENT_ENDS.put(segment.number, SegmentEndRow(segment.size))]
+                        )
         finally:
             self.abandon()
 
@@ -872,7 +874,7 @@ class Store:
         if self._is_closed:
             return
         self._is_closed = True
-        self._keeper.close()
+        self._maintenance.close()
         self._transient.close()
         self._log.close()
         self._catalog.close()
@@ -943,7 +945,7 @@ class Store:
         if run.expires_ms:
             queue.watch((run,))
         if run.messages is not None:
-            self._memory.hold(queue, run)
+            self._memory.add(queue, run)
 
     def _commit(self, changes: Sequence[Change]) -> None:
         self._check_open()
@@ -961,7 +963,7 @@ class Store:
                 raise NoMemoryError(self.directory, str(error.strerror)) from error
             self._failure = DurabilityError(self.directory, error)
             raise self._failure from error
-        self._keeper.is_copy_behind = True
+        self._maintenance.is_copy_behind = True
 
     def _log_delivered(self, queue: Queue, run: Run) -> None:
         # An index file has four bytes for it, and nobody counts further.

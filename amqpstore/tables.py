@@ -143,13 +143,13 @@ class PreparedRow(NamedTuple):
         return cls(**_fields(cls._fields, row))
 
 
-class HeadRow(NamedTuple):
+class NextSequenceRow(NamedTuple):
     """What is kept of a queue: no sequence from `next_sequence` on was ever given in it."""
 
     next_sequence: int
 
     @classmethod
-    def of_row(cls, row: Mapping[str, int]) -> HeadRow:
+    def of_row(cls, row: Mapping[str, int]) -> NextSequenceRow:
         """As the catalog keeps it."""
         return cls(row["next_sequence"])
 
@@ -178,7 +178,7 @@ class SegmentRow(NamedTuple):
         return {"count": self.message_count, **dict(zip(self._fields[1:], self[1:], strict=True))}
 
 
-class MarksRow(NamedTuple):
+class OffsetTableRow(NamedTuple):
     """The offset table of a segment: where the records of some messages start."""
 
     first_id: int
@@ -187,18 +187,18 @@ class MarksRow(NamedTuple):
     offsets: list[int]
 
     @classmethod
-    def of_row(cls, row: Mapping[str, Any]) -> MarksRow:
+    def of_row(cls, row: Mapping[str, Any]) -> OffsetTableRow:
         """As the catalog keeps it."""
         return cls(**_fields(cls._fields, row))
 
 
-class EndRow(NamedTuple):
+class SegmentEndRow(NamedTuple):
     """Where a segment ends: bytes after `end` are not part of the store."""
 
     end: int
 
     @classmethod
-    def of_row(cls, row: Mapping[str, int]) -> EndRow:
+    def of_row(cls, row: Mapping[str, int]) -> SegmentEndRow:
         """As the catalog keeps it."""
         return cls(row["end"])
 
@@ -235,19 +235,19 @@ QUEUES: Table[int, Value] = Table("queues", QUEUE_KEYS, _as_it_is, _as_it_is)
 """The definitions of durable queues, their owner's."""
 
 PREPARED = Table("prepared", QUEUE_KEYS, PreparedRow.of_row, _as_map)
-HEADS = Table("heads", QUEUE_KEYS, HeadRow.of_row, _as_map)
+NEXT_SEQUENCES = Table("heads", QUEUE_KEYS, NextSequenceRow.of_row, _as_map)
 INDEX: Table[IndexKey, IndexState] = Table("index", INDEX_KEYS, IndexState.of_row, IndexState.row)
 SEGMENTS = Table("segments", SEGMENT_KEYS, SegmentRow.of_row, SegmentRow.row)
-MARKS = Table("marks", SEGMENT_KEYS, MarksRow.of_row, _as_map)
-ENDS = Table("ends", SEGMENT_KEYS, EndRow.of_row, _as_map)
+OFFSET_TABLES = Table("marks", SEGMENT_KEYS, OffsetTableRow.of_row, _as_map)
+SEGMENT_ENDS = Table("ends", SEGMENT_KEYS, SegmentEndRow.of_row, _as_map)
 DICTIONARIES: Table[int, bytes] = Table("dictionaries", DICTIONARY_KEYS, _as_it_is, _as_it_is)
 QUARANTINE = Table("quarantine", SEGMENT_KEYS, _damage_of, _damage_row)
 
 TABLES: tuple[Table[Any, Any], ...] = (
-    *(QUEUES, PREPARED, HEADS, INDEX),
-    *(SEGMENTS, MARKS, ENDS, DICTIONARIES, QUARANTINE),
+    *(QUEUES, PREPARED, NEXT_SEQUENCES, INDEX),
+    *(SEGMENTS, OFFSET_TABLES, SEGMENT_ENDS, DICTIONARIES, QUARANTINE),
 )
 """All of these: beside them are `store` (see `StoreRows`), and those that the broker keeps."""
 
-OF_SEGMENTS = (SEGMENTS, MARKS, ENDS)
+OF_SEGMENTS = (SEGMENTS, OFFSET_TABLES, SEGMENT_ENDS)
 """Tables whose rows go with a segment's file."""

@@ -45,9 +45,9 @@ class Transaction:
         """As `Store.publish`. Raises: TransactionEndedError, ValueError."""
         check_messages(messages)
         placements = [Placement(queue, expires_ms) for queue in queues]
-        self.place(placements, messages, priority=priority)
+        self.enqueue(placements, messages, priority=priority)
 
-    def place(
+    def enqueue(
         self, placements: Sequence[Placement], messages: list[Message], *, priority: int = 0
     ) -> None:
         """As `Store.place`. Raises: TransactionEndedError, ValueError."""

@@ -64,7 +64,7 @@ class TransientLog:
             # How much of it is there is unknown: nothing is written behind it.
             segment.size = max(segment.size, self._segment_bytes)
             raise
-        segment.place_batch(first_id, lengths, segment.size)
+        segment.note_batch(first_id, lengths, segment.size)
         segment.size += sum(lengths)
         self._next_id += len(messages)
         self._unread[segment.number] += len(messages)

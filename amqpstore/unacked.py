@@ -30,19 +30,19 @@ class Unacked:
         # Those that have been taken for the longest time come first.
         self._logged: OrderedDict[Run, Queue] = OrderedDict()
         self._transient: OrderedDict[Run, Queue] = OrderedDict()
-        self.held_bytes = 0
+        self.memory_bytes = 0
 
     def add(self, queue: Queue, run: Run) -> None:
         """A run was taken, and has its messages."""
         run.account = self
         (self._logged if run.first_id else self._transient)[run] = queue
-        self.held_bytes += run.held_bytes
+        self.memory_bytes += run.memory_bytes
 
     def remove(self, run: Run) -> None:
         """A run that is counted is acked, or goes back."""
         run.account = None
         del (self._logged if run.first_id else self._transient)[run]
-        self.held_bytes -= run.held_bytes
+        self.memory_bytes -= run.memory_bytes
 
     def was_split(self, run: Run, head: Run) -> None:
         """Part of a run is one of its own: what both have is what the run had."""
@@ -56,13 +56,13 @@ class Unacked:
         What is in the log can be read back once it is durable: ids below `next_message_id` are.
         """
         logged = self._logged
-        while logged and self.held_bytes > most_bytes:
+        while logged and self.memory_bytes > most_bytes:
             run = next(iter(logged))
             if run.first_id + run.count > next_message_id:
                 break
             self._unload(run)
         transient = self._transient
-        while transient and self.held_bytes > most_bytes:
+        while transient and self.memory_bytes > most_bytes:
             run, queue = next(iter(transient.items()))
             first_id = 0
             # What was in a queue that is deleted by now is never needed again.

@@ -159,7 +159,7 @@ class SimulatedBroker:
         if batch is None:
             return lambda: None
         log.write(batch)
-        return functools.partial(log.settle, batch)
+        return functools.partial(log.complete, batch)
 
     def fill_disk(self) -> None:
         """From now on the disk is full for whoever publishes."""

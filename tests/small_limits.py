@@ -5,7 +5,7 @@ import pytest
 import amqpstore.compaction
 import amqpstore.index_merge
 import amqpstore.index_writer
-import amqpstore.keeper
+import amqpstore.maintenance
 import amqpstore.segments
 
 
@@ -20,7 +20,7 @@ def set_small_limits(
     monkeypatch.setattr(amqpstore.index_merge, "ENTRIES_A_FILE", entries_a_file)
     monkeypatch.setattr(amqpstore.index_merge, "_MAX_FILES", 2)
     monkeypatch.setattr(amqpstore.index_merge, "_LEAST_DEAD", 2)
-    monkeypatch.setattr(amqpstore.keeper, "_MAX_RUNS", most_runs)
-    monkeypatch.setattr(amqpstore.segments, "MARK_BYTES", 200)
+    monkeypatch.setattr(amqpstore.maintenance, "_MAX_RUNS", most_runs)
+    monkeypatch.setattr(amqpstore.segments, "TABLE_STEP_BYTES", 200)
     monkeypatch.setattr(amqpstore.segments, "_READ_AHEAD_BYTES", 400)
     monkeypatch.setattr(amqpstore.compaction, "_PIECE_BYTES", 400)

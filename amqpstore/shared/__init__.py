@@ -15,9 +15,10 @@
     [('orders', 1), ('receipts', 1)]
     [b'one']
 
-- `core`: the lock, and who writes for all; `arrivals`: those who wait for messages.
+- `locked_store`: the lock, and who writes for all; `arrivals`: those who wait for messages.
 - `queues`, `history`: queues by name, and copies of what was received from them.
-- `transaction`, `prepared`, `settling`: transactions, undecided ones, and what goes with a commit.
+- `transaction`, `prepared`: transactions, and undecided ones; `commit_effects`: what goes with a
+  commit.
 - `housekeeping`: what is due at a time; `store`: `SharedStore`, the face of it all.
 """
 

@@ -18,7 +18,7 @@ from amqpstore.message import Envelope, Message
 from amqpstore.prepared import Publish
 from amqpstore.queue import Placement, Queue
 from amqpstore.runs import Run, body_bytes
-from amqpstore.shared.core import Core
+from amqpstore.shared.locked_store import LockedStore
 from amqpstore.store import Store
 
 _log = logging.getLogger(__name__)
@@ -54,10 +54,10 @@ class Consumed(NamedTuple):
 
 
 class History:
-    """The history of one queue. Args: held, the queue that has the copies."""
+    """The history of one queue. Args: queue, which has the copies."""
 
-    def __init__(self, held: Queue, limits: HistoryLimits) -> None:
-        self.held = held
+    def __init__(self, queue: Queue, limits: HistoryLimits) -> None:
+        self.queue = queue
         self._limits = limits
 
     def copies(self, store: Store, runs: list[Run], now_ms: int) -> list[Publish]:
@@ -65,16 +65,17 @@ class History:
 
         None on a full disk: what is received has to make room then, and leaves no copy.
         """
-        labels: dict[int, Envelope] = {}
+        envelopes: dict[int, Envelope] = {}
         messages = []
         for run in runs:
             for message in store.read(run):
-                label = labels.get(id(message.envelope))
-                if label is None:
-                    label = labels[id(message.envelope)] = _label(message.envelope, now_ms)
-                messages.append(Message(label, message.body))
+                envelope = envelopes.get(id(message.envelope))
+                if envelope is None:
+                    envelope = _copy_envelope(message.envelope, now_ms)
+                    envelopes[id(message.envelope)] = envelope
+                messages.append(Message(envelope, message.body))
         ttl_ms = self._limits.history_ttl_ms
-        placements = [Placement(self.held, 0 if ttl_ms is None else now_ms + ttl_ms)]
+        placements = [Placement(self.queue, 0 if ttl_ms is None else now_ms + ttl_ms)]
         if not messages:
             return []
         needed_bytes = publish_bytes(placements, messages, 0, body_bytes(messages))
@@ -87,29 +88,31 @@ class History:
 
     def trim(self, store: Store, now_ms: int) -> None:
         """Remove what is too old, and what is too much."""
-        held = self.held
-        if held.deleted:
+        queue = self.queue
+        if queue.deleted:
             return
-        while found := store.withdraw_expired(held, now_ms, bodies=False):
+        while found := store.withdraw_expired(queue, now_ms, bodies=False):
             if isinstance(found, ReadLaterError):
                 break
             if isinstance(found, Run):
-                store.ack(held, found)
+                store.ack(queue, found)
             else:
                 _log.error("part of a queue's history is lost: %s", found)
         most = self._limits.history_length
-        while most is not None and (excess := held.ready_count - most) > 0:
-            paged = held.is_head_paged
-            first = held.paged[0].first if paged else held.ready.first.first_sequence
+        while most is not None and (excess := queue.ready_count - most) > 0:
+            paged = queue.is_head_paged
+            first = queue.paged[0].first if paged else queue.ready.first.first_sequence
             try:
-                runs = store.withdraw_range(held, first, excess)
+                runs = store.withdraw_range(queue, first, excess)
             except ReadLaterError as error:
                 _log.warning("the history of a queue is longer than it may be: %s", error)
                 return
             for run in runs:
-                store.ack(held, run)
+                store.ack(queue, run)
 
-    def browse(self, core: Core, first_ms: int, last_ms: int | None) -> Iterator[Consumed]:
+    def browse(
+        self, locked_store: LockedStore, first_ms: int, last_ms: int | None
+    ) -> Iterator[Consumed]:
         """What was consumed from `first_ms` to `last_ms`, both included; oldest first.
 
         Read as it is asked for: what is added or removed meanwhile may be met or not.
@@ -117,9 +120,9 @@ class History:
         """
         sequence = 1
         while True:
-            with core.working() as store:
+            with locked_store.working() as store:
                 self.trim(store, store.clock.wall_ms())
-                found = None if self.held.deleted else self._read(store, sequence)
+                found = None if self.queue.deleted else self._read(store, sequence)
                 if found is None:
                     return
             run, messages = found
@@ -132,8 +135,8 @@ class History:
 
     def _read(self, store: Store, sequence: int) -> tuple[Run, list[Message]] | None:
         """Some messages from a sequence on, which stay there."""
-        held = self.held
-        while found := store.withdraw(held, _AT_ONCE, first_sequence=sequence):
+        queue = self.queue
+        while found := store.withdraw(queue, _AT_ONCE, first_sequence=sequence):
             if isinstance(found, ReadLaterError):
                 raise found
             if isinstance(found, MessageDamagedError):
@@ -142,12 +145,12 @@ class History:
             messages = found.messages or []
             # They are on disk, as a copy is ready once it is durable.
             found.let_go()
-            store.put_back(held, found)
+            store.put_back(queue, found)
             return found, messages
         return None
 
 
-def _label(envelope: Envelope, now_ms: int) -> Envelope:
+def _copy_envelope(envelope: Envelope, now_ms: int) -> Envelope:
     properties = _CONSUMED_AT.pack(now_ms) + envelope.properties
     return Envelope(envelope.exchange, envelope.routing_key, properties)
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from amqpstore.prepared import Prepared
-from amqpstore.shared import settling
-from amqpstore.shared.core import Core
+from amqpstore.shared import commit_effects
+from amqpstore.shared.locked_store import LockedStore
 from amqpstore.shared.queues import Queues
 
 
@@ -15,8 +15,8 @@ class SharedPrepared:
     `SharedStore.prepared`. `label` is what its owner called it.
     """
 
-    def __init__(self, core: Core, queues: Queues, prepared: Prepared) -> None:
-        self._core = core
+    def __init__(self, locked_store: LockedStore, queues: Queues, prepared: Prepared) -> None:
+        self._locked_store = locked_store
         self._queues = queues
         self._prepared = prepared
         self.label = str(prepared.label["name"])
@@ -30,24 +30,24 @@ class SharedPrepared:
         Raises: TransactionEndedError, if it is decided already; DiskFullError, UndecidableError,
         ReadLaterError (it is undecided then); StoreClosedError, DurabilityError, ForkedError.
         """
-        core = self._core
-        with core.locked() as store:
-            with core.guarded():
+        locked_store = self._locked_store
+        with locked_store.locked() as store:
+            with locked_store.guarded():
                 self._prepared.check()
                 now_ms = store.clock.wall_ms()
                 publishes = self._prepared.publishes()
                 received = self._prepared.locked
-                copies = settling.copies(store, self._queues, received, now_ms)
+                copies = commit_effects.copies(store, self._queues, received, now_ms)
                 self._prepared.commit([*publishes, *copies])
-                settling.when_durable(store, self._queues, publishes, received, now_ms)
-            core.wait_durable()
+                commit_effects.when_durable(store, self._queues, publishes, received, now_ms)
+            locked_store.wait_durable()
 
     def rollback(self) -> None:
         """Undo all of it: durable on return. What was received is ready again, redelivered.
 
         Raises: as `commit`, but for those that leave it undecided.
         """
-        with self._core.working() as store:
+        with self._locked_store.working() as store:
             for queue, run in self._prepared.rollback():
                 store.put_back(queue, run)
                 if named := self._queues.of_id(queue.id):

@@ -8,8 +8,8 @@ from typing import Any
 from amqpstore.errors import OtherOwnerError, QueueDiffersError, QueueNotFoundError
 from amqpstore.queue import Queue
 from amqpstore.shared.arrivals import Arrivals
-from amqpstore.shared.core import Core
 from amqpstore.shared.history import History, HistoryLimits
+from amqpstore.shared.locked_store import LockedStore
 from amqpstore.store import Store
 
 # FORMAT.md, "The queues of a library".
@@ -36,11 +36,11 @@ class Queues:
     Raises: OtherOwnerError, where the store has other queues than such; nothing is changed then.
     """
 
-    def __init__(self, core: Core) -> None:
-        self._core = core
+    def __init__(self, locked_store: LockedStore) -> None:
+        self._locked_store = locked_store
         self._named: dict[str, NamedQueue] = {}
         self._by_id: dict[int, NamedQueue] = {}
-        store = core.store
+        store = locked_store.store
         found = [queue for queue in store.queues.values() if queue.id not in store.prepared]
         _check_owner(store, found)
         histories: dict[str, Queue] = {}
@@ -74,29 +74,31 @@ class Queues:
                 raise QueueDiffersError(name, str(limits), str(found.limits))
             return
         definition = {_OWNER: _VERSION, "name": name, **limits._asdict()}
-        self._have_history(self._add(name, self._core.store.create_queue(definition), limits), None)
+        self._have_history(
+            self._add(name, self._locked_store.store.create_queue(definition), limits), None
+        )
 
     def delete(self, name: str) -> None:
         """Delete it, with its messages and its history. Raises: DurabilityError."""
         found = self.get(name)
         del self._named[name], self._by_id[found.queue.id]
-        histories = [found.history.held] if found.history else []
-        self._core.store.delete_queue(found.queue, *histories)
+        histories = [found.history.queue] if found.history else []
+        self._locked_store.store.delete_queue(found.queue, *histories)
         found.arrivals.wake_all()
 
     def _add(self, name: str, queue: Queue, limits: HistoryLimits) -> NamedQueue:
-        named = NamedQueue(name, queue, limits, Arrivals(self._core.lock))
+        named = NamedQueue(name, queue, limits, Arrivals(self._locked_store.lock))
         self._named[name] = self._by_id[queue.id] = named
         return named
 
-    def _have_history(self, named: NamedQueue, held: Queue | None) -> None:
+    def _have_history(self, named: NamedQueue, copies: Queue | None) -> None:
         if named.limits == HistoryLimits():
             return
         # It is made behind its queue: a crash between them is made up for at the next start.
-        store = self._core.store
-        held = held or store.create_queue({_OWNER: _VERSION, "history_of": named.name})
-        store.set_lazy(held, lazy=True)
-        named.history = History(held, named.limits)
+        store = self._locked_store.store
+        copies = copies or store.create_queue({_OWNER: _VERSION, "history_of": named.name})
+        store.set_lazy(copies, lazy=True)
+        named.history = History(copies, named.limits)
 
 
 def _check_owner(store: Store, queues: list[Queue]) -> None:

@@ -8,12 +8,12 @@ from typing import NamedTuple
 from amqpstore.catalog import LmdbCatalog, OpenCatalog
 from amqpstore.clock import SYSTEM_CLOCK, Clock
 from amqpstore.files import Files
-from amqpstore.keeper import DEFAULTS, Options
+from amqpstore.maintenance import DEFAULTS, Options
 from amqpstore.message import MAX_NAME_BYTES
 from amqpstore.recovery import RecoveryReport
-from amqpstore.shared.core import Core
 from amqpstore.shared.history import Consumed, HistoryLimits
 from amqpstore.shared.housekeeping import Housekeeping
+from amqpstore.shared.locked_store import LockedStore
 from amqpstore.shared.prepared import SharedPrepared
 from amqpstore.shared.queues import NamedQueue, Queues
 from amqpstore.shared.transaction import SharedTransaction
@@ -44,10 +44,10 @@ class SharedStore:
     """
 
     def __init__(self, store: Store) -> None:
-        self._core = Core(store)
-        with self._core.lock:
-            self._queues = Queues(self._core)
-        self._core.on_stop = self._wake_all
+        self._locked_store = LockedStore(store)
+        with self._locked_store.lock:
+            self._queues = Queues(self._locked_store)
+        self._locked_store.on_stop = self._wake_all
         self._housekeeping: Housekeeping | None = None
 
     @classmethod
@@ -89,12 +89,12 @@ class SharedStore:
     @property
     def directory(self) -> str:
         """Where it is."""
-        return self._core.store.directory
+        return self._locked_store.store.directory
 
     @property
     def recovery_report(self) -> RecoveryReport:
         """What the start found."""
-        return self._core.store.recovery_report
+        return self._locked_store.store.recovery_report
 
     def declare(
         self, name: str, *, history_length: int | None = None, history_ttl_ms: int | None = None
@@ -110,7 +110,7 @@ class SharedStore:
                 raise ValueError(f"a history limit must be at least 1, not {limit}")
         if len(name.encode()) > MAX_NAME_BYTES:
             raise ValueError(f"a queue name may have at most {MAX_NAME_BYTES} bytes")
-        with self._core.working():
+        with self._locked_store.working():
             self._queues.declare(name, HistoryLimits(history_length, history_ttl_ms))
 
     def find(self, name: str) -> QueueState | None:
@@ -119,7 +119,7 @@ class SharedStore:
 
     def queues(self) -> list[QueueState]:
         """All of them."""
-        with self._core.working():
+        with self._locked_store.working():
             return [_state(named) for named in self._queues]
 
     def delete(self, name: str) -> None:
@@ -128,18 +128,18 @@ class SharedStore:
         Who waits for a message of it gets a QueueNotFoundError.
         Raises: QueueNotFoundError, DurabilityError.
         """
-        with self._core.working():
+        with self._locked_store.working():
             self._queues.delete(name)
 
     def transaction(self) -> SharedTransaction:
         """A transaction, to be used in a `with` statement."""
-        return SharedTransaction(self._core, self._queues)
+        return SharedTransaction(self._locked_store, self._queues)
 
     def prepared(self) -> list[SharedPrepared]:
         """All transactions that wait for a decision, oldest first."""
-        with self._core.working() as store:
+        with self._locked_store.working() as store:
             found = [store.prepared[key] for key in sorted(store.prepared)]
-        return [SharedPrepared(self._core, self._queues, prepared) for prepared in found]
+        return [SharedPrepared(self._locked_store, self._queues, prepared) for prepared in found]
 
     def history(
         self, name: str, *, first_ms: int = 0, last_ms: int | None = None
@@ -149,16 +149,16 @@ class SharedStore:
         Oldest first, and read as it is asked for: what comes or goes meanwhile may be met or not.
         Raises: QueueNotFoundError.
         """
-        with self._core.working():
+        with self._locked_store.working():
             history = self._queues.get(name).history
-        return history.browse(self._core, first_ms, last_ms) if history else iter(())
+        return history.browse(self._locked_store, first_ms, last_ms) if history else iter(())
 
     def housekeep(self) -> None:
         """Begin background work that is due, and finish what is done: no waiting for either.
 
         Each commit does so too. Raises: DurabilityError.
         """
-        with self._core.working() as store:
+        with self._locked_store.working() as store:
             store.housekeep()
             for queue, count in store.read_again().items():
                 if named := self._queues.of_id(queue.id):
@@ -171,16 +171,16 @@ class SharedStore:
         Raises: DurabilityError.
         """
         self._stop_housekeeping()
-        self._core.close()
+        self._locked_store.close()
 
     def abandon(self) -> None:
         """Close the files and write nothing more: what is left is what a crash would leave."""
         self._stop_housekeeping()
-        self._core.abandon()
+        self._locked_store.abandon()
 
     def _stop_housekeeping(self) -> None:
         # The thread is not in a fork, and may have held a lock of its own when that was made.
-        if self._housekeeping and not self._core.is_forked:
+        if self._housekeeping and not self._locked_store.is_forked:
             self._housekeeping.stop()
 
     def __enter__(self) -> SharedStore:
@@ -195,5 +195,5 @@ class SharedStore:
 
 
 def _state(named: NamedQueue) -> QueueState:
-    held = named.history.held.ready_count if named.history else 0
-    return QueueState(named.name, named.queue.ready_count, held, *named.limits)
+    copies = named.history.queue.ready_count if named.history else 0
+    return QueueState(named.name, named.queue.ready_count, copies, *named.limits)

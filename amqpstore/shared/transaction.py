@@ -21,8 +21,8 @@ from amqpstore.message import Envelope, Message
 from amqpstore.prepared import Publish
 from amqpstore.queue import Placement, Queue
 from amqpstore.runs import Run
-from amqpstore.shared import settling
-from amqpstore.shared.core import Core
+from amqpstore.shared import commit_effects
+from amqpstore.shared.locked_store import LockedStore
 from amqpstore.shared.prepared import SharedPrepared
 from amqpstore.shared.queues import NamedQueue, Queues
 from amqpstore.store import Store
@@ -61,8 +61,8 @@ class SharedTransaction:
     TransactionEndedError after its end; StoreClosedError, ForkedError.
     """
 
-    def __init__(self, core: Core, queues: Queues) -> None:
-        self._core = core
+    def __init__(self, locked_store: LockedStore, queues: Queues) -> None:
+        self._locked_store = locked_store
         self._queues = queues
         self._state = _State.NEW
         self._sends: list[Publish] = []
@@ -73,7 +73,7 @@ class SharedTransaction:
 
         Raises: QueueNotFoundError; StoreError, where a message is not persistent.
         """
-        with self._core.locked():
+        with self._locked_store.locked():
             self._check()
             found = self._queues.get(queue)
             envelope = Envelope("", queue)
@@ -98,7 +98,7 @@ class SharedTransaction:
         if limit < 1:
             raise ValueError(f"a limit must be at least 1, not {limit}")
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        with self._core.locked() as store:
+        with self._locked_store.locked() as store:
             self._check()
             named = self._queues.get(queue)
             was_woken = False
@@ -128,12 +128,12 @@ class SharedTransaction:
         Returns: how many. They are in memory until this commits.
         Raises: QueueNotFoundError.
         """
-        with self._core.locked():
+        with self._locked_store.locked():
             self._check()
             history = self._queues.get(queue).history
         if history is None:
             return 0
-        messages = [one.message for one in history.browse(self._core, first_ms, last_ms)]
+        messages = [one.message for one in history.browse(self._locked_store, first_ms, last_ms)]
         self.send(queue if to is None else to, messages)
         return len(messages)
 
@@ -142,7 +142,7 @@ class SharedTransaction:
 
         Raises: QueueNotFoundError.
         """
-        with self._core.working() as store:
+        with self._locked_store.working() as store:
             self._check()
             return store.peek(self._queues.get(queue).queue)
 
@@ -153,19 +153,19 @@ class SharedTransaction:
         it sends to (all is undone then); DurabilityError (it is open then whether it is done:
         who opens the store again will see).
         """
-        core = self._core
-        with core.locked() as store:
+        locked_store = self._locked_store
+        with locked_store.locked() as store:
             self._check()
             self._state = _State.ENDED
             if not (self._sends or self._received):
                 return
             try:
-                with core.guarded():
+                with locked_store.guarded():
                     self._commit(store)
             except StoreError:
                 self._undo(store)
                 raise
-            core.wait_durable()
+            locked_store.wait_durable()
 
     def prepare(self, label: str) -> SharedPrepared:
         """End undecided: durable on return, and to be committed or rolled back by anybody.
@@ -173,22 +173,22 @@ class SharedTransaction:
         Until then what it sent is in no queue, and what it received is nobody's, whatever
         crashes. Raises: as `commit`, but DiskFullError in any case.
         """
-        core = self._core
-        with core.locked() as store:
+        locked_store = self._locked_store
+        with locked_store.locked() as store:
             self._check()
             self._state = _State.ENDED
             try:
-                with core.guarded():
+                with locked_store.guarded():
                     prepared = self._engine_transaction(store).prepare({"name": label})
             except StoreError:
                 self._undo(store)
                 raise
-            core.wait_durable()
-        return SharedPrepared(core, self._queues, prepared)
+            locked_store.wait_durable()
+        return SharedPrepared(locked_store, self._queues, prepared)
 
     def rollback(self) -> None:
         """Undo all of it, and end."""
-        with self._core.working() as store:
+        with self._locked_store.working() as store:
             self._check()
             self._state = _State.ENDED
             self._undo(store)
@@ -217,7 +217,7 @@ class SharedTransaction:
             _log.debug("left for the next start: %s", ended)
 
     def _try(self, store: Store, queue: Queue, limit: int) -> list[Run]:
-        with self._core.guarded():
+        with self._locked_store.guarded():
             return _take(store, queue, limit)
 
     def _wait(self, named: NamedQueue, deadline: float | None, *, is_first: bool) -> bool:
@@ -226,26 +226,26 @@ class SharedTransaction:
         if left_s is not None and left_s <= 0:
             raise TimeoutError(f"no message arrived in queue {named.name!r} in time")
         was_woken = named.arrivals.wait(left_s, is_first=is_first)
-        self._core.check_open()
+        self._locked_store.check_open()
         self._check()
         if named.queue.deleted:
             raise QueueNotFoundError(named.name)
         return was_woken
 
     def _commit(self, store: Store) -> None:
-        now_ms = self._core.store.clock.wall_ms()
+        now_ms = self._locked_store.store.clock.wall_ms()
         transaction = self._engine_transaction(store)
-        for copy in settling.copies(store, self._queues, self._received, now_ms):
-            transaction.place(copy.placements, copy.messages)
+        for copy in commit_effects.copies(store, self._queues, self._received, now_ms):
+            transaction.enqueue(copy.placements, copy.messages)
         transaction.commit()
-        settling.when_durable(store, self._queues, self._sends, self._received, now_ms)
+        commit_effects.when_durable(store, self._queues, self._sends, self._received, now_ms)
 
     def _engine_transaction(self, store: Store) -> Transaction:
         transaction = store.transaction()
         for placements, messages, _ in self._sends:
             if placements[0].queue.deleted:
                 raise QueueNotFoundError(messages[0].envelope.routing_key)
-            transaction.place(placements, messages)
+            transaction.enqueue(placements, messages)
         for queue, run in self._received:
             transaction.ack(queue, run)
         return transaction

@@ -22,7 +22,7 @@ MAX_PENDING_BYTES = 64 << 20
 """What may wait for the disk before publishers have to."""
 
 _HOUSEKEEP_S = 0.02
-"""Under load batches settle more often than that, and each look at the disk waits for it."""
+"""Under load batches are written more often than that, and each look at the disk waits for it."""
 
 _DISK_LOOK_S = 0.5
 
@@ -39,15 +39,15 @@ class _Written(NamedTuple):
 
 
 class Committer:
-    """Makes batches durable, back to back. `on_settled` is called after each.
+    """Makes batches durable, back to back. `on_completed` is called after each.
 
     Use it within its `async with`; at the end of it everything is durable.
     """
 
-    def __init__(self, store: Store, on_settled: Callable[[], None]) -> None:
+    def __init__(self, store: Store, on_completed: Callable[[], None]) -> None:
         self._store = store
         self._log = store.log
-        self._on_settled = on_settled
+        self._on_settled = on_completed
         self._batches: queue.SimpleQueue[Batch | None] = queue.SimpleQueue()
         self._written: queue.SimpleQueue[_Written] = queue.SimpleQueue()
         self._failure: DurabilityError | None = None
@@ -83,7 +83,7 @@ class Committer:
             except queue.Empty:
                 self._check_thread()
             else:
-                self._settle(*written)
+                self._complete(*written)
         if self._failure:
             raise self._failure
 
@@ -142,19 +142,19 @@ class Committer:
     def _settle_written(self) -> None:
         """Settle what the thread has written; `flush` may have done that already."""
         while not self._written.empty():
-            self._settle(*self._written.get())
+            self._complete(*self._written.get())
 
-    def _settle(self, batch: Batch, failure: BaseException | None) -> None:
+    def _complete(self, batch: Batch, failure: BaseException | None) -> None:
         if failure:
             self._fail(failure)
         else:
-            self._settle_durable(batch)
+            self._complete_durable(batch)
         self._made_progress()
         self._on_settled()
 
-    def _settle_durable(self, batch: Batch) -> None:
+    def _complete_durable(self, batch: Batch) -> None:
         try:
-            self._log.settle(batch)
+            self._log.complete(batch)
             self.commit(promised_only=True)
         except DurabilityError as error:
             self._fail(error)

@@ -276,7 +276,7 @@ class World(SimulatedBroker):
         if self._batch is not None:
             batch, self._batch = self._batch, None
             self.store.log.write(batch)
-            self.store.log.settle(batch)
+            self.store.log.complete(batch)
             self.work()
 
     def restart(self, after_ms: int = 0) -> None:

@@ -317,7 +317,7 @@ def copies_until_it_is_full(patch: pytest.MonkeyPatch) -> None:
     ) -> Placement:
         found = add(self, label, messages, immediate=immediate)
         if found.most is not None and found.most < len(messages):
-            self._store.place([found], list(messages))
+            self._store.enqueue([found], list(messages))
         return found
 
     patch.setattr(Queue, "placement", placement)

@@ -268,7 +268,7 @@ def in_two_batches(patch: pytest.MonkeyPatch, *, acks_first: bool) -> None:
     def commit(self: amqpstore.transaction.Transaction) -> None:
         def publish() -> None:
             for placements, messages, priority in self._publishes:
-                self._store.place(placements, messages, priority=priority)
+                self._store.enqueue(placements, messages, priority=priority)
 
         def ack() -> None:
             for queue, run in self._acks:
@@ -347,7 +347,7 @@ def acks_behind_the_promise(patch: pytest.MonkeyPatch) -> None:
 
     def commit(self: amqpstore.transaction.Transaction) -> None:
         for placements, messages, priority in self._publishes:
-            self._store.place(placements, messages, priority=priority)
+            self._store.enqueue(placements, messages, priority=priority)
         for queue, run in self._acks:
             self._store.when_durable(partial(self._store.ack, queue, run))
 

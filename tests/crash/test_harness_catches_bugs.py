@@ -14,31 +14,31 @@ from typing import Any
 import pytest
 
 import amqpstore.catalog
+import amqpstore.checkpoint_state
 import amqpstore.compaction
 import amqpstore.files
-import amqpstore.keeper
-import amqpstore.ledger
 import amqpstore.log
+import amqpstore.maintenance
 import amqpstore.opening
 import amqpstore.records
 import amqpstore.recovery
 import amqpstore.store
 from amqpstore import tables
-from amqpstore.accounts import Account
 from amqpstore.backing import Backing
 from amqpstore.catalog import Change
 from amqpstore.checkpoint import Checkpoint
+from amqpstore.checkpoint_state import IndexFile, QueueIndex
 from amqpstore.compaction import Compaction
 from amqpstore.errors import DamageError, DurabilityError
 from amqpstore.filenames import FIRST_COMPACTED, INDEX, index_path, segment_path
 from amqpstore.index_merge import IndexMerger
 from amqpstore.index_writer import IndexWriter
-from amqpstore.ledger import IndexLedger, QueueLedger
 from amqpstore.log import Batch, Log
 from amqpstore.queue import Queue
 from amqpstore.records import Operation, OperationKind
 from amqpstore.recovery import Recovered
 from amqpstore.runs import ReadyList, Run
+from amqpstore.segment_accounts import SegmentAccount
 from amqpstore_tools.drill.explorer import Explorer
 from amqpstore_tools.drill.outside import Outside
 from amqpstore_tools.simulation.memory_catalog import MemoryCatalog
@@ -169,7 +169,7 @@ def the_entry_of_a_segment_is_not_synced(patch: Patch) -> None:
 def confirms_leave_before_the_sync(patch: Patch) -> None:
     def sync(self: amqpstore.store.Store) -> None:
         if batch := self._log.seal(0):
-            self._log.settle(batch)
+            self._log.complete(batch)
             self._log.write(batch)
 
     patch.setattr(amqpstore.store.Store, "sync", sync)
@@ -432,7 +432,7 @@ def a_segment_with_one_live_message_is_dropped(patch: Patch) -> None:
     account_changes = Checkpoint._account_changes
 
     def drop_more(self: Checkpoint, changes: Any, gone: Any) -> Any:
-        for account in self._ledger.accounts:
+        for account in self._checkpoint_state.accounts:
             if account.live_count == 1:
                 account.live_count = 0
         return account_changes(self, changes, gone)
@@ -451,12 +451,12 @@ def the_segment_of_the_position_is_compacted(patch: Patch) -> None:
     def choose_any(accounts: Any, *, log_segment: int, **rest: Any) -> Any:
         return choose(accounts, log_segment=0, **rest)
 
-    patch.setattr(amqpstore.keeper, "choose", choose_any)
+    patch.setattr(amqpstore.maintenance, "choose", choose_any)
 
 
 def a_checkpoint_skips_a_batch(patch: Patch) -> None:
-    take_settled = Log.take_settled
-    patch.setattr(Log, "take_settled", lambda self: take_settled(self)[:-1])
+    take_durable = Log.take_durable
+    patch.setattr(Log, "take_durable", lambda self: take_durable(self)[:-1])
 
 
 def acks_are_not_in_the_catalog(patch: Patch) -> None:
@@ -465,15 +465,15 @@ def acks_are_not_in_the_catalog(patch: Patch) -> None:
 
 
 def acked_bodies_are_still_counted(patch: Patch) -> None:
-    ack = IndexLedger.ack
+    ack = IndexFile.ack
 
-    def ack_entries(self: IndexLedger, first: int, end: int, entries: Any) -> Any:
+    def ack_entries(self: IndexFile, first: int, end: int, entries: Any) -> Any:
         before = self.state.body_bytes
         acked = ack(self, first, end, entries)
         self.state = self.state._replace(body_bytes=before)
         return acked
 
-    patch.setattr(IndexLedger, "ack", ack_entries)
+    patch.setattr(IndexFile, "ack", ack_entries)
 
 
 def deliveries_are_not_in_the_catalog(patch: Patch) -> None:
@@ -482,15 +482,15 @@ def deliveries_are_not_in_the_catalog(patch: Patch) -> None:
 
 
 def deliveries_are_added_up(patch: Patch) -> None:
-    deliver = IndexLedger.deliver
+    deliver = IndexFile.deliver
 
-    def add_up(self: IndexLedger, first: int, end: int, entries: Any, times: int) -> None:
+    def add_up(self: IndexFile, first: int, end: int, entries: Any, times: int) -> None:
         self._opened()
         assert self._delivered is not None
         before = max(self._delivered.values(), default=0)
         deliver(self, first, end, entries, before + times)
 
-    patch.setattr(IndexLedger, "deliver", add_up)
+    patch.setattr(IndexFile, "deliver", add_up)
 
 
 def leftovers_are_left(patch: Patch) -> None:
@@ -498,22 +498,24 @@ def leftovers_are_left(patch: Patch) -> None:
 
 
 def each_message_counts_as_in_one_queue(patch: Patch) -> None:
-    patch.setattr(amqpstore.ledger, "references_of", lambda enqueues, first_id, count: None)
+    patch.setattr(
+        amqpstore.checkpoint_state, "references_of", lambda enqueues, first_id, count: None
+    )
 
 
 def a_deleted_queue_releases_nothing(patch: Patch) -> None:
-    patch.setattr(QueueLedger, "release_all", lambda *_: iter(()))
+    patch.setattr(QueueIndex, "release_all", lambda *_: iter(()))
 
 
 def garbage_is_not_counted(patch: Patch) -> None:
-    release = Account.release
+    release = SegmentAccount.release
 
-    def release_messages(self: Account, ids: Sequence[int], sizes: Sequence[int]) -> None:
+    def release_messages(self: SegmentAccount, ids: Sequence[int], sizes: Sequence[int]) -> None:
         before = self.live_bytes
         release(self, ids, sizes)
         self.live_bytes = before
 
-    patch.setattr(Account, "release", release_messages)
+    patch.setattr(SegmentAccount, "release", release_messages)
 
 
 def what_is_paged_is_not_purged(patch: Patch) -> None:
@@ -565,14 +567,14 @@ def test_a_bug_of_housekeeping_is_caught(bug: Callable[[Patch], None], monkeypat
 
 def test_references_that_a_compaction_loses_are_missed(monkeypatch: Patch) -> None:
     """A message that waits in two queues is gone with the first ack."""
-    restrict = Account.restrict
+    restrict = SegmentAccount.restrict
 
     def restrict_to_one_each(
-        self: Account, ids: array[int], references: array[int], live_bytes: int
+        self: SegmentAccount, ids: array[int], references: array[int], live_bytes: int
     ) -> None:
         restrict(self, ids, array("I", [1]) * len(ids), live_bytes)
 
-    monkeypatch.setattr(Account, "restrict", restrict_to_one_each)
+    monkeypatch.setattr(SegmentAccount, "restrict", restrict_to_one_each)
     assert violated({"I8"}, short_history, images=1, stop_after=1) == {"I8"}
 
 
@@ -600,7 +602,7 @@ def a_merged_index_file_is_not_synced(patch: Patch) -> None:
 def merged_index_files_are_removed_before_the_commit(patch: Patch) -> None:
     merge = IndexMerger._merge
 
-    def merge_and_remove(self: IndexMerger, queue: QueueLedger, *rest: Any) -> Any:
+    def merge_and_remove(self: IndexMerger, queue: QueueIndex, *rest: Any) -> Any:
         merged = merge(self, queue, *rest)
         for state in merged.old:
             self._files.remove(index_path(DIRECTORY, queue.id, state.number))
@@ -610,13 +612,13 @@ def merged_index_files_are_removed_before_the_commit(patch: Patch) -> None:
 
 
 def delivery_counts_are_lost_in_a_merge(patch: Patch) -> None:
-    live_entries = IndexLedger.live_entries
+    live_entries = IndexFile.live_entries
 
-    def live_entries_anew(self: IndexLedger, entries: Any) -> Any:
+    def live_entries_anew(self: IndexFile, entries: Any) -> Any:
         found = live_entries(self, entries)
         return found._replace(delivery_counts=array("I", [0]) * len(found.ids))
 
-    patch.setattr(IndexLedger, "live_entries", live_entries_anew)
+    patch.setattr(IndexFile, "live_entries", live_entries_anew)
 
 
 def merged_index_files_keep_their_rows(patch: Patch) -> None:
@@ -630,12 +632,12 @@ def merged_index_files_keep_their_rows(patch: Patch) -> None:
 
 
 def the_last_entry_of_an_index_file_is_not_acked(patch: Patch) -> None:
-    files_with = QueueLedger._files_with
+    files_with = QueueIndex._files_with
 
-    def files_with_more(self: QueueLedger, first: int, end: int) -> Iterator[IndexLedger]:
+    def files_with_more(self: QueueIndex, first: int, end: int) -> Iterator[IndexFile]:
         return (file for file in files_with(self, first, end) if file.state.end > first + 1)
 
-    patch.setattr(QueueLedger, "_files_with", files_with_more)
+    patch.setattr(QueueIndex, "_files_with", files_with_more)
 
 
 MERGE_BUGS: dict[Callable[[Patch], None], str] = {

@@ -7,7 +7,7 @@ from collections import Counter
 import msgpack
 import pytest
 
-import amqpstore.ledger
+import amqpstore.checkpoint_state
 from amqpstore import Queue, Store
 from amqpstore.filenames import FIRST_COMPACTED, index_key, segment_number
 from amqpstore_tools.drill.accounting import misaccounted
@@ -373,7 +373,7 @@ def test_a_crash_between_the_checkpoints_that_let_go_of_a_deep_queue(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Each lets go of one index file here. What is in another queue as well stays."""
-    monkeypatch.setattr(amqpstore.ledger, "_MAX_RELEASED", 1)
+    monkeypatch.setattr(amqpstore.checkpoint_state, "_MAX_RELEASED", 1)
 
     def history(outside: Outside) -> None:
         outside.open()

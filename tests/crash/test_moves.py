@@ -110,7 +110,7 @@ def test_a_message_that_is_moved_is_in_exactly_one_queue(options: Options) -> No
 def test_a_move_in_two_batches_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     def commit(self: Transaction) -> None:
         for publish in self._publishes:
-            self._store.place(publish.placements, publish.messages)
+            self._store.enqueue(publish.placements, publish.messages)
         self._store.sync()
         for queue, run in self._acks:
             self._store.ack(queue, run)

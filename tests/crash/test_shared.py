@@ -22,8 +22,8 @@ from amqpstore import Options, Run, SharedPrepared, SharedStore, SharedTransacti
 from amqpstore.clock import SimulatedClock
 from amqpstore.log import Batch
 from amqpstore.queue import Placement, Queue
-from amqpstore.shared import settling
-from amqpstore.shared.core import Core
+from amqpstore.shared import commit_effects
+from amqpstore.shared.locked_store import LockedStore
 from amqpstore.transaction import Transaction
 from amqpstore.worker import InlineWorker
 from amqpstore_tools.simulation.crash_images import crash_images
@@ -166,9 +166,9 @@ def state_of(shared: SharedStore) -> State:
 
 def leaks(shared: SharedStore) -> list[str]:
     """Queues of the store that are neither anybody's nor a prepared transaction's."""
-    store = shared._core.store
+    store = shared._locked_store.store
     named = {one.queue.id for one in shared._queues}
-    named |= {one.history.held.id for one in shared._queues if one.history}
+    named |= {one.history.queue.id for one in shared._queues if one.history}
     return [str(queue.definition) for key, queue in store.queues.items() if key not in named]
 
 
@@ -228,18 +228,18 @@ def is_told(store: Store) -> bool:
 def sent_at_once(self: SharedTransaction, queue: str, messages: list[bytes]) -> None:
     """The messages are in the log, and ready, before the commit."""
     SEND(self, queue, messages)
-    if is_told(self._core.store):
+    if is_told(self._locked_store.store):
         publish = self._sends.pop()
-        self._core.store.place(publish.placements, publish.messages)
+        self._locked_store.store.enqueue(publish.placements, publish.messages)
 
 
 def sent_not_ready(self: SharedTransaction, queue: str, messages: list[bytes]) -> None:
     """The messages wait in a queue of their own for the commit. No start looks for it."""
     SEND(self, queue, messages)
-    store = self._core.store
+    store = self._locked_store.store
     if is_told(store):
         aside = store.create_queue({"library": 1, "history_of": "?"})
-        store.place([Placement(aside)], self._sends[-1].messages)
+        store.enqueue([Placement(aside)], self._sends[-1].messages)
         store.sync()
         store.delete_queue(aside)
 
@@ -252,38 +252,38 @@ def copied_apart(
 ) -> list[object]:
     """The history is written in a batch of its own."""
     for publish in COPIES(store, queues, received, now_ms):  # type: ignore[arg-type]
-        store.place(publish.placements, publish.messages)
+        store.enqueue(publish.placements, publish.messages)
         store.sync()
     return []
 
 
-COPIES = settling.copies
+COPIES = commit_effects.copies
 
 
 def committed_in_two(self: Transaction) -> None:
     """What is sent is durable before what was received is acked."""
     for publish in self._publishes:
-        self._store.place(publish.placements, publish.messages)
+        self._store.enqueue(publish.placements, publish.messages)
     self._store.sync()
     for queue, run in self._acks:
         self._store.ack(queue, run)
     self._has_ended = True
 
 
-def written_later(self: Core) -> None:
+def written_later(self: LockedStore) -> None:
     """A commit returns when its batch was taken, and the next one writes it."""
     log = self.store.log
     if not is_told(self.store):
         WAIT(self)
     elif batch := log.seal(0):
-        log.settle(batch)
+        log.complete(batch)
         if LATE:
             log.write(LATE.pop())
         LATE.append(batch)
 
 
 LATE: list[Batch] = []
-WAIT = Core.wait_durable
+WAIT = LockedStore.wait_durable
 
 
 @pytest.mark.parametrize(
@@ -291,10 +291,10 @@ WAIT = Core.wait_durable
     [
         ("amqpstore.store.Store.take", acked_when_received),
         ("amqpstore.shared.transaction.SharedTransaction.send", sent_at_once),
-        ("amqpstore.shared.settling.copies", copied_apart),
+        ("amqpstore.shared.commit_effects.copies", copied_apart),
         ("amqpstore.transaction.Transaction.commit", committed_in_two),
         ("amqpstore.shared.transaction.SharedTransaction.send", sent_not_ready),
-        ("amqpstore.shared.core.Core.wait_durable", written_later),
+        ("amqpstore.shared.locked_store.LockedStore.wait_durable", written_later),
     ],
 )
 def test_a_broken_copy_is_caught(

@@ -23,8 +23,8 @@ from amqpstore.catalog import Catalog
 from amqpstore.checkpoint import Checkpoint, Written
 from amqpstore.clock import SimulatedClock
 from amqpstore.errors import DurabilityError
-from amqpstore.keeper import Keeper
 from amqpstore.log import Batch, Log
+from amqpstore.maintenance import Maintenance
 from amqpstore.segments import Segment
 from amqpstore.tables import Position
 from amqpstore.worker import ThreadWorker
@@ -240,7 +240,7 @@ def a_batch_is_said_to_be_durable_before_its_sync(patch: Patch) -> None:
 
 def what_is_appended_during_a_sync_counts_with_it(patch: Patch) -> None:
     """The next batch does not wait for a sync of its own, as its bytes were there in time."""
-    commit, append, settle = Committer.commit, Log._append, Committer._settle_durable
+    commit, append, settle = Committer.commit, Log._append, Committer._complete_durable
     appended: list[Batch] = []
     company: list[Batch] = []
 
@@ -262,49 +262,49 @@ def what_is_appended_during_a_sync_counts_with_it(patch: Patch) -> None:
         *others, last = [batch, *company]
         company.clear()
         for one in others:
-            self._log.settle(one)
+            self._log.complete(one)
         settle(self, last)
 
     patch.setattr(Log, "_append", append_and_say)
     patch.setattr(Committer, "commit", commit_at_once)
-    patch.setattr(Committer, "_settle_durable", settle_all)
+    patch.setattr(Committer, "_complete_durable", settle_all)
 
 
 def a_checkpoint_takes_the_end_of_what_is_not_synced(patch: Patch) -> None:
-    new_checkpoint = Keeper._new_checkpoint
+    new_checkpoint = Maintenance._new_checkpoint
 
-    def new_at_the_end(self: Keeper) -> Checkpoint:
+    def new_at_the_end(self: Maintenance) -> Checkpoint:
         log = self._log
         batch, before = log._under_way, log.position
-        if batch is None or batch.settled is None:
+        if batch is None or batch.summary is None:
             return new_checkpoint(self)
         next_id = batch.first_id + len(batch.messages)
         log.position = Position(
-            batch.settled.segment, batch.settled.end_bytes, batch.lsn + 1, next_id
+            batch.summary.segment, batch.summary.end_bytes, batch.lsn + 1, next_id
         )
         try:
             return new_checkpoint(self)
         finally:
             log.position = before
 
-    patch.setattr(Keeper, "_new_checkpoint", new_at_the_end)
+    patch.setattr(Maintenance, "_new_checkpoint", new_at_the_end)
 
 
 def a_checkpoint_takes_its_batches_when_it_runs(patch: Patch) -> None:
     """Its position is that of when it was begun: what came since is in it, and is applied again."""
-    run, new_checkpoint = Checkpoint.run, Keeper._new_checkpoint
+    run, new_checkpoint = Checkpoint.run, Maintenance._new_checkpoint
     logs: dict[int, Log] = {}
 
-    def new_noted(self: Keeper) -> Checkpoint:
+    def new_noted(self: Maintenance) -> Checkpoint:
         made = new_checkpoint(self)
         logs[id(made)] = self._log
         return made
 
     def run_late(self: Checkpoint) -> Written:
-        self._batches.extend(logs[id(self)].take_settled())
+        self._batches.extend(logs[id(self)].take_durable())
         return run(self)
 
-    patch.setattr(Keeper, "_new_checkpoint", new_noted)
+    patch.setattr(Maintenance, "_new_checkpoint", new_noted)
     patch.setattr(Checkpoint, "run", run_late)
 
 

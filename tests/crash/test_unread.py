@@ -32,7 +32,7 @@ PAGE = 128
 def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     """What cannot be read is little: a segment of these histories has several pages and marks."""
     monkeypatch.setattr(amqpstore.segments, "PAGE_BYTES", PAGE)
-    monkeypatch.setattr(amqpstore.segments, "MARK_BYTES", 300)
+    monkeypatch.setattr(amqpstore.segments, "TABLE_STEP_BYTES", 300)
     monkeypatch.setattr(amqpstore.segments, "_READ_AHEAD_BYTES", 500)
 
 

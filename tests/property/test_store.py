@@ -471,14 +471,14 @@ class StoreAgainstPlainLists(RuleBasedStateMachine):
             for run in model.queue.ready:
                 messages = run.messages or []
                 assert run.body_bytes == body_bytes(messages)
-                assert run.held_bytes == run.body_bytes + overhead_bytes(messages)
-                held += run.held_bytes
-            assert model.queue.held_bytes == held
+                assert run.memory_bytes == run.body_bytes + overhead_bytes(messages)
+                held += run.memory_bytes
+            assert model.queue.memory_bytes == held
             total += held
             taken = [run for run, _ in [*model.taken, *model.withdrawn] if run.messages is None]
             runs = [*model.queue.ready, *taken]
             aside += sum(run.count for run in runs if run.first_id >= FIRST_TRANSIENT)
-        assert self.store._memory.held_bytes == total
+        assert self.store._memory.memory_bytes == total
         assert sum(self.store._transient._unread.values()) == aside
 
 

@@ -120,12 +120,12 @@ def looked_at_before_it_is_durable(model: Model) -> None:
 
 
 def a_body_is_dropped_before_it_is_durable(patch: Patch) -> None:
-    settle = Memory.settle
+    settle = Memory.drop_excess
 
     def settle_one_more(self: Memory, next_message_id: int) -> None:
         settle(self, next_message_id + 1)
 
-    patch.setattr(Memory, "settle", settle_one_more)
+    patch.setattr(Memory, "drop_excess", settle_one_more)
 
 
 def a_delivery_is_forgotten_when_its_run_leaves_memory(patch: Patch) -> None:

@@ -42,7 +42,7 @@ async def _with_app(data: str, clock: TaskClock, waited_s: float, jump_ms: int) 
         )
         parsed, messages = labelled("", "q", "a")
         placement = queue.placement(parsed, messages, immediate=False)
-        store.place([placement], messages)
+        store.enqueue([placement], messages)
         queue.arrived(messages, placement)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(app._run_timers)

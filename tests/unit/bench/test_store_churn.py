@@ -17,7 +17,7 @@ def settle(store: Store, staying: Queue, passing: Queue, count: int) -> None:
     batch = store.log.seal(1)
     assert batch
     store.log.write(batch)
-    store.log.settle(batch)
+    store.log.complete(batch)
 
 
 def test_compaction_leaves_the_segment_that_the_checkpoint_has_seen_in_part(

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from amqpstore import DurabilityError, Options, Queue, Store
+from amqpstore.checkpoint_state import CheckpointState
 from amqpstore.filenames import index_path
 from amqpstore.index import IndexReader, IndexState, live_runs
-from amqpstore.ledger import Ledger
-from amqpstore.log import Settled
+from amqpstore.log import BatchSummary
 from tests.unit.engine.stores import (
     TRANSIENT,
     Disk,
@@ -56,7 +56,7 @@ def ack(store: Store, queue: Queue, count: int) -> None:
 
 def indexed(disk: Disk, store: Store, queue: Queue) -> list[tuple[int, int]]:
     """Sequence and id of each live entry in the queue's index files."""
-    reader = IndexReader(store._keeper._backing.files, disk.directory, disk.seed)
+    reader = IndexReader(store._maintenance._backing.files, disk.directory, disk.seed)
     found = []
     for key, row in disk.catalog.rows("index").items():
         if int(key[:20]) == queue.id:
@@ -493,13 +493,13 @@ def test_a_checkpoint_that_failed_at_a_batch_goes_on_with_it(
     store = disk.open()
     queue = store.create_queue("q")
     publish_batches(store, queue, [[b"1"], [b"2"]])
-    apply = Ledger.apply
+    apply = CheckpointState.apply
 
-    def fail_once(self: Ledger, batch: Settled) -> None:
-        monkeypatch.setattr(Ledger, "apply", apply)
+    def fail_once(self: CheckpointState, batch: BatchSummary) -> None:
+        monkeypatch.setattr(CheckpointState, "apply", apply)
         raise OSError(errno.EMFILE, "no descriptor")
 
-    monkeypatch.setattr(Ledger, "apply", fail_once)
+    monkeypatch.setattr(CheckpointState, "apply", fail_once)
     with pytest.raises(OSError, match="no descriptor"):
         store.checkpoint()
     store.checkpoint()

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from amqpstore import Envelope, Message, MessageDamagedError, Options, Queue, Store, tables
-from amqpstore.accounts import Account, Accounts
 from amqpstore.compaction import choose
 from amqpstore.filenames import FIRST_COMPACTED
 from amqpstore.files import OsFiles
 from amqpstore.records import Kind, Record, scan
+from amqpstore.segment_accounts import SegmentAccount, SegmentAccounts
 from amqpstore.tables import SegmentRow
 from amqpstore.worker import InlineWorker
 from tests.unit.engine.stores import (
@@ -40,18 +40,18 @@ def disk(tmp_path: Path) -> Disk:
     return disk
 
 
-def accounts(*shares: tuple[int, int]) -> Accounts:
+def accounts(*shares: tuple[int, int]) -> SegmentAccounts:
     """Of segments 1, 2, ... of so many bytes, of which so many are live."""
     found = []
     for number, (size, live) in enumerate(shares, 1):
-        account = Account(number, 100 * number)
+        account = SegmentAccount(number, 100 * number)
         account.add(100 * number, array("I", [live, size - live]), array("I", [1, 0]))
         account.end_bytes = size
         found.append(account)
-    return Accounts(found)
+    return SegmentAccounts(found)
 
 
-def chosen(found: Accounts, log_segment: int = 99, segment_bytes: int = 1000) -> list[int]:
+def chosen(found: SegmentAccounts, log_segment: int = 99, segment_bytes: int = 1000) -> list[int]:
     wanted = choose(found, log_segment=log_segment, segment_bytes=segment_bytes)
     return [account.number for account in wanted]
 
@@ -140,7 +140,7 @@ def test_a_merged_segment_holds_exactly_the_live_messages(disk: Disk) -> None:
     assert segment_files(disk) == [9, FIRST_COMPACTED]
     assert bodies_in(disk, FIRST_COMPACTED) == [(4, b"2"), (6, b"3"), (10, b"5"), (16, b"8")]
     rows = disk.catalog.rows("segments")
-    account = Account.of_row(SegmentRow.of_row(rows[f"{FIRST_COMPACTED:010}"]))
+    account = SegmentAccount.of_row(SegmentRow.of_row(rows[f"{FIRST_COMPACTED:010}"]))
     assert (account.count, account.live_count, account.garbage_bytes) == (4, 4, 0)
     assert account.end_bytes == disk.size(FIRST_COMPACTED)
     assert list(disk.catalog.rows("marks")) == list(rows) == ["0000000009", "2147483648"]
@@ -197,7 +197,7 @@ def test_messages_around_a_segment_that_was_torn_are_read_once_they_are_merged(d
     store.checkpoint()
     compact(store)
     assert FIRST_COMPACTED in segment_files(disk)
-    assert queue.held_bytes == 0
+    assert queue.memory_bytes == 0
     assert drain(store, queue) == [b"1", b"2", b"3", b"4", b"5"]
     store.abandon()
 
@@ -247,7 +247,7 @@ def test_what_is_acked_behind_a_compaction_is_garbage_in_the_new_segment(disk: D
     store.ack(queue, take(store, queue, 1))
     store.sync()
     store.checkpoint()
-    account = Account.of_row(tables.SEGMENTS.read(disk.catalog.rows)[FIRST_COMPACTED])
+    account = SegmentAccount.of_row(tables.SEGMENTS.read(disk.catalog.rows)[FIRST_COMPACTED])
     assert (account.count, account.live_count) == (4, 3)
     while queue.ready_count:
         store.ack(queue, take(store, queue, 1))
@@ -359,7 +359,7 @@ def test_a_segment_that_the_log_went_on_in_behind_the_checkpoint_is_left_alone(
         batch = store.log.seal(0)
         assert batch is not None
         store.log.write(batch)
-        store.log.settle(batch)
+        store.log.complete(batch)
     compact(store)
     store.abandon()
     store = disk.open()
@@ -464,12 +464,12 @@ def test_a_compaction_that_finds_no_room_leaves_none_taken(
 
             patch.setattr(RowsCatalog, "commit", refuse)
         for _ in range(5):
-            store._keeper._is_compaction_checked = False
+            store._maintenance._is_compaction_checked = False
             compact(store)
     assert segment_files(disk) == before
     assert removed_files_that_are_open(disk) == []
     files.fails = set()
-    store._keeper._is_compaction_checked = False
+    store._maintenance._is_compaction_checked = False
     compact(store)
     assert segment_files(disk) != before
     store.abandon()

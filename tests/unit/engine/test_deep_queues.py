@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+import amqpstore.checkpoint_state
 import amqpstore.index_merge
 import amqpstore.index_writer
-import amqpstore.ledger
 from amqpstore import Queue, Store
 from amqpstore.filenames import INDEX
 from amqpstore.index import Entries, IndexReader, IndexState
@@ -123,7 +123,7 @@ def test_a_deleted_queue_is_let_go_of_file_by_file(disk: Disk, reads: Reads) -> 
 def test_a_very_deep_queue_is_let_go_of_by_several_checkpoints(
     disk: Disk, monkeypatch: pytest.MonkeyPatch, restarts: bool
 ) -> None:
-    monkeypatch.setattr(amqpstore.ledger, "_MAX_RELEASED", 7)
+    monkeypatch.setattr(amqpstore.checkpoint_state, "_MAX_RELEASED", 7)
     store, queue, other = deep(disk)
     store.delete_queue(queue)
     for left in (23, 16, 9, 2, 0, 0):

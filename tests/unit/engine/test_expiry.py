@@ -8,7 +8,7 @@ import pytest
 
 import amqpstore.index_merge
 import amqpstore.index_writer
-import amqpstore.keeper
+import amqpstore.maintenance
 from amqpstore import Message, MessageDamagedError, Queue, Run, Store
 from amqpstore.expiry import ExpiryHeap, earliest
 from amqpstore.index import IndexState
@@ -33,7 +33,7 @@ def disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Disk:
     """Of which index files are full, and runs leave memory, after a few."""
     monkeypatch.setattr(amqpstore.index_writer, "ENTRIES_A_FILE", 4)
     monkeypatch.setattr(amqpstore.index_merge, "ENTRIES_A_FILE", 4)
-    monkeypatch.setattr(amqpstore.keeper, "_MAX_RUNS", 1)
+    monkeypatch.setattr(amqpstore.maintenance, "_MAX_RUNS", 1)
     return Disk(str(tmp_path / "store"))
 
 
@@ -408,7 +408,7 @@ def test_messages_that_were_written_aside_expire(tmp_path: Path) -> None:
         body = messages(b"%d" % time_ms, envelope=TRANSIENT)
         store.publish([queue], body, expires_ms=time_ms)
         store.housekeep()
-    assert queue.held_bytes == 0
+    assert queue.memory_bytes == 0
     assert store.next_expiry(queue) == 10
     back = store.withdraw_expired(queue, 10, bodies=False)
     assert isinstance(back, Run)

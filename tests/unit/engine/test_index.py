@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from amqpstore import DamageError
+from amqpstore.checkpoint_state import highest_counts
 from amqpstore.compression import compress_columns, decompress_columns
 from amqpstore.filenames import index_path
 from amqpstore.files import OsFiles
@@ -28,7 +29,6 @@ from amqpstore.index import (
     total_of,
     unknown_sizes,
 )
-from amqpstore.ledger import highest_counts
 from amqpstore.records import HEADER, Kind, Record, encode_record, record_at
 from amqpstore.runs import Run
 from amqpstore.shapes import misshapen

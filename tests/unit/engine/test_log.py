@@ -51,7 +51,7 @@ def sync(log: Log) -> None:
     batch = log.seal(5)
     assert batch is not None
     log.write(batch)
-    log.settle(batch)
+    log.complete(batch)
 
 
 def publish(log: Log, *bodies: bytes, queue_id: int = 1, first_sequence: int = 1) -> int:
@@ -144,7 +144,7 @@ def test_what_comes_after_seal_is_the_next_batch(tmp_path: Path, log: Log) -> No
     assert batch is not None
     publish(log, b"two", first_sequence=2)
     log.write(batch)
-    log.settle(batch)
+    log.complete(batch)
     sync(log)
     assert [len(found) for found in operations(tmp_path)] == [1, 1]
 
@@ -207,7 +207,7 @@ def test_who_waits_for_the_open_batch_is_told_when_it_is_durable(log: Log) -> No
     log.when_durable(lambda: told.append("under way"))
     log.write(batch)
     assert told == []
-    log.settle(batch)
+    log.complete(batch)
     assert told == ["open", "under way"]
 
 
@@ -229,7 +229,7 @@ def test_who_waits_for_the_next_batch_is_not_told_by_the_one_under_way(log: Log)
     publish(log, b"two", first_sequence=2)
     log.when_durable(lambda: told.append("next"))
     log.write(batch)
-    log.settle(batch)
+    log.complete(batch)
     assert told == []
     sync(log)
     assert told == ["next"]
@@ -257,7 +257,7 @@ def test_pending_bytes_are_those_of_the_open_batch_and_of_the_one_under_way(log:
     publish(log, b"x" * 1000, first_sequence=2)
     assert 2000 < log.pending_bytes < 3000
     log.write(batch)
-    log.settle(batch)
+    log.complete(batch)
     assert 1000 < log.pending_bytes < 1500
     sync(log)
     assert log.pending_bytes == 0
@@ -342,6 +342,6 @@ def test_the_log_is_idle_but_from_seal_to_settle(log: Log) -> None:
     seen.append((log.is_idle, log.is_empty))
     log.write(batch)
     seen.append((log.is_idle, log.is_empty))
-    log.settle(batch)
+    log.complete(batch)
     seen.append((log.is_idle, log.is_empty))
     assert seen == [(True, True), (True, False), (False, True), (False, True), (True, True)]

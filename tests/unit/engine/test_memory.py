@@ -38,10 +38,10 @@ def held(queue: Queue) -> int:
 
 def check(store: Store) -> None:
     """What is counted is what is there."""
-    assert [queue.held_bytes for queue in store.queues.values()] == [
+    assert [queue.memory_bytes for queue in store.queues.values()] == [
         held(queue) for queue in store.queues.values()
     ]
-    assert store._memory.held_bytes == sum(queue.held_bytes for queue in store.queues.values())
+    assert store._memory.memory_bytes == sum(queue.memory_bytes for queue in store.queues.values())
 
 
 def test_bodies_within_the_budget_stay(disk: Disk) -> None:
@@ -199,7 +199,7 @@ def test_nothing_is_held_when_everything_is_gone(disk: Disk, how: str) -> None:
     one, two = store.create_queue("one"), store.create_queue("two")
     for number in range(600):
         placements = [Placement(queue, EXPIRES_MS) for queue in (one, two)]
-        store.place(placements, messages(BODY, b"%d" % number))
+        store.enqueue(placements, messages(BODY, b"%d" % number))
         store.sync()
     for queue in (one, two):
         if how == "take":
@@ -216,9 +216,9 @@ def test_nothing_is_held_when_everything_is_gone(disk: Disk, how: str) -> None:
                 store.ack(queue, run)
         else:
             store.delete_queue(queue)
-    assert store._memory.held_bytes == 0
+    assert store._memory.memory_bytes == 0
     store.housekeep()
-    assert store._memory.held_bytes == 0
+    assert store._memory.memory_bytes == 0
     store.abandon()
 
 
@@ -253,12 +253,12 @@ def test_an_envelope_of_neighbours_counts_once_and_until_the_last_is_gone(disk: 
     shared, other = (with_headers(number)[0].envelope for number in range(2))
     envelopes = [shared, shared, other, other, shared, shared]
     store.publish([queue], [Message(envelope, b"body") for envelope in envelopes])
-    assert 6 * len(HEADERS) < queue.held_bytes < 6.5 * len(HEADERS)
+    assert 6 * len(HEADERS) < queue.memory_bytes < 6.5 * len(HEADERS)
     check(store)
     runs = []
     for left in (6, 4, 4, 2, 2, 0):
         runs.append(take(store, queue, 1))
-        assert left * len(HEADERS) <= queue.held_bytes < (left + 0.5) * len(HEADERS)
+        assert left * len(HEADERS) <= queue.memory_bytes < (left + 0.5) * len(HEADERS)
         assert runs[-1].body_bytes == len(b"body")
         check(store)
     for run in runs:

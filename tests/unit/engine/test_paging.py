@@ -8,7 +8,7 @@ import pytest
 
 import amqpstore.index_merge
 import amqpstore.index_writer
-import amqpstore.keeper
+import amqpstore.maintenance
 from amqpstore import Queue, Run, Store
 from amqpstore.index import IndexState
 from amqpstore.queue import PagedFile
@@ -32,7 +32,7 @@ def interleaved(store: Store, queues: list[Queue], count: int) -> None:
 def disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Disk:
     monkeypatch.setattr(amqpstore.index_writer, "ENTRIES_A_FILE", FILE_ENTRIES)
     monkeypatch.setattr(amqpstore.index_merge, "ENTRIES_A_FILE", FILE_ENTRIES)
-    monkeypatch.setattr(amqpstore.keeper, "_MAX_RUNS", MAX_RUNS)
+    monkeypatch.setattr(amqpstore.maintenance, "_MAX_RUNS", MAX_RUNS)
     disk = Disk(str(tmp_path / "store"), segment_bytes=16 << 20)
     disk.options = disk.options._replace(memory_bytes=2_000)
     return disk

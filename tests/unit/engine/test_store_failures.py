@@ -7,8 +7,8 @@ import pytest
 
 from amqpstore import DurabilityError, Store, StoreClosedError
 from amqpstore.catalog import Change
+from amqpstore.checkpoint_state import CheckpointState
 from amqpstore.files import OsFile
-from amqpstore.ledger import Ledger
 from tests.unit.engine.stores import (
     Disk,
     FailingFiles,
@@ -233,7 +233,7 @@ def test_background_work_that_runs_out_of_memory_ends_the_store_and_loses_nothin
         raise MemoryError
 
     with monkeypatch.context() as patch:
-        patch.setattr(Ledger, "apply", fail)
+        patch.setattr(CheckpointState, "apply", fail)
         with pytest.raises(DurabilityError, match="MemoryError"):
             for _ in range(2):
                 store.sync()

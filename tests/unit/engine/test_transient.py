@@ -43,7 +43,7 @@ def test_memory_holds_the_budget_and_the_order_stays(tmp_path: Path, durable: bo
     store = open_store(tmp_path)
     queue = store.create_queue("q", durable=durable)
     publish(store, [queue])
-    assert queue.held_bytes <= 2 * OPTIONS.memory_bytes
+    assert queue.memory_bytes <= 2 * OPTIONS.memory_bytes
     assert queue.ready_count == len(BODIES)
     assert len(aside(tmp_path)) > 10
     assert drain(store, queue) == BODIES

@@ -62,7 +62,7 @@ def test_bodies_leave_memory_once_they_are_durable(disk: Disk) -> None:
     assert bodies(run) == WRITTEN
     store.sync()
     assert run.messages is None
-    assert store._unacked.held_bytes == 0
+    assert store._unacked.memory_bytes == 0
     (part,) = brought_back(store, queue, run)
     assert part is run
     assert bodies(run) == WRITTEN
@@ -82,12 +82,12 @@ def test_a_quarter_of_the_budget_stays(disk: Disk) -> None:
     runs = [take(store, queue, 1) for _ in range(200)]
     store.free_memory()
     kept = [run for run in runs if run.messages is not None]
-    assert 100_000 - 4000 < sum(run.held_bytes for run in kept) <= 400_000
+    assert 100_000 - 4000 < sum(run.memory_bytes for run in kept) <= 400_000
     assert kept == runs[-len(kept) :], "those that were taken first go first"
-    assert store._unacked.held_bytes == sum(run.held_bytes for run in kept)
+    assert store._unacked.memory_bytes == sum(run.memory_bytes for run in kept)
     for run in runs:
         store.ack(queue, run)
-    assert store._unacked.held_bytes == 0
+    assert store._unacked.memory_bytes == 0
     store.close()
 
 
@@ -104,7 +104,7 @@ def test_a_run_is_split(disk: Disk, unloaded_first: bool) -> None:
     store.sync()
     assert first.messages is None
     assert last.messages is None
-    assert store._unacked.held_bytes == 0
+    assert store._unacked.memory_bytes == 0
     for run, written in ((first, WRITTEN[:30]), (last, WRITTEN[60:])):
         assert run.body_bytes == sum(map(len, written))
         (part,) = brought_back(store, queue, run)
@@ -137,7 +137,7 @@ def test_what_goes_back_is_read_when_it_is_taken(disk: Disk, transient: bool) ->
     store.sync()
     assert run.messages is None
     store.requeue(queue, run)
-    assert (run.body_bytes, run.held_bytes, queue.held_bytes) == (0, 0, 0)
+    assert (run.body_bytes, run.memory_bytes, queue.memory_bytes) == (0, 0, 0)
     again = take(store, queue)
     assert again.delivery_count == 1
     assert bodies(again) == WRITTEN

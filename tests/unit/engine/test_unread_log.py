@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import pytest
 
-import amqpstore.keeper
+import amqpstore.maintenance
 from amqpstore import Options, Store, UnreadableLogError
 from amqpstore.files import OsFiles
 from amqpstore.records import Gap, Kind, scan
@@ -255,7 +255,7 @@ def test_no_checkpoint_leaves_behind_what_the_next_start_may_read(
 def test_the_log_does_not_grow_for_ever_because_of_it(
     written: Written, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(amqpstore.keeper, "_UNREAD_FACTOR", 3)
+    monkeypatch.setattr(amqpstore.maintenance, "_UNREAD_FACTOR", 3)
     disk = written.disk
     disk.options = OFTEN
     store = disk.open(unreadable(written))

@@ -11,7 +11,7 @@ import pytest
 
 import amqpstore.index_merge
 import amqpstore.index_writer
-import amqpstore.keeper
+import amqpstore.maintenance
 from amqpstore import Envelope, Message, MessageDamagedError, Placement, Queue, Run, Store
 from amqpstore.catalog import Change
 from amqpstore.runs import goes_on
@@ -36,7 +36,7 @@ def disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Disk:
     """Of which index files are full, and runs leave memory, after a few."""
     monkeypatch.setattr(amqpstore.index_writer, "ENTRIES_A_FILE", 4)
     monkeypatch.setattr(amqpstore.index_merge, "ENTRIES_A_FILE", 4)
-    monkeypatch.setattr(amqpstore.keeper, "_MAX_RUNS", 1)
+    monkeypatch.setattr(amqpstore.maintenance, "_MAX_RUNS", 1)
     return Disk(str(tmp_path / "store"))
 
 
@@ -167,10 +167,10 @@ def test_a_look_keeps_few_bodies_in_memory(disk: Disk) -> None:
     queue = queue_named(store, "q")
     for _ in range(3):
         assert store.peek(queue) is not None
-        assert 0 < queue.held_bytes <= 100 * 64
+        assert 0 < queue.memory_bytes <= 100 * 64
     assert queue.ready_count == 1000
     assert len(drain(store, queue)) == 1000
-    assert queue.held_bytes == 0
+    assert queue.memory_bytes == 0
     store.abandon()
 
 
@@ -287,7 +287,7 @@ def test_bodies_leave_memory_behind_what_was_put_back_without_them(tmp_path: Pat
     store.put_back(queue, run)
     store.publish([queue], messages(b"x" * 1000))
     store.sync()
-    assert queue.held_bytes == 0
+    assert queue.memory_bytes == 0
     assert drain(store, queue) == [b"aside", b"x" * 1000]
     store.abandon()
 
@@ -365,9 +365,9 @@ def test_who_gave_a_run_back_is_kept_through_a_checkpoint(disk: Disk) -> None:
 @pytest.mark.parametrize("where", WHERE)
 def test_the_bytes_of_what_is_ready_are_counted_wherever_it_is(disk: Disk, where: str) -> None:
     store, queue = filled(disk, where)
-    before = (queue.ready_count, queue.held_bytes, len(queue.paged))
+    before = (queue.ready_count, queue.memory_bytes, len(queue.paged))
     assert store.ready_bytes(queue) == 9 + 2 * 7
-    assert (queue.ready_count, queue.held_bytes, len(queue.paged)) == before
+    assert (queue.ready_count, queue.memory_bytes, len(queue.paged)) == before
     taken = take(store, queue, 1)
     assert store.ready_bytes(queue) == 8 + 2 * 7
     store.requeue(queue, taken)
@@ -403,7 +403,7 @@ def test_the_bytes_of_what_was_written_aside_are_counted(tmp_path: Path) -> None
     store.set_lazy(queue, lazy=True)
     store.publish([queue], messages(b"one", b"three", envelope=TRANSIENT))
     store.housekeep()
-    assert queue.held_bytes == 0
+    assert queue.memory_bytes == 0
     for _ in range(2):
         assert store.ready_bytes(queue) == 8
     assert drain(store, queue) == [b"one", b"three"]
@@ -453,8 +453,8 @@ def test_the_log_holds_no_message_that_goes_to_no_queue(disk: Disk) -> None:
     one, two = store.create_queue("one"), store.create_queue("two")
     passing = store.create_queue("passing", durable=False)
     three = [Message(Envelope("", "k"), b"%d" % number) for number in (1, 2, 3)]
-    store.place([Placement(one, 0, 1), Placement(two, 7, 2), Placement(passing)], three)
-    store.place([Placement(one, 0, 0)], three)
+    store.enqueue([Placement(one, 0, 1), Placement(two, 7, 2), Placement(passing)], three)
+    store.enqueue([Placement(one, 0, 0)], three)
     store.publish([two], messages(b"4"))
     assert store.log.position.message_id == 1
     store.sync()

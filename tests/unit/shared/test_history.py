@@ -81,7 +81,7 @@ def test_a_history_is_browsed_by_time_and_read_as_it_is_asked_for(
     assert next(lazily).message.body == b"0"
     held = shared._queues.get("h").history
     assert held is not None
-    assert held.held.held_bytes == 0
+    assert held.queue.memory_bytes == 0
     shared.delete("h")
     assert len(list(lazily)) < 600
     with pytest.raises(StopIteration):
@@ -133,7 +133,7 @@ def test_a_history_is_there_after_a_crash_between_its_two_queues(directory: str)
         shared.declare("h", history_length=2)
         history = shared._queues.get("h").history
         assert history is not None
-        shared._core.store.delete_queue(history.held)
+        shared._locked_store.store.delete_queue(history.queue)
     with SharedStore.open(directory, options=OPTIONS) as shared:
         send(shared, "h", b"one")
         receive(shared, "h")

@@ -105,11 +105,11 @@ def test_the_thread_ends_with_the_store(directory: str) -> None:
 def test_a_store_that_was_forgotten_is_freed(directory: str) -> None:
     shared = SharedStore.open(directory, options=OPTIONS)
     found = [one for one in threading.enumerate() if one.name == "housekeeping"]
-    core = shared._core
+    locked_store = shared._locked_store
     freed = weakref.ref(shared)
-    core.on_stop = None
+    locked_store.on_stop = None
     del shared
     gc.collect()
     wait_until(lambda: freed() is None)
     wait_until(lambda: not found[0].is_alive())
-    core.close()
+    locked_store.close()

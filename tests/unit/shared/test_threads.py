@@ -166,7 +166,7 @@ def test_who_is_interrupted_while_it_waits_for_the_disk_holds_nobody_up(
                 send(shared, "q", b"interrupted")  # which nobody can take back any more
         finally:
             signal.signal(signal.SIGALRM, before)
-        wait_until(lambda: len(shared._core._waiting) == 1)
+        wait_until(lambda: len(shared._locked_store._waiting) == 1)
         files.gate.set()
         threads.join()
         assert ready(shared, "q") == 3
@@ -207,7 +207,7 @@ def test_transactions_that_commit_during_one_sync_share_the_next(
         wait_until(lambda: files.syncs == before + 1)
         for _ in range(20):
             threads.start(lambda: send(shared, "q", b"follows"))
-        wait_until(lambda: len(shared._core._waiting) == 20)
+        wait_until(lambda: len(shared._locked_store._waiting) == 20)
         assert ready(shared, "q") == 1
         files.gate.set()
         threads.join()
@@ -238,7 +238,7 @@ def test_a_failed_sync_is_told_to_all_who_wait_for_it(directory: str, threads: T
     for _ in range(3):
         threads.start(lambda: work(lambda: send(shared, "q", b"follows")))
     threads.start(lambda: work(wait_for_ever))
-    wait_until(lambda: len(shared._core._waiting) == 3 and waiting(shared, "other") == 1)
+    wait_until(lambda: len(shared._locked_store._waiting) == 3 and waiting(shared, "other") == 1)
     files.failure = OSError("no more")
     files.gate.set()
     threads.join()

@@ -18,7 +18,7 @@ def wait_until(condition: Callable[[], bool]) -> None:
 
 def waiting(shared: SharedStore, queue: str) -> int:
     """How many threads wait for a message of a queue."""
-    with shared._core.lock:
+    with shared._locked_store.lock:
         return len(shared._queues.get(queue).arrivals)
 
 

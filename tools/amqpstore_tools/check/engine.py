@@ -20,7 +20,7 @@ from amqpstore.filenames import INDEX
 from amqpstore.files import Files
 from amqpstore.records import Operation
 from amqpstore.shapes import Rows
-from amqpstore.tables import MarksRow, SegmentRow
+from amqpstore.tables import OffsetTableRow, SegmentRow
 from amqpstore_tools.check.catalog import FILE
 from amqpstore_tools.check.executor import Executor, ProcessExecutor
 from amqpstore_tools.check.findings import Findings
@@ -226,10 +226,10 @@ class StoreCheck(PreparedStore):
     def compare_jobs(self) -> dict[int, CompareJob]:
         """What each segment is held against."""
         accounts: dict[int, SegmentRow] = {}
-        offsets: dict[int, MarksRow] = {}
+        offsets: dict[int, OffsetTableRow] = {}
         if self._rows is not None:
             accounts = tables.SEGMENTS.read(self._rows.__getitem__)
-            offsets = tables.MARKS.read(self._rows.__getitem__)
+            offsets = tables.OFFSET_TABLES.read(self._rows.__getitem__)
         jobs = {}
         for job in self.jobs:
             account = accounts.get(job.number) if job.number in self._ranges else None

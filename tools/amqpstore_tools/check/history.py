@@ -83,7 +83,7 @@ class LogChecker:
         self._next_queue_id: int | None = None
         self._position = START
         if rows is not None:
-            for queue_id, head in tables.HEADS.read(rows.__getitem__).items():
+            for queue_id, head in tables.NEXT_SEQUENCES.read(rows.__getitem__).items():
                 self._heads[queue_id] = head.next_sequence
             of_store = StoreRows.read(rows.__getitem__)
             self._next_queue_id = of_store.next_queue_id

@@ -8,7 +8,7 @@ from amqpstore import tables
 from amqpstore.filenames import FIRST_COMPACTED
 from amqpstore.files import Files
 from amqpstore.shapes import Rows
-from amqpstore.tables import START, MarksRow, SegmentRow, StoreRows
+from amqpstore.tables import START, OffsetTableRow, SegmentRow, StoreRows
 from amqpstore_tools.check.catalog import FILE
 from amqpstore_tools.check.findings import Finding, Findings
 from amqpstore_tools.check.reading import StoreFile
@@ -38,10 +38,10 @@ class MarkChecker:
         findings = self._findings
         position = StoreRows.read(rows.__getitem__).position or START
         accounts = tables.SEGMENTS.read(rows.__getitem__)
-        marks = tables.MARKS.read(rows.__getitem__)
+        marks = tables.OFFSET_TABLES.read(rows.__getitem__)
         last_end = 0
         for number, row in sorted(marks.items(), key=lambda item: item[1].first_id):
-            key = tables.MARKS.key(number)
+            key = tables.OFFSET_TABLES.key(number)
             account = accounts.get(number)
             is_known = account is not None or key in self._damaged
             if not is_known and not position.segment <= number < FIRST_COMPACTED:
@@ -56,7 +56,7 @@ class MarkChecker:
                 findings.add("marks-wrong", segment_name(number), "it has no row in marks")
 
     def _check_range(
-        self, name: str, row: MarksRow, account: SegmentRow | None, last_end: int
+        self, name: str, row: OffsetTableRow, account: SegmentRow | None, last_end: int
     ) -> None:
         first, end = row.first_id, row.end_id
         if first < min(last_end, end):
@@ -68,7 +68,7 @@ class MarkChecker:
                 text = f"it contains ids {has_first} to {has_end - 1}, but is searched for those"
                 self._findings.add("marks-wrong", name, f"{text} from {first} to {end - 1}")
 
-    def check_offsets(self, segment: Segment, row: MarksRow) -> None:
+    def check_offsets(self, segment: Segment, row: OffsetTableRow) -> None:
         """Where the table of one segment leads."""
         try:
             file = StoreFile(self._files, self._directory, segment.name, self._findings)

@@ -12,7 +12,7 @@ from amqpstore.index import IndexState
 from amqpstore.keys import IndexKey
 from amqpstore.records import Operation
 from amqpstore.shapes import Rows
-from amqpstore.tables import MarksRow, SegmentRow
+from amqpstore.tables import OffsetTableRow, SegmentRow
 from amqpstore_tools.check.findings import Finding
 from amqpstore_tools.check.history import History, LogPlace
 from amqpstore_tools.check.index import Live
@@ -133,7 +133,7 @@ class CompareJob:
 
     place: LogPlace | None
     account: SegmentRow | None = None
-    marks: MarksRow | None = None
+    marks: OffsetTableRow | None = None
     fresh: Sequence[Operation] = ()
 
 

@@ -14,8 +14,8 @@ from operator import itemgetter
 from typing import Any
 
 from amqpstore import tables
-from amqpstore.accounts import Account
 from amqpstore.filenames import FIRST_COMPACTED
+from amqpstore.segment_accounts import SegmentAccount
 from amqpstore.shapes import Rows
 from amqpstore.tables import START, StoreRows
 from amqpstore_tools.check.catalog import FILE
@@ -47,14 +47,14 @@ class ReferenceChecker:
         self._position_segment = position.segment
         self._position_offset = position.offset
 
-    def check_overlap(self, account: Account, last_end: int) -> int:
+    def check_overlap(self, account: SegmentAccount, last_end: int) -> int:
         """Ids are in one account only. Returns where the ids end of all so far."""
         if account.first_id < last_end:
             text = f"its ids from {account.first_id} on belong to another segment too"
             self._findings.add("account-differs", segment_name(account.number), text)
         return max(last_end, account.end_id)
 
-    def check_account(self, account: Account, live: Sequence[Live]) -> None:
+    def check_account(self, account: SegmentAccount, live: Sequence[Live]) -> None:
         """One segment against what is live, in the order of ids."""
         _AccountCheck(self, account, live).run()
 
@@ -84,10 +84,10 @@ class ReferenceChecker:
             messages=len(ids),
         )
 
-    def accounts(self) -> Iterator[Account]:
+    def accounts(self) -> Iterator[SegmentAccount]:
         """In the order of their ids. One that cannot be, for the size of its file, is left out."""
         rows = tables.SEGMENTS.read(self._rows.__getitem__)
-        accounts = map(Account.of_row, rows.values())
+        accounts = map(SegmentAccount.of_row, rows.values())
         for account in sorted(accounts, key=lambda one: (one.first_id, one.number)):
             name = segment_name(account.number)
             ids = account.end_id - account.first_id
@@ -104,7 +104,7 @@ class ReferenceChecker:
 
     def check_homes(
         self,
-        accounts: Sequence[Account],
+        accounts: Sequence[SegmentAccount],
         homeless: Sequence[tuple[int, int]],
         by_id: Sequence[Live],
     ) -> None:
@@ -169,7 +169,9 @@ class ReferenceChecker:
 class _AccountCheck:
     """One segment's account, against those live entries that may be of its messages."""
 
-    def __init__(self, checker: ReferenceChecker, account: Account, live: Sequence[Live]) -> None:
+    def __init__(
+        self, checker: ReferenceChecker, account: SegmentAccount, live: Sequence[Live]
+    ) -> None:
         self._checker = checker
         self._account = account
         self._live = live

@@ -11,7 +11,7 @@ from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 
 from amqpstore import tables
-from amqpstore.accounts import Account
+from amqpstore.segment_accounts import SegmentAccount
 from amqpstore_tools.check.findings import Finding, Findings
 from amqpstore_tools.check.history import Fresh, History, LogChecker, LogPlace
 from amqpstore_tools.check.index import IndexChecker, Live
@@ -152,7 +152,7 @@ def compare(
     references = ReferenceChecker(shared.rows, segments, history, findings)
     references.is_whole = known.is_whole
     if job.account is not None:
-        references.check_account(Account.of_row(job.account), live)
+        references.check_account(SegmentAccount.of_row(job.account), live)
         out.account = list(findings)
     if segment is None:
         return out

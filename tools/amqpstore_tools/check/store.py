@@ -317,7 +317,7 @@ class PreparedStore:
         """Numbers of the segments that should be there."""
         start = self._position(rows)[0]
         log = [one for one in self._numbers if start <= one < FIRST_COMPACTED]
-        ends = tables.ENDS.read_keys(rows.__getitem__)
+        ends = tables.SEGMENT_ENDS.read_keys(rows.__getitem__)
         last = max([start, *log, *(one for one in ends if one < FIRST_COMPACTED)])
         # A number in a row that is damaged may be anything.
         last = min(last, max([start, *log]) + 1)
@@ -342,7 +342,7 @@ class PreparedStore:
         """Where a segment's end is noted to be, and how large it is at least."""
         if rows is None:
             return None, 0
-        noted = tables.ENDS.get(rows.__getitem__, number)
+        noted = tables.SEGMENT_ENDS.get(rows.__getitem__, number)
         end = noted.end if noted else None
         start, offset = self._position(rows)
         row = tables.SEGMENTS.get(rows.__getitem__, number)
@@ -365,7 +365,7 @@ class PreparedStore:
 
     def _check_queues(self, rows: Rows, history: History) -> None:
         findings = self._findings
-        heads = tables.HEADS.read(rows.__getitem__)
+        heads = tables.NEXT_SEQUENCES.read(rows.__getitem__)
         for (queue_id, number), state in tables.INDEX.read(rows.__getitem__).items():
             key = tables.INDEX.key(IndexKey(queue_id, number))
             if queue_id not in heads:

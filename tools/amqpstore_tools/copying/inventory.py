@@ -102,7 +102,7 @@ class Inventory:
         """The segments with a row, those of the log behind the position, and the last one's end."""
         names = self._files.list_directory(f"{self._directory}/{SEGMENTS}")
         known = sorted(number for name in names if (number := segment_number(name)))
-        ends = {number: row.end for number, row in tables.ENDS.read(self.rows).items()}
+        ends = {number: row.end for number, row in tables.SEGMENT_ENDS.read(self.rows).items()}
         rows = tables.SEGMENTS.read_keys(self.rows)
         first = max(self.position.segment, 1)
         behind = [number for number in known if first <= number < FIRST_COMPACTED]

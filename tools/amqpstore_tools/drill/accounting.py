@@ -10,12 +10,12 @@ from collections import Counter
 from collections.abc import Iterator
 
 from amqpstore import Queue, Store, marker, tables
-from amqpstore.accounts import Account
 from amqpstore.filenames import INDEX, SEGMENTS, index_key, segment_number, segment_path
 from amqpstore.files import Files
 from amqpstore.index import IndexReader, live_runs
 from amqpstore.keys import IndexKey
 from amqpstore.records import Gap, Kind, scan
+from amqpstore.segment_accounts import SegmentAccount
 from amqpstore_tools.drill.invariants import Fault
 
 
@@ -72,7 +72,7 @@ def _segment_faults(store: Store, files: Files) -> Iterator[Fault]:
     )
     counted: Counter[int] = Counter()
     for row in tables.SEGMENTS.read(store.definitions).values():
-        account = Account.of_row(row)
+        account = SegmentAccount.of_row(row)
         sizes = _sizes(store, files, account)
         live = Counter(dict(account.live()))
         name = f"segment {account.number}"
@@ -93,7 +93,7 @@ def _segment_faults(store: Store, files: Files) -> Iterator[Fault]:
         yield "I8", f"messages, references and what segments say of them: {wrong}"
 
 
-def _sizes(store: Store, files: Files, account: Account) -> dict[int, int]:
+def _sizes(store: Store, files: Files, account: SegmentAccount) -> dict[int, int]:
     """The sizes of the records of a segment's messages, by id."""
     path = segment_path(store.directory, account.number)
     if not files.exists(path):
@@ -124,7 +124,7 @@ def _file_faults(store: Store, files: Files) -> Iterator[Fault]:
     odd = (numbers ^ segments) - {store.log.position.segment}
     if odd:
         yield "I8", f"segments that are there, or known, but not both: {sorted(odd)}"
-    for table in (tables.MARKS, tables.ENDS):
+    for table in (tables.OFFSET_TABLES, tables.SEGMENT_ENDS):
         unknown = table.read_keys(store.definitions) - segments - numbers
         if unknown:
             yield "I8", f"the catalog's {table.name} of segments that are gone: {sorted(unknown)}"

@@ -234,7 +234,7 @@ class Outside:
         """Write the batch that was sealed."""
         if self._batch is not None:
             self.store.log.write(self._batch)
-            self.store.log.settle(self._batch)
+            self.store.log.complete(self._batch)
             self._batch = None
 
     # The store's own work.

@@ -159,7 +159,7 @@ class StoreImage:
 
     @property
     def recovered(self) -> Recovered:
-        """What recovery makes of it; its ledger has the log up to its end."""
+        """What recovery makes of it; its checkpoint_state has the log up to its end."""
         return self._recovered
 
     @property
@@ -230,7 +230,7 @@ class StoreImage:
         lost: dict[int, set[int]] = {}
         for queue_id, sequence, _ in self.report.lost:
             lost.setdefault(queue_id, set()).add(sequence)
-        ledger = self._recovered.ledger
+        checkpoint_state = self._recovered.checkpoint_state
         definitions = tables.QUEUES.read(self.rows)
         hidden = {one.queue_id for one in self.prepared}
         locked: Counter[int] = Counter()
@@ -243,23 +243,23 @@ class StoreImage:
                 queue_id,
                 definitions.get(queue_id),
                 queue,
-                ledger.sizes,
+                checkpoint_state.sizes,
                 reader,
                 frozenset(lost.get(queue_id, ())),
                 locked_count=locked[queue_id],
                 is_hidden=queue_id in hidden,
             )
-            for queue_id, queue in ledger.queues.items()
+            for queue_id, queue in checkpoint_state.queues.items()
         ]
         return sorted(images, key=_queue_order)
 
     @cached_property
     def prepared(self) -> list[PreparedImage]:
         """Transactions that were prepared, and those of which the next start removes the rest."""
-        ledger = self._recovered.ledger
+        checkpoint_state = self._recovered.checkpoint_state
         found = []
         for queue_id, row in tables.PREPARED.read(self.rows).items():
-            queue = ledger.queues.get(queue_id)
+            queue = checkpoint_state.queues.get(queue_id)
             waiting = queue is not None and bool(
                 queue.fresh.count or any(file.live for file in queue.files)
             )

@@ -57,13 +57,15 @@ class Listing:
         Args: rows, of `segments`, `ends` and `quarantine`; is_counted, whether what is live of each
         is known.
         """
-        accounts = {one.number: one for one in recovered.ledger.accounts} if is_counted else {}
+        accounts = (
+            {one.number: one for one in recovered.checkpoint_state.accounts} if is_counted else {}
+        )
         known = {segment.number: segment for segment in recovered.segments}
         gone = {*recovered.leftovers}
         gone |= {segment_path(self._directory, number) for number in recovered.quarantined}
         last = max((number for number in known if number < FIRST_COMPACTED), default=0)
         images = {image.number: image for image in self.segment_files()}
-        ends = tables.ENDS.read(rows.__getitem__)
+        ends = tables.SEGMENT_ENDS.read(rows.__getitem__)
         quarantine = tables.QUARANTINE.read(rows.__getitem__)
         for number in {*images, *known, *tables.SEGMENTS.read_keys(rows.__getitem__)}:
             image = images.setdefault(number, self._missing_segment(number))
@@ -74,7 +76,7 @@ class Listing:
                 if image.state is SegmentState.OPEN:
                     image.torn_at = segment.size
                 image.first_id, image.end_id = segment.first_id, segment.end_id
-                image.mark_ids, image.mark_offsets = segment.mark_ids, segment.mark_offsets
+                image.table_ids, image.table_offsets = segment.table_ids, segment.table_offsets
             image.account = accounts.get(number)
             if number in quarantine:
                 image.damage = list(quarantine[number])
@@ -83,7 +85,7 @@ class Listing:
     def known_index_files(self, recovered: Recovered) -> list[IndexImage]:
         """All index files that are there or that the catalog knows, by queue and number."""
         images = {(one.queue_id, one.number): one for one in self.index_files()}
-        for queue in recovered.ledger.queues.values():
+        for queue in recovered.checkpoint_state.queues.values():
             for file in queue.files:
                 key = queue.id, file.state.number
                 path = index_path(self._directory, *key)

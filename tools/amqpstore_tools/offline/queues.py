@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
+from amqpstore.checkpoint_state import IndexFile, QueueIndex, Sizes
 from amqpstore.errors import DamageError
 from amqpstore.index import Entries, IndexReader, entries_of
-from amqpstore.ledger import IndexLedger, QueueLedger, Sizes
 from amqpstore.runs import Run
 
 _RUN_ENTRIES = 16_384
@@ -62,7 +62,7 @@ class QueueImage:
         self,
         queue_id: int,
         definition: Any,
-        ledger: QueueLedger,
+        index: QueueIndex,
         sizes: Sizes,
         reader: IndexReader,
         lost: frozenset[int],
@@ -76,7 +76,7 @@ class QueueImage:
         self.definition = definition
         self.lost = lost
         self.unreadable: list[Unreadable] = []
-        self._ledger = ledger
+        self._index = index
         self._sizes = sizes
         self._reader = reader
 
@@ -107,12 +107,12 @@ class QueueImage:
     @property
     def live_count(self) -> int:
         """Messages that it holds, those that cannot be read among them."""
-        return sum(file.live for file in self._ledger.files) + self._ledger.fresh.count
+        return sum(file.live for file in self._index.files) + self._index.fresh.count
 
     @property
     def next_sequence(self) -> int:
         """No sequence from here on was ever given."""
-        return self._ledger.next_sequence
+        return self._index.next_sequence
 
     def columns(self) -> Iterator[Entries]:
         """Its live messages as columns, up to 16,384 at a time, ascending in sequence.
@@ -120,10 +120,10 @@ class QueueImage:
         Index files that cannot be read are left out, and are in `unreadable` then. Raises: OSError.
         """
         self.unreadable = []
-        spans: list[tuple[int, IndexLedger | Run]] = [
-            (file.state.first, file) for file in self._ledger.files
+        spans: list[tuple[int, IndexFile | Run]] = [
+            (file.state.first, file) for file in self._index.files
         ]
-        spans += [(run.first_sequence, run) for run in self._ledger.fresh]
+        spans += [(run.first_sequence, run) for run in self._index.fresh]
         for _, span in sorted(spans, key=lambda one: one[0]):
             if isinstance(span, Run):
                 yield from self._of_run(span)
@@ -147,7 +147,7 @@ class QueueImage:
         ready -= len(self.lost) + self.locked_count
         return Totals(ready, self.locked_count, delivered, size, unreadable)
 
-    def _of_file(self, file: IndexLedger) -> Iterator[Entries]:
+    def _of_file(self, file: IndexFile) -> Iterator[Entries]:
         was_changed = file.is_changed
         try:
             entries = self._reader.entries(self.id, file.state)

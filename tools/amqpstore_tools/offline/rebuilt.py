@@ -15,20 +15,20 @@ from collections.abc import Iterable, Sequence
 from operator import or_
 
 from amqpstore import tables
-from amqpstore.accounts import Account, Accounts
 from amqpstore.catalog import Value
 from amqpstore.descriptors import Descriptors
 from amqpstore.index import Bits, Entries, IndexState, contiguous, no_entries
 from amqpstore.keys import IndexKey
 from amqpstore.records import Gap, Kind, OperationKind, Record
+from amqpstore.segment_accounts import SegmentAccount, SegmentAccounts
 from amqpstore.segments import Segment
-from amqpstore.tables import HeadRow, MarksRow, Position, SegmentRow, StoreRows
+from amqpstore.tables import NextSequenceRow, OffsetTableRow, Position, SegmentRow, StoreRows
 from amqpstore_tools.offline.segments import IndexImage, SegmentImage
 
 Tables = dict[str, dict[str, Value]]
 
 
-class Uncounted(Accounts):
+class Uncounted(SegmentAccounts):
     """Accounts of which nobody knows how many queues held a message before."""
 
     def release(self, _ids: Sequence[int], _sizes: Sequence[int]) -> None:
@@ -78,7 +78,7 @@ def rebuilt_tables(segments: Sequence[SegmentImage], index: Iterable[IndexImage]
         if segment.is_compacted:
             account, marks = _compacted_rows(segment)
             changes.append(tables.SEGMENTS.put(segment.number, account))
-            changes.append(tables.MARKS.put(segment.number, marks))
+            changes.append(tables.OFFSET_TABLES.put(segment.number, marks))
         else:
             _read_enqueues(segment, enqueued)
     for spans in enqueued.values():
@@ -86,7 +86,7 @@ def rebuilt_tables(segments: Sequence[SegmentImage], index: Iterable[IndexImage]
     states = dict(_index_states(index, enqueued))
     changes += [tables.INDEX.put(key, state) for key, state in states.items()]
     for queue_id in {*enqueued, *(key.queue_id for key in states)}:
-        changes.append(tables.HEADS.put(queue_id, HeadRow(1)))
+        changes.append(tables.NEXT_SEQUENCES.put(queue_id, NextSequenceRow(1)))
     rebuilt: Tables = {"store": {}, "segments": {}, "marks": {}, "index": {}, "heads": {}}
     for change in changes:
         rebuilt[change.table][change.key] = change.value
@@ -101,20 +101,20 @@ def _read_enqueues(segment: SegmentImage, enqueued: dict[int, Spans]) -> None:
                 enqueued.setdefault(operation.queue_id, Spans()).add(operation.first_sequence, end)
 
 
-def _compacted_rows(segment: SegmentImage) -> tuple[SegmentRow, MarksRow]:
+def _compacted_rows(segment: SegmentImage) -> tuple[SegmentRow, OffsetTableRow]:
     """Rows that say which messages are in a compacted segment, and where."""
     table = Segment(Descriptors(segment.files), segment.path, segment.number, segment.seed)
     ids = array("Q")
     for found in segment.scan():
         if isinstance(found, Record) and found.kind == Kind.MESSAGE:
-            table.place(found.number, found.offset)
+            table.note(found.number, found.offset)
             ids.append(found.number)
-    account = Account(segment.number, table.first_id)
+    account = SegmentAccount(segment.number, table.first_id)
     account.end_id = table.end_id
     account.end_bytes = segment.size
     if ids:
         account.restrict(ids, array("I", [1]) * len(ids), segment.size)
-    return account.row(), table.marks_row()
+    return account.row(), table.offset_table_row()
 
 
 def _index_states(

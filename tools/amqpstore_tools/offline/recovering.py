@@ -29,7 +29,7 @@ Definitions = Mapping[int, Any]
 def recover_image(
     backing: Backing, catalog: CatalogImage, rebuild: Callable[[], Tables]
 ) -> tuple[Recovered, str | None]:
-    """What recovery makes of a store, its ledger up to the end of the log.
+    """What recovery makes of a store, its checkpoint_state up to the end of the log.
 
     Returns why the catalog could not be used for that, too; None where it was. Args: backing, whose
     files are not changed; rebuild, for tables that take its place. Raises: OSError.
@@ -50,7 +50,7 @@ def recover_image(
     try:
         definitions = _definitions(catalog)
     except DamageError:
-        definitions = dict.fromkeys(tables.HEADS.read_keys(rebuilt.__getitem__))
+        definitions = dict.fromkeys(tables.NEXT_SEQUENCES.read_keys(rebuilt.__getitem__))
     backing = backing._replace(catalog=RowsCatalog(rebuilt))
     return _recovered(backing, definitions, is_rebuilt=True), reason
 
@@ -75,13 +75,13 @@ def _recovered(
     recovered = recover(backing, queues)
     if is_rebuilt:
         _leave_unknown(recovered)
-    ledger = recovered.ledger
+    checkpoint_state = recovered.checkpoint_state
     for batch in recovered.batches:
-        ledger.apply(batch)
-    ledger.catch_up()
+        checkpoint_state.apply(batch)
+    checkpoint_state.catch_up()
     for queue_id in recovered.deleted:
-        ledger.delete(queue_id)
-        ledger.queues.pop(queue_id, None)
+        checkpoint_state.delete(queue_id)
+        checkpoint_state.queues.pop(queue_id, None)
     for segment in recovered.segments:
         segment.close()
     return recovered
@@ -93,9 +93,9 @@ def _leave_unknown(recovered: Recovered) -> None:
     # Segments that were dropped are missing too, and nothing tells which.
     report.damage = [one for one in report.damage if one[3] != MISSING]
     # What compaction moved is not in the log, where recovery looks for all of it.
-    moved = [one.ids for one in recovered.ledger.accounts if one.ids]
+    moved = [one.ids for one in recovered.checkpoint_state.accounts if one.ids]
     report.lost = [one for one in report.lost if not any(_is_among(ids, one[2]) for ids in moved)]
-    recovered.ledger.accounts = Uncounted(())
+    recovered.checkpoint_state.accounts = Uncounted(())
 
 
 def _is_among(ids: Sequence[int], message_id: int) -> bool:

@@ -9,12 +9,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from amqpstore.accounts import Account
 from amqpstore.batches import StoredBatch, batches
 from amqpstore.filenames import FIRST_COMPACTED
 from amqpstore.files import Files
 from amqpstore.index import ENTRIES_A_FILE, Entries, IndexState, decode_block
 from amqpstore.records import SEGMENT_PAYLOAD, Gap, Kind, Record
+from amqpstore.segment_accounts import SegmentAccount
 from amqpstore_tools.offline.reading import read_around, scan_file
 
 _HEADER_BYTES = 256
@@ -64,9 +64,9 @@ class SegmentImage:
     torn_at: int | None = None
     first_id: int = 0
     end_id: int = 0
-    account: Account | None = None
-    mark_ids: Sequence[int] = ()
-    mark_offsets: Sequence[int] = ()
+    account: SegmentAccount | None = None
+    table_ids: Sequence[int] = ()
+    table_offsets: Sequence[int] = ()
     damage: list[tuple[int, int, str]] = field(default_factory=list)
     """Known before it was read: offset, size and reason."""
 
@@ -159,8 +159,8 @@ class SegmentImage:
 
     def offset_before(self, message_id: int) -> int:
         """Where a record starts at or before that of a message."""
-        place = bisect_right(self.mark_ids, message_id) - 1
-        return self.mark_offsets[place] if place >= 0 else 0
+        place = bisect_right(self.table_ids, message_id) - 1
+        return self.table_offsets[place] if place >= 0 else 0
 
 
 @dataclass

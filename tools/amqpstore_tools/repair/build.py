@@ -11,7 +11,6 @@ from itertools import accumulate
 from operator import attrgetter
 
 from amqpstore import marker, tables
-from amqpstore.accounts import Account
 from amqpstore.catalog import Change, LmdbCatalog
 from amqpstore.definitions import copy_of, write_copy
 from amqpstore.descriptors import Descriptors
@@ -38,8 +37,9 @@ from amqpstore.keys import IndexKey
 from amqpstore.log import FORMAT_VERSION
 from amqpstore.records import Kind, Record, encode_record, encode_segment_header, logical_bytes
 from amqpstore.runs import Run
+from amqpstore.segment_accounts import SegmentAccount
 from amqpstore.segments import Segment
-from amqpstore.tables import EndRow, HeadRow, Position, StoreRows
+from amqpstore.tables import NextSequenceRow, Position, SegmentEndRow, StoreRows
 from amqpstore_tools.offline.progress import Progress
 from amqpstore_tools.offline.reading import ReadOnlyFiles, read_around, scan_file
 from amqpstore_tools.repair.facts import Facts, SegmentFacts
@@ -115,7 +115,7 @@ class Builder:
         try:
             for found in scan_file(file, segment.end, segment.number, self._facts.seed):
                 if isinstance(found, Record) and found.kind == Kind.MESSAGE:
-                    table.place(found.number, found.offset)
+                    table.note(found.number, found.offset)
         finally:
             file.close()
         ids, sizes = array("Q"), array("I")
@@ -124,7 +124,9 @@ class Builder:
             sizes.extend(run.sizes)
         self._account(table, ids, sizes, segment.end)
         if not segment.is_compacted:
-            self._changes.append(tables.ENDS.put(segment.number, EndRow(segment.end)))
+            self._changes.append(
+                tables.SEGMENT_ENDS.put(segment.number, SegmentEndRow(segment.end))
+            )
 
     def _rewrite(self, rewrite: Rewrite) -> None:
         """A new segment, with the live messages of others."""
@@ -144,7 +146,7 @@ class Builder:
                 seed=self._facts.seed,
                 flags=flags,
             )
-            table.place(message_id, size)
+            table.note(message_id, size)
             ids.append(message_id)
             sizes.append(logical)
             buffers.append(record)
@@ -206,10 +208,10 @@ class Builder:
             file.datasync()
         finally:
             file.close()
-        account = Account(number, self._truth.next_message_id)
+        account = SegmentAccount(number, self._truth.next_message_id)
         account.end_bytes = len(header)
         self._changes.append(tables.SEGMENTS.put(number, account.row()))
-        self._changes.append(tables.ENDS.put(number, EndRow(len(header))))
+        self._changes.append(tables.SEGMENT_ENDS.put(number, SegmentEndRow(len(header))))
         return len(header)
 
     def _header(self, number: int) -> bytes:
@@ -218,7 +220,7 @@ class Builder:
     def _account(self, table: Segment, ids: array[int], sizes: array[int], end_bytes: int) -> None:
         """The rows of a segment with messages of these ids, ascending, and sizes."""
         references = self._references(ids)
-        account = Account(table.number, ids[0])
+        account = SegmentAccount(table.number, ids[0])
         account.end_id = ids[-1] + 1
         account.end_bytes = end_bytes
         account.count = len(ids)
@@ -232,7 +234,7 @@ class Builder:
         if references.count(1) != len(ids):
             account.references = references
         self._changes.append(tables.SEGMENTS.put(table.number, account.row()))
-        self._changes.append(tables.MARKS.put(table.number, table.marks_row()))
+        self._changes.append(tables.OFFSET_TABLES.put(table.number, table.offset_table_row()))
 
     def _references(self, ids: array[int]) -> array[int]:
         """How many queues hold each of some messages, whose ids ascend."""
@@ -290,7 +292,9 @@ class Builder:
         changes = of_store.changes()
         for queue in truth.queues.values():
             changes.append(tables.QUEUES.put(queue.id, queue.definition))
-            changes.append(tables.HEADS.put(queue.id, HeadRow(queue.next_sequence)))
+            changes.append(
+                tables.NEXT_SEQUENCES.put(queue.id, NextSequenceRow(queue.next_sequence))
+            )
         changes += [tables.PREPARED.put(key, row) for key, row in truth.prepared.items()]
         changes += [Change("vhosts", key, row) for key, row in truth.vhosts.items()]
         for table in _KEPT_TABLES:

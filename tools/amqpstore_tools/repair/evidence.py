@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from operator import attrgetter
 
 from amqpstore import tables
-from amqpstore.accounts import Account
+from amqpstore.segment_accounts import SegmentAccount
 from amqpstore.shapes import Rows
 
 
@@ -17,7 +17,7 @@ class Accounted:
     def __init__(self, rows: Rows | None) -> None:
         found = tables.SEGMENTS.read(rows.__getitem__).values() if rows else ()
         self._accounts = sorted(
-            filter(_agrees, map(Account.of_row, found)), key=attrgetter("first_id")
+            filter(_agrees, map(SegmentAccount.of_row, found)), key=attrgetter("first_id")
         )
 
     def references(self, message_id: int) -> int | None:
@@ -39,7 +39,7 @@ class Accounted:
             yield from account.live()
 
 
-def _agrees(account: Account) -> bool:
+def _agrees(account: SegmentAccount) -> bool:
     if account.references is None:
         return account.live_count == account.count
     return account.live_count == len(account.references) - account.references.count(0)

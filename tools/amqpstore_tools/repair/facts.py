@@ -144,7 +144,7 @@ def gather(directory: str, checked: Checked, tell: Progress) -> Facts:
     measure = Decompressor(dictionaries).measure
     names = ReadOnlyFiles().list_directory(os.path.join(directory, SEGMENTS))
     numbers = sorted(number for name in names if (number := segment_number(name)))
-    ends = tables.ENDS.read(facts.rows.__getitem__) if facts.rows is not None else {}
+    ends = tables.SEGMENT_ENDS.read(facts.rows.__getitem__) if facts.rows is not None else {}
     log = [number for number in numbers if number < FIRST_COMPACTED]
     last = (StoreRows.read(facts.table).position or START).segment
     done = 0

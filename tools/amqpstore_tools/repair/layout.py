@@ -92,7 +92,7 @@ def _highest(facts: Facts, numbers: range) -> int:
     if rows is None:
         return highest
     said: set[int] = set()
-    for table in (tables.SEGMENTS, tables.ENDS, tables.QUARANTINE):
+    for table in (tables.SEGMENTS, tables.SEGMENT_ENDS, tables.QUARANTINE):
         said |= table.read_keys(rows.__getitem__)
     of_store = StoreRows.read(rows.__getitem__)
     if of_store.position:

@@ -16,7 +16,7 @@ def last_loss(facts: Facts, start: Place) -> Place | None:
     """
     log = [one for one in facts.segments.values() if not one.is_compacted]
     read = sorted((one for one in log if one.number >= start[0]), key=lambda one: one.number)
-    ends = tables.ENDS.read(facts.rows.__getitem__) if facts.rows is not None else {}
+    ends = tables.SEGMENT_ENDS.read(facts.rows.__getitem__) if facts.rows is not None else {}
     wanted = start[0]
     found: Place | None = None
     lsn = 0

@@ -26,8 +26,8 @@ from itertools import groupby
 from typing import Any, NamedTuple
 
 from amqpstore import tables
+from amqpstore.checkpoint_state import enqueued
 from amqpstore.index import Bits, Entries, IndexState, live_runs, no_entries
-from amqpstore.ledger import enqueued
 from amqpstore.records import Gap, Operation, OperationKind
 from amqpstore.runs import ReadyList, Run
 from amqpstore.tables import START, Position, PreparedRow, StoreRows
@@ -137,7 +137,7 @@ class _Finder:
         self._accounted = Accounted(self._rows)
         self._log = list(facts.log())
         self._position = self._trusted_position()
-        heads = tables.HEADS.read(self._rows.__getitem__) if self._rows is not None else {}
+        heads = tables.NEXT_SEQUENCES.read(self._rows.__getitem__) if self._rows is not None else {}
         self._heads = {queue_id: row.next_sequence for queue_id, row in heads.items()}
         self._is_index_lost = facts.is_lost("index")
         self._is_index_whole = not self._is_index_lost and not facts.codes & _INDEX_CODES

@@ -101,7 +101,7 @@ class Publisher:
         """Raises: ResourceExhaustedError."""
         store = self._context.store
         try:
-            logged = store.place(placements, messages, priority=envelope.priority)
+            logged = store.enqueue(placements, messages, priority=envelope.priority)
         except DiskFullError as error:
             raise ResourceExhaustedError(str(error)) from None
         return _Promise.WHEN_DURABLE if logged else _Promise.NOW

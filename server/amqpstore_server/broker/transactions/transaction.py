@@ -138,7 +138,7 @@ class Transaction:
         stored = self._context.store.transaction()
         for plan in self._plans:
             placements = [one for one in plan.placements if one.most is None or one.most]
-            stored.place(placements, plan.messages, priority=plan.envelope.priority)
+            stored.enqueue(placements, plan.messages, priority=plan.envelope.priority)
         for level, run in self._taken:
             stored.ack(level, run)
         try:
@@ -162,7 +162,7 @@ class Transaction:
                 for queue, placement in zip(plan.queues, plan.placements, strict=True)
                 if placement.most is None or placement.most
             ]
-            stored.place(placements, plan.messages, priority=plan.envelope.priority)
+            stored.enqueue(placements, plan.messages, priority=plan.envelope.priority)
         for level, run in self._taken:
             stored.ack(level, run)
         self.undo()

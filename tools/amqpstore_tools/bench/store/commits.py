@@ -50,7 +50,7 @@ class Commits:
         if failure:
             raise failure
         batch, self._under_way = self._under_way, None
-        self._store.log.settle(batch)
+        self._store.log.complete(batch)
         self._store.housekeep()
 
     def finish(self) -> None:

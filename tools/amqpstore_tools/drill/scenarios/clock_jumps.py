@@ -103,8 +103,8 @@ def _work(world: _World, rng: random.Random) -> tuple[str, list[Fault]]:
         world.store.housekeep()
     faults: list[Fault] = []
     store = world.store
-    if store.log.settled_messages:
-        text = f"{store.log.settled_messages} operations are in no checkpoint"
+    if store.log.durable_messages:
+        text = f"{store.log.durable_messages} operations are in no checkpoint"
         faults.append(("I13", f"{text} {_QUIET_STEPS} s after the last of them"))
     rows = tables.SEGMENTS.read(store.definitions).values()
     live = sum(row.live_bytes for row in rows)
@@ -168,7 +168,7 @@ def _sync(world: _World) -> None:
     log = world.store.log
     if batch := log.seal(world.clock.wall_ms()):
         log.write(batch)
-        log.settle(batch)
+        log.complete(batch)
 
 
 def _reopen(world: _World) -> Iterator[Fault]:

@@ -285,7 +285,7 @@ class TapReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                         name = QueueName(row.get("vhost"), row.get("name"), queue_id in hidden)
                         self._names[queue_id] = name
                 self._dictionaries |= tables.DICTIONARIES.read(catalog.rows)
-                ends = tables.ENDS.read(catalog.rows)
+                ends = tables.SEGMENT_ENDS.read(catalog.rows)
                 self._ends = {number: row.end for number, row in ends.items()}
             finally:
                 catalog.close()

@@ -1,13 +1,13 @@
-"""The ledger: what the log says up to the last checkpoint, and on from there to the next.
+"""What the next checkpoint is to say: the last one, and what the log says from there on.
 
-It is the log's second reader, behind the queues in memory: settled batches are `apply`ed to it in
+It is the log's second reader, behind the queues in memory: durable batches are `apply`ed to it in
 their order, by the maker of a checkpoint, and by recovery. So a checkpoint says by construction
 what recovery would say that reads the log from its start.
 
-A `QueueLedger` keeps what is live of one queue: entries in index files, and *fresh* runs, which
+A `QueueIndex` has what is live of one queue: entries in index files, and *fresh* runs, which
 came since the last checkpoint and go to an index file with the next, if they live that long.
 
-The ledger is in memory only. Nothing is lost with it in a crash: up to the last checkpoint it is in
+All this is in memory only. Nothing is lost with it in a crash: up to the last checkpoint it is in
 index files and the catalog, and the batches since are in the log, which no checkpoint has passed.
 """
 
@@ -22,7 +22,6 @@ from itertools import pairwise
 from operator import attrgetter, mul, not_
 from typing import NamedTuple
 
-from amqpstore.accounts import Accounts, references_of
 from amqpstore.errors import DamageError
 from amqpstore.expiry import earliest
 from amqpstore.index import (
@@ -34,9 +33,10 @@ from amqpstore.index import (
     no_entries,
     total_of,
 )
-from amqpstore.log import Settled
+from amqpstore.log import BatchSummary
 from amqpstore.records import Operation, OperationKind
 from amqpstore.runs import ReadyList, Run
+from amqpstore.segment_accounts import SegmentAccounts, references_of
 
 _log = logging.getLogger(__name__)
 
@@ -75,7 +75,7 @@ class Block(NamedTuple):
         )
 
 
-class IndexLedger:
+class IndexFile:
     """An index file, and what became of its entries: `state` is what the next checkpoint says.
 
     What the log says of entries is postponed until the file is read, once a checkpoint, and then
@@ -232,7 +232,7 @@ class IndexLedger:
         return self._acked
 
 
-class QueueLedger:
+class QueueIndex:
     """What is live of queue `id`."""
 
     def __init__(
@@ -244,7 +244,7 @@ class QueueLedger:
     ) -> None:
         self.id = queue_id
         self.next_sequence = next_sequence
-        self.files = [IndexLedger(state) for state in sorted(states, key=lambda state: state.first)]
+        self.files = [IndexFile(state) for state in sorted(states, key=lambda state: state.first)]
         self.next_number = max((file.state.number for file in self.files), default=0) + 1
         self.fresh = ReadyList()
         self._reader = reader
@@ -294,7 +294,7 @@ class QueueLedger:
                     release(acked)
         return not self.is_behind
 
-    def live_entries(self, files: Iterable[IndexLedger]) -> Entries | None:
+    def live_entries(self, files: Iterable[IndexFile]) -> Entries | None:
         """What is live in index files, ascending as they are; None where one cannot be read.
 
         Raises: OSError.
@@ -309,7 +309,7 @@ class QueueLedger:
 
     def release_all(
         self, release: Callable[[Entries], None], sizes: Sizes, most_files: int
-    ) -> Iterator[IndexLedger]:
+    ) -> Iterator[IndexFile]:
         """The queue was deleted: release what it holds, of `most_files` index files at most.
 
         Yields each file that nothing is live in any more. Raises: OSError.
@@ -324,7 +324,7 @@ class QueueLedger:
                 self.files.remove(file)
                 yield file
 
-    def _files_with(self, first: int, end: int) -> Iterator[IndexLedger]:
+    def _files_with(self, first: int, end: int) -> Iterator[IndexFile]:
         """The index files that have entries in a range of sequences."""
         files = self.files
         place = bisect_right(files, first, key=lambda file: file.state.first) - 1
@@ -334,7 +334,7 @@ class QueueLedger:
             if file.state.end > first:
                 yield file
 
-    def _entries(self, file: IndexLedger) -> Entries | None:
+    def _entries(self, file: IndexFile) -> Entries | None:
         """The entries of an index file; None where it is damaged or cannot be read now.
 
         Raises: OSError, unless the file is missing.
@@ -384,17 +384,17 @@ class Sizes:
         self._body_sizes.clear()
 
 
-class Ledger:
-    """All queues and all accounts, as the log has it so far."""
+class CheckpointState:
+    """The indexes of all queues and the accounts of all segments, as the log has it so far."""
 
     def __init__(
-        self, accounts: Accounts, queues: Iterable[QueueLedger], reader: IndexReader
+        self, accounts: SegmentAccounts, queues: Iterable[QueueIndex], reader: IndexReader
     ) -> None:
         self._reader = reader
         self.accounts = accounts
         self.queues = {queue.id: queue for queue in queues}
         self.sizes = Sizes()
-        self.touched: set[QueueLedger] = set()
+        self.touched: set[QueueIndex] = set()
         self._behind = {queue for queue in self.queues.values() if queue.is_behind}
 
     @property
@@ -404,9 +404,9 @@ class Ledger:
 
     def create(self, queue_id: int) -> None:
         """A queue was created."""
-        self.queues[queue_id] = QueueLedger(queue_id, 1, (), self._reader)
+        self.queues[queue_id] = QueueIndex(queue_id, 1, (), self._reader)
 
-    def apply(self, batch: Settled) -> None:
+    def apply(self, batch: BatchSummary) -> None:
         """Do what a batch says, but for what index files have to be read for: see `catch_up`."""
         known = [operation for operation in batch.operations if operation.queue_id in self.queues]
         account = self.accounts.open(batch.segment, batch.first_id)
@@ -430,7 +430,7 @@ class Ledger:
             if queue.catch_up(self._release):
                 self._behind.discard(queue)
 
-    def delete(self, queue_id: int) -> Iterator[tuple[QueueLedger, IndexLedger]]:
+    def delete(self, queue_id: int) -> Iterator[tuple[QueueIndex, IndexFile]]:
         """Release what a deleted queue holds, some of it where that is much.
 
         Yields each index file that nothing is live in any more. As long as the queue is in

@@ -3,7 +3,7 @@
 The engine is for one thread at a time, so all that is done with it is done under the lock. Only
 the write and the sync of a batch are not: what other threads do meanwhile is the next batch.
 There is no thread for that: of those who wait, one leads: it seals the batch that they are all
-in, writes it, settles it, tells those whose batch that was, and wakes one of the next batch.
+in, writes it, tells those whose batch that was that it is durable, and wakes one of the next batch.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ class _Ticket:
         self.is_durable = False
         self.wake = threading.Condition(lock)
 
-    def settled(self) -> None:
+    def completed(self) -> None:
         """Its batch is durable."""
         self.is_durable = True
         self.wake.notify()
 
 
-class Core:
+class LockedStore:
     """A store and its lock.
 
     `on_stop` is called, under the lock, when no more can be done: by `close`, by a failed disk, or
@@ -106,7 +106,7 @@ class Core:
         Raises: DurabilityError, StoreClosedError; then it is open whether it is durable.
         """
         ticket = _Ticket(self.lock)
-        self.store.when_durable(ticket.settled)
+        self.store.when_durable(ticket.completed)
         while not ticket.is_durable:
             if isinstance(self._stopped, DurabilityError):
                 # One for each thread: a traceback is kept in it.
@@ -154,7 +154,7 @@ class Core:
                     log.write(batch)
                 finally:
                     self.lock.acquire()
-                log.settle(batch)
+                log.complete(batch)
                 self.store.housekeep()
         finally:
             self._is_writing = False

@@ -1,4 +1,4 @@
-"""What is live and what is garbage: an account for each segment.
+"""What is live and what is garbage in each segment: its account.
 
 A message is live as long as a queue holds it. Most messages are in one queue, and most segments
 are either wholly live or soon wholly garbage; so a table of references, one number a message, is
@@ -23,7 +23,7 @@ from amqpstore.tables import SegmentRow
 _FIRST_ID = attrgetter("first_id")
 
 
-class Account:
+class SegmentAccount:
     """The account of segment `number`: messages and bytes in all, and those that are live.
 
     `references` has how many queues hold each, None says one each, or, where `live_count` is 0,
@@ -172,7 +172,7 @@ class Account:
         )
 
     @classmethod
-    def of_row(cls, row: SegmentRow) -> Account:
+    def of_row(cls, row: SegmentRow) -> SegmentAccount:
         """Return it as it was when `row` was made."""
         account = cls(row.number, row.first_id)
         account.end_id = row.end_id
@@ -188,23 +188,23 @@ class Account:
         return account
 
 
-class Accounts:
+class SegmentAccounts:
     """The accounts of all segments, ascending in id."""
 
-    def __init__(self, accounts: Sequence[Account]) -> None:
+    def __init__(self, accounts: Sequence[SegmentAccount]) -> None:
         self._accounts = sorted(accounts, key=lambda account: (account.first_id, account.number))
-        self.changed: set[Account] = set()
+        self.changed: set[SegmentAccount] = set()
 
-    def __iter__(self) -> Iterator[Account]:
+    def __iter__(self) -> Iterator[SegmentAccount]:
         return iter(self._accounts)
 
-    def open(self, number: int, next_id: int) -> Account:
+    def open(self, number: int, next_id: int) -> SegmentAccount:
         """The account of the log's last segment; a new one where it is none yet."""
         for account in reversed(self._accounts):
             if account.number == number:
                 self.changed.add(account)
                 return account
-        account = Account(number, next_id)
+        account = SegmentAccount(number, next_id)
         self._accounts.append(account)
         self.changed.add(account)
         return account
@@ -228,7 +228,7 @@ class Accounts:
             self.changed.add(account)
             start = stop
 
-    def replace(self, old: Sequence[Account], new: Account | None) -> None:
+    def replace(self, old: Sequence[SegmentAccount], new: SegmentAccount | None) -> None:
         """Put one in the place of neighbours, or nothing."""
         place = self._accounts.index(old[0])
         self._accounts[place : place + len(old)] = [new] if new else []

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amqpstore.accounts import Account, Accounts, references_of
 from amqpstore.records import Operation, OperationKind
+from amqpstore.segment_accounts import SegmentAccount, SegmentAccounts, references_of
 from amqpstore.shapes import misshapen
 
 SEGMENT = 5
@@ -27,7 +27,7 @@ class Plain:
         return len(ids), sum(self.sizes[one] for one in ids)
 
 
-def check(account: Account, plain: Plain) -> None:
+def check(account: SegmentAccount, plain: Plain) -> None:
     ids = [one for one in plain.sizes if account.first_id <= one < account.end_id]
     assert account.count == len(ids)
     assert account.total_bytes == sum(plain.sizes[one] for one in ids)
@@ -37,7 +37,9 @@ def check(account: Account, plain: Plain) -> None:
     }
 
 
-def add(account: Account, plain: Plain, first: int, sizes: list[int], held: list[int]) -> None:
+def add(
+    account: SegmentAccount, plain: Plain, first: int, sizes: list[int], held: list[int]
+) -> None:
     """Messages with how many queues hold each; no table where that is one each."""
     table = None if held == [1] * len(held) else array("I", held)
     account.add(first, array("I", sizes), table)
@@ -62,7 +64,7 @@ def test_an_account_is_what_a_count_of_every_message_says(
     added: list[tuple[int, list[tuple[int, int]]]], data: st.DataObject
 ) -> None:
     plain = Plain()
-    account = Account(SEGMENT, 10)
+    account = SegmentAccount(SEGMENT, 10)
     next_id = 10
     for gap, rows in added:
         next_id += gap
@@ -79,30 +81,30 @@ def test_an_account_is_what_a_count_of_every_message_says(
             for one in chosen:
                 plain.references[one] -= 1
             check(account, plain)
-        account = Account.of_row(account.row())
+        account = SegmentAccount.of_row(account.row())
         check(account, plain)
 
 
 @given(st.lists(st.integers(0, 70_000), min_size=1, max_size=8))
 def test_a_row_is_read_back_as_it_was_written(held: list[int]) -> None:
-    account = Account(SEGMENT, 10)
+    account = SegmentAccount(SEGMENT, 10)
     account.add(10, array("I", [40] * len(held)), array("I", held))
     account.end_bytes = 1234
-    found = Account.of_row(account.row())
-    for name in Account.__slots__:
+    found = SegmentAccount.of_row(account.row())
+    for name in SegmentAccount.__slots__:
         assert getattr(found, name) == getattr(account, name), name
 
 
 def test_a_row_without_references_has_none() -> None:
-    account = Account(SEGMENT, 10)
+    account = SegmentAccount(SEGMENT, 10)
     account.add(10, array("I", [40, 50]), None)
     assert account.row().references == b""
-    assert Account.of_row(account.row()).references is None
+    assert SegmentAccount.of_row(account.row()).references is None
 
 
 @pytest.mark.parametrize(("held", "letter"), [(1, b"B"), (256, b"H"), (65_536, b"I")])
 def test_references_take_as_little_room_as_the_largest_needs(held: int, letter: bytes) -> None:
-    account = Account(SEGMENT, 10)
+    account = SegmentAccount(SEGMENT, 10)
     account.add(10, array("I", [40, 40]), array("I", [held, 0]))
     packed = account.row().references
     assert packed[:1] == letter
@@ -112,7 +114,7 @@ def test_references_take_as_little_room_as_the_largest_needs(held: int, letter: 
 
 
 def test_messages_that_were_all_released_at_once_are_all_garbage() -> None:
-    account = Account(SEGMENT, 10)
+    account = SegmentAccount(SEGMENT, 10)
     account.add(10, array("I", [40, 50]), None)
     account.end_bytes = 190
     assert account.garbage_bytes == 0
@@ -126,7 +128,7 @@ def test_messages_that_were_all_released_at_once_are_all_garbage() -> None:
 
 
 def test_a_segment_without_messages_is_all_garbage() -> None:
-    account = Account(SEGMENT, 10)
+    account = SegmentAccount(SEGMENT, 10)
     account.end_bytes = 132
     assert account.garbage_bytes == 132
 
@@ -156,10 +158,10 @@ def test_an_enqueue_of_other_messages_is_left_out() -> None:
 
 
 def test_ids_that_no_segment_has_are_left_out_and_the_others_released() -> None:
-    one, two = Account(1, 10), Account(2, 20)
+    one, two = SegmentAccount(1, 10), SegmentAccount(2, 20)
     one.add(10, array("I", [40] * 5), None)
     two.add(20, array("I", [40] * 5), None)
-    accounts = Accounts([two, one])
+    accounts = SegmentAccounts([two, one])
     ids = [3, 13, 14, 15, 19, 20, 21, 25, 30]
     accounts.release(ids, [40] * len(ids))
     assert [account.live_count for account in accounts] == [3, 3]
@@ -167,10 +169,10 @@ def test_ids_that_no_segment_has_are_left_out_and_the_others_released() -> None:
 
 
 def test_one_account_in_the_place_of_neighbours() -> None:
-    found = [Account(number, 10 * number) for number in (1, 2, 3, 4)]
-    accounts = Accounts(found)
+    found = [SegmentAccount(number, 10 * number) for number in (1, 2, 3, 4)]
+    accounts = SegmentAccounts(found)
     accounts.changed.update(found)
-    merged = Account(2**31, 20)
+    merged = SegmentAccount(2**31, 20)
     accounts.replace(found[1:3], merged)
     assert [account.number for account in accounts] == [1, 2**31, 4]
     assert accounts.changed == {found[0], merged, found[3]}
@@ -180,7 +182,7 @@ def test_one_account_in_the_place_of_neighbours() -> None:
 
 def test_ids_with_gaps_of_one_queue_each_are_counted_by_their_places() -> None:
     """As a repair leaves a segment that it wrote anew: no table of references yet."""
-    account = Account(1 << 31, 3)
+    account = SegmentAccount(1 << 31, 3)
     account.ids = array("Q", [3, 7, 20])
     account.end_id = 21
     account.count = account.live_count = 3

@@ -1,7 +1,7 @@
-"""The keeper of the house: when checkpoints and compaction are due, and what follows from them.
+"""Maintenance: when checkpoints and compaction are due, and what follows from them.
 
-Both are done by a worker, one at a time: they share the ledger. `housekeep` begins what is due
-and takes over what is done, in the caller's thread, where queues and log live.
+Both are done by a worker, one at a time: they share the checkpoint's state. `housekeep` begins
+what is due and takes over what is done, in the caller's thread, where queues and log live.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple
 
-from amqpstore.accounts import Account
 from amqpstore.backing import Backing
 from amqpstore.checkpoint import Checkpoint, Written
 from amqpstore.clock import Clock
@@ -29,6 +28,7 @@ from amqpstore.memory import Memory
 from amqpstore.queue import Queue
 from amqpstore.recovery import Recovered
 from amqpstore.removal import attempt
+from amqpstore.segment_accounts import SegmentAccount
 from amqpstore.segments import Segment
 from amqpstore.space import Space, is_no_space
 from amqpstore.worker import Outcome, Worker
@@ -87,7 +87,7 @@ def compressor_of(options: Options) -> Compressor | None:
     return Compressor(options.compress_from_bytes, options.compression_level)
 
 
-class Keeper:
+class Maintenance:
     """Runs the maintenance of one open store. `created` and `deleted` are queue ids since the last
     checkpoint.
 
@@ -118,16 +118,16 @@ class Keeper:
         self._options = options
         self._worker = worker
         self._clock = clock
-        self._ledger = recovered.ledger
+        self._checkpoint_state = recovered.checkpoint_state
         # Compaction's own: a compressor is for one thread.
         self._compressor = compressor_of(options)
         for dictionary in log.dictionaries.values():
             self._compressor = self._compressor and self._compressor.with_dictionary(dictionary)
         self._writer = IndexWriter(backing.files, backing.directory, backing.seed)
         self._next_compacted = recovered.next_compacted
-        self._log.settled[:0] = recovered.batches
+        self._log.durable[:0] = recovered.batches
         first = recovered.batches[0] if recovered.batches else None
-        self._marked = first.segment if first else recovered.position.segment
+        self._tables_from = first.segment if first else recovered.position.segment
         self._known_segment = recovered.start.segment
         self._damaged = recovered.to_quarantine
         # A checkpoint would be the last word on what the disk could not read: the next start is
@@ -168,7 +168,7 @@ class Keeper:
             self._space.make_room()
             self._begin(self._copy_definitions, self._copied)
         elif (
-            # A checkpoint that failed has left the ledger ahead of the catalog.
+            # A checkpoint that failed has left its state ahead of the catalog.
             not self._unfinished
             and not self._is_compaction_checked
             and now_ms >= self._compaction_ms
@@ -180,15 +180,17 @@ class Keeper:
                 self._is_compaction_checked = True
 
     def checkpoint(self) -> None:
-        """Finish what is under way, and make a checkpoint of all that was settled, here."""
+        """Finish what is under way, and make a checkpoint of all that is durable, here."""
         if self._take_over is not None:
             outcome = self._worker.poll(wait=True)
             if outcome is not None:
                 self._finish(outcome)
         if self._unfinished:
             self._checkpointed(self._unfinished.run())
-        is_needed = self._log.settled or self.created or self.deleted or self._ledger.is_behind
-        if is_needed and not self._is_held_back():
+        is_needed = (
+            self._log.durable or self.created or self.deleted or self._checkpoint_state.is_behind
+        )
+        if is_needed and not self._must_wait():
             self._checkpointed(self._new_checkpoint().run())
         self._clean_up()()
         if self.is_copy_behind:
@@ -285,13 +287,13 @@ class Keeper:
         pause_ms = self._options.checkpoint_ms + result // _ROWS_A_MS
         self._copy_ms = self._clock.monotonic_ms() + pause_ms
 
-    def _is_held_back(self) -> bool:
+    def _must_wait(self) -> bool:
         """Whether no checkpoint may be made, as the disk may yet read what it could not."""
         if self._is_unread:
             log, options = self._log, self._options
             self._is_unread = (
-                log.settled_bytes < _UNREAD_FACTOR * options.checkpoint_bytes
-                and log.settled_messages < _UNREAD_FACTOR * options.checkpoint_messages
+                log.durable_bytes < _UNREAD_FACTOR * options.checkpoint_bytes
+                and log.durable_messages < _UNREAD_FACTOR * options.checkpoint_messages
             )
             if not self._is_unread:
                 _log.error(
@@ -301,13 +303,13 @@ class Keeper:
 
     def _is_checkpoint_due(self, now_ms: int) -> bool:
         options = self._options
-        if self._is_held_back():
+        if self._must_wait():
             return False
         if now_ms - self._checkpoint_ms >= options.checkpoint_ms:
-            return bool(self._log.settled or self.deleted or self._unfinished)
+            return bool(self._log.durable or self.deleted or self._unfinished)
         return (
-            self._log.settled_bytes >= options.checkpoint_bytes
-            or self._log.settled_messages >= options.checkpoint_messages
+            self._log.durable_bytes >= options.checkpoint_bytes
+            or self._log.durable_messages >= options.checkpoint_messages
         )
 
     def _new_checkpoint(self) -> Checkpoint:
@@ -318,32 +320,34 @@ class Keeper:
         log = self._log
         created, self.created = self.created, []
         deleted, self.deleted = self.deleted, []
-        to_mark = self._to_mark()
-        marks = {one.number: one.marks_row() for one in log.segments if one.number in to_mark}
-        self._marked = log.position.segment
+        changed = self._changed_tables()
+        offset_tables = {
+            one.number: one.offset_table_row() for one in log.segments if one.number in changed
+        }
+        self._tables_from = log.position.segment
         self._unfinished = Checkpoint(
             self._backing,
-            self._ledger,
+            self._checkpoint_state,
             self._writer,
             created=created,
-            batches=log.take_settled(),
+            batches=log.take_durable(),
             deleted=deleted,
-            marks=marks,
+            offset_tables=offset_tables,
             damaged=self._damaged,
             position=log.position,
         )
         return self._unfinished
 
-    def _to_mark(self) -> range:
-        """Numbers of the log's segments whose tables have changed since the last checkpoint."""
-        return range(self._marked, self._log.position.segment + 1)
+    def _changed_tables(self) -> range:
+        """Numbers of the log's segments whose offset tables changed since the last checkpoint."""
+        return range(self._tables_from, self._log.position.segment + 1)
 
     def _checkpointed(self, result: object) -> None:
         if not isinstance(result, Written):
             raise TypeError(f"{result!r} is not what a checkpoint returns")
         self._unfinished = None
         self.deleted += result.not_deleted
-        self._known_segment = self._marked
+        self._known_segment = self._tables_from
         self._is_compaction_checked = False
         self._detach(self._log.drop(result.dropped))
         for merged in result.merged:
@@ -354,24 +358,24 @@ class Keeper:
             if queue := self._queues.get(queue_id):
                 self._memory.let_go(queue, queue.page_out(states, 0 if queue.lazy else _MAX_RUNS))
 
-    def _to_compact(self, *, to_the_end: bool = False) -> list[Account]:
+    def _to_compact(self, *, to_the_end: bool = False) -> list[SegmentAccount]:
         now_ms = self._clock.monotonic_ms()
         return choose(
-            self._ledger.accounts,
-            # The ledger knows it as far as the last checkpoint went, and that is perhaps a part.
+            self._checkpoint_state.accounts,
+            # Its account goes as far as the last checkpoint did, and that is perhaps a part of it.
             log_segment=self._known_segment,
             avoided=[number for number, until_ms in self._avoided.items() if now_ms < until_ms],
             segment_bytes=self._options.segment_bytes,
             to_the_end=to_the_end,
         )
 
-    def _new_compaction(self, accounts: list[Account]) -> Compaction:
+    def _new_compaction(self, accounts: list[SegmentAccount]) -> Compaction:
         self._compacting = numbers = {account.number for account in accounts}
         number = self._next_compacted
         self._next_compacted += 1
         return Compaction(
             self._backing,
-            self._ledger,
+            self._checkpoint_state,
             accounts=accounts,
             sources=[segment for segment in self._log.segments if segment.number in numbers],
             number=number,

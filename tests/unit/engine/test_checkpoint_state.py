@@ -1,4 +1,4 @@
-"""The ledger: with checkpoints anywhere it says what a plain dict says."""
+"""The checkpoint_state: with checkpoints anywhere it says what a plain dict says."""
 
 import os
 import tempfile
@@ -11,17 +11,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from amqpstore import tables
-from amqpstore.accounts import Account, Accounts
 from amqpstore.backing import Backing
 from amqpstore.checkpoint import Checkpoint
+from amqpstore.checkpoint_state import CheckpointState, QueueIndex, Sizes
 from amqpstore.filenames import index_key
 from amqpstore.files import OsFiles
 from amqpstore.index import IndexReader, IndexState, live_runs
 from amqpstore.index_writer import IndexWriter
-from amqpstore.ledger import Ledger, QueueLedger, Sizes
-from amqpstore.log import Settled
+from amqpstore.log import BatchSummary
 from amqpstore.records import Operation, OperationKind
 from amqpstore.runs import Run
+from amqpstore.segment_accounts import SegmentAccount, SegmentAccounts
 from amqpstore.tables import Position
 from tests.unit.engine.stores import RowsCatalog
 
@@ -67,19 +67,19 @@ class Plain:
 
 
 class Subject:
-    """The ledger on a real directory, and the log's counters."""
+    """The checkpoint_state on a real directory, and the log's counters."""
 
     def __init__(self, directory: str) -> None:
         for name in ("segments", "index"):
             os.mkdir(os.path.join(directory, name))
         self.backing = Backing.of(OsFiles(), directory, STORE_ID, RowsCatalog())
         self.reader = IndexReader(self.backing.files, directory, self.backing.seed)
-        self.ledger = Ledger(Accounts([]), (), self.reader)
+        self.checkpoint_state = CheckpointState(SegmentAccounts([]), (), self.reader)
         self.writer = IndexWriter(self.backing.files, directory, self.backing.seed)
         self.plain = Plain()
         self.created: list[int] = []
         self.deleted: list[int] = []
-        self.batches: list[Settled] = []
+        self.batches: list[BatchSummary] = []
         self.next_queue = 1
         self.next_id = 1
         self.written = 0
@@ -110,7 +110,7 @@ class Subject:
             self.plain.apply(operation)
         bodies = array("I", [size - 32 for size in sizes])
         self.batches.append(
-            Settled(operations, self.next_id, array("I", sizes), bodies, segment, end)
+            BatchSummary(operations, self.next_id, array("I", sizes), bodies, segment, end)
         )
         self.next_id += len(sizes)
         self.position = Position(segment, end, self.written + 1, self.next_id)
@@ -118,12 +118,12 @@ class Subject:
     def checkpoint(self) -> None:
         work = Checkpoint(
             self.backing,
-            self.ledger,
+            self.checkpoint_state,
             self.writer,
             created=self.created,
             batches=self.batches,
             deleted=self.deleted,
-            marks={},
+            offset_tables={},
             damaged=(),
             position=self.position,
         )
@@ -139,22 +139,22 @@ class Subject:
         for key, row in catalog.rows("index").items():
             states.setdefault(int(key[:20]), []).append(IndexState(**row))
         queues = [
-            QueueLedger(int(key), row["next_sequence"], states.pop(int(key), []), self.reader)
+            QueueIndex(int(key), row["next_sequence"], states.pop(int(key), []), self.reader)
             for key, row in catalog.rows("heads").items()
         ]
         assert not states
         known = {queue.id for queue in queues}
         # A queue that nothing happened to has a row of the store's only.
-        queues += [QueueLedger(one, 1, (), self.reader) for one in self.plain.queues.keys() - known]
-        accounts = list(map(Account.of_row, tables.SEGMENTS.read(catalog.rows).values()))
-        self.ledger = Ledger(Accounts(accounts), queues, self.reader)
+        queues += [QueueIndex(one, 1, (), self.reader) for one in self.plain.queues.keys() - known]
+        accounts = list(map(SegmentAccount.of_row, tables.SEGMENTS.read(catalog.rows).values()))
+        self.checkpoint_state = CheckpointState(SegmentAccounts(accounts), queues, self.reader)
         self.writer = IndexWriter(self.backing.files, self.backing.directory, self.backing.seed)
 
     def check(self) -> None:
         """After a checkpoint: queues, accounts and files are what the model says."""
-        assert self.ledger.queues.keys() == self.plain.queues.keys()
+        assert self.checkpoint_state.queues.keys() == self.plain.queues.keys()
         for queue_id, expected in self.plain.queues.items():
-            queue = self.ledger.queues[queue_id]
+            queue = self.checkpoint_state.queues[queue_id]
             assert queue.next_sequence == self.plain.heads[queue_id]
             assert not len(queue.fresh)
             assert self.live_of(queue) == expected
@@ -165,9 +165,9 @@ class Subject:
         references = self.plain.references()
         position = self.position.segment
         segments = {self.plain.segments[one] for one in references}
-        numbers = {account.number for account in self.ledger.accounts}
+        numbers = {account.number for account in self.checkpoint_state.accounts}
         assert segments <= numbers <= segments | {position}
-        for account in self.ledger.accounts:
+        for account in self.checkpoint_state.accounts:
             live = [one for one in references if self.plain.segments[one] == account.number]
             assert account.live_count == len(live)
             assert account.live_bytes == sum(self.plain.sizes[one] for one in live)
@@ -176,7 +176,7 @@ class Subject:
     def check_files(self, numbers: set[int]) -> None:
         states = {
             (queue.id, file.state.number)
-            for queue in self.ledger.queues.values()
+            for queue in self.checkpoint_state.queues.values()
             for file in queue.files
         }
         names = os.listdir(os.path.join(self.backing.directory, "index"))
@@ -184,7 +184,7 @@ class Subject:
         names = os.listdir(os.path.join(self.backing.directory, "segments"))
         assert {int(name[:10]) for name in names} == numbers
 
-    def live_of(self, queue: QueueLedger) -> dict[int, Entry]:
+    def live_of(self, queue: QueueIndex) -> dict[int, Entry]:
         found: dict[int, Entry] = {}
         for file in queue.files:
             state = file.state
