@@ -15,8 +15,9 @@ import pytest
 from amqpstore import Run, Store
 from amqpstore.catalog import Change
 from amqpstore_server.broker.messages.deaths import deaths_of
-from amqpstore_server.broker.queues.kinds import DelayQueue, HistoryQueue
-from amqpstore_server.broker.queues.queue import Queue, Taken
+from amqpstore_server.broker.queues.backlog import Taken
+from amqpstore_server.broker.queues.kinds import DelayBacklog, DelayQueue, HistoryQueue
+from amqpstore_server.broker.queues.queue import Queue
 from amqpstore_server.broker.transactions.transaction import Transaction
 from amqpstore_server.broker.vhost import VirtualHost
 from tests.crash.broker_world import Later, Places, World, sync_at_once, violations
@@ -203,7 +204,7 @@ def purged() -> World:
     world.promise()
     world.sync()
     world.step(amq__delayed__later="")
-    world.vhost.queue("amq.delayed.later").purge()
+    world.vhost.queue("amq.delayed.later").backlog.purge()
     world.promise()
     world.step(amq__delayed__later="c")
     client.publish("later", "", "c", headers={"x-delay": 1000})
@@ -448,14 +449,14 @@ def routed_and_kept(patch: pytest.MonkeyPatch) -> None:
 
 def slices_end_at_once(patch: pytest.MonkeyPatch) -> None:
     """Before what left them is durable elsewhere."""
-    expire = DelayQueue._expire
+    expire = DelayBacklog.expire_until
 
-    def expired(self: DelayQueue, now_ms: int) -> None:
+    def expired(self: DelayBacklog, now_ms: int) -> None:
         expire(self, now_ms)
         for number, level in self.priorities.ascending():
             self._end_slice(number, level)
 
-    patch.setattr(DelayQueue, "_expire", expired)
+    patch.setattr(DelayBacklog, "expire_until", expired)
 
 
 def deleted_at_once(patch: pytest.MonkeyPatch) -> None:
@@ -476,7 +477,7 @@ def history_is_sent_and_gone(patch: pytest.MonkeyPatch) -> None:
 
     def sent(self: HistoryQueue) -> object:
         found = messages(self)
-        self.purge()
+        self.backlog.purge()
         return found
 
     patch.setattr(HistoryQueue, "messages", sent)

@@ -15,8 +15,9 @@ import amqpstore
 from amqpstore import Run, Store
 from amqpstore.records import OperationKind
 from amqpstore_server.broker.broker import Broker
+from amqpstore_server.broker.queues.backlog import Backlog, Taken
 from amqpstore_server.broker.queues.priorities import Priorities
-from amqpstore_server.broker.queues.queue import Queue, Taken
+from amqpstore_server.broker.queues.queue import Queue
 from tests.crash.broker_world import World, sync_at_once, violations
 
 Bug = Callable[[pytest.MonkeyPatch], None]
@@ -181,7 +182,7 @@ def priorities() -> World:
     world.sync()
 
     world.step(work="")
-    world.vhost.queue("work").purge()
+    world.vhost.queue("work").backlog.purge()
     world.promise()
     world.sync()
     world.step(work="p2")
@@ -282,7 +283,7 @@ def levels_are_restored_upside_down(patch: pytest.MonkeyPatch) -> None:
 
 
 def only_the_lowest_level_is_purged(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Queue, "purge", lambda self: self._store.purge(self.priorities.lowest))
+    patch.setattr(Backlog, "purge", lambda self: self._store.purge(self.priorities.lowest))
 
 
 BUGS: dict[Bug, tuple[Callable[[], World], str]] = {

@@ -16,7 +16,8 @@ from amqpstore import Placement
 from amqpstore.catalog import Change
 from amqpstore_server.broker.channels.publishing import Publisher
 from amqpstore_server.broker.messages.envelope import ParsedEnvelope
-from amqpstore_server.broker.queues.queue import Queue, Taken
+from amqpstore_server.broker.queues.backlog import Backlog, Taken
+from amqpstore_server.broker.queues.queue import Queue
 from amqpstore_server.broker.transactions.history import History
 from amqpstore_server.broker.transactions.replay import Outcome, Replays
 from amqpstore_server.broker.transactions.transaction import Plan
@@ -86,7 +87,7 @@ def consumption() -> World:
     world.sync()
     world.restart()
     world.step(amq__consumed__fast="")
-    world.vhost.queue("amq.consumed.fast").purge()
+    world.vhost.queue("amq.consumed.fast").backlog.purge()
     world.promise()
     world.sync()
 
@@ -247,16 +248,17 @@ def transactions_without_history(patch: pytest.MonkeyPatch) -> None:
 
 def forgotten_without_acks(patch: pytest.MonkeyPatch) -> None:
     """Deliveries without acks are acked where they are taken, and never reach the history."""
-    take = Queue.take
+    take = Backlog.take
 
-    def taken(self: Queue, limit: int, *, acked: bool, not_from: object = None) -> Taken | None:
-        history, self.history = self.history, None
+    def taken(self: Backlog, limit: int, *, acked: bool, not_from: object = None) -> Taken | None:
+        queue = self._queue
+        history, queue.history = queue.history, None
         try:
             return take(self, limit, acked=acked, not_from=not_from)
         finally:
-            self.history = history
+            queue.history = history
 
-    patch.setattr(Queue, "take", taken)
+    patch.setattr(Backlog, "take", taken)
 
 
 def deleted_apart(patch: pytest.MonkeyPatch) -> None:

@@ -15,10 +15,11 @@ from amqpstore_server.broker.channels.channel import Channel
 from amqpstore_server.broker.channels.local_transaction import LocalTransaction
 from amqpstore_server.broker.channels.publishing import Publisher
 from amqpstore_server.broker.messages.deaths import Reason, deaths_of, is_cycle
+from amqpstore_server.broker.queues.backlog import Backlog, Taken
 from amqpstore_server.broker.queues.consumer import Consumer, Window
 from amqpstore_server.broker.queues.dispatch import Dispatch
 from amqpstore_server.broker.queues.priorities import Priorities
-from amqpstore_server.broker.queues.queue import Queue, Taken
+from amqpstore_server.broker.queues.queue import Queue
 from amqpstore_server.broker.transactions.dead_letter import DeadLetters
 from amqpstore_server.broker.transactions.transaction import Plan, Transaction
 from amqpstore_server.broker.vhost import VirtualHost
@@ -37,18 +38,19 @@ def a_requeued_message_goes_to_the_end(patch: Patch) -> None:
 
 
 def a_limit_drops_the_newest(patch: Patch) -> None:
-    def drop_last(self: Queue) -> None:
-        limit = self.settings.max_length
-        while not self.settings.rejects and limit is not None and self.ready_count > limit:
+    def drop_last(self: Backlog) -> None:
+        settings = self._queue.settings
+        limit = settings.max_length
+        while not settings.rejects and limit is not None and self.priorities.ready_count > limit:
             level = self.priorities.lowest
             last = level.ready.last
             run = self._store.take(level, 1, first_sequence=last.end - 1)
             if not isinstance(run, Run):
                 return
             self._left(run)
-            self._bury(self, [Taken(level, run)], Reason.MAXLEN)
+            self._bury(self._queue, [Taken(level, run)], Reason.MAXLEN)
 
-    patch.setattr(Queue, "_drop_excess", drop_last)
+    patch.setattr(Backlog, "drop_excess", drop_last)
 
 
 def a_limit_drops_the_highest_priority(patch: Patch) -> None:
@@ -189,12 +191,12 @@ def a_rejected_message_comes_back_to_who_rejected_it(patch: Patch) -> None:
 
 def a_purge_takes_what_is_unacked(patch: Patch) -> None:
     """It says that it removed what was not there."""
-    purge = Queue.purge
+    purge = Backlog.purge
 
-    def purge_more(self: Queue) -> int:
-        return purge(self) + sum(one.window.unacked for one in self.consumers.consumers)
+    def purge_more(self: Backlog) -> int:
+        return purge(self) + sum(one.window.unacked for one in self._queue.consumers.consumers)
 
-    patch.setattr(Queue, "purge", purge_more)
+    patch.setattr(Backlog, "purge", purge_more)
 
 
 def exclusive_queues_outlive_their_connection(patch: Patch) -> None:
@@ -229,7 +231,7 @@ def a_moved_message_comes_when_it_wants(patch: Patch) -> None:
 
 
 def bytes_are_not_counted_down(patch: Patch) -> None:
-    patch.setattr(Queue, "_left", lambda self, run: None)
+    patch.setattr(Backlog, "_left", lambda self, run: None)
 
 
 def a_fanout_of_dead_letters_goes_to_one(patch: Patch) -> None:

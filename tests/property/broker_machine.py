@@ -286,7 +286,7 @@ class BrokerAgainstModel(RuleBasedStateMachine):
     def purge(self, number: int, pick: int) -> None:
         name = self._picked(pick)
         self._both(
-            lambda: self._queue(name, number).purge(),
+            lambda: self._queue(name, number).backlog.purge(),
             lambda: self.model.purge(self.model.queue(name, CONNECTIONS[number])),
         )
 
@@ -779,7 +779,7 @@ class BrokerAgainstModel(RuleBasedStateMachine):
             (self.world.outlets[one.channel.number], one.tag) for one in queue.consumers
         ]
         if "max-length-bytes" in queue.settings:
-            assert real._ready_bytes == queue.ready_bytes
+            assert real.backlog.ready_bytes == queue.ready_bytes
         if any(level.paged for level in real.priorities):
             return
         runs = [run for level in real.priorities for run in level.ready]

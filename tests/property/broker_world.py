@@ -17,8 +17,9 @@ from amqpstore_server.broker.channels.outlet import Returned
 from amqpstore_server.broker.channels.publishing import Flags
 from amqpstore_server.broker.context import BrokerContext
 from amqpstore_server.broker.messages.deaths import Reason
+from amqpstore_server.broker.queues.backlog import Taken
 from amqpstore_server.broker.queues.consumer import Consumer
-from amqpstore_server.broker.queues.queue import Queue, Taken
+from amqpstore_server.broker.queues.queue import Queue
 from amqpstore_server.broker.vhost import VirtualHost
 from amqpstore_tools.simulation.crash_images import crash_images
 from amqpstore_tools.simulation.operations import Operation

@@ -238,7 +238,7 @@ class Topology:
         return name, routing_key
 
     def queue_purge(self, method: methods.QueuePurge) -> None:
-        count = self.queue(method.queue, "read").purge()
+        count = self.queue(method.queue, "read").backlog.purge()
         if not method.no_wait:
             self._send(methods.QueuePurgeOk(message_count=count))
 

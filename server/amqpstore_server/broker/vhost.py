@@ -24,6 +24,7 @@ from amqpstore_server.broker.faults import called
 from amqpstore_server.broker.messages.deaths import Reason
 from amqpstore_server.broker.names import RESERVED_PREFIX, check_name, without_line_ends
 from amqpstore_server.broker.policy import Policies, Policy
+from amqpstore_server.broker.queues.backlog import Taken
 from amqpstore_server.broker.queues.kinds import (
     QUEUE_KINDS,
     REPLY_TO,
@@ -33,7 +34,7 @@ from amqpstore_server.broker.queues.kinds import (
     kind_of,
     own_queue_name,
 )
-from amqpstore_server.broker.queues.queue import Bury, Queue, Taken
+from amqpstore_server.broker.queues.queue import Bury, Queue
 from amqpstore_server.broker.routing import DEFAULT_EXCHANGE, Router
 from amqpstore_server.broker.rows import (
     binding_changes,

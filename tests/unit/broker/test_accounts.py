@@ -108,7 +108,7 @@ class Dice:
         simulated = self.simulated
         way = rng.randrange(6)
         if way == 0:
-            simulated.vhost.queue(rng.choice("qr")).purge()
+            simulated.vhost.queue(rng.choice("qr")).backlog.purge()
         elif way == 1:
             definition = rng.choice(POLICIES)
             policy = Policy("p", rng.choice(["^q$", "^[qr]$"]), definition=definition)
@@ -135,9 +135,9 @@ class Dice:
             assert queue.ready_count == len(ready)
             settings = queue.settings
             if settings.max_length_bytes is not None:
-                assert queue._ready_bytes == sum(map(len, ready))
+                assert queue.backlog.ready_bytes == sum(map(len, ready))
                 if not settings.rejects:
-                    assert queue._ready_bytes <= settings.max_length_bytes
+                    assert queue.backlog.ready_bytes <= settings.max_length_bytes
             if settings.max_length is not None and not settings.rejects:
                 assert len(ready) <= settings.max_length
             assert (queue._coming, queue._coming_bytes) == (0, 0)

@@ -44,7 +44,7 @@ def test_what_cannot_be_read_is_not_counted_for_good(
 
     monkeypatch.setattr(MemoryFile, "read", read_rotten)
     queue = simulated.vhost.queue("q")
-    assert queue._ready_bytes == 22
+    assert queue.backlog.ready_bytes == 22
     leave(simulated)
     simulated.settle()
-    assert queue._ready_bytes == sum(map(len, simulated.ready("q")))
+    assert queue.backlog.ready_bytes == sum(map(len, simulated.ready("q")))

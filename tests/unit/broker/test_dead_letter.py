@@ -174,7 +174,7 @@ def test_what_goes_with_its_queue_is_no_dead_letter(simulated: SimulatedBroker, 
     Client(simulated).publish("", "q", "a")
     simulated.settle()
     if how == "purge":
-        queue.purge()
+        queue.backlog.purge()
     elif how == "delete":
         simulated.vhost.delete_queue(queue)
     simulated.pass_time(100)
@@ -280,7 +280,7 @@ def test_with_a_routing_key_it_has_no_other(simulated: SimulatedBroker) -> None:
     client.publish("", "q", "a", headers={"CC": ["cc"], "BCC": ["bcc"]})
     simulated.settle()
     for queue in ("cc", "bcc"):
-        simulated.vhost.queue(queue).purge()
+        simulated.vhost.queue(queue).backlog.purge()
     reject(simulated, client, "q")
     (message,) = simulated.messages("dead")
     assert message.envelope.routing_key == "dead"
@@ -582,7 +582,7 @@ def test_a_policy_that_comes_while_something_is_on_its_way_does_not_miscount(
 def test_what_is_dropped_in_several_turns_is_all_that_is_too_much(
     simulated: SimulatedBroker, monkeypatch: pytest.MonkeyPatch, excess: int
 ) -> None:
-    monkeypatch.setattr("amqpstore_server.broker.queues.queue._DROPPED_AT_ONCE", 4)
+    monkeypatch.setattr("amqpstore_server.broker.queues.backlog._DROPPED_AT_ONCE", 4)
     simulated.queue("q", **DEAD)
     bodies = [str(number) for number in range(excess + 2)]
     Client(simulated).publish("", "q", *bodies)

@@ -8,7 +8,7 @@ import pytest
 from amqpstore_server.broker.errors import AccessRefusedError
 from amqpstore_server.broker.vhost import VirtualHost
 from tests.simulated_broker import SimulatedBroker
-from tests.unit.broker.simulated import Client
+from tests.unit.broker.simulated import Client, labelled
 
 
 @pytest.fixture
@@ -491,5 +491,21 @@ def test_a_get_that_takes_a_large_message_lets_the_next_one_through(
     publish(simulated, "q", "1", "too large", "2")
     assert client.bodies("a") == ["1"]
     assert other.get("q") == "too large"
+    simulated.settle()
+    assert client.bodies("a") == ["1", "2"]
+
+
+@pytest.mark.parametrize("immediate", [True, False])
+def test_to_ask_a_queue_where_messages_go_delivers_nothing(
+    simulated: SimulatedBroker, immediate: bool
+) -> None:
+    queue = simulated.queue("q", max_length=3, overflow="reject-publish")
+    client = Client(simulated)
+    client.consume("q", "a")
+    client.channel.pause(paused=True)
+    publish(simulated, "q", "1", "2")
+    client.channel.pause(paused=False)
+    queue.placement(*labelled("", "q", "3"), immediate=immediate)
+    assert (queue.ready_count, client.bodies("a")) == (2, [])
     simulated.settle()
     assert client.bodies("a") == ["1", "2"]

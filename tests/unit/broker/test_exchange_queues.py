@@ -145,7 +145,7 @@ def test_a_mandatory_message_that_waits_is_not_returned(simulated: SimulatedBrok
 def test_to_purge_is_to_cancel(simulated: SimulatedBroker) -> None:
     for ms in (10, 5_000_000):
         delay(simulated, "a", ms)
-    assert simulated.vhost.queue(HELD).purge() == 2
+    assert simulated.vhost.queue(HELD).backlog.purge() == 2
     delay(simulated, "b", 20)
     simulated.pass_time(10_000_000)
     assert simulated.ready("q") == ["b"]
@@ -232,7 +232,7 @@ def test_an_exchanges_own_queue_can_be_purged_and_nothing_else(
     ):
         with pytest.raises(AccessRefusedError):
             forbidden()
-    assert queue.purge() == 0
+    assert queue.backlog.purge() == 0
 
 
 @pytest.mark.parametrize("name", [HELD, "amq.history.news"])

@@ -159,7 +159,7 @@ def test_what_was_not_consumed_is_not_there(simulated: SimulatedBroker, client: 
     policy(simulated, max_length=3)
     assert simulated.ready("q") == ["purged", "dropped", "unacked"]
     client.channel.close()
-    simulated.vhost.queue("q").purge()
+    simulated.vhost.queue("q").backlog.purge()
     simulated.settle()
     assert simulated.ready(HISTORY) == []
 
@@ -258,7 +258,7 @@ def test_a_limit_of_0_keeps_none(limit: dict[str, int]) -> None:
 
 def test_purge_empties_it(simulated: SimulatedBroker, client: Client) -> None:
     consume_all(simulated, client, "q", "a", "b")
-    assert simulated.vhost.queue(HISTORY).purge() == 2
+    assert simulated.vhost.queue(HISTORY).backlog.purge() == 2
     simulated.restart()
     assert simulated.ready(HISTORY) == []
 

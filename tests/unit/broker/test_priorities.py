@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from amqpstore_server.broker.queues.queue import Queue, Taken
+from amqpstore_server.broker.queues.backlog import Taken
+from amqpstore_server.broker.queues.queue import Queue
 from tests.simulated_broker import SimulatedBroker
 from tests.unit.broker.simulated import Client
 
@@ -23,7 +24,7 @@ def fill(client: Client) -> None:
 def taken(queue: Queue, limit: int = 10) -> list[str]:
     """What is taken off, until there is nothing left."""
     bodies = []
-    while (found := queue.take(limit, acked=True)) is not None:
+    while (found := queue.backlog.take(limit, acked=True)) is not None:
         bodies += [message.body.decode() for message in found.run.messages or ()]
     return bodies
 
@@ -102,7 +103,7 @@ def test_a_run_is_of_one_level() -> None:
     simulated, client = broker_with(max_priority=5)
     fill(client)
     queue = simulated.vhost.queue("q")
-    found = queue.take(10, acked=False)
+    found = queue.backlog.take(10, acked=False)
     assert isinstance(found, Taken)
     assert found.level is queue.priorities.at(5)
     assert found.run.count == 1
@@ -114,14 +115,14 @@ def test_what_somebody_gave_back_is_passed_over_for_the_next_level() -> None:
     client.publish("", "q", "p4", priority=4)
     queue = simulated.vhost.queue("q")
     giver = object()
-    found = queue.take(1, acked=False)
+    found = queue.backlog.take(1, acked=False)
     assert found is not None
     queue.requeue(found, giver)
-    other = queue.take(1, acked=False, not_from=giver)
+    other = queue.backlog.take(1, acked=False, not_from=giver)
     assert other is not None
     assert other.level is queue.priorities.at(1)
-    assert queue.take(1, acked=False, not_from=giver) is None
-    assert queue.take(1, acked=False, not_from=object()) is not None
+    assert queue.backlog.take(1, acked=False, not_from=giver) is None
+    assert queue.backlog.take(1, acked=False, not_from=object()) is not None
 
 
 def test_lazy_is_said_to_all_levels_and_to_those_to_come() -> None:
@@ -150,5 +151,5 @@ def test_levels_are_there_after_a_restart_and_end_with_their_queue() -> None:
 def test_all_levels_are_purged_and_counted() -> None:
     simulated, client = broker_with(max_priority=5)
     fill(client)
-    assert simulated.vhost.queue("q").purge() == 5
+    assert simulated.vhost.queue("q").backlog.purge() == 5
     assert simulated.ready("q") == []

@@ -276,7 +276,7 @@ def test_a_large_history_is_copied_whole_and_in_order(
     simulated.settle()
     assert simulated.ready("browse") == bodies
     assert simulated.ready("amq.consumed.large") == bodies
-    simulated.vhost.queue("browse").purge()
+    simulated.vhost.queue("browse").backlog.purge()
     simulated.restart()
     simulated.queue("browse", durable=False)
     ask(Client(simulated), "large", x_replay_to="browse")

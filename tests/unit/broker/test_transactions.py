@@ -68,10 +68,10 @@ def test_a_purge_before_it_is_durable_does_not_miscount(
     client.publish("", "limited", "12345", delivery_mode=1)
     client.publish("", "q", "a")
     client.channel.commit()
-    queue.purge()
+    queue.backlog.purge()
     simulated.settle()
     left = simulated.ready("limited")
-    assert queue._ready_bytes == sum(map(len, left))
+    assert queue.backlog.ready_bytes == sum(map(len, left))
 
 
 def test_the_order_of_a_queue_is_that_of_the_publishes(

@@ -96,7 +96,7 @@ def test_what_comes_back_counts_in_a_limit_of_bytes(simulated: SimulatedBroker) 
     client.ack("b")
     client.channel.close()
     simulated.settle()
-    assert simulated.vhost.queue("q")._ready_bytes == 5
+    assert simulated.vhost.queue("q").backlog.ready_bytes == 5
     assert simulated.ready("q") == ["aaa", "cc"]
 
 

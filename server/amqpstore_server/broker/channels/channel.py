@@ -17,9 +17,10 @@ from amqpstore_server.broker.context import BrokerContext
 from amqpstore_server.broker.errors import NotAllowedError, PreconditionFailedError
 from amqpstore_server.broker.exchanges.replay import REPLAY_EXCHANGE
 from amqpstore_server.broker.messages.envelope import ParsedEnvelope
+from amqpstore_server.broker.queues.backlog import Taken
 from amqpstore_server.broker.queues.consumer import Consumer, ConsumerOptions, Window
 from amqpstore_server.broker.queues.delivery import Delivery, shown
-from amqpstore_server.broker.queues.queue import Queue, Taken
+from amqpstore_server.broker.queues.queue import Queue
 from amqpstore_server.broker.routing import Router
 from amqpstore_server.broker.transactions.dead_letter import DeadLetters
 from amqpstore_server.broker.transactions.replay import Replays
@@ -179,14 +180,14 @@ class Channel:
     def get(self, queue: Queue, *, no_ack: bool) -> tuple[int, Run] | None:
         """Take one message, with its delivery tag; None if no message is ready."""
         queue.used()
-        queue.expire()
+        queue.backlog.expire()
         return self.fetch(queue, no_ack=no_ack)
 
     def fetch(self, queue: Queue, *, no_ack: bool) -> tuple[int, Run] | None:
         """Take one message as `get` does, for a get that waited: the queue has already expired what
         is due.
         """
-        taken = queue.take(1, acked=no_ack)
+        taken = queue.backlog.take(1, acked=no_ack)
         if taken is None:
             return None
         if queue.consumers:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Protocol
 from amqpstore import Run
 
 if TYPE_CHECKING:
-    from amqpstore_server.broker.queues.queue import Queue, Taken
+    from amqpstore_server.broker.queues.backlog import Taken
+    from amqpstore_server.broker.queues.queue import Queue
 
 _DELIVERED_AT_ONCE = 1024
 """How many messages a consumer without a prefetch limit is handed before the others' turn."""

@@ -7,8 +7,9 @@ from operator import attrgetter
 
 import amqpstore
 from amqpstore import Envelope, Message, Run
+from amqpstore_server.broker.queues.backlog import Taken
 from amqpstore_server.broker.queues.consumer import Consumer
-from amqpstore_server.broker.queues.queue import Queue, Taken
+from amqpstore_server.broker.queues.queue import Queue
 from amqpstore_server.protocol.content import edit_properties
 from amqpstore_server.protocol.field_table import FieldValue, Int64
 

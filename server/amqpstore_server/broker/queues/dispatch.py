@@ -26,6 +26,8 @@ class Dispatch:
     def __init__(self, queue: Queue) -> None:
         self.consumers: list[Consumer] = []
         self._queue = queue
+        self._backlog = queue.backlog
+        self._priorities = queue.backlog.priorities
         self._turns: dict[int, deque[Consumer]] = {}
         self._is_single_active = False
 
@@ -113,7 +115,7 @@ class Dispatch:
             self._serve(self.consumers[:1], in_turns=in_turns)
             return
         for priority in list(self._turns):
-            if not self._queue.ready_count:
+            if not self._priorities.ready_count:
                 return
             # A turn may end with the queue, in the middle of this.
             if not self._serve(self._turns.get(priority, ()), in_turns=in_turns):
@@ -122,11 +124,11 @@ class Dispatch:
     def _serve(self, turn: Iterable[Consumer], *, in_turns: bool) -> bool:
         """Returns False where the queue has to let others have their turn before it goes on."""
         queue = self._queue
-        while queue.ready_count:
+        while self._priorities.ready_count:
             able = [consumer for consumer in turn if consumer.capacity > 0]
             if not able:
                 return True
-            share = max(1, queue.ready_count // len(able))
+            share = max(1, self._priorities.ready_count // len(able))
             # All must be asked, not just the first who takes something.
             if not sum([self._hand_out(consumer, share) for consumer in able]):
                 return True
@@ -143,13 +145,13 @@ class Dispatch:
         shunned = consumer.identity if others_too else None
         share = min(share, consumer.fair_share)
         given = 0
-        while queue.ready_count and (limit := min(share - given, consumer.capacity)) > 0:
+        while self._priorities.ready_count and (limit := min(share - given, consumer.capacity)) > 0:
             if consumer.minds_size:
-                head = queue.peek(shunned)
+                head = self._priorities.peek(shunned)
                 if head is not None and not consumer.fits(len(head.body)):
                     break
                 limit = 1
-            taken = queue.take(limit, acked=consumer.no_ack, not_from=shunned)
+            taken = self._backlog.take(limit, acked=consumer.no_ack, not_from=shunned)
             if taken is None:
                 break
             given += taken.run.count

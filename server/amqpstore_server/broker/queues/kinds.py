@@ -19,6 +19,7 @@ from amqpstore_server.broker.exchanges.base import DELAYED, HISTORY, Exchange
 from amqpstore_server.broker.exchanges.delayed import delay_ms
 from amqpstore_server.broker.faults import Contained
 from amqpstore_server.broker.messages.envelope import ParsedEnvelope
+from amqpstore_server.broker.queues.backlog import Backlog
 from amqpstore_server.broker.queues.queue import Queue
 from amqpstore_server.protocol.content import decode_properties
 
@@ -34,14 +35,44 @@ _SLICE_MS = 15 * 60 * 1000
 not."""
 
 
-class DelayQueue(Queue):
-    """What waits in a delayed exchange: each message expires when its delay is over.
+class DelayBacklog(Backlog):
+    """What waits in a delayed exchange: it has a level for each slice of time in which something is
+    due, so that however much waits, only what is due soon is looked at."""
 
-    It has a level for each slice of time in which something is due, so that however much waits,
-    only what is due soon is looked at. To purge it is to cancel all of it.
+    def expire_until(self, now_ms: int) -> None:
+        for number, level in self.priorities.ascending():
+            if number * _SLICE_MS > now_ms:
+                break
+            if not self._expire_level(level, now_ms):
+                return
+            if not level.ready_count and (number + 1) * _SLICE_MS <= now_ms:
+                # Not before what left it is durable elsewhere.
+                self._context.when_durable(partial(self._end_slice, number, level))
+        self.watch_expiry()
+
+    def watch_expiry(self) -> None:
+        for _, level in self.priorities.ascending():
+            if due_ms := self._store.next_expiry(level):
+                self._expiry.set_sooner(due_ms)
+                return
+
+    def _end_slice(self, number: int, level: amqpstore.Queue) -> None:
+        # What cannot be read now may be read later.
+        is_used = level.ready_count or level.quarantined.count or level.unreadable_count
+        if not level.deleted and not is_used:
+            with Contained(self._queue), suppress(DiskFullError):
+                # It stays until there is room on the disk, and something of it expires again.
+                self.priorities.remove(number)
+
+
+class DelayQueue(Queue):
+    """A delayed exchange's own: each message expires when its delay is over.
+
+    To purge it is to cancel all of it.
     """
 
     kind = DELAYED
+    backlog_type = DelayBacklog
     is_internal = True
     exchange: Exchange | None = None
     """Whose it is; None where that is gone, or its type is."""
@@ -60,31 +91,6 @@ class DelayQueue(Queue):
     def _level(self, envelope: ParsedEnvelope, expires_ms: int) -> amqpstore.Queue:  # noqa: ARG002
         return self.priorities.at(expires_ms // _SLICE_MS)
 
-    def _expire(self, now_ms: int) -> None:
-        for number, level in self.priorities.ascending():
-            if number * _SLICE_MS > now_ms:
-                break
-            if not self._expire_level(level, now_ms):
-                return
-            if not level.ready_count and (number + 1) * _SLICE_MS <= now_ms:
-                # Not before what left it is durable elsewhere.
-                self._context.when_durable(partial(self._end_slice, number, level))
-        self._watch_expiry()
-
-    def _watch_expiry(self) -> None:
-        for _, level in self.priorities.ascending():
-            if due_ms := self._store.next_expiry(level):
-                self._expiry.set_sooner(due_ms)
-                return
-
-    def _end_slice(self, number: int, level: amqpstore.Queue) -> None:
-        # What cannot be read now may be read later.
-        is_used = level.ready_count or level.quarantined.count or level.unreadable_count
-        if not level.deleted and not is_used:
-            with Contained(self), suppress(DiskFullError):
-                # It stays until there is room on the disk, and something of it expires again.
-                self.priorities.remove(number)
-
 
 class HistoryQueue(Queue):
     """The last messages of a recent-history exchange; for a publisher they are in no queue."""
@@ -101,19 +107,12 @@ class HistoryQueue(Queue):
         return [message for part in self._store.browse(self.priorities.lowest) for message in part]
 
 
-class ConsumedQueue(Queue):
-    """The history of one queue: the oldest go first when it is full, unread and to nowhere."""
+class ConsumedBacklog(Backlog):
+    """What the history of a queue keeps: the oldest go first when it is full, unread and to
+    nowhere."""
 
-    kind = "consumed"
-    is_internal = True
-    counts_as_route = False
-
-    def _expires_ms(self, envelope: ParsedEnvelope) -> int:  # noqa: ARG002 - its time in the queue is over
-        ttl = self.settings.message_ttl
-        return 0 if ttl is None else self._context.clock.wall_ms() + ttl
-
-    def _drop_excess(self) -> None:
-        most = self.settings.max_length
+    def drop_excess(self) -> None:
+        most = self._queue.settings.max_length
         if most is None:
             return
         level = self.priorities.lowest
@@ -127,11 +126,24 @@ class ConsumedQueue(Queue):
                 # The next copy tries it again.
                 _log.warning(
                     "history is longer than its limit",
-                    extra={"queue": self.name, "reason": str(error)},
+                    extra={"queue": self._queue.name, "reason": str(error)},
                 )
                 return
             for run in runs:
                 self._store.ack(level, run)
+
+
+class ConsumedQueue(Queue):
+    """The history of one queue."""
+
+    kind = "consumed"
+    backlog_type = ConsumedBacklog
+    is_internal = True
+    counts_as_route = False
+
+    def _expires_ms(self, envelope: ParsedEnvelope) -> int:  # noqa: ARG002 - its time in the queue is over
+        ttl = self.settings.message_ttl
+        return 0 if ttl is None else self._context.clock.wall_ms() + ttl
 
 
 class ReplyQueue(Queue):

@@ -17,7 +17,8 @@ from amqpstore import MessageDamagedError, ReadLaterError
 from amqpstore_server.broker.context import BrokerContext
 
 if TYPE_CHECKING:
-    from amqpstore_server.broker.queues.queue import Queue, Taken
+    from amqpstore_server.broker.queues.backlog import Taken
+    from amqpstore_server.broker.queues.queue import Queue
 
 _log = logging.getLogger(__name__)
 
@@ -64,7 +65,7 @@ class Leaving:
             if rest is not None:
                 self._line.appendleft((taken._replace(run=rest), go))
             if isinstance(part, ReadLaterError):
-                self._queue.read_later(part)
+                self._queue.backlog.read_later(part)
                 return
             if isinstance(part, MessageDamagedError):
                 extra = {"queue": self._queue.name, "reason": str(part)}
@@ -79,7 +80,7 @@ class Leaving:
         """None of them can leave now: they are ready again."""
         line, self._line = self._line, deque()
         for taken, _ in line:
-            self._queue.put_back(taken)
+            self._queue.backlog.put_back(taken)
 
     def forget(self) -> None:
         """The queue is deleted, and they are with it."""

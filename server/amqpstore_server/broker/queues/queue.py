@@ -1,10 +1,8 @@
-"""A queue of a virtual host: its settings, who may use it, what it takes in and what leaves it.
+"""A queue of a virtual host: its settings, who may use it, what it takes in, and what becomes of
+what it delivered.
 
-What is ready is in the store's queues (see `priorities`), who gets it is decided by `dispatch`, and
-what leaves it without a consumer goes through `dead_letter`.
-
-Past 600 lines because it is one object with one set of counters, and a call more for each message
-would show in every publish and delivery.
+What is ready is in its `backlog`; who gets it is decided by `dispatch` and, for gets, by `waiting`,
+which take it from there.
 """
 
 from __future__ import annotations
@@ -12,14 +10,15 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import amqpstore
-from amqpstore import Message, MessageDamagedError, Placement, ReadLaterError, Run
+from amqpstore import Message, MessageDamagedError, Placement, ReadLaterError
 from amqpstore_server.broker.context import BrokerContext
 from amqpstore_server.broker.errors import ResourceLockedError, SetAsideError
 from amqpstore_server.broker.faults import Contained
 from amqpstore_server.broker.messages.deaths import Reason
+from amqpstore_server.broker.queues.backlog import Backlog, Taken
 from amqpstore_server.broker.queues.dispatch import Dispatch
 from amqpstore_server.broker.queues.leaving import Leaving
 from amqpstore_server.broker.queues.priorities import Priorities
@@ -31,19 +30,6 @@ if TYPE_CHECKING:
     from amqpstore_server.broker.queues.consumer import Consumer
 
 _log = logging.getLogger(__name__)
-
-_EXPIRED_AT_ONCE = 16
-"""Runs that expire in one go; others have their turn before the next."""
-
-_DROPPED_AT_ONCE = 16_384
-"""Messages that a limit drops in one go."""
-
-
-class Taken(NamedTuple):
-    """A run that was taken off a queue, and the store's queue that it came from."""
-
-    level: amqpstore.Queue
-    run: Run
 
 
 class KeepsConsumed(Protocol):
@@ -64,9 +50,6 @@ Bury = Callable[["Queue", Sequence[Taken], Reason], bool]
 """What is done with messages that leave a queue: they are the queue's, taken off, and the last
 argument says why (see `Reason`). Returns False where they had to be put back."""
 
-_RETRY_MS = 1000
-"""After that, what could not leave its queue, or be read, is tried again."""
-
 
 class Queue:
     """A queue, under the name it was declared with.
@@ -79,6 +62,9 @@ class Queue:
 
     kind: ClassVar[str] = ""
     """Which row of the table of kinds it is, see `kinds`; empty for one that a client declares."""
+
+    backlog_type: ClassVar[type[Backlog]] = Backlog
+    """How what is ready in it leaves."""
 
     is_internal = False
     """Whether it is an exchange's own, that no client may consume from."""
@@ -107,6 +93,7 @@ class Queue:
         self.owner = owner
         self.settings = Settings()
         self.priorities = Priorities(context.store, stored, keeps_transient=is_quorum(arguments))
+        self.backlog = self.backlog_type(context, self, self.priorities, bury)
         self.consumers = Dispatch(self)
         self.waiting = QueueLine(self)
         self.leaving = Leaving(context, self)
@@ -118,13 +105,8 @@ class Queue:
         self._has_new = False
         self._context = context
         self._store = context.store
-        self._bury = bury
         self._on_set_aside = on_set_aside
-        self._ready_bytes = 0
         self._coming = self._coming_bytes = 0
-        self._expiry = context.dates.timer(self._expire_due)
-        # After what could not leave, or be read.
-        self._retry = context.timers.timer(self._try_again)
         self._unused = context.timers.timer(lambda: on_unused(self))
 
     def apply(self, settings: Settings) -> None:
@@ -134,7 +116,7 @@ class Queue:
         with Contained(self):
             self.priorities.set_lazy(lazy=settings.queue_mode == "lazy")
             if settings.max_length_bytes is not None and not counted_before:
-                self._ready_bytes = sum(self._store.ready_bytes(level) for level in self.priorities)
+                self.backlog.count_bytes()
 
     def enforce(self) -> None:
         """Make what is there fit the settings, once all queues have theirs."""
@@ -143,8 +125,8 @@ class Queue:
         self.used()
         self.touch()
         with Contained(self):
-            self._watch_expiry()
-            self._drop_excess()
+            self.backlog.watch_expiry()
+            self.backlog.drop_excess()
 
     @property
     def is_plain(self) -> bool:
@@ -223,11 +205,11 @@ class Queue:
             if self._has_new:
                 self._has_new = False
                 self._hand_out()  # before anything is dropped: see `arrived`
-            self.expire()
+            self.backlog.expire()
             self.leaving.pump()
             # Nothing is dropped that anybody could still take, so that cannot wait for a turn.
-            self._hand_out(in_turns=in_turns and not self._excess)
-            self._drop_excess()
+            self._hand_out(in_turns=in_turns and not self.backlog.excess)
+            self.backlog.drop_excess()
 
     def _hand_out(self, *, in_turns: bool = False) -> None:
         """Gets that wait are first: each has one message, and is gone."""
@@ -270,8 +252,8 @@ class Queue:
                 # Whoever can take it at once does, before anything is dropped: with a length of 0,
                 # or a TTL of 0, that is the only way through.
                 self._hand_out()
-                self._expire(self._context.clock.wall_ms())
-                self._drop_excess()
+                self.backlog.expire_until(self._context.clock.wall_ms())
+                self.backlog.drop_excess()
 
     def moved_in(self, messages: Sequence[Message], placement: Placement) -> None:
         """As `arrived`, of messages from other queues: it sees to them when it has its turn.
@@ -289,9 +271,7 @@ class Queue:
         if self.is_plain and not placement.expires_ms:
             return False
         placed = messages if placement.most is None else messages[: placement.most]
-        if self.settings.max_length_bytes is not None:
-            self._ready_bytes += sum([len(message.body) for message in placed])
-        self._watch_arrival(placement)
+        self.backlog.arrived(placed, placement.expires_ms)
         return self.settings.is_limited or 0 < placement.expires_ms <= self._context.clock.wall_ms()
 
     def expect(self, messages: Sequence[Message], placement: Placement, sign: int = 1) -> None:
@@ -324,48 +304,14 @@ class Queue:
             room = settings.max_length - self.ready_count - self._coming
             count = min(count, max(room, 0) + able)
         if settings.max_length_bytes is not None:
-            room = settings.max_length_bytes - self._ready_bytes - self._coming_bytes
+            room = settings.max_length_bytes - self.backlog.ready_bytes - self._coming_bytes
             for place in range(able, count):
                 room -= len(messages[place].body)
                 if room < 0:
                     return place
         return count
 
-    # What goes out.
-
-    def peek(self, not_from: object = None) -> Message | None:
-        """The message that `take` would give, which stays; None where there is none to be read."""
-        return self.priorities.peek(not_from)
-
-    def take(self, limit: int, *, acked: bool, not_from: object = None) -> Taken | None:
-        """Up to `limit` messages off the head; None where there is none for whoever asks.
-
-        Args: not_from, whose messages, that it gave back, are passed over.
-        """
-        history = self.history if acked else None
-        ends = acked and history is None
-        while not self.is_set_aside and (
-            found := self.priorities.take(limit, acked=ends, not_from=not_from)
-        ):
-            level, run = found
-            if isinstance(run, ReadLaterError):
-                self.read_later(run)
-                return None
-            if isinstance(run, MessageDamagedError):
-                extra = {"queue": self.name, "reason": str(run)}
-                _log.error("some messages cannot be read; the others are served", extra=extra)
-                self._ready_bytes -= run.body_bytes
-                continue
-            self._left(run)
-            taken = Taken(level, run)
-            if self._is_over_limit(run) and not acked:
-                if not self._send_away(taken, Reason.DELIVERY_LIMIT):
-                    return None
-                continue
-            if history is not None:
-                history.consumed(self, taken)
-            return taken
-        return None
+    # What becomes of what was delivered.
 
     def ack(self, taken: Taken) -> None:
         """The run is done with."""
@@ -398,11 +344,7 @@ class Queue:
             return
         run.returned_by = giver
         with Contained(self):
-            if self.settings.max_length_bytes is not None:
-                self._ready_bytes += self._store.run_bytes(run)
-            self._store.requeue(level, run)
-            if run.expires_ms:
-                self._watch_expiry()
+            self.backlog.requeue(taken)
             self.touch()
 
     def reject(self, taken: Taken) -> None:
@@ -418,18 +360,10 @@ class Queue:
         """Have a run that a consumer had leave: at once, where nothing has to be read for it."""
         needs_bodies = taken.run.messages is None and self.sends_on
         if self.is_set_aside or not (self.leaving or needs_bodies):
-            if not self._send_away(taken, reason):
+            if not self.backlog.send_away(taken, reason):
                 self.touch()
             return
-        self.leaving.add(taken, partial(self._send_away, reason=reason))
-
-    def put_back(self, taken: Taken) -> None:
-        """The run could not leave: it is where it was."""
-        if self.settings.max_length_bytes is not None:
-            self._ready_bytes += self._store.run_bytes(taken.run)
-        self._store.put_back(taken.level, taken.run)
-        if taken.run.expires_ms and not self.is_set_aside:
-            self._watch_expiry()
+        self.leaving.add(taken, partial(self.backlog.send_away, reason=reason))
 
     def redeliver(self, taken: Taken) -> bool:
         """The run, which is unacked, is delivered to who has it once more.
@@ -460,10 +394,7 @@ class Queue:
             return None, left
         return taken._replace(run=part), left
 
-    def purge(self) -> int:
-        """Remove what is ready, not what is unacked. Returns how many messages."""
-        self._ready_bytes = 0
-        return sum([self._store.purge(level) for level in self.priorities])
+    # Its end.
 
     def closed(self) -> None:
         """It was deleted."""
@@ -485,17 +416,9 @@ class Queue:
 
     def _rest(self) -> None:
         """Nothing is to be done from now on."""
-        self._expiry.set(0)
-        self._retry.set(0)
+        self.backlog.rest()
         self._unused.set(0)
         self.waiting.dissolve()
-
-    def read_later(self, error: ReadLaterError) -> None:
-        """What cannot be read for lack of descriptors or memory stays where it is for a while."""
-        if not self._retry.due_ms:
-            extra = {"queue": self.name, "reason": str(error)}
-            _log.warning("messages cannot be read at the moment: they are kept", extra=extra)
-            self._retry.set(self._context.clock.monotonic_ms() + _RETRY_MS)
 
     def came_back(self, count: int) -> None:
         """Messages that could not be read are ready again, in their places."""
@@ -505,134 +428,10 @@ class Queue:
         with Contained(self):
             if self.settings.max_length_bytes is not None:
                 # It was perhaps not known what they had when they left.
-                self._ready_bytes = sum(self._store.ready_bytes(level) for level in self.priorities)
+                self.backlog.count_bytes()
         self.enforce()
-
-    def _try_again(self) -> None:
-        if self.is_deleted or self.is_set_aside:
-            return
-        with Contained(self):
-            self._drop_excess()
-        self._expire_due()
-
-    def _has_room(self) -> bool:
-        """Whether messages may leave it by themselves; if not, it is tried again when they may."""
-        if not self.sends_on or self._context.has_room:
-            return True
-        self._context.wait_for_room(self._try_again)
-        return False
-
-    def _left(self, run: Run) -> None:
-        if self.settings.max_length_bytes is not None:
-            self._ready_bytes -= run.body_bytes
-
-    def _is_over_limit(self, run: Run) -> bool:
-        """Whether it was delivered too often: only what a crash interrupted is, at this place."""
-        limit = self.settings.delivery_limit
-        return limit is not None and run.delivery_count > limit
-
-    @property
-    def _excess(self) -> int:
-        """How many messages have to be dropped, or at least one of them, to keep to the limits."""
-        settings = self.settings
-        if not settings.is_limited or settings.rejects:
-            return 0
-        excess = 0
-        if settings.max_length is not None:
-            excess = max(0, self.ready_count - settings.max_length)
-        if settings.max_length_bytes is not None and self._ready_bytes > settings.max_length_bytes:
-            excess = max(excess, 1)
-        return excess
-
-    def _drop_excess(self) -> None:
-        """Keep to the limits: the lowest priority goes first, and of it the oldest."""
-        dropped = 0
-        while (excess := self._excess) and (level := self.priorities.least()):
-            if dropped >= _DROPPED_AT_ONCE:
-                self.touch()
-                return
-            if not self._has_room():
-                return
-            run = self._store.withdraw(level, min(excess, _DROPPED_AT_ONCE))
-            if isinstance(run, ReadLaterError):
-                self.read_later(run)
-                return
-            if isinstance(run, MessageDamagedError):
-                self._ready_bytes -= run.body_bytes
-            if isinstance(run, Run):
-                dropped += run.count
-                self._left(run)
-                if not self._send_away(Taken(level, run), Reason.MAXLEN):
-                    return
-        if dropped and self.consumers:
-            self.touch()  # what comes next may be small enough for one of them
-
-    def _send_away(self, taken: Taken, reason: Reason) -> bool:
-        """Have a run that was taken off leave for good. Returns False where it is still here."""
-        if self.is_set_aside:
-            self.put_back(taken)
-            return False
-        with Contained(self):
-            return self._bury(self, [taken], reason)
-        return False
-
-    def expire(self) -> None:
-        """Have what is due by now gone."""
-        if 0 < self._expiry.due_ms <= (now := self._context.clock.wall_ms()):
-            self._expire(now)
-
-    def _expire_due(self) -> None:
-        """Expire what is due, and serve the consumers that can be served. Called by the timer."""
-        with Contained(self):
-            self._expire(self._context.clock.wall_ms())
-        self.touch()
-
-    def _expire(self, now_ms: int) -> None:
-        for level in self.priorities:
-            if not self._expire_level(level, now_ms):
-                return
-        self._watch_expiry()
-
-    def _expire_level(self, level: amqpstore.Queue, now_ms: int) -> bool:
-        """Returns False where something could not leave: the timer says when to try again."""
-        for _ in range(_EXPIRED_AT_ONCE):
-            next_ms = self._store.next_expiry(level)
-            if not 0 < next_ms <= now_ms:
-                break
-            if not self._has_room():
-                self._expiry.set(0)
-                return False
-            run = self._store.withdraw_expired(level, now_ms, bodies=self._needs_bodies)
-            if isinstance(run, ReadLaterError):
-                self._expiry.set(0)
-                self.read_later(run)
-                return False
-            if isinstance(run, MessageDamagedError):
-                self._ready_bytes -= run.body_bytes
-            if isinstance(run, Run):
-                self._left(run)
-                if not self._send_away(Taken(level, run), Reason.EXPIRED):
-                    self._expiry.set(0)
-                    if not self.is_set_aside:
-                        self._retry.set(self._context.clock.monotonic_ms() + _RETRY_MS)
-                    return False
-        return True
 
     @property
     def sends_on(self) -> bool:
         """Whether what leaves it without a consumer goes elsewhere."""
         return self.settings.dead_letter_exchange is not None
-
-    @property
-    def _needs_bodies(self) -> bool:
-        """Whether what expires has to be read."""
-        return self.sends_on or self.settings.max_length_bytes is not None
-
-    def _watch_arrival(self, placement: Placement) -> None:
-        """Have the timer ring when what arrived expires, or before."""
-        self._expiry.set_sooner(placement.expires_ms)
-
-    def _watch_expiry(self) -> None:
-        """Have the timer ring when the next message expires, or before."""
-        dues = [due for level in self.priorities if (due := self._store.next_expiry(level))]
-        self._expiry.set_sooner(min(dues, default=0))

@@ -91,8 +91,8 @@ class QueueLine:
 
     def pump(self) -> None:
         """Hand out what is ready, one message each; whose time is over goes without."""
-        queue = self._queue
-        while queue.ready_count:
+        priorities = self._queue.priorities
+        while priorities.ready_count:
             able = next((get for get in self._waiting if get.is_able), None)
             if able is None or (fetched := able.gets.fetch(able)) is None:
                 break

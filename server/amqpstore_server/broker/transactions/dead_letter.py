@@ -23,7 +23,8 @@ from amqpstore_server.broker.messages.deaths import (
     newest,
 )
 from amqpstore_server.broker.messages.envelope import ParsedEnvelope, more_keys
-from amqpstore_server.broker.queues.queue import Queue, Taken
+from amqpstore_server.broker.queues.backlog import Taken
+from amqpstore_server.broker.queues.queue import Queue
 from amqpstore_server.broker.routing import Route, Router
 from amqpstore_server.broker.transactions.transaction import Plan, Transaction, move
 from amqpstore_server.protocol.content import decode_properties, edit_properties

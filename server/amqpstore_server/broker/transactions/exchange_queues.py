@@ -11,8 +11,9 @@ from amqpstore import Message
 from amqpstore_server.broker.exchanges.delayed import DELAY_HEADER, delay_ms
 from amqpstore_server.broker.messages.deaths import Reason
 from amqpstore_server.broker.messages.envelope import parse_envelope
+from amqpstore_server.broker.queues.backlog import Taken
 from amqpstore_server.broker.queues.kinds import DelayQueue, HistoryQueue
-from amqpstore_server.broker.queues.queue import Queue, Taken
+from amqpstore_server.broker.queues.queue import Queue
 from amqpstore_server.broker.transactions.transaction import Plan, Transaction, move, plan
 from amqpstore_server.protocol.content import decode_properties, edit_properties
 from amqpstore_server.protocol.field_table import Int64

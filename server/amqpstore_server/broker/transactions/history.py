@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING
 
 from amqpstore import DiskFullError, Envelope, Message, Placement
 from amqpstore_server.broker.messages.envelope import ParsedEnvelope
+from amqpstore_server.broker.queues.backlog import Taken
 from amqpstore_server.broker.queues.kinds import CONSUMED_PREFIX, ConsumedQueue
-from amqpstore_server.broker.queues.queue import Queue, Taken
+from amqpstore_server.broker.queues.queue import Queue
 from amqpstore_server.broker.settings import Settings
 from amqpstore_server.broker.transactions.transaction import Transaction
 from amqpstore_server.protocol.content import decode_properties, edit_properties

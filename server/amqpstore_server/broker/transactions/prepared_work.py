@@ -8,7 +8,8 @@ from amqpstore import DiskFullError, Prepared, Publish, ReadLaterError, Undecida
 from amqpstore_server.broker.context import BrokerContext
 from amqpstore_server.broker.errors import ResourceExhaustedError
 from amqpstore_server.broker.messages.envelope import parse_envelope
-from amqpstore_server.broker.queues.queue import Queue, Taken
+from amqpstore_server.broker.queues.backlog import Taken
+from amqpstore_server.broker.queues.queue import Queue
 from amqpstore_server.broker.transactions.transaction import Plan, when_moved
 from amqpstore_server.protocol.content import decode_properties
 
@@ -58,7 +59,7 @@ class PreparedWork:
         """Forget it, which is durable on return: what it was to ack is ready, redelivered."""
         for level, run in self._prepared.rollback():
             if (queue := self._queues.get(level.id)) and not queue.is_deleted:
-                queue.put_back(Taken(level, run))
+                queue.backlog.put_back(Taken(level, run))
                 queue.touch()
 
     def _plan(self, publish: Publish) -> Plan | None:

@@ -104,7 +104,7 @@ class Replays:
         target = self._queues.get(request.target)
         if kept is None or target is None or target.is_internal:
             return Outcome.NOWHERE
-        kept.expire()
+        kept.backlog.expire()
         if self._context.store.log.pending_bytes >= MAX_BYTES:
             # Many in a row are not to fill memory with what waits for the disk.
             self._context.flush()

@@ -14,7 +14,8 @@ from amqpstore_server.broker.context import BrokerContext
 from amqpstore_server.broker.errors import PreconditionFailedError, ResourceExhaustedError
 from amqpstore_server.broker.faults import Contained
 from amqpstore_server.broker.messages.envelope import ParsedEnvelope
-from amqpstore_server.broker.queues.queue import Queue, Taken
+from amqpstore_server.broker.queues.backlog import Taken
+from amqpstore_server.broker.queues.queue import Queue
 
 if TYPE_CHECKING:
     from amqpstore_server.broker.routing import Route
@@ -187,7 +188,7 @@ def move(
     except Exception as error:
         transaction.undo()
         for one in taken:
-            queue.put_back(one)
+            queue.backlog.put_back(one)
         if isinstance(error, ResourceExhaustedError):
             return False
         raise

@@ -1,0 +1,267 @@
+"""The backlog of a queue: what is ready in it, and how that leaves: taken, dropped or expired.
+
+Deliveries and gets are taken from here. The messages themselves are in the queues of the store that
+`priorities` has; what leaves without a consumer goes where the queue sends it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import amqpstore
+from amqpstore import Message, MessageDamagedError, ReadLaterError, Run
+from amqpstore_server.broker.context import BrokerContext
+from amqpstore_server.broker.faults import Contained
+from amqpstore_server.broker.messages.deaths import Reason
+from amqpstore_server.broker.queues.priorities import Priorities
+
+if TYPE_CHECKING:
+    from amqpstore_server.broker.queues.queue import Bury, Queue
+
+_log = logging.getLogger(__name__)
+
+_EXPIRED_AT_ONCE = 16
+"""Runs that expire in one go; others have their turn before the next."""
+
+_DROPPED_AT_ONCE = 16_384
+"""Messages that a limit drops in one go."""
+
+_RETRY_MS = 1000
+"""After that, what could not leave its queue, or be read, is tried again."""
+
+
+class Taken(NamedTuple):
+    """A run that was taken off a queue, and the store's queue that it came from."""
+
+    level: amqpstore.Queue
+    run: Run
+
+
+class Backlog:
+    """The ready messages of one queue, within its limits and until they expire.
+
+    `ready_bytes` counts their bodies while the queue has a limit on bytes. Where the work on them
+    fails, the queue is set aside, and nothing is taken any more.
+    """
+
+    def __init__(
+        self, context: BrokerContext, queue: Queue, priorities: Priorities, bury: Bury
+    ) -> None:
+        self.priorities = priorities
+        self.ready_bytes = 0
+        self._queue = queue
+        self._bury = bury
+        self._context = context
+        self._store = context.store
+        self._expiry = context.dates.timer(self._expire_due)
+        # After what could not leave, or be read.
+        self._retry = context.timers.timer(self._try_again)
+
+    # What comes in.
+
+    def count_bytes(self) -> None:
+        """Count the bytes anew: by what the store knows of them."""
+        self.ready_bytes = sum(self._store.ready_bytes(level) for level in self.priorities)
+
+    def arrived(self, messages: Sequence[Message], expires_ms: int) -> None:
+        """Count messages that are new, and have the timer ring when they expire, or before."""
+        if self._queue.settings.max_length_bytes is not None:
+            self.ready_bytes += sum([len(message.body) for message in messages])
+        self._expiry.set_sooner(expires_ms)
+
+    def requeue(self, taken: Taken) -> None:
+        """Put a run that was delivered back in its place."""
+        level, run = taken
+        if self._queue.settings.max_length_bytes is not None:
+            self.ready_bytes += self._store.run_bytes(run)
+        self._store.requeue(level, run)
+        if run.expires_ms:
+            self.watch_expiry()
+
+    def put_back(self, taken: Taken) -> None:
+        """Put a run that could not leave back in its place, as if it had not been taken."""
+        if self._queue.settings.max_length_bytes is not None:
+            self.ready_bytes += self._store.run_bytes(taken.run)
+        self._store.put_back(taken.level, taken.run)
+        if taken.run.expires_ms and not self._queue.is_set_aside:
+            self.watch_expiry()
+
+    # What goes out.
+
+    def take(self, limit: int, *, acked: bool, not_from: object = None) -> Taken | None:
+        """Take up to `limit` messages off the head; None where there is none for whoever asks.
+
+        Args: acked, whether they need no ack of a client: they go to the queue's history, or end
+        here; not_from, whose messages, that it gave back, are passed over.
+        """
+        queue = self._queue
+        history = queue.history if acked else None
+        ends = acked and history is None
+        while not queue.is_set_aside and (
+            found := self.priorities.take(limit, acked=ends, not_from=not_from)
+        ):
+            level, run = found
+            if isinstance(run, ReadLaterError):
+                self.read_later(run)
+                return None
+            if isinstance(run, MessageDamagedError):
+                extra = {"queue": queue.name, "reason": str(run)}
+                _log.error("some messages cannot be read; the others are served", extra=extra)
+                self.ready_bytes -= run.body_bytes
+                continue
+            self._left(run)
+            taken = Taken(level, run)
+            if self._is_over_limit(run) and not acked:
+                if not self.send_away(taken, Reason.DELIVERY_LIMIT):
+                    return None
+                continue
+            if history is not None:
+                history.consumed(queue, taken)
+            return taken
+        return None
+
+    def _left(self, run: Run) -> None:
+        if self._queue.settings.max_length_bytes is not None:
+            self.ready_bytes -= run.body_bytes
+
+    def _is_over_limit(self, run: Run) -> bool:
+        """Whether it was delivered too often: only what a crash interrupted is, at this place."""
+        limit = self._queue.settings.delivery_limit
+        return limit is not None and run.delivery_count > limit
+
+    def send_away(self, taken: Taken, reason: Reason) -> bool:
+        """Have a run that was taken off leave for good. Returns False where it is still here."""
+        if self._queue.is_set_aside:
+            self.put_back(taken)
+            return False
+        with Contained(self._queue):
+            return self._bury(self._queue, [taken], reason)
+        return False
+
+    def purge(self) -> int:
+        """Remove what is ready. Returns how many messages."""
+        self.ready_bytes = 0
+        return sum([self._store.purge(level) for level in self.priorities])
+
+    # Limits.
+
+    @property
+    def excess(self) -> int:
+        """How many messages have to be dropped, or at least one of them, to keep to the limits."""
+        settings = self._queue.settings
+        if not settings.is_limited or settings.rejects:
+            return 0
+        excess = 0
+        if settings.max_length is not None:
+            excess = max(0, self.priorities.ready_count - settings.max_length)
+        if settings.max_length_bytes is not None and self.ready_bytes > settings.max_length_bytes:
+            excess = max(excess, 1)
+        return excess
+
+    def drop_excess(self) -> None:
+        """Keep to the limits: the lowest priority goes first, and of it the oldest."""
+        dropped = 0
+        while (excess := self.excess) and (level := self.priorities.least()):
+            if dropped >= _DROPPED_AT_ONCE:
+                self._queue.touch()
+                return
+            if not self._has_room():
+                return
+            run = self._store.withdraw(level, min(excess, _DROPPED_AT_ONCE))
+            if isinstance(run, ReadLaterError):
+                self.read_later(run)
+                return
+            if isinstance(run, MessageDamagedError):
+                self.ready_bytes -= run.body_bytes
+            if isinstance(run, Run):
+                dropped += run.count
+                self._left(run)
+                if not self.send_away(Taken(level, run), Reason.MAXLEN):
+                    return
+        if dropped and self._queue.consumers:
+            self._queue.touch()  # what comes next may be small enough for one of them
+
+    # Expiry.
+
+    def expire(self) -> None:
+        """Have what is due by now gone, where the timer is due."""
+        if 0 < self._expiry.due_ms <= (now := self._context.clock.wall_ms()):
+            self.expire_until(now)
+
+    def expire_until(self, now_ms: int) -> None:
+        """Have what is due by then gone, whatever the timer says."""
+        for level in self.priorities:
+            if not self._expire_level(level, now_ms):
+                return
+        self.watch_expiry()
+
+    def _expire_level(self, level: amqpstore.Queue, now_ms: int) -> bool:
+        """Returns False where something could not leave: the timer says when to try again."""
+        for _ in range(_EXPIRED_AT_ONCE):
+            next_ms = self._store.next_expiry(level)
+            if not 0 < next_ms <= now_ms:
+                break
+            if not self._has_room():
+                self._expiry.set(0)
+                return False
+            run = self._store.withdraw_expired(level, now_ms, bodies=self._needs_bodies)
+            if isinstance(run, ReadLaterError):
+                self._expiry.set(0)
+                self.read_later(run)
+                return False
+            if isinstance(run, MessageDamagedError):
+                self.ready_bytes -= run.body_bytes
+            if isinstance(run, Run):
+                self._left(run)
+                if not self.send_away(Taken(level, run), Reason.EXPIRED):
+                    self._expiry.set(0)
+                    if not self._queue.is_set_aside:
+                        self._retry.set(self._context.clock.monotonic_ms() + _RETRY_MS)
+                    return False
+        return True
+
+    @property
+    def _needs_bodies(self) -> bool:
+        """Whether what expires has to be read."""
+        return self._queue.sends_on or self._queue.settings.max_length_bytes is not None
+
+    def watch_expiry(self) -> None:
+        """Have the timer ring when the next message expires, or before."""
+        dues = [due for level in self.priorities if (due := self._store.next_expiry(level))]
+        self._expiry.set_sooner(min(dues, default=0))
+
+    def _expire_due(self) -> None:
+        """Expire what is due, and serve the consumers that can be served. Called by the timer."""
+        with Contained(self._queue):
+            self.expire_until(self._context.clock.wall_ms())
+        self._queue.touch()
+
+    # What cannot leave, or be read, for a while.
+
+    def read_later(self, error: ReadLaterError) -> None:
+        """What cannot be read for lack of descriptors or memory stays where it is for a while."""
+        if not self._retry.due_ms:
+            extra = {"queue": self._queue.name, "reason": str(error)}
+            _log.warning("messages cannot be read at the moment: they are kept", extra=extra)
+            self._retry.set(self._context.clock.monotonic_ms() + _RETRY_MS)
+
+    def _try_again(self) -> None:
+        if self._queue.is_deleted or self._queue.is_set_aside:
+            return
+        with Contained(self._queue):
+            self.drop_excess()
+        self._expire_due()
+
+    def _has_room(self) -> bool:
+        """Whether messages may leave it by themselves; if not, it is tried again when they may."""
+        if not self._queue.sends_on or self._context.has_room:
+            return True
+        self._context.wait_for_room(self._try_again)
+        return False
+
+    def rest(self) -> None:
+        """Stop the timers: the queue is deleted or set aside."""
+        self._expiry.set(0)
+        self._retry.set(0)
