@@ -51,6 +51,8 @@ SHORT = ("--seconds", "1", "--warmup", "0.2")
         ("--confirm", "1", "--prefetch", "1", "--size", "0"),
         ("--confirm", "10", "--size", "300000"),
         ("--producers", "2", "--consumers", "3", "--queues", "5", "--ack-every", "20"),
+        ("--vary", "--producers", "2", "--queues", "3"),
+        ("--vary", "--size", "300000", "--confirm", "10"),
     ],
     ids=" ".join,
 )
@@ -96,6 +98,19 @@ def test_fanout_delivers_to_every_queue(broker: Broker) -> None:
     assert results["delivered"] == 3 * results["published"] > 0
 
 
+def test_a_topic_exchange_delivers_to_some_queues(broker: Broker) -> None:
+    options = ("--vary", "--topic", "--queues", "6", "--matches", "2", "--consumers", "2")
+    results = bench(broker, "through", *SHORT, *options)
+    assert results["delivered"] == 2 * results["published"] > 0
+
+
+def test_a_backlog_is_published_and_consumed(broker: Broker) -> None:
+    results = bench(broker, "backlog", "--messages", "2000", "--vary", "--queues", "2")
+    assert results["fill"]["confirmed"] == results["delivered"] == results["acked"] == 2000
+    server = results["fill"]["server"]
+    assert server["max_rss_mib"] >= server["rss_mib"] > 0
+
+
 def test_connect_opens_and_closes(broker: Broker) -> None:
     results = bench(broker, "connect", *SHORT, "--connections", "4")
     assert results["connected_per_s"] > 0
@@ -103,7 +118,7 @@ def test_connect_opens_and_closes(broker: Broker) -> None:
 
 
 def test_latency_keeps_its_rate(broker: Broker) -> None:
-    results = bench(broker, "latency", *SHORT, "--rate", "200")
+    results = bench(broker, "latency", *SHORT, "--rate", "200", "--vary", "--producers", "2")
     assert results["published"] == results["delivered"] == 240
     assert results["latency_ms"]["samples"] == results["confirm_ms"]["samples"] == 200
     assert results["latency_ms"]["max"] >= results["latency_ms"]["p50"] > 0

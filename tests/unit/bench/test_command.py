@@ -40,6 +40,12 @@ def parsed(*arguments: str) -> argparse.Namespace:
         ("through --prefetch 70000", "--prefetch must be 0 to 65535"),
         ("through --prefetch 5 --ack-every 6", "would wait forever"),
         ("through --queue=", "--queue must be"),
+        ("through --topic --queues 2", "as many --queues as --matches"),
+        ("through --topic --queues 20 --matches 0", "--matches must be 1 to 1000"),
+        ("fanout --topic", "fanout takes no --topic"),
+        ("drain --vary", "drain takes no --vary"),
+        ("backlog --seconds 3", "backlog takes no --seconds"),
+        ("latency --rate 1 --producers 2", "1 for each of --producers"),
         ("latency --size 7", "latency needs --size 8"),
         ("sync --connections 2 --processes 3", "at least one of --connections"),
         ("through --url http://localhost/", "--url must look like"),
@@ -71,6 +77,7 @@ def test_defaults() -> None:
     counted = Settings.of(parsed("through", "--messages", "5", "--transient"))
     assert (counted.seconds, counted.warmup, counted.messages) == (0.0, 0.0, 5)
     assert not counted.persistent
+    assert Settings.of(parsed("backlog")).messages == 1_000_000
 
 
 def test_an_address_is_percent_decoded() -> None:

@@ -14,7 +14,8 @@ HEARTBEAT = wire.frame(wire.HEARTBEAT, 0, b"")
 def delivery(tag: int, body: bytes = b"0123456789", *, frame_max: int = 131_072) -> bytes:
     arguments = wire.short_string("bench-0000") + struct.pack(">QB", tag, 0)
     arguments += wire.short_string("") + wire.short_string("some-queue")
-    content = wire.publish(1, "", "", body, persistent=True, frame_max=frame_max)
+    properties = wire.delivery_mode(persistent=True)
+    content = wire.publish(1, "", "", body, properties=properties, frame_max=frame_max)
     return wire.method(1, wire.BASIC_DELIVER, arguments) + content[21 - 4 :]
 
 

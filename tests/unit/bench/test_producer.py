@@ -8,20 +8,23 @@ from typing import Any
 import pytest
 
 from amqpstore_tools.bench.board import Board
+from amqpstore_tools.bench.messages import AlikeBlock, MessageBlock, VariedBlock
 from amqpstore_tools.bench.producer import UNLIMITED, Publisher
 from amqpstore_tools.client import wire
 from amqpstore_tools.client.errors import PeerError
 
-BLOCK = wire.publish_block([("", "q")], size=50, persistent=True, frame_max=4096)
+BLOCK = AlikeBlock([("", "q")], size=50, persistent=True, frame_max=4096)
 
 
 class Peer:
     """A publisher with a window, and the other end of its socket."""
 
-    def __init__(self, ours: socket.socket, theirs: socket.socket, window: int) -> None:
+    def __init__(
+        self, ours: socket.socket, theirs: socket.socket, window: int, block: MessageBlock = BLOCK
+    ) -> None:
         connection: Any = SimpleNamespace(socket=ours)
         self.board = Board(1)
-        self.publisher = Publisher(connection, BLOCK, window, self.board.row(0))
+        self.publisher = Publisher(connection, block, window, self.board.row(0))
         self.theirs = theirs
 
     def publish(self, quota: int = UNLIMITED) -> int:
@@ -107,3 +110,18 @@ def test_flow_off_is_answered_between_messages_and_pauses(
     peer.theirs.sendall(wire.method(1, wire.CHANNEL_FLOW, b"\1"))
     peer.publisher.step(UNLIMITED)
     assert peer.publish() == 6
+
+
+def test_a_varied_block_begins_a_new_round_when_all_of_it_was_sent(
+    pair: tuple[socket.socket, socket.socket],
+) -> None:
+    block = VariedBlock([("", "q")], size=50, persistent=True, frame_max=4096)
+    peer = Peer(*pair, window=0, block=block)
+    total = 3 * block.messages
+    received = bytearray()
+    while len(received) < total * block.message_bytes:
+        peer.publish(quota=total)
+        received += peer.theirs.recv(100_001)
+    size = block.message_bytes
+    messages = [bytes(received[at : at + size]) for at in range(0, len(received), size)]
+    assert len(set(messages)) == total

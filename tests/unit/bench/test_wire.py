@@ -5,6 +5,9 @@ import pytest
 from amqpstore_tools.client import frames, wire
 from amqpstore_tools.client.errors import PeerError
 
+PERSISTENT = wire.delivery_mode(persistent=True)
+TRANSIENT = wire.delivery_mode(persistent=False)
+
 
 def test_a_frame_is_type_channel_length_payload_and_end_octet() -> None:
     assert wire.frame(wire.HEARTBEAT, 0, b"") == bytes.fromhex("08 0000 00000000 ce")
@@ -16,7 +19,9 @@ def test_ack_is_21_octets_with_the_multiple_bit() -> None:
 
 
 def test_publish_is_method_header_and_body_frame() -> None:
-    assert wire.publish(1, "", "q1", b"hello", persistent=True, frame_max=4096) == bytes.fromhex(
+    assert wire.publish(
+        1, "", "q1", b"hello", properties=PERSISTENT, frame_max=4096
+    ) == bytes.fromhex(
         "01 0001 0000000b 003c 0028 0000 00 02 7131 00 ce"
         "02 0001 0000000f 003c 0000 0000000000000005 1000 02 ce"
         "03 0001 00000005 68656c6c6f ce"
@@ -24,7 +29,7 @@ def test_publish_is_method_header_and_body_frame() -> None:
 
 
 def test_a_transient_publish_has_delivery_mode_1() -> None:
-    octets = wire.publish(1, "e", "", b"", persistent=False, frame_max=4096)
+    octets = wire.publish(1, "e", "", b"", properties=TRANSIENT, frame_max=4096)
     assert octets == bytes.fromhex(
         "01 0001 0000000a 003c 0028 0000 01 65 00 00 ce"
         "02 0001 0000000f 003c 0000 0000000000000000 1000 01 ce"
@@ -32,7 +37,7 @@ def test_a_transient_publish_has_delivery_mode_1() -> None:
 
 
 def test_a_body_above_the_frame_limit_is_split() -> None:
-    octets = wire.publish(1, "", "q", b"x" * 25, persistent=True, frame_max=18)
+    octets = wire.publish(1, "", "q", b"x" * 25, properties=PERSISTENT, frame_max=18)
     parts = [frame for frame in frames.whole_frames(octets, 0, len(octets)) if frame.kind == 3]
     assert [frame.end - frame.start for frame in parts] == [18, 18, 13]
 
@@ -52,28 +57,6 @@ def test_strings_of_a_table_are_read_past_other_fields() -> None:
 def test_strings_of_a_table_end_at_a_field_of_unknown_type() -> None:
     fields = b"\x01aS\0\0\0\x01x" + b"\x01bD\0\0\0\0\0" + b"\x01cS\0\0\0\x01y"
     assert wire.read_strings_of_table(wire.long_string(fields), 0) == {"a": "x"}
-
-
-def test_a_block_takes_its_routes_in_turn() -> None:
-    block = wire.publish_block(
-        [("", "q-0"), ("", "q-1"), ("", "q-2")], size=10, persistent=True, frame_max=4096
-    )
-    assert block.messages % 3 == 0
-    assert len(block.octets) == block.messages * block.message_bytes
-    for index in range(block.messages):
-        start = index * block.message_bytes
-        message = block.octets[start : start + block.message_bytes]
-        assert f"q-{index % 3}".encode() in message
-
-
-def test_a_block_of_large_messages_holds_one() -> None:
-    block = wire.publish_block([("", "q")], size=1 << 20, persistent=True, frame_max=131072)
-    assert block.messages == 1
-
-
-def test_a_block_refuses_routes_of_different_length() -> None:
-    with pytest.raises(ValueError, match="equally long"):
-        wire.publish_block([("", "a"), ("", "ab")], size=1, persistent=True, frame_max=4096)
 
 
 def test_frames_stop_at_a_cut_off_frame() -> None:

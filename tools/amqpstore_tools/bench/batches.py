@@ -5,6 +5,7 @@ import struct
 
 from amqpstore_tools.bench.board import now_ns
 from amqpstore_tools.bench.histogram import Histogram
+from amqpstore_tools.bench.messages import block_of
 from amqpstore_tools.bench.worker import Outcome, Worker
 from amqpstore_tools.client import frames, wire
 from amqpstore_tools.client.connection import CHANNEL, Connection
@@ -66,7 +67,13 @@ def exchange_batches(worker: Worker, queues: list[str], quota: int) -> Outcome:
         connection.call(wire.TX_SELECT, b"", wire.TX_SELECT_OK)
     else:
         connection.select_confirms()
-    batch = _batch(queues, settings.batch, settings.size, connection.frame_max, settings.persistent)
+    block = block_of(
+        [("", queue) for queue in queues],
+        size=settings.size,
+        persistent=settings.persistent,
+        vary=settings.vary,
+        frame_max=connection.frame_max,
+    )
     for index, queue in enumerate(queues):
         connection.send_consume(queue, f"bench-{index:04d}", auto_ack=False)
     schedule = worker.start()
@@ -75,7 +82,7 @@ def exchange_batches(worker: Worker, queues: list[str], quota: int) -> Outcome:
     latency = Histogram()
     published = acked = commits = 0
     while published < quota and (began := now_ns()) < schedule.stop_ns:
-        octets = batch
+        octets = block.take(settings.batch)
         if reader.delivered > acked:
             acked = reader.delivered
             octets += wire.ack(CHANNEL, acked)
@@ -95,12 +102,3 @@ def exchange_batches(worker: Worker, queues: list[str], quota: int) -> Outcome:
             latency.record(now - began)
     connection.close(reader.unread())
     return Outcome(histograms={"confirm": latency})
-
-
-def _batch(queues: list[str], messages: int, size: int, frame_max: int, persistent: bool) -> bytes:
-    """So many publishes, to the queues in turn."""
-    routes = [("", queue) for queue in queues]
-    block = wire.publish_block(routes, size=size, persistent=persistent, frame_max=frame_max)
-    # A block ends where the routes begin again.
-    rounds = -(-messages // block.messages)
-    return (block.octets * rounds)[: messages * block.message_bytes]

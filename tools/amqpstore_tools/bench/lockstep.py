@@ -4,10 +4,10 @@ import select
 
 from amqpstore_tools.bench.board import now_ns
 from amqpstore_tools.bench.histogram import Histogram
+from amqpstore_tools.bench.messages import Route, block_of
 from amqpstore_tools.bench.worker import Outcome, Worker
-from amqpstore_tools.client import wire
 from amqpstore_tools.client.confirms import ConfirmLedger
-from amqpstore_tools.client.connection import CHANNEL, Connection
+from amqpstore_tools.client.connection import Connection
 from amqpstore_tools.client.errors import PeerError
 
 _RECEIVE_BYTES = 4096
@@ -17,19 +17,18 @@ _TICK_S = 0.05
 class Publisher:
     """One connection of the many, with at most one message unconfirmed."""
 
-    def __init__(self, connection: Connection, message: bytes) -> None:
+    def __init__(self, connection: Connection) -> None:
         connection.socket.settimeout(None)
         self.connection = connection
         self.ledger = ConfirmLedger()
         self.published = 0
         self.sent_ns = 0
-        self._message = message
 
-    def publish(self, now: int) -> None:
-        """Sends the next message; the clock of its confirm starts."""
+    def publish(self, message: bytes, now: int) -> None:
+        """Sends a message; the clock of its confirm starts."""
         self.sent_ns = now
         self.published += 1
-        self.connection.socket.sendall(self._message)
+        self.connection.socket.sendall(message)
 
     def read(self) -> bool:
         """Reads once from a readable socket; whether the outstanding message is now confirmed."""
@@ -44,7 +43,7 @@ class Publisher:
 
 
 def publish_in_lockstep(
-    worker: Worker, routes: list[tuple[str, str]], connections: int, quota: int
+    worker: Worker, routes: list[Route], connections: int, quota: int
 ) -> Outcome:
     """A worker with `connections` that each wait for every confirm.
 
@@ -53,19 +52,17 @@ def publish_in_lockstep(
     """
     settings = worker.settings
     publishers: dict[int, Publisher] = {}
-    for index in range(connections):
+    for _ in range(connections):
         connection = Connection(settings.address)
         connection.select_confirms()
-        exchange, routing_key = routes[index % len(routes)]
-        message = wire.publish(
-            CHANNEL,
-            exchange,
-            routing_key,
-            bytes(settings.size),
-            persistent=settings.persistent,
-            frame_max=connection.frame_max,
-        )
-        publishers[connection.socket.fileno()] = Publisher(connection, message)
+        publishers[connection.socket.fileno()] = Publisher(connection)
+    block = block_of(
+        routes,
+        size=settings.size,
+        persistent=settings.persistent,
+        vary=settings.vary,
+        frame_max=connection.frame_max,
+    )
     poller = select.epoll()
     for descriptor in publishers:
         poller.register(descriptor, select.EPOLLIN)
@@ -73,7 +70,7 @@ def publish_in_lockstep(
     latency = Histogram()
     published = confirmed = 0
     for publisher in list(publishers.values())[:quota]:
-        publisher.publish(now_ns())
+        publisher.publish(block.take(1), now_ns())
         published += 1
     while confirmed < published:
         for descriptor, _ in poller.poll(_TICK_S):
@@ -85,7 +82,7 @@ def publish_in_lockstep(
             if schedule.in_window(publisher.sent_ns):
                 latency.record(now - publisher.sent_ns)
             if now < schedule.stop_ns and published < quota:
-                publisher.publish(now)
+                publisher.publish(block.take(1), now)
                 published += 1
         worker.row.publishing(published, confirmed, now_ns())
     poller.close()

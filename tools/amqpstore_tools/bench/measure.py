@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from amqpstore_tools.bench.board import FOREVER_NS, Totals, now_ns
 from amqpstore_tools.bench.fleet import Fleet, cpu_s
 from amqpstore_tools.bench.histogram import Histogram
+from amqpstore_tools.bench.server_process import ServerProcess
 from amqpstore_tools.bench.settings import Settings
 from amqpstore_tools.bench.worker import Schedule
 from amqpstore_tools.client.errors import BenchError
@@ -14,7 +15,18 @@ from amqpstore_tools.client.errors import BenchError
 _START_DELAY_NS = 20_000_000  # for the signal to reach every worker
 _TICK_S = 0.02
 _PROGRESS_NS = 500_000_000
+_MEMORY_NS = 100_000_000
 CONSUMER = "consumer"
+
+
+@dataclass(frozen=True)
+class ServerUse:
+    """What the broker's process used."""
+
+    pid: int
+    cpu_s: float  # user and system, in the measured window
+    rss_bytes: int  # when all was done
+    max_rss_bytes: int  # the most that was seen during the run
 
 
 @dataclass
@@ -29,9 +41,12 @@ class Measurement:
     nacked: int
     blocked: int
     histograms: dict[str, Histogram] = field(default_factory=dict)
+    server: ServerUse | None = None
 
 
-def measure(fleet: Fleet, settings: Settings, *, copies: int, backlog: int) -> Measurement:
+def measure(
+    fleet: Fleet, settings: Settings, copies: int, backlog: int, server: ServerProcess | None
+) -> Measurement:
     """Runs a fleet that is ready to its end.
 
     Consumers are stopped when all `copies` of what was published and the `backlog` that was
@@ -45,7 +60,7 @@ def measure(fleet: Fleet, settings: Settings, *, copies: int, backlog: int) -> M
     window_ns = start_ns + int(settings.warmup * 1e9)
     stop_ns = window_ns + int(settings.seconds * 1e9) if settings.seconds else FOREVER_NS
     fleet.start(Schedule(start_ns, window_ns, stop_ns))
-    watch = _Watch(fleet, settings, Schedule(start_ns, window_ns, stop_ns))
+    watch = _Watch(fleet, settings, Schedule(start_ns, window_ns, stop_ns), server)
     while not fleet.finished():
         fleet.collect(watch.tick())
         if fleet.finished(but=CONSUMER):
@@ -75,13 +90,20 @@ def measure(fleet: Fleet, settings: Settings, *, copies: int, backlog: int) -> M
         nacked=sum(outcome.nacked for _, outcome in outcomes if outcome),
         blocked=sum(outcome.blocked for _, outcome in outcomes if outcome),
         histograms=merged,
+        server=watch.server_use(),
     )
 
 
 class _Watch:
     """Samples the board when the measured window opens and closes, and shows progress."""
 
-    def __init__(self, fleet: Fleet, settings: Settings, schedule: Schedule) -> None:
+    def __init__(
+        self,
+        fleet: Fleet,
+        settings: Settings,
+        schedule: Schedule,
+        server: ServerProcess | None,
+    ) -> None:
         self.opened: tuple[int, Totals] | None = None
         self.closed: tuple[int, Totals] | None = None
         self._board = fleet.board
@@ -90,6 +112,11 @@ class _Watch:
         self._deadline_ns = schedule.start_ns + int(settings.timeout * 1e9)
         self._live = sys.stderr.isatty()
         self._shown: tuple[int, Totals] = (schedule.start_ns, Totals())
+        self._server = server
+        self._cpu_opened_s = server.cpu_s() if server else 0.0
+        self._cpu_closed_s: float | None = None
+        self._memory_ns = 0
+        self._max_rss_bytes = 0
 
     def tick(self) -> float:
         """Looks at clock and board; returns the seconds until the next look.
@@ -101,8 +128,13 @@ class _Watch:
         schedule = self._schedule
         if self.opened is None and self._settings.warmup and now >= schedule.window_ns:
             self.opened = (now, self._board.totals())
+            self._cpu_opened_s = self._server.cpu_s() if self._server else 0.0
         if self.closed is None and now >= schedule.stop_ns:
             self.closed = (now, self._board.totals())
+            self._cpu_closed_s = self._server.cpu_s() if self._server else 0.0
+        if self._server and now >= self._memory_ns:
+            self._max_rss_bytes = max(self._max_rss_bytes, self._server.rss_bytes())
+            self._memory_ns = now + _MEMORY_NS
         if now >= self._deadline_ns:
             totals = self._board.totals()
             raise BenchError(
@@ -115,6 +147,20 @@ class _Watch:
             self._show_progress(now)
         coming = (schedule.window_ns, schedule.stop_ns)
         return min([_TICK_S, *((moment - now) / 1e9 for moment in coming if moment > now)])
+
+    def server_use(self) -> ServerUse | None:
+        """What the broker used up to now; None where its process is not known."""
+        server = self._server
+        if server is None:
+            return None
+        closed_s = server.cpu_s() if self._cpu_closed_s is None else self._cpu_closed_s
+        rss_bytes = server.rss_bytes()
+        return ServerUse(
+            server.pid,
+            closed_s - self._cpu_opened_s,
+            rss_bytes,
+            max(rss_bytes, self._max_rss_bytes),
+        )
 
     def _show_progress(self, now: int) -> None:
         totals = self._board.totals()

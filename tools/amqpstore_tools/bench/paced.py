@@ -10,10 +10,11 @@ import struct
 
 from amqpstore_tools.bench.board import FOREVER_NS, now_ns
 from amqpstore_tools.bench.histogram import Histogram
+from amqpstore_tools.bench.messages import Route, block_of
 from amqpstore_tools.bench.worker import Outcome, Schedule, Worker
-from amqpstore_tools.client import frames, wire
+from amqpstore_tools.client import frames
 from amqpstore_tools.client.confirms import ConfirmLedger
-from amqpstore_tools.client.connection import CHANNEL, Connection
+from amqpstore_tools.client.connection import Connection
 from amqpstore_tools.client.errors import PeerError
 
 _u64 = struct.Struct(">Q")
@@ -42,8 +43,8 @@ class Pace:
         return max(0, min(self.total, passed_ns * self._rate // 1_000_000_000 + 1))
 
 
-def produce_paced(worker: Worker, queue: str, quota: int) -> Outcome:
-    """A worker that publishes at the settings' rate until `quota` or the schedule's stop.
+def produce_paced(worker: Worker, routes: list[Route], rate: int, quota: int) -> Outcome:
+    """A worker that publishes `rate` messages a second until `quota` or the schedule's stop.
 
     The outcome has the histograms `send_lag` and, with confirms, `confirm` (intended send time
     to confirm).
@@ -52,21 +53,17 @@ def produce_paced(worker: Worker, queue: str, quota: int) -> Outcome:
     connection = Connection(settings.address)
     if settings.confirm:
         connection.select_confirms()
-    body = bytes(settings.size)
-    message = bytearray(
-        wire.publish(
-            CHANNEL,
-            "",
-            queue,
-            body,
-            persistent=settings.persistent,
-            frame_max=connection.frame_max,
-        )
+    block = block_of(
+        routes,
+        size=settings.size,
+        persistent=settings.persistent,
+        vary=settings.vary,
+        frame_max=connection.frame_max,
     )
-    stamp_at = list(frames.whole_frames(message, 0, len(message)))[2].payload
+    stamp_at = list(frames.whole_frames(block.octets, 0, block.message_bytes))[2].payload
     schedule = worker.start()
     connection.socket.settimeout(None)
-    pace = Pace(schedule, settings.rate, quota)
+    pace = Pace(schedule, rate, quota)
     lag, confirm = Histogram(), Histogram()
 
     def settled(first: int, last: int) -> None:
@@ -88,6 +85,7 @@ def produce_paced(worker: Worker, queue: str, quota: int) -> Outcome:
         burst = bytearray()
         for index in range(sent, allowed):
             due_ns = pace.due_ns(index)
+            message = bytearray(block.take(1))
             message[stamp_at : stamp_at + 8] = _u64.pack(due_ns)
             burst += message
             if schedule.in_window(due_ns):

@@ -3,8 +3,8 @@
 import select
 
 from amqpstore_tools.bench.board import Row, now_ns
+from amqpstore_tools.bench.messages import MessageBlock, Route, block_of
 from amqpstore_tools.bench.worker import Outcome, Worker
-from amqpstore_tools.client import wire
 from amqpstore_tools.client.confirms import ConfirmLedger
 from amqpstore_tools.client.connection import Connection
 from amqpstore_tools.client.errors import PeerError
@@ -24,12 +24,11 @@ class Publisher:
     to the kernel.
     """
 
-    def __init__(
-        self, connection: Connection, block: wire.PublishBlock, window: int, row: Row
-    ) -> None:
+    def __init__(self, connection: Connection, block: MessageBlock, window: int, row: Row) -> None:
         self.ledger = ConfirmLedger()
         self._socket = connection.socket
         self._socket.setblocking(False)
+        self._block = block
         self._octets = memoryview(block.octets)
         self._message_bytes = block.message_bytes
         self._window = window
@@ -65,9 +64,7 @@ class Publisher:
                 self._read()
             if events & select.POLLOUT and limit > self._sent_bytes:
                 part = self._octets[self._cursor : self._cursor + limit - self._sent_bytes]
-                sent = self._socket.send(part)
-                self._sent_bytes += sent
-                self._cursor = (self._cursor + sent) % len(self._octets)
+                self._sent(self._socket.send(part))
         self._row.publishing(self.published, self.ledger.confirmed, now_ns())
 
     def _limit_bytes(self, quota: int) -> int:
@@ -105,11 +102,18 @@ class Publisher:
         missing = self.begun * self._message_bytes - self._sent_bytes
         self._socket.setblocking(True)
         self._socket.sendall(self._octets[self._cursor : self._cursor + missing])
-        self._sent_bytes += missing
-        self._cursor = (self._cursor + missing) % len(self._octets)
+        self._sent(missing)
+
+    def _sent(self, octets: int) -> None:
+        """Moves the cursor; a block that was sent as a whole begins a new round."""
+        self._sent_bytes += octets
+        self._cursor += octets
+        if self._cursor == len(self._octets):
+            self._cursor = 0
+            self._block.renew()
 
 
-def produce(worker: Worker, routes: list[tuple[str, str]], quota: int) -> Outcome:
+def produce(worker: Worker, routes: list[Route], quota: int) -> Outcome:
     """A worker that publishes to the routes in turn until `quota` or the schedule's stop.
 
     Returns when every message is confirmed, or without confirms when the broker has answered the
@@ -119,10 +123,11 @@ def produce(worker: Worker, routes: list[tuple[str, str]], quota: int) -> Outcom
     connection = Connection(settings.address)
     if settings.confirm:
         connection.select_confirms()
-    block = wire.publish_block(
+    block = block_of(
         routes,
         size=settings.size,
         persistent=settings.persistent,
+        vary=settings.vary,
         frame_max=connection.frame_max,
     )
     publisher = Publisher(connection, block, settings.confirm, worker.row)

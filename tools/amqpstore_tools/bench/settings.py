@@ -10,18 +10,20 @@ from amqpstore_tools.client.errors import UsageError
 DEFAULT_URL = "amqp://guest:guest@127.0.0.1:5672/%2F"
 _UNTIMED_LIMIT_S = 600.0  # of a run that ends with a number of messages
 _GRACE_S = 30.0  # beyond the timed part, to drain what is under way
+_BACKLOG_MESSAGES = 1_000_000
 _MAX_WORKERS = 64
 _MAX_CONNECTIONS = 4096
 _STAMP_BYTES = 8
 
+_MESSAGES: dict[str, object] = {"size": 1024, "persistent": True, "vary": False}
 _PUBLISHING: dict[str, object] = {
-    "size": 1024,
-    "persistent": True,
+    **_MESSAGES,
     "confirm": 2000,
     "producers": 1,
     "queues": 1,
     "queue_type": "",
 }
+_ROUTING: dict[str, object] = {"topic": False, "matches": 3}
 _CONSUMING: dict[str, object] = {
     "prefetch": 500,
     "auto_ack": False,
@@ -31,21 +33,20 @@ _CONSUMING: dict[str, object] = {
 }
 # Which options a workload takes, with their defaults; any other one given is a usage error.
 WORKLOADS: Mapping[str, Mapping[str, object]] = {
-    "through": {**_PUBLISHING, **_CONSUMING},
+    "through": {**_PUBLISHING, **_ROUTING, **_CONSUMING},
     "sync": {
-        "size": 1024,
-        "persistent": True,
+        **_MESSAGES,
         "connections": 100,
         "processes": 1,
         "queues": 1,
         "queue_type": "",
     },
-    "fill": _PUBLISHING,
+    "fill": {**_PUBLISHING, **_ROUTING},
     "drain": _CONSUMING,
+    "backlog": {**_PUBLISHING, **_CONSUMING},
     "fanout": {**_PUBLISHING, **_CONSUMING, "queues": 4},
     "batches": {
-        "size": 1024,
-        "persistent": True,
+        **_MESSAGES,
         "batch": 100,
         "by": "tx",
         "producers": 1,
@@ -53,17 +54,14 @@ WORKLOADS: Mapping[str, Mapping[str, object]] = {
         "queue_type": "",
     },
     "connect": {"connections": 10},
-    "latency": {
-        **{name: _PUBLISHING[name] for name in ("size", "persistent", "confirm", "queue_type")},
-        **{name: _CONSUMING[name] for name in ("prefetch", "auto_ack", "ack_every")},
-        "rate": 1000,
-    },
+    "latency": {**_PUBLISHING, **_ROUTING, **_CONSUMING, "rate": 1000},
 }
 ABOUT = {
     "through": "producers and consumers at once",
     "sync": "many connections that each wait for every confirm",
     "fill": "publish only; the messages stay in the queue",
     "drain": "consume what is in the queue",
+    "backlog": "publish --messages, then consume them: rates of both, and memory in between",
     "fanout": "one fanout exchange to --queues queues, all consumed",
     "batches": "publish --batch messages, ack those before, and wait: a tx, or confirms",
     "connect": "open a connection and a channel, close them, again",
@@ -83,8 +81,12 @@ class Settings:
     messages: int  # 0 when the run ends with `seconds`, or with what the queue held
     warmup: float  # seconds before the measured window
     timeout: float  # seconds until the run is given up
+    pid: int  # of the broker; 0: whoever listens on the port
     size: int = 1024  # bytes of a body
     persistent: bool = True
+    vary: bool = False  # each message has properties of its own
+    topic: bool = False  # through a topic exchange, to `matches` of the queues each
+    matches: int = 1
     confirm: int = 0  # unconfirmed publishes allowed to a producer; 0 means no confirm mode
     prefetch: int = 0  # unacked deliveries allowed to a consumer
     auto_ack: bool = False
@@ -102,6 +104,8 @@ class Settings:
     def parameters(self) -> dict[str, object]:
         """Everything that shaped the run, for the report; the password is not among it."""
         names = ["queue", "seconds", "messages", "warmup", "timeout", *WORKLOADS[self.workload]]
+        if "topic" in names and not self.topic:
+            names.remove("matches")
         chosen: dict[str, object] = {name: getattr(self, name) for name in names}
         address = self.address
         return {"host": address.host, "port": address.port, "vhost": address.vhost, **chosen}
@@ -142,6 +146,10 @@ class Settings:
                 raise UsageError(f"{option} must be {lowest} to {highest}, not {number}")
         if self.workload == "latency" and self.size < _STAMP_BYTES:
             raise UsageError(f"latency needs --size {_STAMP_BYTES} or more, for the send time")
+        if self.rate and self.rate < self.producers:
+            raise UsageError("--rate must be at least 1 for each of --producers")
+        if self.topic and self.matches > self.queues:
+            raise UsageError("--topic needs at least as many --queues as --matches")
         if "prefetch" in takes and not self.auto_ack and 0 < self.prefetch < self.ack_every:
             raise UsageError("--ack-every above --prefetch would wait forever")
         if self.workload == "batches" and self.producers > self.queues:
@@ -152,8 +160,19 @@ class Settings:
             raise UsageError("--queue must be 1 to 200 octets long")
 
 
-_COMMON = ("workload", "address", "queue", "keep", "seconds", "messages", "warmup", "timeout")
+_COMMON = (
+    "workload",
+    "address",
+    "queue",
+    "keep",
+    "seconds",
+    "messages",
+    "warmup",
+    "timeout",
+    "pid",
+)
 _RANGES = (
+    ("matches", 1, 1000),
     ("size", 0, 128 * 1024 * 1024),
     ("confirm", 0, 1_000_000),
     ("prefetch", 0, 65_535),
@@ -174,11 +193,11 @@ def _common(args: argparse.Namespace) -> dict[str, object]:
         raise UsageError("give --seconds or --messages, not both")
     if args.messages is not None and args.messages < 1:
         raise UsageError(f"--messages must be 1 or more, not {args.messages}")
-    counted = args.messages is not None or args.workload == "drain"
+    counted = args.messages is not None or args.workload in ("drain", "backlog")
     if args.workload == "connect" and args.messages is not None:
         raise UsageError("connect takes no --messages")
-    if args.workload == "drain" and args.seconds is not None:
-        raise UsageError("drain takes no --seconds: it ends when the messages are gone")
+    if args.workload in ("drain", "backlog") and args.seconds is not None:
+        raise UsageError(f"{args.workload} takes no --seconds: it ends when the messages are gone")
     seconds = 0.0 if counted else (10.0 if args.seconds is None else args.seconds)
     if not counted and seconds <= 0:
         raise UsageError(f"--seconds must be above 0, not {seconds}")
@@ -190,13 +209,15 @@ def _common(args: argparse.Namespace) -> dict[str, object]:
         timeout = warmup + (_UNTIMED_LIMIT_S if counted else seconds + _GRACE_S)
     if timeout <= 0:
         raise UsageError(f"--timeout must be above 0, not {timeout}")
+    messages = args.messages or (_BACKLOG_MESSAGES if args.workload == "backlog" else 0)
     return {
         "workload": args.workload,
         "address": Address.parse(args.url),
         "queue": args.queue,
         "keep": args.keep or args.workload == "fill",
         "seconds": seconds,
-        "messages": args.messages or 0,
+        "messages": messages,
         "warmup": warmup,
         "timeout": timeout,
+        "pid": args.pid,
     }

@@ -1,20 +1,25 @@
-"""What each workload declares on the broker, which workers it needs, and what must hold after."""
+"""Which workers each workload needs, how they are run, and what must hold after."""
 
 import contextlib
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 
 from amqpstore_tools.bench import batches, connects, consumer, lockstep, paced, producer
 from amqpstore_tools.bench.fleet import Fleet
 from amqpstore_tools.bench.measure import CONSUMER, Measurement, measure
+from amqpstore_tools.bench.messages import Route
 from amqpstore_tools.bench.report import Report
+from amqpstore_tools.bench.routing import Routing
+from amqpstore_tools.bench.server_process import ServerProcess
 from amqpstore_tools.bench.settings import Settings
 from amqpstore_tools.bench.worker import Task
 from amqpstore_tools.client.connection import Connection
 from amqpstore_tools.client.errors import BenchError
 
 _ALL_DELIVERED = ("through", "fanout", "latency", "batches")
+_DRAINING = ("drain", "backlog")
 
 _COUNT_ATTEMPTS = 50  # of 0.1 s: a broker may still be moving unconfirmed messages into the queue
 
@@ -26,61 +31,51 @@ def run(settings: Settings) -> Report:
         BenchError: no connection, a failure of the broker during the run, the deadline, or
             counts that do not agree at the end.
     """
+    server = ServerProcess.find(settings.address, settings.pid)
+    routing = Routing.of(settings)
     control = Connection(settings.address)
     try:
-        with _topology(control, settings):
-            backlog = _backlog(control, settings)
-            tasks = _tasks(settings)
-            with Fleet(settings, tasks) as fleet:
-                fleet.wait_until_ready()
-                measured = measure(
-                    fleet,
-                    settings,
-                    copies=settings.queues if settings.workload == "fanout" else 1,
-                    backlog=backlog,
-                )
-            _check(control, settings, measured)
+        with _declared(control, settings, routing):
+            filled = None
+            if settings.workload == "backlog":
+                filled = _measured(control, replace(settings, workload="fill"), routing, server)
+            measured = _measured(control, settings, routing, server)
         control.close()
     finally:
         control.abandon()
-    return Report(settings, control.product, control.version, measured)
+    return Report(settings, control.product, control.version, measured, filled)
 
 
-def _exchange(settings: Settings) -> str:
-    """The exchange to publish to; empty is the default exchange."""
-    return f"{settings.queue}-fanout" if settings.workload == "fanout" else ""
+def _measured(
+    control: Connection, settings: Settings, routing: Routing, server: ServerProcess | None
+) -> Measurement:
+    backlog = _backlog(control, settings)
+    with Fleet(settings, _tasks(settings, routing)) as fleet:
+        fleet.wait_until_ready()
+        measured = measure(fleet, settings, routing.copies, backlog, server)
+    _check(control, settings, routing, measured)
+    return measured
 
 
 @contextlib.contextmanager
-def _topology(control: Connection, settings: Settings) -> Iterator[None]:
+def _declared(control: Connection, settings: Settings, routing: Routing) -> Iterator[None]:
     """Declares, and deletes at the end unless told to keep, also when the run failed."""
-    queues = [] if settings.workload == "connect" else settings.queue_names()
-    exchange = _exchange(settings)
-    for queue in queues:
-        if settings.workload == "drain":
+    if settings.workload == "drain":
+        for queue in routing.queues:
             control.count_ready(queue)  # to be there is all a queue to drain must do
-            continue
-        arguments = {"x-queue-type": settings.queue_type} if settings.queue_type else {}
-        control.declare_queue(queue, {**arguments})
-        control.purge_queue(queue)
-    if exchange:
-        control.declare_fanout_exchange(exchange)
-        for queue in queues:
-            control.bind_queue(queue, exchange)
+    else:
+        routing.declare(control, queue_type=settings.queue_type)
     try:
         yield
     finally:
         if not settings.keep:
             with contextlib.suppress(BenchError, OSError):
-                for queue in queues:
-                    control.delete_queue(queue)
-                if exchange:
-                    control.delete_exchange(exchange)
+                routing.delete(control)
 
 
 def _backlog(control: Connection, settings: Settings) -> int:
-    """Messages that are to be consumed before anything is published: only drain has some."""
-    if settings.workload != "drain":
+    """Messages that are there before anything is published, and are to be consumed."""
+    if settings.workload not in _DRAINING:
         return 0
     ready = sum(control.count_ready(queue) for queue in settings.queue_names())
     if not ready:
@@ -88,71 +83,87 @@ def _backlog(control: Connection, settings: Settings) -> int:
     return min(ready, settings.messages or ready)
 
 
-def _tasks(settings: Settings) -> list[Task]:
-    queues = settings.queue_names()
-    quota = settings.messages or producer.UNLIMITED
+def _tasks(settings: Settings, routing: Routing) -> list[Task]:
     match settings.workload:
         case "connect":
             return [Task("connector", connects.connect_again_and_again)]
         case "sync":
-            return _lockstep_tasks(settings)
+            return _lockstep_tasks(settings, routing)
         case "batches":
-            return _batch_tasks(settings)
+            return _batch_tasks(settings, routing)
         case "latency":
-            return [
-                Task("producer", partial(paced.produce_paced, queue=queues[0], quota=quota)),
-                Task(CONSUMER, partial(consumer.consume, queues=queues, stamped=True)),
-            ]
+            return _paced_producers(settings, routing) + _consumers(settings, routing)
         case "fill":
-            return _producers(settings)
-        case "drain":
-            return _consumers(settings)
+            return _producers(settings, routing)
+        case "drain" | "backlog":
+            return _consumers(settings, routing)
         case _:
-            return _producers(settings) + _consumers(settings)
+            return _producers(settings, routing) + _consumers(settings, routing)
 
 
-def _lockstep_tasks(settings: Settings) -> list[Task]:
-    routes = [("", queue) for queue in settings.queue_names()]
+def _lockstep_tasks(settings: Settings, routing: Routing) -> list[Task]:
     connections = shares(settings.connections, settings.processes)
     quotas = shares(settings.messages or producer.UNLIMITED, settings.processes)
     return [
         Task(
             "producer",
-            partial(lockstep.publish_in_lockstep, routes=routes, connections=count, quota=quota),
+            partial(
+                lockstep.publish_in_lockstep,
+                routes=turned(routing.routes, index, settings.processes),
+                connections=connections[index],
+                quota=quotas[index],
+            ),
         )
-        for count, quota in zip(connections, quotas, strict=True)
+        for index in range(settings.processes)
     ]
 
 
-def _batch_tasks(settings: Settings) -> list[Task]:
+def _batch_tasks(settings: Settings, routing: Routing) -> list[Task]:
     quotas = shares(settings.messages or producer.UNLIMITED, settings.producers)
     tasks = []
     for index, quota in enumerate(quotas):
-        names = dealt(settings.queue_names(), index, settings.producers)
+        names = dealt(routing.queues, index, settings.producers)
         run = partial(batches.exchange_batches, queues=names, quota=quota)
         tasks.append(Task("producer", run))
     return tasks
 
 
-def _producers(settings: Settings) -> list[Task]:
+def _producers(settings: Settings, routing: Routing) -> list[Task]:
     quotas = shares(settings.messages or producer.UNLIMITED, settings.producers)
-    exchange = _exchange(settings)
     tasks = []
     for index, quota in enumerate(quotas):
-        if exchange:
-            routes = [(exchange, "")]
-        else:
-            names = dealt(settings.queue_names(), index, settings.producers)
-            routes = [("", name) for name in names]
+        routes = turned(routing.routes, index, settings.producers)
         tasks.append(Task("producer", partial(producer.produce, routes=routes, quota=quota)))
     return tasks
 
 
-def _consumers(settings: Settings) -> list[Task]:
-    names = settings.queue_names()
-    hands = [dealt(names, index, settings.consumers) for index in range(settings.consumers)]
-    quota = settings.messages if settings.workload == "drain" else 0
-    return [Task(CONSUMER, partial(consumer.consume, queues=hand, quota=quota)) for hand in hands]
+def _paced_producers(settings: Settings, routing: Routing) -> list[Task]:
+    quotas = shares(settings.messages or producer.UNLIMITED, settings.producers)
+    rates = shares(settings.rate, settings.producers)
+    return [
+        Task(
+            "producer",
+            partial(
+                paced.produce_paced,
+                routes=turned(routing.routes, index, settings.producers),
+                rate=rates[index],
+                quota=quotas[index],
+            ),
+        )
+        for index in range(settings.producers)
+    ]
+
+
+def _consumers(settings: Settings, routing: Routing) -> list[Task]:
+    hands = [
+        dealt(routing.queues, index, settings.consumers) for index in range(settings.consumers)
+    ]
+    quota = settings.messages if settings.workload in _DRAINING else 0
+    stamped = settings.workload == "latency"
+    return [
+        Task(CONSUMER, partial(consumer.consume, queues=hand, stamped=stamped, quota=quota))
+        for hand in hands
+    ]
 
 
 def shares(total: int, parts: int) -> list[int]:
@@ -165,7 +176,15 @@ def dealt(names: list[str], index: int, hands: int) -> list[str]:
     return names[index::hands] or [names[index % len(names)]]
 
 
-def _check(control: Connection, settings: Settings, measured: Measurement) -> None:
+def turned(routes: list[Route], index: int, hands: int) -> list[Route]:
+    """All routes, beginning at another one for each of the hands."""
+    start = index * len(routes) // hands
+    return routes[start:] + routes[:start]
+
+
+def _check(
+    control: Connection, settings: Settings, routing: Routing, measured: Measurement
+) -> None:
     """Holds the counts against each other.
 
     Raises:
@@ -174,12 +193,11 @@ def _check(control: Connection, settings: Settings, measured: Measurement) -> No
     totals = measured.overall
     if measured.nacked:
         raise BenchError(f"the broker nacked {measured.nacked} of {totals.published} messages")
-    copies = settings.queues if settings.workload == "fanout" else 1
-    expected = totals.published * copies
+    expected = totals.published * routing.copies
     if settings.workload in _ALL_DELIVERED and totals.delivered != expected:
         raise BenchError(f"{totals.delivered} messages were delivered, but {expected} were due")
     if settings.workload in ("fill", "sync"):
-        _check_ready(control, settings.queue_names(), expected)
+        _check_ready(control, routing.queues, expected)
 
 
 def _check_ready(control: Connection, queues: list[str], expected: int) -> None:

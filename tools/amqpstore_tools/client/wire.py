@@ -1,13 +1,11 @@
-"""AMQP 0-9-1 octets: the few methods a load generator sends and reads, and blocks of publishes.
+"""AMQP 0-9-1 octets: the few methods a load generator sends and reads.
 
 Frames are `type u8, channel u16, length u32, payload, 0xCE`, all integers big-endian
 (specification 2.3.5); a method payload is `class u16, method u16, arguments` (2.3.5.1).
 """
 
-import hashlib
 import struct
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 
 METHOD, HEADER, BODY, HEARTBEAT = 1, 2, 3, 8
 FRAME_END = 0xCE
@@ -43,8 +41,8 @@ TX_COMMIT, TX_COMMIT_OK = (90, 20), (90, 21)
 type_channel_length = struct.Struct(">BHI")
 _class_and_method = struct.Struct(">HH")
 _ack_arguments = struct.Struct(">QB")
-_content_header = struct.Struct(">HHQHB")
-_DELIVERY_MODE_FLAG = 0x1000
+_content_header = struct.Struct(">HHQ")
+DELIVERY_MODE_FLAG = 0x1000
 
 MethodId = tuple[int, int]
 TableItem = str | bool | int | Mapping[str, "TableItem"]
@@ -125,57 +123,22 @@ def ack(channel: int, delivery_tag: int) -> bytes:
     return method(channel, BASIC_ACK, _ack_arguments.pack(delivery_tag, 1))
 
 
+def delivery_mode(*, persistent: bool) -> bytes:
+    """Content properties with the delivery mode alone: 2 when persistent, otherwise 1."""
+    return struct.pack(">HB", DELIVERY_MODE_FLAG, 2 if persistent else 1)
+
+
 def publish(
-    channel: int, exchange: str, routing_key: str, body: bytes, *, persistent: bool, frame_max: int
+    channel: int, exchange: str, routing_key: str, body: bytes, *, properties: bytes, frame_max: int
 ) -> bytes:
     """basic.publish, content header and body frames of one message, as sent.
 
-    The only property is the delivery mode: 2 when persistent, otherwise 1.
+    `properties` are the property flags and the values that they announce (specification 4.2.6.1).
     """
     arguments = b"\0\0" + short_string(exchange) + short_string(routing_key) + b"\0"
-    header = _content_header.pack(60, 0, len(body), _DELIVERY_MODE_FLAG, 2 if persistent else 1)
+    header = _content_header.pack(60, 0, len(body)) + properties
     step = frame_max - FRAME_OVERHEAD_BYTES
     bodies = (frame(BODY, channel, body[at : at + step]) for at in range(0, len(body), step))
     return b"".join(
         (method(channel, BASIC_PUBLISH, arguments), frame(HEADER, channel, header), *bodies)
     )
-
-
-@dataclass(frozen=True)
-class PublishBlock:
-    """Publishes encoded back to back, all of equal length, to be sent over and over."""
-
-    octets: bytes
-    message_bytes: int  # on the wire, with every frame of the message
-
-    @property
-    def messages(self) -> int:
-        """How many publishes the block holds."""
-        return len(self.octets) // self.message_bytes
-
-
-# 256 KiB is one large send; beyond 1,024 messages the cost of the send is spread thin enough.
-_BLOCK_BYTES = 256 * 1024
-_BLOCK_MESSAGES = 1024
-
-
-def publish_block(
-    routes: Sequence[tuple[str, str]], *, size: int, persistent: bool, frame_max: int
-) -> PublishBlock:
-    """A block on channel 1 that takes the `routes` (exchange, routing key) in turn.
-
-    Every message has the same incompressible body of `size` bytes. The routes must be equally
-    long, so that any whole number of messages is a slice at a multiple of `message_bytes`.
-    """
-    body = hashlib.shake_128(b"amqpstore-bench").digest(size)
-    messages = [
-        publish(1, exchange, key, body, persistent=persistent, frame_max=frame_max)
-        for exchange, key in routes
-    ]
-    lengths = {len(message) for message in messages}
-    if len(lengths) != 1:
-        raise ValueError(f"the routes of a block must be equally long, got lengths {lengths}")
-    (message_bytes,) = lengths
-    wanted = max(1, min(_BLOCK_MESSAGES, _BLOCK_BYTES // message_bytes))
-    rounds = -(-wanted // len(messages))
-    return PublishBlock(b"".join(messages) * rounds, message_bytes)

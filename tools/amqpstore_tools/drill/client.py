@@ -118,7 +118,12 @@ class Client(threading.Thread):
         routes = routes_of(key)
         exchange, routing_key = (FANOUT, "") if routes == QUEUES else ("", routes[0])
         return wire.publish(
-            CHANNEL, exchange, routing_key, body_of(key), persistent=True, frame_max=frame_max
+            CHANNEL,
+            exchange,
+            routing_key,
+            body_of(key),
+            properties=wire.delivery_mode(persistent=True),
+            frame_max=frame_max,
         )
 
     def frames(self, connection: Connection) -> Iterator[frames.Frame]:
@@ -353,7 +358,7 @@ class Mover(Taker):
                     "",
                     MOVES[1],
                     body_of(key),
-                    persistent=True,
+                    properties=wire.delivery_mode(persistent=True),
                     frame_max=self._frame_max,
                 )
             )

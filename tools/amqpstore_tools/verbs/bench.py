@@ -61,17 +61,36 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
         "--messages)",
     )
     run.add_argument("--queue", default="amqpstore-bench", metavar="NAME", help="(%(default)s)")
-    run.add_argument("--keep", action="store_true", help="keep the queues at the end")
+    run.add_argument("--keep", action="store_true", help="keep the queues, and what is in them")
+    run.add_argument(
+        "--pid",
+        type=int,
+        default=0,
+        help="of the broker, for its CPU time and memory (default: whoever listens on the port)",
+    )
     run.add_argument("--json", action="store_true", help="print one JSON object")
     publish = parser.add_argument_group("publishing")
     publish.add_argument("--size", type=int, metavar="BYTES", help="of a message body")
+    publish.add_argument(
+        "--vary",
+        action="store_const",
+        const=True,
+        help="give each message its own message-id, timestamp and headers",
+    )
     publish.add_argument("--persistent", action="store_const", const=True)
     publish.add_argument("--transient", dest="persistent", action="store_const", const=False)
     publish.add_argument(
         "--confirm", type=int, metavar="WINDOW", help="unconfirmed messages allowed; 0: no confirms"
     )
     publish.add_argument("--producers", type=int, metavar="N")
-    publish.add_argument("--queues", type=int, metavar="N")
+    publish.add_argument("--queues", type=int, metavar="N", help="published to in turn")
+    publish.add_argument(
+        "--topic",
+        action="store_const",
+        const=True,
+        help="publish through a topic exchange, to --matches of the queues each",
+    )
+    publish.add_argument("--matches", type=int, metavar="N", help="queues that a message goes to")
     publish.add_argument("--queue-type", choices=("classic", "quorum"))
     publish.add_argument("--batch", type=int, metavar="N", help="messages that wait together")
     publish.add_argument("--by", choices=("tx", "confirms"), help="what a batch waits for")

@@ -168,7 +168,7 @@ def _work_and_kill(
 def _declare(address: Address) -> None:
     try:
         connection = Connection(address)
-        connection.declare_fanout_exchange(FANOUT)
+        connection.declare_exchange(FANOUT, "fanout")
         for name in _ALL:
             connection.declare_queue(name, _TO_DEAD if name == REJECTS[0] else {})
         for name in QUEUES:
