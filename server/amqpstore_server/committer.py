@@ -1,7 +1,7 @@
-"""The committer: one thread that writes and syncs, and the hand-over between it and trio's.
+"""The committer: one thread that writes and syncs, and the hand-over between it and trio's thread.
 
-Sealing and settling happen on trio's thread, where the store lives; the thread does nothing but
-`Log.write`. While it syncs one batch, what arrives becomes the next.
+Batches are sealed and completed on trio's thread, which owns the store; this thread only runs
+`Log.write`. What arrives during one sync becomes the next batch.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from amqpstore import DurabilityError, Store
 from amqpstore.log import Batch
 
 MAX_PENDING_BYTES = 64 << 20
-"""What may wait for the disk before publishers have to."""
+"""Above this many bytes that wait for the disk, publishers have to wait."""
 
 _HOUSEKEEP_S = 0.02
 """Under load batches are written more often than that, and each look at the disk waits for it."""
@@ -32,7 +32,7 @@ _log = logging.getLogger(__name__)
 
 
 class _Written(NamedTuple):
-    """A batch that the thread is done with, and why it is not durable, if it is not."""
+    """A batch that the thread has finished, and the error if it is not durable."""
 
     batch: Batch
     failure: BaseException | None
@@ -59,10 +59,10 @@ class Committer:
         self._thread.start()
 
     def commit(self, *, promised_only: bool = False) -> None:
-        """Hand the open batch over, if none is under way and there is something in it.
+        """Hand over the open batch, unless it is empty or another one is being written.
 
-        With `promised_only`, only when it holds messages or somebody waits for it: acks alone
-        promise nothing, and may wait to be written with others.
+        With `promised_only`, only if it holds messages or somebody waits for it: acks alone promise
+        nothing, and may wait to be written together with others.
         """
         log = self._log
         if self._failure or not log.is_idle or (promised_only and not log.is_promised):
@@ -71,10 +71,11 @@ class Committer:
             self._batches.put(batch)
 
     def flush(self) -> None:
-        """Make everything that was done so far durable, before this returns.
+        """Make everything done so far durable, before this returns.
 
-        It holds up all others: it is for what must not be undone by a crash, once what comes next
-        is durable by another way. Raises: DurabilityError.
+        It blocks everything else: use it only for changes that a crash must not undo once a
+        following step is durable by other means.
+        Raises: DurabilityError.
         """
         while not self._failure and not (self._log.is_idle and self._log.is_empty):
             self.commit()
@@ -89,7 +90,7 @@ class Committer:
 
     @property
     def has_room(self) -> bool:
-        """Whether publishers may go on, as far as the disk is concerned."""
+        """Whether publishers may continue, as far as bytes waiting for the disk are concerned."""
         return self._log.pending_bytes < MAX_PENDING_BYTES
 
     async def wait_for_room(self) -> None:
@@ -99,14 +100,14 @@ class Committer:
 
     @property
     def is_disk_low(self) -> bool:
-        """Whether publishers have to wait for room on the disk: see `Store.is_disk_low`."""
+        """Whether publishers have to wait for free disk space: see `Store.is_disk_low`."""
         return self._store.is_disk_low
 
     async def wait_for_disk(self) -> None:
-        """Return once the disk has room again, or when it failed."""
+        """Return once the disk has free space again, or when it failed."""
         _log.warning("publishers are blocked: the disk is nearly full")
         while self.is_disk_low and not self._failure:
-            # Whoever deletes what is on it tells nobody.
+            # Nothing signals that files were deleted from the disk.
             await trio.sleep(_DISK_LOOK_S)
         _log.info("publishers are no longer blocked")
 
@@ -130,7 +131,9 @@ class Committer:
             raise self._failure
 
     def housekeep(self) -> None:
-        """Have the store begin and take over background work. To be called now and then."""
+        """Let the store start background work and take over its results. To be called now and
+        then.
+        """
         try:
             if not self._failure:
                 self._store.housekeep()
@@ -140,7 +143,7 @@ class Committer:
             self._fail(error)
 
     def _settle_written(self) -> None:
-        """Settle what the thread has written; `flush` may have done that already."""
+        """Complete the batches that the thread has written, if `flush` has not done so already."""
         while not self._written.empty():
             self._complete(*self._written.get())
 
@@ -160,7 +163,7 @@ class Committer:
             self._fail(error)
             return
         except Exception:  # noqa: BLE001
-            # It is a fault of one of those who waited, and the others have been told.
+            # A callback raised; the others have been called.
             _log.exception("a task that waited for a batch failed")
             self.commit(promised_only=True)
         if (now := time.monotonic()) >= self._housekeep_at:
@@ -168,7 +171,7 @@ class Committer:
             self.housekeep()
 
     def _fail(self, error: BaseException) -> None:
-        """Nothing can be made durable any more: have `watch` end the broker."""
+        """Make `watch` end the broker: nothing can be made durable any more."""
         if self._failure is None:
             failure = error if isinstance(error, DurabilityError) else self._store.failure
             self._failure = failure or DurabilityError(self._store.directory, error)
@@ -179,12 +182,14 @@ class Committer:
         progress.set()
 
     def _check_thread(self) -> None:
-        """Nobody else would see that the thread is gone: it would be silent, and so would we."""
+        """Fail if the thread has died: nothing else would notice, and no confirm would ever be
+        sent.
+        """
         if not self._thread.is_alive() and not self._is_stopping and self._written.empty():
             self._fail(RuntimeError("the committer's thread has ended"))
 
     def _write_batches(self) -> None:
-        """The thread."""
+        """Run the thread: write and sync batches."""
         while (batch := self._batches.get()) is not None:
             failure: BaseException | None = None
             try:

@@ -15,21 +15,23 @@ _Path = Annotated[str, msgspec.Meta(pattern=r"^[^\x00]+$")]
 
 
 class ConfigError(Exception):
-    """The configuration cannot be used. The message names the file, the key and what it takes."""
+    """The configuration cannot be used. The message names the file, the key and the valid
+    values.
+    """
 
 
 class Config(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """All that can be configured. Sizes in bytes, times in seconds.
+    """All configuration settings. Sizes are in bytes, times in seconds.
 
-    `memory_bytes` of messages may wait in memory; publishers are blocked while less than twice
-    `least_free_bytes` of the disk is free; bodies of at least `compress_from_bytes` are
-    compressed, 0 is none. `listen` are HOST:PORT pairs, an IPv6 address in brackets; port 0
-    lets the system choose. `names` says what queues and exchanges may be called: "lenient" as in
-    RabbitMQ, "strict" as in AMQP 0-9-1, or "0-10". `definitions` is a file as RabbitMQ exports it,
-    read at start and on SIGHUP. `product` and `version` are what clients are told; an empty
-    version is the own one. A client that takes nothing of what is sent to it for `send_timeout_s`
-    is closed, and one that has more than `connection_bytes` in memory of bodies that are not whole
-    and of open transactions, or most of more than `connections_bytes` in all.
+    `memory_bytes` limits the messages that wait in memory. Publishers are blocked while less than
+    twice `least_free_bytes` of the disk is free. Bodies of at least `compress_from_bytes` are
+    compressed; 0 disables compression. `listen` are HOST:PORT pairs, an IPv6 address in brackets;
+    port 0 lets the system choose. `names` is the rule for names of queues and exchanges: "lenient"
+    as in RabbitMQ, "strict" as in AMQP 0-9-1, or "0-10". `definitions` is a file as RabbitMQ
+    exports it, read at start and on SIGHUP. `product` and `version` are sent to clients; an empty
+    version means amqpstore's own. A client that reads nothing for `send_timeout_s` is closed. So is
+    a client whose partial bodies and open transactions take more than `connection_bytes`, and the
+    one that takes the most when those of all clients exceed `connections_bytes`.
     """
 
     data: _Path = "data"
@@ -55,7 +57,7 @@ class Config(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 def load(path: str) -> Config:
-    """The configuration in a file. Raises: ConfigError."""
+    """Read the configuration in a file. Raises: ConfigError."""
     try:
         with open(open_regular(path), "rb") as file:
             content = file.read(_MAX_FILE_BYTES + 1)
@@ -68,12 +70,13 @@ def load(path: str) -> Config:
     except msgspec.ValidationError as error:
         raise ConfigError(f"{path}: {error}") from None
     except (ValueError, RecursionError) as error:
-        # Not only what tomllib calls one: also no UTF-8, a number of 5,000 digits, lists in lists.
+        # Not only TOMLDecodeError: also invalid UTF-8, a number of 5,000 digits, deeply nested
+        # lists.
         raise ConfigError(f"{path} is not TOML: {error}") from None
 
 
 def host_and_port(address: str) -> tuple[str, int]:
-    """The parts of HOST:PORT or [IPv6]:PORT. Raises: ConfigError."""
+    """Split HOST:PORT or [IPv6]:PORT. Raises: ConfigError."""
     host, colon, port = address.rpartition(":")
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]

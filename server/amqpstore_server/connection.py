@@ -1,4 +1,6 @@
-"""A connection's socket: reads into the protocol, writes out of its outbox. No protocol here."""
+"""A connection's socket: passes bytes it reads to the protocol, and writes the outbox. It does not
+know the protocol.
+"""
 
 from __future__ import annotations
 
@@ -30,8 +32,9 @@ _LARGEST_READ_BYTES = 256 << 10
 _LAST_WORDS_S = 5.0
 _DRAINED_BYTES = 64 << 20
 _STRANGERS_DRAINED_BYTES = 1 << 20
-"""What is still read of a client that goes on writing after the end, and of one that never logged
-in."""
+"""The most bytes that are still read from a client that keeps writing after the end, and from one
+that never logged in.
+"""
 
 
 class SocketConnection:
@@ -89,7 +92,7 @@ class SocketConnection:
                 await self._last_words(drained_bytes)
         finally:
             called(self.amqp.lost)
-            # It is freed now, with all that it had, and not when a collection finds it.
+            # Free the connection with all its state now, not at the next garbage collection.
             self.amqp.outbox.close()
             self._turn.wake()
             self._socket.close()
@@ -97,11 +100,13 @@ class SocketConnection:
             _log.info("connection closed", extra=extra)
 
     def tick(self, now: float) -> None:
-        """Call it about once a second."""
+        """Check heartbeats and timeouts. Call it about once a second."""
         self._contained(partial(self._look_at_time, now))
 
     def _contained(self, work: Callable[[], None]) -> None:
-        """Do what tasks do for all connections in turn: where it fails, only this one ends."""
+        """Run work that a task does for all connections in turn: if it raises, only this one
+        ends.
+        """
         try:
             work()
         except FATAL:
@@ -118,15 +123,15 @@ class SocketConnection:
             _log.warning("client does not read", extra={"peer": self.amqp.peer})
             self.amqp.abandon()
         if self.amqp.is_finished:
-            # Whatever is unsent: `_last_words` has some seconds for that.
+            # Unsent bytes are left: `_last_words` gives the client some seconds to read them.
             self.end()
 
     def end(self) -> None:
-        """Have `run` return soon, whatever it waits for: the connection is finished."""
+        """Make `run` return soon, whatever it waits for: the connection is finished."""
         self._reading.cancel()
 
     def turn_away(self) -> None:
-        """End it at once: its place is needed for another."""
+        """End the connection at once: its place is needed for another."""
         self.amqp.abandon()
         self.end()
 
@@ -135,8 +140,8 @@ class SocketConnection:
         amqp = self.amqp
         while True:
             if not self._committer.has_room:
-                # Right before it is read, so that of all those that wait no more go on than there
-                # is room for.
+                # Right before it is read, so that of all connections that wait only as many
+                # continue as there is room for.
                 amqp.is_paused = True
                 await self._committer.wait_for_room()
                 amqp.is_paused = False
@@ -187,14 +192,14 @@ class SocketConnection:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._end_when_left)
                 async with self._login_checks.turn(self.host, login.user):
-                    # Another client of the user may have had it checked meanwhile.
+                    # Another connection of the user may have been checked meanwhile.
                     if not self._users.is_known(login.user, login.password):
                         await trio.to_thread.run_sync(self._users.check, login.user, login.password)
                 nursery.cancel_scope.cancel()
         return self._users.is_known(login.user, login.password)
 
     async def _end_when_left(self) -> None:
-        """End the connection when its client goes, which nobody reads from while it waits."""
+        """End the connection when its client goes away while nothing is read from it."""
         await trio.lowlevel.wait_readable(self._socket)
         try:
             has_left = not self._socket.recv(1, socket.MSG_PEEK)
@@ -209,7 +214,7 @@ class SocketConnection:
         self._turn.has_output(self)
 
     def send_now(self) -> None:
-        """Send what the socket takes; the rest is `_write_rest`'s."""
+        """Send what the socket accepts; `_write_rest` sends the rest."""
         if not (self._unsent or self._is_broken):
             self._contained(self._send_outbox)
 
@@ -231,7 +236,7 @@ class SocketConnection:
             self.end()
 
     def _send(self) -> bool:
-        """Send of `_unsent` what goes at once. Returns whether all of it did."""
+        """Send as much of `_unsent` as the socket accepts. Returns whether that was everything."""
         try:
             sent = self._socket.send(self._unsent)
         except BlockingIOError:
@@ -247,7 +252,7 @@ class SocketConnection:
         return not self._unsent
 
     async def _write_rest(self) -> None:
-        """Whenever the socket took less than there was: wait until it takes more."""
+        """Wait until the socket accepts more, and send it, whenever some bytes are left."""
         while True:
             await self._blocked.wait()
             self._blocked = trio.Event()
@@ -260,10 +265,10 @@ class SocketConnection:
             self.send_now()
 
     async def _last_words(self, drained_bytes: int) -> None:
-        """Give the client some seconds to take what is still to be sent, a close method mostly.
+        """Give the client some seconds to read the last bytes, such as a close method.
 
-        And to close its side: a socket that is closed with bytes unread resets the connection,
-        and the client would fail at what it still writes, and lose what it was told last.
+        And to close its side: closing a socket with unread input resets the connection, so the
+        client would fail on its next write, and lose the close method.
         """
         with trio.move_on_after(_LAST_WORDS_S), contextlib.suppress(OSError):
             self.send_now()
@@ -281,7 +286,7 @@ class SocketConnection:
 
 
 def _is_loopback(host: str) -> bool:
-    """Whether a peer's address is of this machine's loopback, IPv4 in IPv6 included."""
+    """Tell whether an address is this machine's loopback, including IPv4 mapped into IPv6."""
     address = ipaddress.ip_address(host.partition("%")[0])
     if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped:
         return address.ipv4_mapped.is_loopback

@@ -1,9 +1,9 @@
 """RabbitMQ's definitions file: users, virtual hosts, permissions, policies and topology, as JSON.
 
-It is what `rabbitmqctl export_definitions` and the export of the management page write. Here it is
-read and checked, one entry at a time; whether what an entry names exists is not checked, as an
-export leaves out internal exchanges but not their bindings. Keys that are not read, such as
-`rabbit_version`, are accepted.
+`rabbitmqctl export_definitions` and the management page write such files. This module reads and
+checks one entry at a time; it does not check whether the things that an entry names exist, as an
+export leaves out internal exchanges but not their bindings. Unknown keys, such as `rabbit_version`,
+are accepted.
 """
 
 from __future__ import annotations
@@ -28,21 +28,22 @@ _DESTINATION_TYPES = ("queue", "exchange")
 _SHORTSTR_BYTES = 255
 
 _MAX_FILE_BYTES = 64 << 20
-"""More than 100,000 queues with their bindings take."""
+"""Enough for more than 100,000 queues with their bindings."""
 
 
 class DefinitionsError(Exception):
     """The file cannot be used. The message names it, the place in it and what is expected there."""
 
 
-# What `__post_init__` raises, msgspec turns into an error that names the entry's place in the file.
+# msgspec turns what `__post_init__` raises into an error that names the entry's place in the file.
 
 
 class User(msgspec.Struct, kw_only=True):
-    """A user with a `password` or its hash. Without both, `password_hash` is empty: no password.
+    """A user with a `password` or its hash. Without both, `password_hash` is empty, and the user
+    cannot log in with a password.
 
-    `password_hash` is a salt of 4 bytes, and then what `hashing_algorithm` makes of the salt
-    followed by the password in UTF-8.
+    `password_hash` is a salt of 4 bytes, followed by the result of `hashing_algorithm` on the salt
+    and the password in UTF-8.
     """
 
     name: str
@@ -67,7 +68,7 @@ class User(msgspec.Struct, kw_only=True):
             )
 
     def __repr__(self) -> str:
-        """Without the password and its hash, which no log and no traceback shall have."""
+        """Leave out the password and its hash, which must not get into logs and tracebacks."""
         return f"User(name={self.name!r}, tags={self.tags!r})"
 
     @property
@@ -89,9 +90,10 @@ class VirtualHostDefinition(msgspec.Struct, kw_only=True):
 
 
 class Permission(msgspec.Struct, kw_only=True):
-    """What of a virtual host a user may configure, write to and read from: expressions for names.
+    """The names that a user may configure, write to and read from in a virtual host, as
+    expressions.
 
-    They are searched for in the name, not anchored. An empty one is for the empty name alone.
+    They are searched for anywhere in the name. An empty one matches only the empty name.
     """
 
     user: str
@@ -109,7 +111,7 @@ class Permission(msgspec.Struct, kw_only=True):
 
 
 class TopicPermission(msgspec.Struct, kw_only=True):
-    """Which routing keys of a topic exchange a user may publish with and bind with.
+    """The routing keys of a topic exchange that a user may publish and bind with.
 
     In the expressions, `{username}` and `{vhost}` stand for those of the connection.
     """
@@ -127,7 +129,7 @@ class TopicPermission(msgspec.Struct, kw_only=True):
 
 
 class _PolicyValue(msgspec.Struct, kw_only=True):
-    """What a policy is, but for its name."""
+    """A policy without its name."""
 
     pattern: str
     apply_to: str = msgspec.field(name="apply-to", default="all")
@@ -208,7 +210,7 @@ class BindingDefinition(msgspec.Struct, kw_only=True):
 
 
 class Definitions(msgspec.Struct, kw_only=True):
-    """All that is read of a file, each list in the file's order."""
+    """The parts of a file that are used, each list in the file's order."""
 
     users: list[User] = []
     vhosts: list[VirtualHostDefinition] = []
@@ -222,7 +224,7 @@ class Definitions(msgspec.Struct, kw_only=True):
 
 
 class _Parameter(msgspec.Struct, kw_only=True):
-    """A setting of some component; what the value is depends on which."""
+    """A parameter of some component; the form of the value depends on which."""
 
     component: str
     vhost: str
@@ -231,13 +233,13 @@ class _Parameter(msgspec.Struct, kw_only=True):
 
 
 class _Parameters(msgspec.Struct, kw_only=True):
-    """The part of a file where operator policies are, among others."""
+    """The part of a file that contains operator policies, among others."""
 
     parameters: list[_Parameter] = []
 
 
 def load(path: str) -> Definitions:
-    """The definitions in a file. What is there but cannot be had here is logged as a warning.
+    """Read the definitions in a file. Unsupported settings are logged as warnings.
 
     Raises: DefinitionsError.
     """
@@ -293,7 +295,7 @@ def _operator_policies(path: str, parameters: list[_Parameter]) -> Iterator[Poli
 
 def _read(path: str) -> bytes:
     """Raises: DefinitionsError, OSError."""
-    # Neither a pipe, which may never end, nor what would not fit into memory.
+    # Neither a pipe, which may never end, nor a file that would not fit in memory.
     if not stat.S_ISREG(os.stat(path).st_mode):
         raise DefinitionsError(f"cannot read the definitions {path}: it is not a regular file")
     with open(path, "rb") as file:
@@ -306,7 +308,7 @@ def _read(path: str) -> bytes:
 
 
 def _check_key_part(field: str, value: str) -> None:
-    """What keys in the catalog are made of, with a NUL in between."""
+    """Check a text that becomes part of a catalog key, where parts are separated by NUL."""
     _check_shortstr(field, value)
     if "\0" in value:
         raise ValueError(f"`{field}` has a NUL; expected a name without")
@@ -335,7 +337,9 @@ def _check_expression(field: str, expression: str, owner: str) -> None:
 
 
 def _check_numbers(field: str, value: Any, depth: int = 0) -> None:
-    """Integers must fit the 64 bits that a field of AMQP has, and tables their limit of levels."""
+    """Check that integers fit in AMQP's 64-bit fields, and that tables are not nested too
+    deeply.
+    """
     if depth > MAX_DEPTH:
         raise ValueError(f"`{field}` is nested more than {MAX_DEPTH} deep")
     if isinstance(value, dict):

@@ -1,9 +1,9 @@
-"""The doors: how many clients may be connected, so that the store never lacks a descriptor.
+"""The doors: limits how many clients may be connected, so that the store never lacks a descriptor.
 
-Whoever is connected and has not logged in yet is a stranger. When there are too many strangers,
-or sockets, one that has not said who it is makes room for the newest: the one that has been there
-longest, of the peer that has most of them. So neither many silent connections nor one peer keep
-others out. Where nobody can make room the newest is refused.
+A connected client that has not logged in yet is a stranger. When there are too many strangers, or
+sockets, one that has not sent a login is disconnected for the newest: the oldest one, of the peer
+that has most of them. So neither many silent connections nor one peer can keep others out. If
+nobody can be disconnected, the newest is refused.
 """
 
 from __future__ import annotations
@@ -44,16 +44,16 @@ class Visitor:
         self._doors.strangers.discard(self)
 
     def leave(self) -> None:
-        """Its socket is closed."""
+        """Note that its socket is closed."""
         self.logged_in()
         self._doors.visitors.discard(self)
 
 
 class Doors:
-    """Who is connected. Args: descriptors, that the process may have open in all.
+    """The connected clients. Args: descriptors, the most that the process may have open.
 
-    Half of them, but no more than 1,024, are kept for the store; of the others at most half are
-    for strangers.
+    Half of them, but at most 1,024, are reserved for the store; of the others at most half may be
+    used by strangers.
     """
 
     def __init__(self, descriptors: int) -> None:
@@ -66,7 +66,7 @@ class Doors:
         self._log_at = 0.0
 
     def enter(self, host: str, turn_away: Callable[[], None], now: float) -> Visitor | None:
-        """A client that has connected; None where it is refused."""
+        """Admit a client that has connected; None if it is refused."""
         if self._is_full:
             self._note(host, now)
             if self._silent:
@@ -83,7 +83,7 @@ class Doors:
         return visitor
 
     def forget_silent(self, visitor: Visitor) -> None:
-        """A visitor has said who it is, or has left."""
+        """Note that a visitor has sent a login, or has left."""
         silent = self._silent.get(visitor.host)
         if silent is not None:
             silent.pop(visitor, None)

@@ -1,7 +1,7 @@
-"""Importing: what a definitions file says becomes so, in the broker and in its store.
+"""Importing: applies a definitions file to the broker and its store.
 
-As in RabbitMQ an import adds and changes, and deletes nothing; but for policies, which are those of
-the file, all of them.
+As in RabbitMQ an import adds and changes, and deletes nothing; except policies, of which those in
+the file replace all others.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ _log = logging.getLogger(__name__)
 def apply_definitions(
     definitions: Definitions, broker: Broker, users: Users, rows: Mapping[str, dict[str, Any]]
 ) -> None:
-    """Make all of it so, with the users that `rows` has: see `Users.hashed`.
+    """Apply definitions, with the users in `rows`: see `Users.hashed`.
 
-    Users, virtual hosts, permissions and policies are one commit. Of exchanges, queues and bindings
-    what cannot be is logged as an error and left out.
+    Users, virtual hosts, permissions and policies are one commit. Exchanges, queues and bindings
+    that are refused are logged as errors and left out.
     Raises: DefinitionsError (nothing is changed then), DurabilityError.
     """
     vhosts = list(dict.fromkeys([*broker.vhosts, *(vhost.name for vhost in definitions.vhosts)]))
@@ -81,7 +81,7 @@ def _declare(definitions: Definitions, broker: Broker) -> None:
 def _permissions(
     definitions: Definitions, broker: Broker, vhosts: Collection[str]
 ) -> dict[tuple[str, str], dict[str, Any]]:
-    """What each user may do, by user and virtual host."""
+    """Return the permissions by user and virtual host."""
     topics: dict[tuple[str, str], dict[str, Any]] = {}
     for topic in definitions.topic_permissions:
         of_user = topics.setdefault((topic.user, topic.vhost), {})
@@ -97,7 +97,7 @@ def _permissions(
                 "read": one.read,
                 "topic": topics.pop((one.user, one.vhost), {}),
             }
-    # What is left limits users whose permissions an earlier file gave.
+    # The remaining ones restrict users whose permissions came from an earlier file.
     for (user, vhost), limits in topics.items():
         with _left_out("topic permission", vhost, user):
             found[user, vhost] = {**broker.permissions(user, vhost), "topic": limits}
@@ -131,7 +131,7 @@ def _bind(vhost: VirtualHost, binding: BindingDefinition) -> None:
 
 @contextlib.contextmanager
 def _left_out(kind: str, vhost: str, name: str) -> Iterator[None]:
-    """Log a definition that the broker refuses, and go on."""
+    """Log a definition that the broker refuses, and continue."""
     try:
         yield
     except FATAL:

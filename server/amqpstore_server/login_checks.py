@@ -1,7 +1,7 @@
-"""The line in front of the password checks: few at a time, each in its turn.
+"""The queue for password checks: a few at a time, in turns.
 
-A check takes 64 MiB and much processor time, by design of the hash: anyone who may connect could
-fill memory with wrong passwords.
+A check takes 64 MiB and much processor time, by design of the hash: without a limit, anyone who can
+connect could exhaust memory with wrong passwords.
 """
 
 from __future__ import annotations
@@ -13,12 +13,13 @@ from contextlib import asynccontextmanager
 import trio
 
 MAX_CHECKS = 2
-"""At a time."""
+"""Checks that run at the same time."""
 
 
 class LoginChecks:
-    """Who waits for a check. Each user of each peer has a line of its own, and the lines have their
-    turns: many wrong logins of one of them do not hold up the others."""
+    """The logins that wait for a check. Each user of each peer has a line of its own, and the lines
+    take turns: many wrong logins of one do not delay the others.
+    """
 
     def __init__(self) -> None:
         self._free = MAX_CHECKS
@@ -26,7 +27,7 @@ class LoginChecks:
 
     @asynccontextmanager
     async def turn(self, host: str, user: str) -> AsyncIterator[None]:
-        """Enter when it is this one's turn; the next one's is when this is left."""
+        """Wait for a turn; leaving the context gives it to the next."""
         if self._free:
             self._free -= 1
         else:
@@ -58,4 +59,4 @@ class LoginChecks:
         line = self._lines.pop(whose)
         line.popleft().set()
         if line:
-            self._lines[whose] = line  # behind all others
+            self._lines[whose] = line  # behind all other lines

@@ -1,7 +1,7 @@
-"""Logging: one line an event, key=value, on stderr.
+"""Logging: one line per event, key=value, on stderr.
 
-Names, and whatever else clients say before they log in, may have any characters: those that would
-do something to a terminal, or look like the end of a line to somebody, are written as escapes.
+Names and other texts that clients send before they log in may contain any characters: those that
+would control a terminal, or look like a line end, are escaped.
 """
 
 from __future__ import annotations
@@ -41,7 +41,9 @@ def set_up(level: str) -> None:
 
 
 def _render(logger: Any, method: str, event: structlog.typing.EventDict) -> str:
-    """An event as one line that only prints: behind the last step nothing gets by."""
+    """Render an event as one line of printable characters: this is the last step, so nothing
+    bypasses it.
+    """
     line = _LOGFMT(logger, method, event)
     if line.isascii() and line.isprintable():
         return line

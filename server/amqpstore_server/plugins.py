@@ -1,7 +1,7 @@
-"""What a package needs that brings exchange types of its own.
+"""The imports for packages that add exchange types.
 
-A type of your own is a subclass of `Exchange` in a package of your own. It says in `route` where
-a message goes, and takes bindings in and out with `_add` and `_remove`::
+A type is a subclass of `Exchange` in a package of your own. `route` returns the destinations of a
+message; `_add` and `_remove` are called for each binding::
 
     from amqpstore_server.plugins import Exchange, PreconditionFailedError
 
@@ -31,19 +31,18 @@ The package names it in its `pyproject.toml`, under the same name, which starts 
     [project.entry-points."amqpstore.exchange_types"]
     x-length = "my_package:LengthExchange"
 
-Once it is installed next to the broker, exchanges of the type can be declared. The code runs
-inside the broker, on every publish: it must neither block nor raise anything but a
-PreconditionFailedError from `__init__` and `_add`. A type whose `route` looks at more than the
-routing key says so with `reads_properties` and `is_repeatable`, see `Exchange`. Of a durable
-exchange the declaration and the bindings are restored at start by calling `__init__` and `_add`
-again.
+Once it is installed next to the broker, exchanges of the type can be declared. The code runs inside
+the broker, on every publish: it must neither block nor raise anything but a PreconditionFailedError
+from `__init__` and `_add`. A type whose `route` looks at more than the routing key says so with
+`reads_properties` and `is_repeatable`, see `Exchange`. Of a durable exchange the declaration and
+the bindings are restored at start by calling `__init__` and `_add` again.
 
-A type can keep messages, in a queue of each exchange that is as durable as the exchange, ends
-with it, and is called `amq.KIND.NAME`. It says in `queue_kind` which of two kinds that queue is,
-and has `route` send there (to `self.own_queue`, where that is not None) what is to be kept. With
-`DELAYED` a message waits for the ms that its header x-delay says, then has that number negative,
-and is routed by the exchange once more. With `HISTORY` the queue has the last messages, and each
-queue that is bound later gets them; `own_queue_settings` says how many they are.
+A type can keep messages, in a queue of each exchange that is as durable as the exchange, ends with
+it, and is called `amq.KIND.NAME`. It says in `queue_kind` which of two kinds that queue is, and has
+`route` send there (to `self.own_queue`, where that is not None) what is to be kept. With `DELAYED`
+a message waits for the ms that its header x-delay says, then has that number negative, and is
+routed by the exchange once more. With `HISTORY` the queue has the last messages, and each queue
+that is bound later gets them; `own_queue_settings` says how many they are.
 """
 
 from amqpstore_server.broker.errors import PreconditionFailedError

@@ -1,4 +1,6 @@
-"""What a start found after a crash: logged, and kept as JSON in `reports/` beside the store."""
+"""Recovery reports: what a start found after a crash is logged, and stored as JSON in `reports/`
+beside the store.
+"""
 
 from __future__ import annotations
 
@@ -26,11 +28,11 @@ _log = logging.getLogger(__name__)
 def keep_report(
     store: Store, now: datetime, set_aside: Sequence[tuple[str, str]] = ()
 ) -> str | None:
-    """Log what recovery found, and write it down where the last run did not end cleanly.
+    """Log what recovery found, and write a report if the last run did not end cleanly.
 
-    Args: set_aside, the queues that failed at this start: virtual host and name of each.
-    Returns the path of the report; None where the start was clean, or where it cannot be written.
-    That is logged, and no reason not to start.
+    Args: set_aside, the queues that failed at this start, as virtual host and name. Returns the
+    path of the report; None if the last run ended cleanly, or the report cannot be written. A
+    report that cannot be written is logged, and does not prevent the start.
     """
     report = store.recovery_report
     queues = _by_queue(store)
@@ -76,14 +78,14 @@ def keep_report(
 
 
 def _by_queue(store: Store) -> list[dict[str, Any]]:
-    """What became of each queue that recovery had to do with, by virtual host and name."""
+    """Return the recovery result of each affected queue, by virtual host and name."""
     report = store.recovery_report
     lost = [queue_id for queue_id, _, _ in report.lost]
     queues = []
     for queue_id in sorted({*report.kept, *report.redelivered, *lost} - store.prepared.keys()):
         stored = store.queues.get(queue_id)
         if stored is None and queue_id not in lost:
-            continue  # It was of a transaction that is decided.
+            continue  # It belonged to a transaction that is decided.
         definition: Any = stored.definition if stored else None
         named = definition if isinstance(definition, dict) else {}
         queues.append(
@@ -102,12 +104,12 @@ def _by_queue(store: Store) -> list[dict[str, Any]]:
 
 
 def _in_doubt(store: Store) -> list[dict[str, Any]]:
-    """The distributed transactions that wait for a decision, and what they have locked."""
+    """Return the undecided distributed transactions, and the messages they have locked."""
     found = []
     for prepared in store.prepared.values():
         label = prepared.label
         if misshapen("branches", label):
-            continue  # The broker has said so, and cannot decide it.
+            continue  # The broker has logged that it cannot decide it.
         format_id, global_id, branch_id = label["xid"]
         locked: Counter[str] = Counter()
         for queue, run in prepared.locked:

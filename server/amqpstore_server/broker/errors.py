@@ -1,4 +1,4 @@
-"""What the broker refuses, in its own terms; a front door turns each into its protocol's."""
+"""Requests that the broker refuses; each front door turns these errors into its protocol's."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class SetAsideError(BrokerError):
 
 
 class AccessRefusedError(BrokerError):
-    """The name is reserved, or somebody has the queue for itself alone."""
+    """The name is reserved, or another connection or consumer has the queue exclusively."""
 
 
 class ResourceLockedError(BrokerError):
@@ -24,15 +24,15 @@ class ResourceLockedError(BrokerError):
 
 
 class PreconditionFailedError(BrokerError):
-    """What exists is not what the request takes for granted."""
+    """The request does not match the state of what exists."""
 
 
 class NotAllowedError(BrokerError):
-    """The request can never be granted, whatever exists."""
+    """The request is never allowed, whatever exists."""
 
 
 class ResourceExhaustedError(BrokerError):
-    """The client sent more than there is room for."""
+    """The request exceeds a limit, or there is no room for it."""
 
 
 class UnknownTypeError(BrokerError):

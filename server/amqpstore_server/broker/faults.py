@@ -1,8 +1,8 @@
-"""Faults: errors of the broker's own, and what one of them may cost.
+"""Faults: internal errors of the broker, and how they are contained.
 
-A message, a definition or a package's exchange type may bring out an error in the work of a queue
-that nobody expected. It must not cost more than that queue: the queue is set aside, which means
-that it is not served until the next start, and that what is in it stays where it is.
+A message, a definition or a plug-in's exchange type may cause an unexpected error in the work of a
+queue. It affects only that queue, which is set aside: it is not served until the next start, and
+its messages stay in it.
 """
 
 from __future__ import annotations
@@ -17,18 +17,20 @@ from amqpstore.errors import DurabilityError, StoreClosedError
 _log = logging.getLogger(__name__)
 
 FATAL = (DurabilityError, StoreClosedError)
-"""What ends the broker all the same: nothing can be promised any more."""
+"""Errors that stop the broker all the same: nothing can be made durable any more."""
 
 
 class FaultDomain(Protocol):
-    """What an error may cost, and no more than that: a queue."""
+    """The part of the broker that an internal error may affect: a queue."""
 
     def set_aside(self, error: Exception) -> None:
-        """Have it out of service: its work has failed."""
+        """Take it out of service because its work has failed."""
 
 
 class Contained:
-    """Sets a queue aside where the block, which is its work, fails; and goes on behind it."""
+    """Context manager around the work of a queue: if the block raises, the queue is set aside and
+    execution continues after the block.
+    """
 
     __slots__ = ("_queue",)
 
@@ -50,10 +52,10 @@ class Contained:
 
 
 def called(work: Callable[[], object], or_else: Callable[[], object] | None = None) -> None:
-    """Call what must not keep others from being called.
+    """Call something whose failure must not prevent other calls.
 
-    Where it fails, that is logged, and `or_else` called: it sees to it that nobody goes on waiting
-    for what was not done.
+    If it raises, the error is logged and `or_else` is called, which makes sure that nobody waits
+    for the result.
     """
     try:
         work()

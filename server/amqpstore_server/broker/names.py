@@ -1,4 +1,4 @@
-"""Names of exchanges and queues: which are reserved, and which are names at all."""
+"""Names of exchanges and queues: which are reserved, and which are valid."""
 
 from __future__ import annotations
 
@@ -13,17 +13,18 @@ NAME_RULES = {
     "strict": re.compile(r"[a-zA-Z0-9\-_.:]{0,127}"),
     "0-10": re.compile(r"([a-zA-Z0-9_][^\r\n]*)?"),
 }
-"""What a name may be: as in RabbitMQ, as AMQP 0-9-1 says, or as AMQP 0-10 does. All of them have
-at most 255 bytes, since the wire has no more."""
+"""The rules for names: as in RabbitMQ, in AMQP 0-9-1, or in AMQP 0-10. Names have at most 255 bytes
+in all of them, since a short string holds no more.
+"""
 
 
 def without_line_ends(name: str) -> str:
-    """A name as RabbitMQ takes it."""
+    """Strip line ends from a name, as RabbitMQ does."""
     return name.replace("\r", "").replace("\n", "")
 
 
 def check_name(kind: str, name: str, vhost: str, rule: str) -> None:
-    """Make sure that something new can have this name.
+    """Make sure that a new exchange or queue may have this name.
 
     Args: kind, "queue" or "exchange"; rule, a key of NAME_RULES.
     Raises: AccessRefusedError, PreconditionFailedError.

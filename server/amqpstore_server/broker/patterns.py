@@ -1,7 +1,8 @@
 """Patterns: the regular expressions that operators write for names and routing keys.
 
-Clients choose the names. An engine that backtracks can take minutes for a name of 30 characters,
-and the whole broker with it; RE2 takes time in proportion to the name, whatever the pattern.
+Clients choose the names. A backtracking engine can take minutes for a name of 30 characters, and
+block the whole broker; RE2 takes time in proportion to the length of the name, whatever the
+pattern.
 """
 
 from __future__ import annotations
@@ -13,13 +14,13 @@ import re2
 _log = logging.getLogger(__name__)
 
 LACKING = "no look-ahead, look-behind, back references, atomic groups or repetitions above 1000"
-"""What RE2 does not have of what RabbitMQ's expressions may have."""
+"""Features of RabbitMQ's expressions that RE2 does not support."""
 
 _MAX_SHOWN = 200
 
 
 class PatternError(ValueError):
-    """An expression that is not one, or not one of RE2's. The message says what is the matter."""
+    """An expression is invalid, or not supported by RE2. The message says why."""
 
 
 class Pattern:
@@ -40,12 +41,14 @@ class Pattern:
             ) from None
 
     def matches(self, name: str) -> bool:
-        """Whether it is found in a name."""
+        """Tell whether the expression is found in a name."""
         return self._compiled.search(name) is not None
 
 
 def pattern_of(expression: str, owner: str) -> Pattern | None:
-    """A pattern that was taken before; None, and logged with its owner, where it is none now."""
+    """Return the pattern of an expression that was accepted before; None, and a log event with its
+    owner, if it is not valid now.
+    """
     try:
         return Pattern(expression)
     except PatternError as error:
@@ -54,5 +57,5 @@ def pattern_of(expression: str, owner: str) -> Pattern | None:
 
 
 def literal(text: str) -> str:
-    """An expression for a text as it is."""
+    """Return an expression that matches a text literally."""
     return str(re2.escape(text))

@@ -1,8 +1,8 @@
 """Permissions: what a user may do in a virtual host, by the names of its queues and exchanges.
 
-As in RabbitMQ there are three patterns, for configure, write and read, and for topic exchanges
-two more, for the routing keys that may be written and read. A pattern matches anywhere in a name;
-the empty one matches the empty name alone.
+As in RabbitMQ there are three patterns, for configure, write and read, and two more for topic
+exchanges, for the routing keys that may be written and read. A pattern matches anywhere in a name;
+the empty one matches only the empty name.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from amqpstore_server.broker.errors import AccessRefusedError
 from amqpstore_server.broker.patterns import literal, pattern_of
 
 DEFAULT_EXCHANGE_RESOURCE = "amq.default"
-"""What the default exchange is called in patterns."""
+"""The name of the default exchange in permission patterns."""
 
 ALL = {"configure": ".*", "write": ".*", "read": ".*"}
 
@@ -22,12 +22,12 @@ _REMEMBERED = 4096
 
 
 class Access:
-    """What `user` may do in `vhost`: `row` has the patterns, and `topic` those of routing keys by
-    exchange.
+    """The permissions of `user` in `vhost`: `row` has the patterns, and `topic` those for routing
+    keys by exchange.
 
-    All connections of the user to the virtual host share one, so that a change reaches them at
-    their next method. Who let something begin that goes on by itself adds to `on_change` what
-    looks whether it still may.
+    All connections of the user to the virtual host share one object, so that a change applies to
+    their next method. Long-running activities, such as consumers, register a callback in
+    `on_change` that checks whether they are still allowed.
     """
 
     def __init__(self, user: str, vhost: str, row: Mapping[str, Any]) -> None:
@@ -38,7 +38,7 @@ class Access:
         self._have(row)
 
     def change(self, row: Mapping[str, Any]) -> None:
-        """Have the patterns of another row from now on."""
+        """Use the patterns of another row from now on."""
         self._have(row)
         for look in list(self.on_change):
             look()
@@ -54,8 +54,9 @@ class Access:
         }
 
     def check(self, permission: str, kind: str, name: str) -> None:
-        """Args: permission, "configure", "write" or "read"; kind, "queue" or "exchange".
+        """Make sure that the user has a permission.
 
+        Args: permission, "configure", "write" or "read"; kind, "queue" or "exchange".
         Raises: AccessRefusedError.
         """
         resource = _resource(kind, name)
@@ -71,11 +72,12 @@ class Access:
         self._granted.add((permission, resource))
 
     def may(self, permission: str, name: str) -> bool:
-        """As `check` of a queue, but for the error."""
+        """Tell whether `check` would succeed for a queue."""
         return self._patterns[permission].grants(name)
 
     def check_any(self, kind: str, name: str) -> None:
-        """Make sure that some permission is there: to know that something exists takes one.
+        """Make sure that the user has any permission on a name: without one, nobody may learn
+        whether it exists.
 
         Raises: AccessRefusedError.
         """
@@ -86,7 +88,11 @@ class Access:
             )
 
     def check_topic(self, permission: str, exchange: str, routing_key: str) -> None:
-        """Args: permission, "write" or "read". Raises: AccessRefusedError."""
+        """Make sure that a user may use a routing key with a topic exchange.
+
+        Args: permission, "write" or "read".
+        Raises: AccessRefusedError.
+        """
         pattern = self._topics.get((exchange, permission))
         if pattern is not None and not pattern.grants(routing_key):
             raise AccessRefusedError(
@@ -95,7 +101,7 @@ class Access:
             )
 
     def _expanded(self, pattern: str) -> str:
-        """A pattern of routing keys, with what stands for the user and the virtual host."""
+        """Expand `{username}` and `{vhost}` in a pattern for routing keys."""
         names = {"{username}": self.user, "{vhost}": self._vhost}
         for variable, name in names.items():
             pattern = pattern.replace(variable, literal(name))
@@ -103,7 +109,7 @@ class Access:
 
     @property
     def has_topics(self) -> bool:
-        """Whether any exchange limits routing keys."""
+        """Whether any exchange restricts routing keys."""
         return bool(self._topics)
 
 
@@ -112,7 +118,7 @@ def _resource(kind: str, name: str) -> str:
 
 
 class _Granting:
-    """A pattern of somebody's. One that cannot be read grants nothing."""
+    """A user's permission pattern. An invalid one grants nothing."""
 
     __slots__ = ("_pattern",)
 

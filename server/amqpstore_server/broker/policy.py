@@ -1,7 +1,7 @@
 """Policies: settings that an operator gives to all queues and exchanges whose names match.
 
-Of the policies that match, the one with the highest priority counts, alone. An operator policy is
-chosen in the same way, and goes on top of it.
+Of the matching policies, only the one with the highest priority applies. Operator policies are
+selected in the same way, and applied on top.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _EXCHANGES = frozenset({"all", "exchanges"})
 
 @dataclass(frozen=True)
 class Policy:
-    """Policy `name` of a virtual host. `definition` has settings by their policy keys."""
+    """Policy `name` of a virtual host. `definition` has the settings by policy key."""
 
     name: str
     pattern: str
@@ -39,7 +39,7 @@ class Policy:
     definition: Mapping[str, Any] = field(default_factory=dict)
 
     def applies(self, name: str, kinds: frozenset[str]) -> bool:
-        """Whether it is for something of this name, and of one of these kinds."""
+        """Tell whether the policy is for this name, and for one of these kinds."""
         its_pattern = self._pattern
         return self.apply_to in kinds and its_pattern is not None and its_pattern.matches(name)
 
@@ -49,25 +49,27 @@ class Policy:
 
 
 class Policies:
-    """The policies, and the operator policies, of virtual host `vhost`."""
+    """The policies and the operator policies of virtual host `vhost`."""
 
     def __init__(self, vhost: str) -> None:
         self._vhost = vhost
         self._policies: dict[bool, list[Policy]] = {False: [], True: []}
 
     def restore(self, row: Mapping[str, Any]) -> None:
-        """Take in a policy from the catalog."""
+        """Restore a policy from the catalog."""
         policy = Policy(
             row["name"], row["pattern"], row["apply_to"], row["priority"], row["definition"]
         )
         self._policies[row["operator"]].append(policy)
 
     def have(self, policies: Sequence[Policy], *, operator: bool) -> None:
-        """Have these policies, or operator policies, and no others; see `changes`."""
+        """Replace all policies, or all operator policies, by these; commit their `changes`
+        first.
+        """
         self._policies[operator] = list(policies)
 
     def changes(self, policies: Sequence[Policy], *, operator: bool) -> list[Change]:
-        """What is to be committed before `have`."""
+        """Return the catalog changes to commit before `have`."""
         kept = {policy.name for policy in policies}
         changes = [
             Change("policies", self._key(policy.name, operator=operator), None)
@@ -80,14 +82,14 @@ class Policies:
         return changes
 
     def queue_settings(self, name: str, arguments: Mapping[str, Any]) -> Settings:
-        """What a queue's arguments, and the policies for it, come to."""
+        """Return the settings that result from a queue's arguments and its policies."""
         kinds = _QUORUM_QUEUES if is_quorum(arguments) else _QUEUES
         policy = _chosen(self._policies[False], name, kinds)
         operator_policy = _chosen(self._policies[True], name, kinds)
         return settings_of(arguments, policy, operator_policy)
 
     def alternate(self, name: str, arguments: Mapping[str, Any]) -> str:
-        """The alternate exchange of an exchange; empty where it has none."""
+        """Return the alternate exchange of an exchange; empty if it has none."""
         policy = _chosen(self._policies[False], name, _EXCHANGES)
         alternate = arguments.get(ALTERNATE_EXCHANGE) or policy.get(ALTERNATE_EXCHANGE) or ""
         return "" if POLICY_KEYS[ALTERNATE_EXCHANGE](alternate) else str(alternate)
@@ -100,7 +102,7 @@ class Policies:
 
 
 def _chosen(policies: Iterable[Policy], name: str, kinds: frozenset[str]) -> Mapping[str, Any]:
-    """The definition that counts for a name; an empty one where no policy is for it."""
+    """Return the definition that applies to a name; empty if no policy matches."""
     found = [policy for policy in policies if policy.applies(name, kinds)]
     if not found:
         return {}

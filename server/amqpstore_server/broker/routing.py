@@ -20,15 +20,15 @@ if TYPE_CHECKING:
 DEFAULT_EXCHANGE = ""
 
 _CACHED_BYTES = 32 << 20
-"""About what the routes that are remembered may take, of either kind: then it is begun anew."""
+"""Approximate size of each cache of routes; a full cache is cleared."""
 
 _ROUTE_BYTES = 700
 _QUEUE_BYTES = 200
 _KEY_BYTES = 60
-"""About what a route takes itself, for each queue, and for a routing key but for its text."""
+"""Approximate size of a route for each queue, and of a cached routing key besides its text."""
 
 _CACHED_PROPERTIES_BYTES = 1024
-"""Above that a route that depends on them is found anew: the cache must not fill memory."""
+"""A route that depends on more bytes of properties than this is not cached."""
 
 _NO_PROPERTIES = BasicProperties()
 
@@ -40,9 +40,9 @@ RouteT = TypeVar("RouteT")
 class Route:
     """The queues that a message goes to, each once.
 
-    Where all of them are plain, `placements` are where the messages go; otherwise it is empty and
-    each queue has to be asked; `touches` are the queues as `BrokerContext.touched` has them.
-    `is_routed` is whether it counts as going anywhere.
+    If all of them are plain, `placements` are where the messages go; otherwise it is empty and each
+    queue has to be asked. `touches` are the queues as entries of `BrokerContext.touched`.
+    `is_routed` tells whether it counts as routed.
     """
 
     __slots__ = ("is_routed", "placements", "queues", "touches")
@@ -57,14 +57,14 @@ class Route:
 
 
 class _Routes(dict[KeyT, RouteT]):
-    """Routes that were found, by what led to them; all are forgotten when they take too much."""
+    """A cache of routes; it is cleared when it is full."""
 
     def __init__(self) -> None:
         super().__init__()
         self._byte_count = 0
 
     def remember(self, key: KeyT, route: RouteT, queue_count: int, address: _Address) -> None:
-        """Args: queue_count, of the route; address, which the key is made of."""
+        """Cache a route. Args: queue_count, of the route; address, which the key is made of."""
         keys = address[1]
         size = _ROUTE_BYTES + _QUEUE_BYTES * queue_count
         size += sum(map(len, keys)) + _KEY_BYTES * len(keys)
@@ -75,15 +75,15 @@ class _Routes(dict[KeyT, RouteT]):
         self[key] = route
 
     def clear(self) -> None:
-        """Forget all of them."""
+        """Clear the cache."""
         super().clear()
         self._byte_count = 0
 
 
 class Router:
-    """The routes of one virtual host, through its `exchanges` and to its `queues`, by name.
+    """The routes of one virtual host, through its `exchanges` to its `queues`, by name.
 
-    Routes are remembered until `changed` is called.
+    Routes are cached until `changed` is called.
     """
 
     def __init__(
@@ -96,12 +96,14 @@ class Router:
         self._read_routes: _Routes[tuple[str, tuple[str, ...], bytes], Route] = _Routes()
 
     def changed(self) -> None:
-        """Exchanges, queues, bindings or settings are not what they were."""
+        """Clear cached routes: exchanges, queues, bindings or settings have changed."""
         self._routes.clear()
         self._read_routes.clear()
 
     def check(self, exchange_name: str) -> None:
-        """Make sure that a client can publish there. Raises: NotFoundError, AccessRefusedError."""
+        """Make sure that a client may publish to an exchange. Raises: NotFoundError,
+        AccessRefusedError.
+        """
         if exchange_name == DEFAULT_EXCHANGE:
             return
         exchange = self._exchanges.get(exchange_name)
@@ -115,9 +117,9 @@ class Router:
     def routes(
         self, envelope: ParsedEnvelope, messages: list[Message]
     ) -> Iterator[tuple[Route, ParsedEnvelope, list[Message]]]:
-        """The routes of messages that are alike, for as many of them as go the same way.
+        """Yield the routes of messages that are alike, each with the messages that take it.
 
-        Args: envelope, of the first; those of all are parsed.
+        Args: envelope, of the first message; the envelopes of all are parsed.
         Raises: NotFoundError, AccessRefusedError, before the first.
         """
         address = envelope.address
@@ -135,9 +137,10 @@ class Router:
         yield from self._each(messages)
 
     def route(self, envelope: ParsedEnvelope) -> Route:
-        """The route of one message, of the broker's own too: an internal exchange is none here.
+        """Return the route of one message, which may be the broker's own: internal exchanges are
+        allowed.
 
-        Where there is no such exchange it leads nowhere.
+        A missing exchange leads nowhere.
         """
         known = self._routes.get(envelope.address)
         return known or self._find(envelope, decode_properties(envelope.properties))[0]
@@ -145,13 +148,13 @@ class Router:
     def through(
         self, exchange: Exchange, envelope: ParsedEnvelope, properties: BasicProperties
     ) -> Route:
-        """The route of a message that begins at an exchange, whatever its envelope says."""
+        """Return the route of a message that starts at an exchange, whatever its envelope says."""
         return self._walk([exchange], envelope.address[1], properties)[0]
 
     def _each(
         self, messages: list[Message]
     ) -> Iterator[tuple[Route, ParsedEnvelope, list[Message]]]:
-        """Message by message: the exchanges read more of them than the routing key."""
+        """Route message by message: the exchanges read more than the routing key."""
         first = 0
         known = cast("ParsedEnvelope", messages[0].envelope)
         route, is_repeatable = self._read(known)
@@ -168,7 +171,7 @@ class Router:
         yield route, known, messages[first:]
 
     def _read(self, envelope: ParsedEnvelope) -> tuple[Route, bool]:
-        """The route of one message, and whether it is that of all that are equal to it."""
+        """Return the route of one message, and whether equal messages have the same."""
         key = (*envelope.address, envelope.properties)
         route = self._read_routes.get(key)
         if route is not None:
@@ -181,7 +184,9 @@ class Router:
     def _find(
         self, envelope: ParsedEnvelope, properties: BasicProperties
     ) -> tuple[Route, bool, bool]:
-        """The route; whether it is the same for all properties; and whether for all times."""
+        """Return the route; whether it is the same for all properties; and whether it stays the
+        same.
+        """
         exchange_name, keys = envelope.address
         if exchange_name == DEFAULT_EXCHANGE:
             named = [self._queues[key] for key in dict.fromkeys(keys) if key in self._queues]
@@ -192,7 +197,7 @@ class Router:
     def _walk(
         self, exchanges: list[Exchange], keys: Iterable[str], properties: BasicProperties
     ) -> tuple[Route, bool, bool]:
-        """From exchange to exchange, each once, however they lead to each other."""
+        """Follow bindings from exchange to exchange, visiting each once."""
         waiting = list(exchanges)
         seen = {exchange.name for exchange in waiting}
         queues: dict[Queue, None] = {}

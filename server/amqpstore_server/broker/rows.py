@@ -1,4 +1,4 @@
-"""Definitions as rows of the store's catalog, and the comparison of what is declared with them."""
+"""Definitions as rows of the store's catalog, and the comparison of new declarations with them."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from amqpstore_server.broker.exchanges.base import Binding, Exchange
 from amqpstore_server.broker.settings import ALTERNATE_EXCHANGE, CHECKS, CLASSIC, QUEUE_TYPE
 
 _MISSING: Any = object()
-"""In the place of an argument that is not there, which is not the same as one without a value."""
+"""Stands for an absent argument, which differs from an argument without a value."""
 
 
 def exchange_change(vhost: str, exchange: Exchange, *, add: bool) -> Change:
-    """The row of a durable exchange comes, or goes."""
+    """Return the change that adds or removes the row of a durable exchange."""
     row = {"vhost": vhost, "name": exchange.name, **exchange_row(exchange)}
     return Change("exchanges", name_key(vhost, exchange.name), row if add else None)
 
@@ -26,7 +26,9 @@ def exchange_change(vhost: str, exchange: Exchange, *, add: bool) -> Change:
 def binding_changes(
     vhost: str, source: Exchange, bindings: Sequence[Binding], *, add: bool
 ) -> list[Change]:
-    """The rows of those bindings that are durable: both ends of them are."""
+    """Return the changes for the rows of durable bindings: those between a durable exchange and a
+    durable destination.
+    """
     changes = []
     for destination, routing_key, arguments in bindings:
         if source.durable and destination.durable:
@@ -43,7 +45,7 @@ def binding_changes(
 
 
 def exchange_row(exchange: Exchange) -> dict[str, Any]:
-    """What the store keeps of an exchange beside its name."""
+    """Return the row of an exchange, without its name."""
     return {
         "type": exchange.type,
         "durable": exchange.durable,
@@ -54,7 +56,7 @@ def exchange_row(exchange: Exchange) -> dict[str, Any]:
 
 
 def compared_exchange(row: Mapping[str, Any]) -> dict[str, Any]:
-    """What two declarations of an exchange have to agree in, as in RabbitMQ."""
+    """Return the properties in which two declarations of an exchange must agree, as in RabbitMQ."""
     arguments = row["arguments"]
     counted = {ALTERNATE_EXCHANGE: arguments.get(ALTERNATE_EXCHANGE, _MISSING)}
     return {name: value for name, value in row.items() if name != "arguments"} | counted
@@ -63,9 +65,9 @@ def compared_exchange(row: Mapping[str, Any]) -> dict[str, Any]:
 def compared_queue(
     *, durable: bool, auto_delete: bool, arguments: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """What two declarations of a queue have to agree in, as in RabbitMQ.
+    """Return the properties in which two declarations of a queue must agree, as in RabbitMQ.
 
-    Arguments without an effect may differ, and `classic` is what a queue without a type is.
+    Arguments without an effect may differ, and a queue without a type counts as `classic`.
     """
     counted = {name: arguments.get(name, _MISSING) for name in CHECKS}
     return {
@@ -89,7 +91,7 @@ def check_equivalent(what: str, asked: Mapping[str, Any], present: Mapping[str, 
 
 
 def name_key(vhost: str, name: str) -> str:
-    """The key of a row that a name in a virtual host has."""
+    """Return the key of the row of a name in a virtual host."""
     return f"{vhost}\0{name}"
 
 
@@ -100,5 +102,5 @@ def _said(value: Any) -> str:
 
 
 def _row_key(row: dict[str, Any]) -> str:
-    """A key for a row that no other row shares; names alone may be longer than a key can be."""
+    """Return a key that no other row has; names alone may be longer than a key can be."""
     return hashlib.blake2b(msgpack.packb(row), digest_size=16).hexdigest()

@@ -1,8 +1,8 @@
-"""The settings of a queue: what its arguments and the policies that match it come to.
+"""The settings of a queue: the result of its arguments and the policies that match it.
 
-Where an argument and a policy say different numbers, the smaller holds; of all else the argument
-counts. An operator policy limits both: its numbers hold where they are smaller, and of all else
-it overrides the policy, but not the argument (as in RabbitMQ).
+If an argument and a policy give different numbers, the smaller applies; for other settings the
+argument does. An operator policy limits both: its numbers apply if they are smaller, and for other
+settings it overrides the policy, but not the argument (as in RabbitMQ).
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ CLASSIC = "classic"
 QUORUM = "quorum"
 
 _NOT_OF_QUORUM = ("x-max-priority", "x-queue-mode")
-"""Arguments that RabbitMQ takes from no quorum queue."""
+"""Arguments that RabbitMQ refuses for quorum queues."""
 
 _MAX_MS = 1 << 52
 _MAX_NAME_BYTES = 255
 _QUORUM_DELIVERY_LIMIT = 20
-"""What RabbitMQ gives a quorum queue that does not say."""
+"""RabbitMQ's default delivery limit of quorum queues."""
 _UNLIMITED = -1
 """The value that declares a quorum queue without a delivery limit."""
 
@@ -52,23 +52,23 @@ class Settings:
 
     @property
     def keeps_history(self) -> bool:
-        """Whether what was consumed is kept; a limit of 0 is a way to say that it is not."""
+        """Whether consumed messages are kept; a limit of 0 disables the history."""
         limits = {self.history_length, self.history_ttl} - {None}
         return bool(limits) and 0 not in limits
 
     @property
     def is_limited(self) -> bool:
-        """Whether there is a limit to what may be ready."""
+        """Whether the number or size of ready messages is limited."""
         return self.max_length is not None or self.max_length_bytes is not None
 
     @property
     def rejects(self) -> bool:
-        """Whether the publisher is told, instead of the oldest dropped."""
+        """Whether new messages are refused when it is full, instead of dropping the oldest."""
         return self.overflow != DROP_HEAD
 
     @property
     def is_plain(self) -> bool:
-        """Whether what is published needs no more than to be appended."""
+        """Whether published messages only have to be appended."""
         return not (self.is_limited or self.max_priority or self.message_ttl is not None)
 
 
@@ -77,7 +77,9 @@ def settings_of(
     policy: Mapping[str, Any] | None = None,
     operator_policy: Mapping[str, Any] | None = None,
 ) -> Settings:
-    """What arguments and policies come to. A value of the wrong type is ignored."""
+    """Return the settings that result from arguments and policies. A value of the wrong type is
+    ignored.
+    """
     found: dict[str, Any] = {}
     if is_quorum(arguments):
         found["delivery_limit"] = _QUORUM_DELIVERY_LIMIT
@@ -90,7 +92,7 @@ def settings_of(
             numbers = [value for value in (argument, given, limit) if value is not None]
             value = min((number for number in numbers if number != _UNLIMITED), default=None)
             if numbers and value is None:
-                found.pop(field.name, None)  # said to be without a limit
+                found.pop(field.name, None)  # declared without a limit
         else:
             value = next((one for one in (argument, limit, given) if one is not None), None)
         if value is not None:
@@ -99,16 +101,17 @@ def settings_of(
 
 
 def is_quorum(arguments: Mapping[str, Any]) -> bool:
-    """Whether a queue is declared as a quorum queue, which keeps whatever it has confirmed."""
+    """Tell whether a queue is declared as a quorum queue, in which every message is persistent."""
     return arguments.get(QUEUE_TYPE) == QUORUM
 
 
 def check_quorum(
     what: str, arguments: Mapping[str, Any], *, durable: bool, exclusive: bool, auto_delete: bool
 ) -> None:
-    """Make sure that a quorum queue is declared as one can be.
+    """Make sure that the declaration of a quorum queue is valid.
 
-    Args: what, the queue, for the error. Raises: PreconditionFailedError.
+    Args: what, the queue, for the error.
+    Raises: PreconditionFailedError.
     """
     if not is_quorum(arguments):
         return
@@ -123,9 +126,10 @@ def check_quorum(
 
 
 def check_arguments(what: str, arguments: Mapping[str, Any]) -> None:
-    """Make sure that the arguments of a queue are of their types, and make sense together.
+    """Make sure that the arguments of a queue have the right types and are consistent.
 
-    Args: what, the queue, for the error. Raises: PreconditionFailedError.
+    Args: what, the queue, for the error.
+    Raises: PreconditionFailedError.
     """
     for name, value in arguments.items():
         check = CHECKS.get(name)
@@ -191,7 +195,9 @@ CHECKS: dict[str, Callable[[Any], str]] = {
     **{f"x-{key}": check for key, check in _CHECKS.items()},
     QUEUE_TYPE: _one_of(CLASSIC, QUORUM),
 }
-"""For each argument of a queue that has an effect: what is wrong with a value, if anything."""
+"""The check of each queue argument that has an effect: returns the reason why a value is invalid,
+or an empty text.
+"""
 
 ALTERNATE_EXCHANGE = "alternate-exchange"
 
@@ -200,5 +206,5 @@ POLICY_KEYS: dict[str, Callable[[Any], str]] = {**_CHECKS, ALTERNATE_EXCHANGE: _
 
 
 def _valid(key: str, value: Any) -> Any:
-    """A value; None where it is of the wrong type."""
+    """Return a value, or None if it is of the wrong type."""
     return None if value is None or _CHECKS[key](value) else value

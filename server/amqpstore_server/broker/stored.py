@@ -1,7 +1,7 @@
-"""What the rows of the catalog are that the broker wrote: each is looked at before it is used.
+"""Checks of the catalog rows that the broker wrote: each row is checked before it is used.
 
-A right checksum says that a row was not changed by accident. What a fault of ours wrote, a broker
-of another version, or somebody else, must not keep all the rest from being served.
+A correct checksum says that a row was not changed by accident. A row that was written by a bug, by
+another version or by another program must not keep the rest from being served.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from amqpstore import Store
 _log = logging.getLogger(__name__)
 
 _MAX_LEVEL = 1 << 40
-"""Those of a delayed exchange are times."""
+"""The levels of a delayed exchange are times."""
 
 _Name = Annotated[str, msgspec.Meta(max_length=255)]
 
@@ -98,14 +98,16 @@ _SHAPES = {
 
 
 def rows_of(store: Store, table: str) -> Iterator[tuple[str, Any]]:
-    """Keys and rows of a table that are as the broker writes them; the others are left out."""
+    """Yield the keys and rows of a table that have the broker's form; others are left out."""
     for key, row in store.definitions(table).items():
         if is_usable(table, key, row):
             yield key, row
 
 
 def is_usable(table: str, key: str, row: Any) -> bool:
-    """Whether a row is as the broker writes it. It is logged where not, and stays where it is."""
+    """Tell whether a row has the form that the broker writes. If not, it is logged, and stays in
+    the catalog.
+    """
     reason = misshapen(table, row)
     if reason:
         leave_out(table, key, reason)
@@ -113,9 +115,11 @@ def is_usable(table: str, key: str, row: Any) -> bool:
 
 
 def misshapen(table: str, row: Any) -> str:
-    """Why a row is not as the broker writes it, or the label of a branch; empty where it is."""
+    """Return why a row, or the label of a branch, does not have the broker's form; empty if it
+    has.
+    """
     try:
-        # Bytes are bytes here: in a text, they would be taken for base64.
+        # Bytes stay bytes here: in a text they would be read as base64.
         msgspec.convert(row, _shape_of(table, row), builtin_types=(bytes,))
     except msgspec.ValidationError as error:
         return str(error)
@@ -123,7 +127,7 @@ def misshapen(table: str, row: Any) -> str:
 
 
 def leave_out(table: str, key: str, reason: str) -> None:
-    """Say that a row of the catalog is not used, and why."""
+    """Log that a row of the catalog is not used, and why."""
     _log.error("definition left out", extra={"table": table, "key": key, "reason": reason})
 
 

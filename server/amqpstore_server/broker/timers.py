@@ -1,4 +1,4 @@
-"""Timers: what is to be done later, in the order in which it is due. Time is passed in."""
+"""Timers: actions to run later, ordered by when they are due. Time is passed in."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ from itertools import count
 from amqpstore_server.broker.faults import called
 
 _MAX_STALE = 64
-"""Entries of timers that were set anew, beside twice those that count."""
+"""How many outdated entries may remain, besides twice the number of valid ones."""
 
 
 class Timer:
-    """Calls `action` once it is due. Made by `Timers.timer`; `due_ms` is 0 while it is not set."""
+    """Calls `action` once it is due. Created by `Timers.timer`; `due_ms` is 0 while it is not
+    set.
+    """
 
     __slots__ = ("_timers", "action", "due_ms")
 
@@ -23,25 +25,27 @@ class Timer:
         self.due_ms = 0
 
     def set(self, due_ms: int) -> None:
-        """Be due then, whatever was set before; 0 is never."""
+        """Set when it is due, whatever was set before; 0 unsets it."""
         if due_ms != self.due_ms:
             self._timers.changed(self, due_ms)
 
     def end(self) -> None:
-        """Never be due again. What `action` needs is free, however long the timers keep this."""
+        """Unset the timer for good and drop `action`, however long the timers still refer to this
+        object.
+        """
         self.set(0)
         self.action = _nothing
 
     def set_sooner(self, due_ms: int) -> None:
-        """Be due then, unless it is due before already; 0 changes nothing."""
+        """Set when it is due, unless it is due earlier already; 0 changes nothing."""
         if due_ms and not 0 < self.due_ms <= due_ms:
             self._timers.changed(self, due_ms)
 
 
 class Timers:
-    """All timers of a broker. `on_sooner` is called when the next is due before it was.
+    """All timers of a broker. `on_sooner` is called when the earliest due time becomes earlier.
 
-    Times are in ms, by whichever clock its owner goes by.
+    Times are in ms, by the clock that the owner chooses.
     """
 
     def __init__(self) -> None:
@@ -51,18 +55,18 @@ class Timers:
         self._set_count = 0
 
     def timer(self, action: Callable[[], None]) -> Timer:
-        """A timer that is not set yet."""
+        """Create a timer that is not set."""
         return Timer(self, action)
 
     def changed(self, timer: Timer, due_ms: int) -> None:
-        """A timer is to be due at another time, 0 for never."""
+        """Reschedule a timer; a due time of 0 unsets it."""
         self._set_count += (due_ms > 0) - (timer.due_ms > 0)
         timer.due_ms = due_ms
         if not due_ms:
             return
         heap = self._heap
         if len(heap) > _MAX_STALE + 2 * self._set_count:
-            # Timers are set anew far more often than they are due.
+            # Timers are rescheduled far more often than they run.
             heap[:] = [entry for entry in heap if entry[2].due_ms == entry[0]]
             heapq.heapify(heap)
         is_next = not heap or due_ms < heap[0][0]
@@ -72,14 +76,14 @@ class Timers:
 
     @property
     def next_ms(self) -> int:
-        """When the next may be due; 0 where none is set."""
+        """When the next timer may be due; 0 if none is set."""
         heap = self._heap
         while heap and heap[0][2].due_ms != heap[0][0]:
             heapq.heappop(heap)
         return heap[0][0] if heap else 0
 
     def run(self, now_ms: int) -> bool:
-        """Do what is due. Returns whether anything was."""
+        """Run the timers that are due. Returns whether there were any."""
         due = []
         while (next_ms := self.next_ms) and next_ms <= now_ms:
             timer = heapq.heappop(self._heap)[2]
@@ -91,4 +95,4 @@ class Timers:
 
 
 def _nothing() -> None:
-    """What is due when a timer has ended."""
+    """Do nothing. Replaces the action of a timer that has ended."""

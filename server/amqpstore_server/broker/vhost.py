@@ -1,4 +1,4 @@
-"""A virtual host: a name space of exchanges, queues and bindings."""
+"""A virtual host: a namespace of exchanges, queues and bindings."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ _PREDECLARED = {
 
 
 class VirtualHost:
-    """Virtual host `name`. Durable definitions are in the store when a call returns."""
+    """Virtual host `name`. Changes of durable definitions are in the store when a call returns."""
 
     def __init__(self, name: str, context: BrokerContext) -> None:
         self.name = name
@@ -88,7 +88,7 @@ class VirtualHost:
         self.replays = Replays(context, self.queues, self.histories)
         self._exchange_queues = ExchangeQueues(context, self.router, self.dead_letters)
         self._ways_out: dict[str, Bury] = {DelayQueue.kind: self._exchange_queues.release}
-        """By kind of queue, how messages leave it, where that is not as dead letters."""
+        """How messages leave queues of each kind, if not as dead letters."""
         for predeclared, type_name in _PREDECLARED.items():
             row = {
                 "name": predeclared,
@@ -102,7 +102,7 @@ class VirtualHost:
     # Exchanges.
 
     def exchange(self, name: str) -> Exchange:
-        """Raises: NotFoundError."""
+        """Return the exchange of that name. Raises: NotFoundError."""
         exchange = self.exchanges.get(name)
         if exchange is None:
             raise NotFoundError(f"no exchange '{name}' in vhost '{self.name}'")
@@ -118,7 +118,7 @@ class VirtualHost:
         internal: bool,
         arguments: dict[str, Any],
     ) -> None:
-        """Create an exchange, or check that the one there is has the same properties.
+        """Create an exchange, or check that the existing one has the same properties.
 
         Raises: UnknownTypeError, AccessRefusedError, PreconditionFailedError.
         """
@@ -162,7 +162,7 @@ class VirtualHost:
         self._add_exchange(exchange)
 
     def delete_exchange(self, name: str, *, if_unused: bool) -> None:
-        """Delete an exchange and its bindings; nothing happens where there is none.
+        """Delete an exchange and its bindings; do nothing if it does not exist.
 
         Raises: AccessRefusedError, PreconditionFailedError (it has bindings).
         """
@@ -181,10 +181,10 @@ class VirtualHost:
         self._remove(self._take_down([exchange], changes), changes)
 
     def _take_down(self, exchanges: Iterable[Exchange], changes: list[Change]) -> list[Queue]:
-        """Take exchanges out, and each auto-delete one that loses its last binding by it.
+        """Remove exchanges, and every auto-delete exchange that loses its last binding as a result.
 
-        Adds to the changes what is to be committed, and returns the exchanges' own queues, which
-        are to be removed with it.
+        Adds to the changes to commit, and returns the exchanges' own queues, which have to be
+        removed in the same commit.
         """
         going = list(exchanges)
         own_queues = []
@@ -203,9 +203,9 @@ class VirtualHost:
         return own_queues
 
     def restore_exchange(self, row: Mapping[str, Any]) -> None:
-        """Take in a durable exchange from the catalog.
+        """Restore a durable exchange from the catalog.
 
-        Where a plug-in is gone, or does not want it any more, it is left out, and stays there.
+        If its plug-in is gone, or refuses it now, it is left out, and its row stays.
         """
         extra = {"vhost": self.name, "exchange": row["name"], "type": row["type"]}
         exchange_type = self.context.exchange_types.get(row["type"])
@@ -234,7 +234,7 @@ class VirtualHost:
         self.router.changed()
 
     def _give_queue(self, exchange: Exchange, changes: Sequence[Change]) -> None:
-        """Give an exchange that keeps messages its own queue, and commit the changes."""
+        """Create the own queue of an exchange that keeps messages, and commit the changes."""
         name = own_queue_name(exchange)
         queue = self.queues.get(name)
         if queue is None:
@@ -252,7 +252,7 @@ class VirtualHost:
     # Queues.
 
     def queue(self, name: str) -> Queue:
-        """Raises: NotFoundError, SetAsideError."""
+        """Return the queue of that name. Raises: NotFoundError, SetAsideError."""
         queue = self.queues.get(name)
         if queue is None:
             raise NotFoundError(f"no queue '{name}' in vhost '{self.name}'")
@@ -269,10 +269,11 @@ class VirtualHost:
         arguments: dict[str, Any],
         connection: object,
     ) -> Queue:
-        """Create a queue, under a name of the server's where `name` is empty, or check its like.
+        """Create a queue, with a server-generated name if `name` is empty, or check that the
+        existing one is equivalent.
 
-        An exclusive queue belongs to `connection` and ends with it, so it is never durable,
-        whatever is asked for (as in RabbitMQ).
+        An exclusive queue belongs to `connection` and is deleted with it, so it is never durable,
+        whatever is declared (as in RabbitMQ).
         Raises: AccessRefusedError, ResourceLockedError, SetAsideError, PreconditionFailedError.
         """
         name = without_line_ends(name)
@@ -311,12 +312,12 @@ class VirtualHost:
         return queue
 
     def _create_history(self, name: str, queue: Queue) -> Queue:
-        """The queue for what is consumed from another, which is as durable, and has its owner."""
+        """Create the history of a queue, as durable as the queue, and with its owner."""
         durable = queue.priorities.lowest.durable
         return self._create_queue(name, ConsumedQueue.kind, durable=durable, owner=queue.owner)
 
     def reply_queue(self, connection: object) -> Queue:
-        """A queue for a channel's direct replies, which ends with its consumer."""
+        """Create a queue for a channel's direct replies, which is deleted with its consumer."""
         name = f"{REPLY_TO}.{self.context.make_name()}"
         return self._create_queue(
             name, ReplyQueue.kind, durable=False, auto_delete=True, owner=connection
@@ -333,7 +334,7 @@ class VirtualHost:
         owner: object = None,
         changes: Sequence[Change] = (),
     ) -> Queue:
-        """Make a queue that is not there yet, and commit changes with it."""
+        """Create a queue, and commit changes with it."""
         definition: dict[str, Any] = {
             "vhost": self.name,
             "name": name,
@@ -341,13 +342,14 @@ class VirtualHost:
             "arguments": arguments or {},
         }
         if kind:
-            # Not in the row of a client's queue: that is as all versions have written it.
+            # Client queues have no `kind` in their rows: these are as all versions have written
+            # them.
             definition["kind"] = kind
         stored = self.context.store.create_queue(definition, durable=durable, changes=changes)
         return self.add_queue(stored, durable=durable, owner=owner)
 
     def add_queue(self, stored: amqpstore.Queue, *, durable: bool, owner: object = None) -> Queue:
-        """Take in a queue that the store has. Its settings come with `apply_policies`."""
+        """Add a queue from the store. `apply_policies` gives it its settings."""
         definition: Any = stored.definition
         name = definition["name"]
         queue = QUEUE_KINDS[kind_of(definition)](
@@ -371,7 +373,7 @@ class VirtualHost:
     def delete_queue(self, queue: Queue, *, if_unused: bool = False, if_empty: bool = False) -> int:
         """Delete a queue, its bindings and messages; its consumers are told.
 
-        Returns the number of messages that were ready.
+        Returns the number of ready messages.
         Raises: AccessRefusedError (it is the broker's own), PreconditionFailedError.
         """
         self.check_usable(queue)
@@ -396,7 +398,7 @@ class VirtualHost:
         self._owned.pop(connection, None)
 
     def remove_consumer(self, consumer: Consumer) -> None:
-        """Take a consumer off its queue, and delete an auto-delete queue with its last."""
+        """Remove a consumer from its queue, and delete an auto-delete queue with its last one."""
         queue = consumer.queue
         if not queue.consumers.remove(consumer):
             return
@@ -407,7 +409,7 @@ class VirtualHost:
             queue.touch()
 
     def check_usable(self, queue: Queue) -> None:
-        """Raises: AccessRefusedError, where a queue is the broker's own."""
+        """Make sure that a queue is not the broker's own. Raises: AccessRefusedError."""
         if queue.is_internal:
             raise AccessRefusedError(
                 f"queue '{queue.name}' in vhost '{self.name}' is the broker's own: it can be "
@@ -415,11 +417,11 @@ class VirtualHost:
             )
 
     def _remove(self, queues: Sequence[Queue], changes: Sequence[Change]) -> None:
-        """Delete queues with their messages; changes are committed with them."""
+        """Delete queues with their messages; the changes are committed with them."""
         levels = [level for queue in queues for level in queue.priorities]
         while any(self.context.moved[level.id] for level in levels):
-            # The deletion is durable at once. What was moved elsewhere has to be before that, or
-            # a crash would leave it nowhere.
+            # The deletion is durable at once. Messages that moved out of the queue must be durable
+            # elsewhere before that, or a crash would lose them.
             self.context.flush()
         if levels:
             self.context.store.delete_queue(*levels, changes=changes)
@@ -479,7 +481,7 @@ class VirtualHost:
         routing_key: str,
         arguments: dict[str, Any],
     ) -> None:
-        """Remove a binding, if there. Raises: NotFoundError, AccessRefusedError."""
+        """Remove a binding, if it exists. Raises: NotFoundError, AccessRefusedError."""
         exchange = self._bindable(exchange_name)
         self._check_destination(destination)
         binding = Binding(destination, routing_key, arguments)
@@ -489,7 +491,7 @@ class VirtualHost:
             self._remove(self._take_down(going, changes), changes)
 
     def restore_binding(self, row: Mapping[str, Any]) -> None:
-        """Take in a binding from the catalog."""
+        """Restore a binding from the catalog."""
         exchange = self.exchanges.get(row["exchange"])
         ends: Mapping[str, Destination] = self.exchanges if row["to"] == "exchange" else self.queues
         destination = ends.get(row["name"])
@@ -515,7 +517,7 @@ class VirtualHost:
     def _unbind_all(self, destination: Destination, changes: list[Change]) -> list[Exchange]:
         """Remove all bindings to a queue or an exchange, and add that to the changes.
 
-        Returns the exchanges that are to go with their last binding.
+        Returns the auto-delete exchanges that lost their last binding.
         """
         unbound = []
         for exchange, gone in self._bindings.unbind_all(destination).items():
@@ -531,20 +533,20 @@ class VirtualHost:
     # Policies.
 
     def define_policies(self, policies: Sequence[Policy], *, operator: bool) -> None:
-        """Have these policies, or operator policies, and no others. Durable on return."""
+        """Replace all policies, or all operator policies. Durable on return."""
         self._define(self.policies.changes(policies, operator=operator))
         self.policies.have(policies, operator=operator)
         self.apply_policies()
 
     def apply_policies(self) -> None:
-        """The policies are others: give every queue and exchange the settings that hold now."""
+        """Apply the policies: give every queue and exchange its current settings."""
         queues = list(self.queues.values())
         for queue in queues:
             self._apply_to_queue(queue)
         for exchange in self.exchanges.values():
             self._apply_to_exchange(exchange)
         self.router.changed()
-        # Only now: what one of them drops may come to another, which has to know what it takes.
+        # Only now: messages that one queue drops may go to another, which needs its settings first.
         for queue in queues:
             queue.enforce()
 
@@ -560,6 +562,6 @@ class VirtualHost:
 
 
 def _end_consumers(queue: Queue) -> None:
-    """Have nobody served by a queue any more; the clients are told."""
+    """Cancel all consumers of a queue; the clients are told."""
     for consumer in queue.consumers.clear():
         consumer.channel.cancelled(consumer)

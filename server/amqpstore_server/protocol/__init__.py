@@ -1,4 +1,4 @@
-"""AMQP 0-9-1 as bytes: methods and contents, to and from. No sockets, no clock, no store.
+"""AMQP 0-9-1 on the wire: encodes and decodes methods and contents. No sockets, no clock, no store.
 
 - `spec`: the numbers of the specification; `states`: the state machines of a
   connection and of a channel.
@@ -6,5 +6,5 @@
   arguments, methods, and content headers.
 - `frames`: frames to send; `handshake`, `receiver`: frames received, before and after a connection
   is open.
-- `errors`: what a peer can do wrong, one class for each reply code.
+- `errors`: errors of a peer, one class for each reply code.
 """

@@ -1,7 +1,7 @@
-"""Content headers: how large a message's body is, and the properties it comes with.
+"""Content headers: the size of a message's body, and its properties.
 
-The broker keeps and forwards a message's properties as the bytes that the publisher sent, so what
-`decode_content_header` let pass must be well formed for every consumer.
+The broker keeps and forwards a message's properties as the bytes that the publisher sent, so
+everything that `decode_content_header` accepts must be well formed for every consumer.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ _HEADER = struct.Struct(">HHQ")
 
 @dataclass(slots=True)
 class ContentHeader:
-    """A content header frame's payload.
+    """The payload of a content header frame.
 
-    `body_size` in bytes; `properties` are the property flags and the property list as they came.
+    `body_size` in bytes; `properties` are the property flags and the property list as received.
     """
 
     class_id: int
@@ -88,24 +88,24 @@ _PROPERTIES: tuple[tuple[str, Reader, Writer], ...] = (
     ("app_id", *_SHORTSTR),
     ("cluster_id", *_SHORTSTR),
 )
-"""In their order on the wire, where the first has the flag of the highest bit."""
+"""In the order on the wire; the first has the flag of the highest bit."""
 
 _FLAGS = tuple((1 << (15 - place), name, read) for place, (name, read, _) in enumerate(_PROPERTIES))
 _OWN_FLAGS = tuple(
     (flag, name, decode_own_table if name == "headers" else read) for flag, name, read in _FLAGS
 )
-"""For what `decode_content_header` let pass before."""
+"""For properties that `decode_content_header` has accepted before."""
 
 _UNKNOWN_FLAG = 0b10
 _CONTINUED = 0b01
-"""The flag that says that another word of flags follows."""
+"""The flag that announces another word of flags."""
 
 
 def decode_content_header(payload: bytes) -> ContentHeader:
-    """The payload of a content header frame.
+    """Decode the payload of a content header frame.
 
-    Raises: FrameError when it is too short for a header, or its weight is not 0; MalformedError
-    for properties that `decode_properties` would refuse.
+    Raises: FrameError when it is too short for a header, or its weight is not 0; MalformedError for
+    properties that `decode_properties` would refuse.
     """
     if len(payload) < _HEADER.size:
         raise FrameError(f"a content header of {len(payload)} bytes, shorter than {_HEADER.size}")
@@ -119,15 +119,17 @@ def decode_content_header(payload: bytes) -> ContentHeader:
 
 
 def encode_content_header(class_id: int, body_size: int, raw_properties: bytes) -> bytes:
-    """The payload of a content header frame, around properties as encode_properties makes them."""
+    """Encode the payload of a content header frame; `raw_properties` comes from
+    encode_properties.
+    """
     return _HEADER.pack(class_id, 0, body_size) + raw_properties
 
 
 def decode_properties(raw: bytes) -> BasicProperties:
-    """Property flags and property list as properties.
+    """Decode property flags and property list.
 
-    Raises: MalformedError when they end too early or too late, are ill-formed, or have a flag
-    that is none of the fourteen.
+    Raises: MalformedError when the list is too short or too long, is malformed, or has a flag other
+    than the fourteen.
     """
     properties = BasicProperties()
     for name, value in _walk(raw, _OWN_FLAGS):
@@ -136,7 +138,7 @@ def decode_properties(raw: bytes) -> BasicProperties:
 
 
 def encode_properties(properties: BasicProperties) -> bytes:
-    """Property flags and property list. Raises: ValueError for a value that does not fit."""
+    """Encode property flags and property list. Raises: ValueError for a value that does not fit."""
     flags = 0
     parts = [b""]
     for (flag, name, _), (_, _, write) in zip(_FLAGS, _PROPERTIES, strict=True):
@@ -155,10 +157,10 @@ def edit_properties(
     without_headers: Collection[str] = (),
     **properties: Any,
 ) -> bytes:
-    """The same properties with some of them, and some of the headers, changed.
+    """Return the properties with some of them, and some of the headers, changed.
 
-    All else stays as it is, byte for byte. Args: headers to set, and names of those to remove;
-    properties by name, None is none.
+    Everything else stays the same, byte for byte.
+    Args: headers to set, and names of headers to remove; properties by name, None removes one.
     Raises: ValueError for a value that does not fit.
     """
     parts: dict[str, bytes] = {}
@@ -187,18 +189,18 @@ def edit_properties(
 
 
 def _spans(raw: bytes) -> Iterator[tuple[str, int, int]]:
-    """Each property that is there: its name, where it starts and where it ends."""
+    """Yield each property that is present: its name, where it starts and where it ends."""
     flags, offset = _flags(raw)
     for flag, name, read in _OWN_FLAGS:
         if flags & flag:
-            # A table says how long it is: what is in it need not be decoded for that.
+            # A table has its length in front: its content need not be decoded.
             _, end = read(raw, offset) if name != "headers" else read_longstr(raw, offset)
             yield name, offset, end
             offset = end
 
 
 def _walk(raw: bytes, readers: Iterable[tuple[int, str, Reader]]) -> Iterator[tuple[str, Any]]:
-    """Each property that is there, by name."""
+    """Yield each property that is present, with its name."""
     flags, offset = _flags(raw)
     for flag, name, read in readers:
         if flags & flag:
@@ -209,7 +211,7 @@ def _walk(raw: bytes, readers: Iterable[tuple[int, str, Reader]]) -> Iterator[tu
 
 
 def _flags(raw: bytes) -> tuple[int, int]:
-    """The property flags, and where the list of properties starts."""
+    """Return the property flags, and the offset of the property list."""
     flags, offset = read_short(raw, 0)
     last = flags
     while last & _CONTINUED:

@@ -1,6 +1,6 @@
-"""What a peer can do wrong, one class for each reply code of the specification.
+"""Errors of a peer, one class for each reply code of the specification.
 
-The hierarchy says what it ends: a ChannelException its channel, a ConnectionException the
+The base class says what the error ends: a ChannelException its channel, a ConnectionException the
 connection, a FatalFramingError the socket.
 """
 
@@ -13,14 +13,14 @@ from typing import ClassVar, Self
 from amqpstore_server.protocol.spec import ReplyCode
 
 _REPLY_TEXT_BYTES = 255
-"""What fits a short string."""
+"""The size of a short string."""
 
 
 class AmqpError(Exception):
     """Raised for one of the reply codes; only the subclasses of the two kinds have one.
 
-    Args: detail, what was wrong, in words for the client. `class_id` and `method_id` name the
-    method that was at fault, 0 is none: see `at`.
+    Args: detail, what was wrong, as text for the client. `class_id` and `method_id` name the method
+    that caused the error, 0 if none: see `at`.
     """
 
     reply_code: ClassVar[ReplyCode]
@@ -40,7 +40,9 @@ class AmqpError(Exception):
         return f"{self.reply_name} - {self.detail}"
 
     def at(self, class_id: int, method_id: int) -> Self:
-        """The same error, with the method that it came of: whoever handles the method names it."""
+        """Return the error with the ids of the method that caused it; called by whoever handles the
+        method.
+        """
         self.class_id = class_id
         self.method_id = method_id
         return self
@@ -61,17 +63,19 @@ class ConnectionException(AmqpError):
 
 
 class FatalFramingError(Exception):
-    """The stream has lost its frames: the socket is closed and nothing more sent (4.2.3)."""
+    """The frame boundaries of the stream are lost: the socket is closed and nothing more is sent
+    (4.2.3).
+    """
 
 
 class ContentTooLarge(ChannelException):
-    """A message is larger than the server takes."""
+    """A message is larger than the server accepts."""
 
     reply_code = ReplyCode.CONTENT_TOO_LARGE
 
 
 class NoRoute(ChannelException):
-    """No queue took a mandatory message. Used by basic.return alone; it closes nothing."""
+    """A mandatory message has no queue. Used by basic.return only; it closes nothing."""
 
     reply_code = ReplyCode.NO_ROUTE
 
@@ -83,7 +87,7 @@ class NoConsumers(ChannelException):
 
 
 class AccessRefused(ChannelException):
-    """The user may not do this, or somebody has the queue for itself alone."""
+    """The user may not do this, or another connection or consumer has the queue exclusively."""
 
     reply_code = ReplyCode.ACCESS_REFUSED
 
@@ -101,7 +105,7 @@ class ResourceLocked(ChannelException):
 
 
 class PreconditionFailed(ChannelException):
-    """What exists is not what the method takes for granted."""
+    """The method does not match the state of what exists."""
 
     reply_code = ReplyCode.PRECONDITION_FAILED
 
@@ -113,25 +117,25 @@ class ConnectionForced(ConnectionException):
 
 
 class InvalidPath(ConnectionException):
-    """The virtual host's name is not one."""
+    """The virtual host does not exist, or its name is invalid."""
 
     reply_code = ReplyCode.INVALID_PATH
 
 
 class FrameError(ConnectionException):
-    """A frame is too large, or a content header is not one."""
+    """A frame is too large, or a content header is invalid."""
 
     reply_code = ReplyCode.FRAME_ERROR
 
 
 class MalformedError(ConnectionException):
-    """The inside of a frame cannot be decoded (the specification's SYNTAX_ERROR)."""
+    """The content of a frame cannot be decoded (the specification's SYNTAX_ERROR)."""
 
     reply_code = ReplyCode.SYNTAX_ERROR
 
 
 class CommandInvalid(ConnectionException):
-    """A method where it makes no sense."""
+    """A method that is not valid in this state."""
 
     reply_code = ReplyCode.COMMAND_INVALID
 
@@ -143,30 +147,30 @@ class ChannelError(ConnectionException):
 
 
 class UnexpectedFrame(ConnectionException):
-    """A frame out of its order, such as a body that no header announced."""
+    """A frame out of sequence, such as a body without a header."""
 
     reply_code = ReplyCode.UNEXPECTED_FRAME
 
 
 class ResourceError(ConnectionException):
-    """The server has not enough of something to go on."""
+    """The server does not have enough of some resource."""
 
     reply_code = ReplyCode.RESOURCE_ERROR
 
 
 class NotAllowed(ConnectionException):
-    """What the client asks for is against the rules, whatever exists."""
+    """The request is never allowed, whatever exists."""
 
     reply_code = ReplyCode.NOT_ALLOWED
 
 
 class NotImplementedByServer(ConnectionException):
-    """The server does not have what the method asks for."""
+    """The server does not implement what the method asks for."""
 
     reply_code = ReplyCode.NOT_IMPLEMENTED
 
 
 class InternalError(ConnectionException):
-    """The server failed at something that is not the client's fault."""
+    """An internal error of the server, not the client's fault."""
 
     reply_code = ReplyCode.INTERNAL_ERROR

@@ -2,8 +2,8 @@
 
 The tags are those that RabbitMQ and Qpid use and clients send, which are not the ones printed in
 section 4.2.1 (`s` is a 16-bit integer, not a short string; `l` and `L` are both signed). Each tag,
-with its bytes and what it is in Python, has a row in server/PROTOCOL.md, which a test holds
-against this module.
+with its bytes and its Python type, has a row in server/PROTOCOL.md; a test compares them with this
+module.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from amqpstore_server.protocol.primitives import (
 )
 
 MAX_DEPTH = 32
-"""Tables and arrays inside each other, the outermost included."""
+"""How deeply tables and arrays may be nested, the outermost included."""
 
 MAX_ENTRIES = 1024
 """Entries of a table and of everything inside it, taken together."""
@@ -45,13 +45,13 @@ class Timestamp(int):
 
 
 class Int64(int):
-    """An integer that is written in 64 bits (`l`), however small it is."""
+    """An integer that is encoded in 64 bits (`l`), however small it is."""
 
     __slots__ = ()
 
 
 class Encoded(bytes):
-    """A value as it is on the wire, with its tag."""
+    """A value in its encoded form, with its tag."""
 
     __slots__ = ()
 
@@ -69,11 +69,12 @@ FieldValue: TypeAlias = (
     | dict[str, "FieldValue"]
     | None
 )
-"""What a field may hold. int and float stand for all widths, bytes for tag `x`."""
+"""The values of fields. int and float stand for all widths, bytes for tag `x`."""
 
 
 def decode_table(buffer: bytes, offset: int) -> tuple[dict[str, FieldValue], int]:
-    """The table that starts at `offset`, and the offset behind it. Of equal names the last counts.
+    """Decode the table at `offset`; also returns the offset after it. Of equal names the last
+    applies.
 
     Raises: MalformedError for anything that is not a table within the limits above.
     """
@@ -81,16 +82,16 @@ def decode_table(buffer: bytes, offset: int) -> tuple[dict[str, FieldValue], int
 
 
 def decode_own_table(buffer: bytes, offset: int) -> tuple[dict[str, FieldValue], int]:
-    """As `decode_table`, for what was let in before and has got entries of the broker's since."""
+    """Decode a table that was accepted before, and to which the broker may have added entries."""
     return _TableReader(buffer, len(buffer)).table(offset, 1)
 
 
 def encode_table(table: Mapping[str, FieldValue]) -> bytes:
-    """A table with its length, each value under the tag that its Python type says.
+    """Encode a table with its length, each value under the tag of its Python type.
 
-    An int is 32 bits wide (`I`) where that is enough and else 64 (`l`). What `decode_table` read
-    is the same table again, though not always the same bytes: narrower and unsigned integers, `f`
-    and an `S` that is no UTF-8 (bytes, hence `x`) come out under the tags above.
+    An int is 32 bits wide (`I`) if that is enough, otherwise 64 (`l`). A table that `decode_table`
+    returned encodes to an equal table, though not always to the same bytes: narrower and unsigned
+    integers, `f` and an `S` that is not UTF-8 (bytes, hence `x`) get the tags above.
 
     Raises: ValueError for a number that no tag can hold; TypeError for a type that has no tag.
     """
@@ -100,7 +101,7 @@ def encode_table(table: Mapping[str, FieldValue]) -> bytes:
 
 
 def split_table(buffer: bytes, offset: int) -> tuple[dict[str, Encoded], int]:
-    """As `decode_own_table`, but for the values, which are left as they are."""
+    """Decode a table as `decode_own_table` does, but leave the values encoded."""
     return _TableReader(buffer, len(buffer)).split(offset)
 
 
@@ -137,7 +138,9 @@ def _read_decimal(buffer: bytes, offset: int) -> tuple[Decimal, int]:
 
 
 def _read_string(buffer: bytes, offset: int) -> tuple[str | bytes, int]:
-    """Text is what it nearly always is, but nothing in the protocol says so."""
+    """Return text if the bytes are UTF-8, as they nearly always are: the protocol does not require
+    it.
+    """
     value, offset = read_longstr(buffer, offset)
     try:
         return value.decode(), offset
@@ -168,7 +171,7 @@ _TABLE = ord("F")
 
 
 class _TableReader:
-    """One decoding of a table. Counts the entries, however deep."""
+    """Decodes one table, and counts its entries at every depth."""
 
     __slots__ = ("_buffer", "_entries_left")
 
@@ -205,7 +208,7 @@ class _TableReader:
         return array, offset
 
     def _bounds(self, kind: str, offset: int, depth: int) -> tuple[int, int]:
-        """Where the entries start and end."""
+        """Return where the entries start and end."""
         if depth > MAX_DEPTH:
             raise MalformedError(f"tables and arrays are nested more than {MAX_DEPTH} deep")
         length, start = read_long(self._buffer, offset)
@@ -259,7 +262,7 @@ def _encode_int(value: int) -> bytes:
 
 def _encode_decimal(value: Decimal) -> bytes:
     sign, digits, exponent = value.as_tuple()
-    # Nothing wider than 10 digits fits; checked first, as 1E+999999 would be written out whole.
+    # Nothing wider than 10 digits fits; checked first, because 1E+999999 would be expanded.
     if not isinstance(exponent, int) or exponent + len(digits) > 10 or exponent < -255:
         raise ValueError(f"{value!r} does not fit the type decimal")
     unscaled = int("".join(map(str, digits))) * 10 ** max(exponent, 0)
@@ -270,7 +273,7 @@ def _encode_array(array: list[FieldValue]) -> bytes:
     return b"A" + write_longstr(b"".join(map(_encode_value, array)))
 
 
-# Subclasses find the first type that fits, so bool and Timestamp stand before int.
+# The first type that fits is used, so bool and Timestamp come before int.
 _WRITERS: dict[type, Callable[..., bytes]] = {
     Encoded: bytes,
     Int64: lambda value: b"l" + _write_int64(value),

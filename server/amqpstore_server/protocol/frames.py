@@ -17,26 +17,25 @@ _FRAME = struct.Struct(">BHI")
 _END = bytes((FRAME_END,))
 
 OVERHEAD_BYTES: Final = _FRAME.size + len(_END)
-"""What a frame has around its payload. The frame-max counts it in."""
+"""The bytes of a frame around its payload. The frame-max includes them."""
 
 
 def method_frame(channel: int, payload: bytes) -> bytes:
-    """A method frame, whole."""
+    """Encode a whole method frame."""
     return _FRAME.pack(FRAME_METHOD, channel, len(payload)) + payload + _END
 
 
 def header_frame(channel: int, payload: bytes) -> bytes:
-    """A content header frame, whole."""
+    """Encode a whole content header frame."""
     return _FRAME.pack(FRAME_HEADER, channel, len(payload)) + payload + _END
 
 
 def body_frames(channel: int, body: bytes, frame_max: int) -> list[bytes | memoryview]:
-    """The parts that make up a body's frames once joined; none for an empty body.
+    """Return the parts that, joined, are a body's frames; empty for an empty body.
 
-    The body is not copied: a body that is split goes out as views of it.
+    The body is not copied: a body that is split is returned as views of it.
 
     Args: frame_max, the most bytes of a frame with its overhead; 0 means no limit.
-
     Raises: ValueError for a frame_max that leaves no room for a body.
     """
     if not body:

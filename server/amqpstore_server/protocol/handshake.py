@@ -1,9 +1,9 @@
 """Receiving before a connection is open: the protocol header, the methods of the handshake, and
 nothing else.
 
-Whoever speaks here has not logged in. One method is due at a time (`protocol.states`);
-the first frame that cannot be it ends the connection at its first seven bytes, so that a stranger
-can have no more kept than one small frame and what came with it in one read.
+The client has not logged in here. One method is due at a time (`protocol.states`); the first frame
+that cannot be it ends the connection at its first seven bytes, so a stranger can make the server
+keep no more than one small frame and the rest of one read.
 """
 
 from __future__ import annotations
@@ -32,18 +32,20 @@ _METHOD = struct.Struct(">HH")
 class Handshake:
     """Receives the protocol header, then method by method.
 
-    `rest` is what came behind the last that was taken.
+    `rest` has the bytes after the last method that was taken.
     """
 
     def __init__(self) -> None:
         self.rest = b""
 
     def receive(self, read: bytes) -> None:
-        """Bytes came in. They are looked at when something is due."""
+        """Add received bytes. They are parsed when something is due."""
         self.rest += read
 
     def take_header(self) -> bytes | None:
-        """The protocol header, once it is whole; as much of it as shows that it is another."""
+        """Return the protocol header once it is complete, or as many bytes as show that it is
+        another one.
+        """
         header = self.rest[: len(PROTOCOL_HEADER)]
         if len(header) < len(PROTOCOL_HEADER) and any(
             known.startswith(header) for known in PROTOCOL_HEADERS
@@ -53,14 +55,15 @@ class Handshake:
         return header
 
     def take(self, due: type[Method]) -> Method | None:
-        """The method that is due, once it is whole.
+        """Return the method that is due, once it is complete.
 
         Raises: FatalFramingError, for anything else; MalformedError.
         """
         while len(self.rest) >= _FRAME.size:
             frame_type, channel, payload_bytes = _FRAME.unpack_from(self.rest)
             end = _FRAME.size + payload_bytes
-            # Its interval was agreed on with connection.tune-ok, so it may be sent from then on.
+            # A heartbeat: its interval was agreed on with connection.tune-ok, so it may be sent
+            # from then on.
             is_heartbeat = due is ConnectionOpen and frame_type == FRAME_HEARTBEAT
             if channel or not (frame_type == FRAME_METHOD or is_heartbeat):
                 raise FatalFramingError(
@@ -84,7 +87,7 @@ class Handshake:
         return None
 
     def _check_ids(self, due: type[Method], payload_bytes: int) -> None:
-        """Raises: FatalFramingError, as soon as a frame says that it is of another method."""
+        """Raises: FatalFramingError, as soon as a frame turns out to be another method."""
         if payload_bytes < _METHOD.size:
             raise FatalFramingError(
                 f"a method of {payload_bytes} bytes where {due.name} was expected"

@@ -1,9 +1,9 @@
-"""How a method's arguments lie on the wire, declared by the annotations of its class.
+"""The layout of a method's arguments on the wire, declared by the annotations of its class.
 
 `Layout` compiles the annotations, in their order, into steps that read and write. An annotation
-that is a ClassVar is a reserved argument: it is on the wire, empty, and no field.
+that is a ClassVar is a reserved argument: it is on the wire, empty, and not a field.
 
-This module and `methods` go without postponed annotations: they are read here as objects.
+This module and `methods` do not use postponed annotations: they are evaluated here as objects.
 """
 
 from collections.abc import Callable
@@ -17,9 +17,9 @@ from amqpstore_server.protocol.primitives import Reader, Writer
 
 
 class WireType(Enum):
-    """The specification's domains, reduced to what they are on the wire (section 4.2.5).
+    """The specification's domains, reduced to their types on the wire (section 4.2.5).
 
-    OCTETS is none of its: a shortstr of bytes that need not be UTF-8.
+    OCTETS is not in the specification: a shortstr of bytes that need not be UTF-8.
     """
 
     BIT = "bit"
@@ -32,7 +32,7 @@ class WireType(Enum):
     LONGSTR = "longstr"
     TABLE = "table"
     TRAILING_TABLE = "trailing table"
-    """An extension: it may be left out, and is then empty. Only for the last argument."""
+    """An extension: it may be left out, and is empty then. Only for the last argument."""
 
 
 Bit = Annotated[bool, WireType.BIT]
@@ -72,7 +72,7 @@ _BITS_AN_OCTET = 8
 
 
 class Argument(NamedTuple):
-    """One argument on the wire. A reserved one is skipped when read, whatever it holds."""
+    """One argument on the wire. A reserved one is skipped when read, whatever its value."""
 
     name: str
     wire_type: WireType
@@ -80,7 +80,7 @@ class Argument(NamedTuple):
 
 
 class _Value(NamedTuple):
-    """A step: an argument that has its bytes for itself. `name` is empty for a reserved one."""
+    """A step for one argument that is not a bit. `name` is empty for a reserved one."""
 
     name: str
     read: Reader
@@ -89,7 +89,7 @@ class _Value(NamedTuple):
 
 
 class _Bits(NamedTuple):
-    """A step: up to eight bits that follow each other, the first the lowest of their octet."""
+    """A step for up to eight consecutive bits, the first in the lowest bit of the octet."""
 
     names: tuple[str, ...]
 
@@ -113,9 +113,9 @@ class Layout:
                 self._steps.append(_Bits((name,)))
 
     def decode(self, payload: bytes, offset: int) -> dict[str, Any]:
-        """The fields of the arguments that fill `payload` from `offset` on.
+        """Decode the arguments that fill `payload` from `offset` on.
 
-        Raises: MalformedError where they do not: too short, ill-formed, or more behind them.
+        Raises: MalformedError if the payload is too short, malformed, or too long.
         """
         fields: dict[str, Any] = {}
         for step in self._steps:
@@ -131,7 +131,9 @@ class Layout:
         return fields
 
     def encode(self, field: Callable[[str], Any]) -> bytes:
-        """The arguments; `field` returns a field's value. Raises: ValueError for one unfit."""
+        """Encode the arguments; `field` returns a field's value. Raises: ValueError for a value
+        that does not fit.
+        """
         parts: list[bytes] = []
         for step in self._steps:
             if isinstance(step, _Bits):

@@ -1,10 +1,10 @@
-"""Every method of AMQP 0-9-1 and of RabbitMQ's extensions, and their way to bytes and back.
+"""Every method of AMQP 0-9-1 and of RabbitMQ's extensions, with its encoding.
 
 A class's annotations, in their order, are the method's arguments on the wire (see `layout`); its
 name is the method's name. Flags and tables may be left out of a call, and are then false and empty;
-a bit that is the point of its method, such as `requeue`, may not.
+a bit that is essential to its method, such as `requeue`, may not.
 
-Past 600 lines because it is a list, one entry a method, and nothing else.
+Past 600 lines because it is a list, one entry per method, and nothing else.
 """
 
 import inspect
@@ -33,23 +33,23 @@ _IDS = struct.Struct(">HH")
 
 
 class Method:
-    """What all methods have in common. The payload of a method frame: ids, then arguments."""
+    """The base class of methods. The payload of a method frame: ids, then arguments."""
 
     __slots__ = ()
 
     class_id: ClassVar[int]
     method_id: ClassVar[int]
     name: ClassVar[str]
-    """As the specification writes it: `queue.declare-ok`."""
+    """The name as in the specification: `queue.declare-ok`."""
     layout: ClassVar[Layout]
 
     def encode(self) -> bytes:
-        """The payload. Raises: ValueError for a value that its argument cannot hold."""
+        """Encode the payload. Raises: ValueError for a value that its argument cannot hold."""
         return _IDS.pack(self.class_id, self.method_id) + self.layout.encode(self.__getattribute__)
 
     @classmethod
     def decode(cls, payload: bytes) -> Self:
-        """The method whose ids the payload starts with. Raises: MalformedError."""
+        """Decode the payload of a method with this class's ids. Raises: MalformedError."""
         return cls(**cls.layout.decode(payload, _IDS.size))
 
 
@@ -58,10 +58,10 @@ METHODS: dict[tuple[int, int], type[Method]] = {}
 
 
 def decode_method(payload: bytes) -> Method:
-    """The payload of a method frame as method.
+    """Decode the payload of a method frame.
 
     Raises: NotImplementedByServer for ids that are not in METHODS, MalformedError for arguments
-    that are not the method's. The error knows class and method id.
+    that are not the method's. The error has the class and method id.
     """
     if len(payload) < _IDS.size:
         raise MalformedError(f"a method frame of {len(payload)} bytes has no class and method id")
@@ -369,7 +369,7 @@ class QueuePurge(Method):
 
 @_method(50, 31)
 class QueuePurgeOk(Method):
-    """So many messages were deleted."""
+    """`message_count` messages were deleted."""
 
     message_count: Long
 
@@ -410,7 +410,7 @@ class QueueUnbindOk(Method):
 
 @_method(60, 10)
 class BasicQos(Method):
-    """How many messages, or bytes of them, may be unacked; 0 is any number."""
+    """Limits how many messages, or bytes of them, may be unacked; 0 is no limit."""
 
     prefetch_size: Long
     prefetch_count: Short
@@ -520,7 +520,7 @@ class BasicGetEmpty(Method):
 
 @_method(60, 80)
 class BasicAck(Method):
-    """A delivery is done with; from the server, RabbitMQ's: a publish is confirmed."""
+    """A delivery is acknowledged; from the server, RabbitMQ's: a publish is confirmed."""
 
     delivery_tag: LongLong
     multiple: Bit = False
@@ -528,7 +528,7 @@ class BasicAck(Method):
 
 @_method(60, 90)
 class BasicReject(Method):
-    """A delivery is refused: dropped, or put back into its queue."""
+    """A delivery is rejected: dropped, or requeued."""
 
     delivery_tag: LongLong
     requeue: Bit
@@ -536,7 +536,7 @@ class BasicReject(Method):
 
 @_method(60, 100)
 class BasicRecoverAsync(Method):
-    """As basic.recover, without an answer."""
+    """Do as basic.recover, without an answer."""
 
     requeue: Bit
 
@@ -586,7 +586,7 @@ class TxSelectOk(Method):
 
 @_method(90, 20)
 class TxCommit(Method):
-    """Do what was published and acked since the last commit or rollback."""
+    """Commit everything published and acked since the last commit or rollback."""
 
 
 @_method(90, 21)
@@ -596,12 +596,12 @@ class TxCommitOk(Method):
 
 @_method(90, 30)
 class TxRollback(Method):
-    """Forget what was published and acked since the last commit or rollback."""
+    """Drop everything published and acked since the last commit or rollback."""
 
 
 @_method(90, 31)
 class TxRollbackOk(Method):
-    """What was published and acked since the last commit is forgotten."""
+    """Everything published and acked since the last commit is dropped."""
 
 
 @_method(100, 10)
@@ -668,7 +668,7 @@ class DtxPrepareOk(Method):
 
 @_method(100, 50)
 class DtxCommit(Method):
-    """Do all of a branch that is prepared, or with `one_phase` of one that is not."""
+    """Commit a prepared branch, or with `one_phase` an unprepared one."""
 
     format_id: Long
     global_id: Octets
@@ -685,7 +685,7 @@ class DtxCommitOk(Method):
 
 @_method(100, 60)
 class DtxRollback(Method):
-    """Forget all of a branch."""
+    """Drop all work of a branch."""
 
     format_id: Long
     global_id: Octets
@@ -738,7 +738,7 @@ class DtxGetTimeout(Method):
 
 @_method(100, 91)
 class DtxGetTimeoutOk(Method):
-    """So many seconds; 0 is any time."""
+    """The timeout in seconds; 0 is no limit."""
 
     timeout: Long
 
@@ -755,4 +755,4 @@ class DtxSetTimeout(Method):
 
 @_method(100, 101)
 class DtxSetTimeoutOk(Method):
-    """That holds from now on."""
+    """The new timeout applies."""

@@ -1,8 +1,8 @@
 """Integers and strings on the wire (section 4.2.5), in network byte order.
 
-A reader takes a buffer and an offset and returns the value and the offset behind it. It raises
-MalformedError where the buffer is too short for the value, and never reads past its end.
-A writer raises ValueError for a value that the type cannot hold: that is this side's mistake.
+A reader takes a buffer and an offset, and returns the value and the offset after it. It raises
+MalformedError if the buffer is too short for the value, and never reads past its end. A writer
+raises ValueError for a value that the type cannot hold: that is a mistake of this side.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _SHORTSTR_BYTES = 255
 
 
 def number_reader(number: struct.Struct, type_name: str) -> Reader:
-    """A reader of one fixed-width number."""
+    """Return a reader of one fixed-width number."""
     size = number.size
     unpack_from = number.unpack_from
 
@@ -36,7 +36,7 @@ def number_reader(number: struct.Struct, type_name: str) -> Reader:
 
 
 def number_writer(number: struct.Struct, type_name: str) -> Writer:
-    """A writer of one fixed-width number."""
+    """Return a writer of one fixed-width number."""
 
     def write(value: Any) -> bytes:
         try:
@@ -48,14 +48,16 @@ def number_writer(number: struct.Struct, type_name: str) -> Writer:
 
 
 def truncated(type_name: str, buffer: bytes, offset: int) -> MalformedError:
-    """The error of a value of which the buffer holds only a part, or nothing."""
+    """Return the error for a value that is not completely in the buffer."""
     return MalformedError(
         f"the {type_name} at byte {offset} runs past the end of the {len(buffer)} bytes there are"
     )
 
 
 def read_shortstr(buffer: bytes, offset: int) -> tuple[str, int]:
-    """A length octet and as many bytes of UTF-8. Raises: MalformedError also for other bytes."""
+    """Read a length octet and that many bytes of UTF-8. Raises: MalformedError also for other
+    bytes.
+    """
     start = offset + 1
     if start > len(buffer):
         raise truncated("shortstr", buffer, offset)
@@ -69,7 +71,7 @@ def read_shortstr(buffer: bytes, offset: int) -> tuple[str, int]:
 
 
 def write_shortstr(value: str) -> bytes:
-    """Raises: ValueError over 255 bytes, and for lone surrogates."""
+    """Write a short string. Raises: ValueError over 255 bytes, and for lone surrogates."""
     encoded = value.encode()
     if len(encoded) > _SHORTSTR_BYTES:
         raise ValueError(f"{len(encoded)} bytes do not fit a shortstr's {_SHORTSTR_BYTES}")
@@ -77,7 +79,7 @@ def write_shortstr(value: str) -> bytes:
 
 
 def read_octets(buffer: bytes, offset: int) -> tuple[bytes, int]:
-    """A length octet and as many bytes of anything."""
+    """Read a length octet and that many bytes."""
     start = offset + 1
     end = start + buffer[offset] if offset < len(buffer) else start
     if end > len(buffer) or start > len(buffer):
@@ -86,14 +88,14 @@ def read_octets(buffer: bytes, offset: int) -> tuple[bytes, int]:
 
 
 def write_octets(value: bytes) -> bytes:
-    """Raises: ValueError over 255 bytes."""
+    """Write a length octet and the bytes. Raises: ValueError over 255 bytes."""
     if len(value) > _SHORTSTR_BYTES:
         raise ValueError(f"{len(value)} bytes do not fit the {_SHORTSTR_BYTES} of octets")
     return bytes((len(value),)) + value
 
 
 def read_longstr(buffer: bytes, offset: int) -> tuple[bytes, int]:
-    """Four octets of length and as many bytes of anything."""
+    """Read four octets of length and that many bytes."""
     length, start = read_long(buffer, offset)
     end = start + length
     if end > len(buffer):
@@ -102,7 +104,7 @@ def read_longstr(buffer: bytes, offset: int) -> tuple[bytes, int]:
 
 
 def write_longstr(value: bytes | bytearray) -> bytes:
-    """The counterpart of read_longstr."""
+    """Write four octets of length and the bytes."""
     return write_long(len(value)) + value
 
 

@@ -1,9 +1,9 @@
-"""Receiving: one read's bytes in, what they say out, in batches.
+"""Receiving: takes the bytes of one read, returns what they contain, in batches.
 
 The hot path of the whole broker starts here, so it works on reads, not on frames: publishes that
-repeat the bytes of the one before, but for the body, are recognised by one comparison; what was
-decoded once is not decoded again; publishes to one exchange and routing key, and acks of
-contiguous tags, come out as one event each.
+repeat the bytes of the one before, except the body, are recognised by one comparison; what was
+decoded once is not decoded again; publishes to one exchange and routing key, and acks of contiguous
+tags, are returned as one event each.
 """
 
 from __future__ import annotations
@@ -48,20 +48,21 @@ _CLOSES = {
     struct.pack(">HH", method.class_id, method.method_id)
     for method in (ChannelClose, ChannelCloseOk)
 }
-"""What may come in the middle of a content: the rest of it then never comes."""
+"""Methods that may come in the middle of a content, whose rest then never comes."""
 
 _CACHED_METHODS = 1024
 _CACHED_HEADERS_BYTES = 256 << 10
-"""Publishes and headers remembered a connection; a client with more of them starts over."""
+"""The size of remembered publishes and headers for each connection; beyond it they are cleared."""
 
 _SMALL_BYTES = 4096
 _PIECE_BYTES = 64 << 10
-"""Small pieces of a body are joined as they come, to pieces of about this size: each takes some 60
-bytes besides its own."""
+"""Small pieces of a body are joined to pieces of about this size: each takes some 60 bytes of
+overhead.
+"""
 
 
 class Publishes:
-    """Messages published one after the other with equal basic.publish arguments on one channel."""
+    """Consecutive messages with equal basic.publish arguments on one channel."""
 
     __slots__ = ("bodies", "channel", "headers", "publish")
 
@@ -73,7 +74,7 @@ class Publishes:
 
 
 class Acks:
-    """basic.acks of the tags `first` to `last`, each on its own."""
+    """basic.acks of the tags `first` to `last`, each a frame of its own."""
 
     __slots__ = ("channel", "first", "last")
 
@@ -85,7 +86,7 @@ class Acks:
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """A method, whole, that carries no content."""
+    """A whole method that carries no content."""
 
     channel: int
     method: Method
@@ -93,7 +94,7 @@ class Received:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """What a peer did wrong in a frame of `channel`; 0 where none can answer for it."""
+    """An error of a peer in a frame of `channel`; 0 if the error concerns no channel."""
 
     channel: int
     error: AmqpError | FatalFramingError
@@ -104,7 +105,7 @@ Event = Publishes | Acks | Received | Failed
 
 @dataclass(slots=True)
 class _Content:
-    """A publish whose header, or the rest of whose body, has not come yet."""
+    """A publish whose header, or the rest of whose body, has not arrived yet."""
 
     publish: BasicPublish
     publish_payload: bytes
@@ -116,7 +117,7 @@ class _Content:
 
 
 class _Repeated(NamedTuple):
-    """A publish in three frames that is likely to come again: all its bytes up to the body."""
+    """A publish in three frames that is likely to be repeated: all its bytes up to the body."""
 
     prefix: bytes
     channel: int
@@ -133,7 +134,7 @@ class Receiver:
 
     def __init__(self, frame_max: int, max_message_bytes: int) -> None:
         self.frame_max = frame_max
-        """It changes with the tune handshake."""
+        """Changes with the tune handshake."""
         self._max_message_bytes = max_message_bytes
         self._rest = b""
         self._contents: dict[int, _Content] = {}
@@ -145,7 +146,7 @@ class Receiver:
         self._chunks_bytes = 0
         self._repeated: _Repeated | None = None
         self.is_lost = False
-        """Where the next frame starts is not known any more: nothing is received again."""
+        """Whether the frame boundaries are lost: nothing is received any more."""
         self._events: list[Event] = []
 
     @property
@@ -155,14 +156,14 @@ class Receiver:
 
     @property
     def unfinished_bytes(self) -> int:
-        """What contents take in memory whose end has not come yet, with their headers."""
+        """Memory of contents that are not complete yet, with their headers."""
         if not self._contents:
             return self._chunks_bytes
         headers = [len(content.header_payload) for content in self._contents.values()]
         return self._chunks_bytes + 2 * sum(headers)
 
     def receive(self, read: bytes) -> list[Event]:
-        """What these bytes complete, in order. Nothing, once `is_lost`."""
+        """Return the events that these bytes complete, in order. Nothing, once `is_lost`."""
         self._events = []
         if self.is_lost:
             return self._events
@@ -177,7 +178,7 @@ class Receiver:
         return self._events
 
     def _frames(self, content: bytes) -> int:
-        """Handle every whole frame. Returns the offset of the first that is not."""
+        """Handle every whole frame. Returns the offset of the first incomplete one."""
         offset = 0
         size = len(content)
         while size - offset >= _FRAME.size:
@@ -190,7 +191,8 @@ class Receiver:
             frame_type, channel, payload_bytes = _FRAME.unpack_from(content, offset)
             if not FRAME_METHOD <= frame_type <= FRAME_BODY and frame_type != FRAME_HEARTBEAT:
                 raise FatalFramingError(f"frame type {frame_type} does not exist")
-            # The frame-max counts the 8 bytes around a payload; clients that do not are served.
+            # The frame-max includes the 8 bytes around a payload; clients that exclude them are
+            # tolerated.
             if payload_bytes > self.frame_max:
                 raise FrameError(
                     f"a frame with a payload of {payload_bytes} bytes is larger than the agreed "
@@ -222,11 +224,11 @@ class Receiver:
             self._fail(0 if frame_type == FRAME_HEARTBEAT else channel, error)
 
     def _fail(self, channel: int, error: AmqpError | FatalFramingError) -> None:
-        # Without its traceback, which has the frames of this receiver: it would never be freed.
+        # Without its traceback, which refers to this receiver: it would never be freed.
         self._events.append(Failed(channel, error.with_traceback(None)))
 
     def _abandon(self, channel: int) -> None:
-        """Forget the content that is under way on a channel."""
+        """Drop the unfinished content of a channel."""
         self._contents.pop(channel, None)
         self._take_chunks(channel)
 
@@ -237,7 +239,7 @@ class Receiver:
         return chunks
 
     def discard_contents(self) -> None:
-        """From now on skip contents, those that are under way too: nobody wants them."""
+        """Skip all contents from now on, unfinished ones too: nobody will use them."""
         self._discards = True
         self._chunks.clear()
         self._chunks_bytes = 0
@@ -246,9 +248,9 @@ class Receiver:
             content.header_payload = b""
 
     def _repeats(self, repeated: _Repeated, content: bytes, offset: int) -> tuple[int, bool]:
-        """Handle publishes that differ from the last in nothing but the body, as many as there are.
+        """Handle consecutive publishes that differ from the last in nothing but the body.
 
-        Returns the offset behind them, and False where the last of them is not whole.
+        Returns the offset after them, and False if the last of them is incomplete.
         """
         prefix, channel, publish, header = repeated
         before = len(prefix)
@@ -275,7 +277,7 @@ class Receiver:
         return offset, is_whole
 
     def _run(self, channel: int, publish: BasicPublish) -> Publishes:
-        """The event that a message goes to: the last one, where it is alike."""
+        """Return the event that a message is added to: the last one, if it is alike."""
         events = self._events
         if events:
             last = events[-1]
@@ -379,7 +381,7 @@ class Receiver:
                 self._expect_repeats(channel, content, header)
 
     def _collect(self, channel: int, payload: bytes) -> None:
-        """Keep a piece of a body that is not whole yet."""
+        """Keep a piece of an incomplete body."""
         if not payload:
             return
         self._chunks_bytes += len(payload)

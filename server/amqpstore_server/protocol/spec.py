@@ -6,7 +6,7 @@ from enum import IntEnum
 from typing import Final
 
 PROTOCOL_HEADER: Final = b"AMQP\x00\x00\x09\x01"
-"""What a client says first (section 4.2.2): the protocol's name, id 0 and version 0-9-1."""
+"""The first bytes of a client (section 4.2.2): the protocol's name, id 0 and version 0-9-1."""
 
 PROTOCOL_HEADERS: Final = frozenset(
     {
@@ -16,7 +16,9 @@ PROTOCOL_HEADERS: Final = frozenset(
         b"AMQP\x01\x01\x09\x01",
     }
 )
-"""What clients say that speak 0-9-1: its own, and those of 0-9 and 0-8 that older ones send."""
+"""The first bytes of clients that speak 0-9-1: its own, and those of 0-9 and 0-8 that older clients
+send.
+"""
 
 FRAME_METHOD: Final = 1
 FRAME_HEADER: Final = 2
@@ -24,17 +26,17 @@ FRAME_BODY: Final = 3
 FRAME_HEARTBEAT: Final = 8
 
 FRAME_END: Final = 0xCE
-"""The octet behind every frame's payload (section 4.2.3)."""
+"""The octet after every frame's payload (section 4.2.3)."""
 
 FRAME_MIN_SIZE: Final = 4096
-"""Bytes of a frame that both peers take before connection.tune, and the least frame-max."""
+"""The frame size that both peers accept before connection.tune, and the smallest frame-max."""
 
 REPLY_SUCCESS: Final = 200
-"""The reply code of a close for which nothing went wrong."""
+"""The reply code of a close without an error."""
 
 
 class ReplyCode(IntEnum):
-    """Why a channel or a connection is closed, under the specification's own names."""
+    """The reasons for which a channel or a connection is closed, with the specification's names."""
 
     CONTENT_TOO_LARGE = 311
     NO_ROUTE = 312

@@ -1,4 +1,4 @@
-"""The lives of a connection and of a channel, as the server sees them: states, events, two tables.
+"""The states of a connection and of a channel on the server's side: states, events, two tables.
 
     client                 server                       state behind it
                                                         GREETING
@@ -17,21 +17,21 @@
 
 House rules:
 
-1. A state changes by an event, along its table, and in no other way; an event that the table does
-   not have in a state is not legal there. There are no half-states: what a state needs exists while
-   it lasts, and no field says a second time where in its life a connection or a channel is.
-2. What the client sends and the table does not have ends the connection: without a word before
-   OPEN, as section 2.2.4 asks, and with 503 or 504 from then on. Behind the end, in CLOSING,
-   DRAINING and ABANDONED, and on a channel that is FAILING or CLOSING, it is dropped.
-3. What the server itself meets, from FAULT on, has to be in the table wherever it can happen: a
-   KeyError there is an error of ours, and costs the connection 541.
-4. Each end is reached once. A connection sends one connection.close at most, for what takes it to
-   CLOSING or for a login that is REFUSED, and gives back all that it holds as it leaves OPEN and
-   BLOCKED. DRAINING and ABANDONED are left for nothing but ABANDONED: in DRAINING
-   the outbox is still sent, and what comes is read and dropped; in ABANDONED not even that.
+1. A state changes only by an event, along its table; an event that the table does not have in a
+   state is not legal there. There are no half-states: objects that a state needs exist while it
+   lasts, and no other field repeats the state.
+2. An event of the client that the table does not have ends the connection: before OPEN without a
+   close method, as section 2.2.4 demands, and with 503 or 504 from then on. After the end, in
+   CLOSING, DRAINING and ABANDONED, and on a channel that is FAILING or CLOSING, it is dropped.
+3. Events of the server, from FAULT on, must be in the table wherever they can happen: a KeyError
+   there is an internal error, and closes the connection with 541.
+4. Each end is reached once. A connection sends one connection.close at most, on its way to CLOSING
+   or for a login that is REFUSED, and releases everything it holds when it leaves OPEN and BLOCKED.
+   From DRAINING and ABANDONED only ABANDONED can follow: in DRAINING the outbox is still sent, and
+   input is read and dropped; in ABANDONED neither.
 5. A channel that failed first keeps its promises: FAILING lasts until what it published is durable
-   and confirmed, CLOSING from channel.close to the client's close-ok. Where the client's own close
-   crosses that channel.close it is answered, and the channel waits for its close-ok all the same.
+   and confirmed, CLOSING from channel.close to the client's close-ok. If the client's own close
+   crosses that channel.close, it is answered, and the channel still waits for its close-ok.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from amqpstore_server.protocol import methods
 
 
 class ConnectionState(enum.Enum):
-    """Where in its life a connection is."""
+    """The state of a connection."""
 
     GREETING = "no protocol header"
     STARTING = "starting"
@@ -57,7 +57,7 @@ class ConnectionState(enum.Enum):
 
 
 class ConnectionEvent(enum.Enum):
-    """What may happen to a connection: first what the client does, then what the server meets."""
+    """The events of a connection: first those of the client, then those of the server."""
 
     HEADER = "the protocol header of a version that is spoken here"
     START_OK = "connection.start-ok"
@@ -84,7 +84,7 @@ _ENDS = {
     ConnectionEvent.END: ConnectionState.DRAINING,
     ConnectionEvent.ABANDON: ConnectionState.ABANDONED,
 }
-"""How it ends where no reply is due."""
+"""The end of a connection when no reply is due."""
 
 _SERVED = {
     ConnectionEvent.UPDATE_SECRET: ConnectionState.OPEN,
@@ -126,10 +126,10 @@ CONNECTION: dict[ConnectionState, dict[ConnectionEvent, ConnectionState]] = {
     ConnectionState.DRAINING: _ENDS,
     ConnectionState.ABANDONED: dict.fromkeys(_ENDS, ConnectionState.ABANDONED),
 }
-"""What an event leads to in each state of a connection."""
+"""The next state of a connection, by state and event."""
 
 CONNECTION_CLASS = 10
-"""The class whose methods are for channel 0 alone."""
+"""The class whose methods are for channel 0 only."""
 
 CONNECTION_METHODS: dict[type[methods.Method], ConnectionEvent] = {
     methods.ConnectionStartOk: ConnectionEvent.START_OK,
@@ -147,10 +147,10 @@ SERVED = tuple(
 """The states in which channels are open. A tuple, as members of an enum are slow to hash."""
 
 FRAMED = (*SERVED, ConnectionState.CLOSING)
-"""The states in which any frame may come."""
+"""The states in which any frame may arrive."""
 
 ENDED = (ConnectionState.DRAINING, ConnectionState.ABANDONED)
-"""The states in which nothing that the client sends is looked at any more."""
+"""The states in which input from the client is ignored."""
 
 DUE: dict[ConnectionState, type[methods.Method]] = {
     state: method
@@ -162,7 +162,7 @@ DUE: dict[ConnectionState, type[methods.Method]] = {
 
 
 class ChannelState(enum.Enum):
-    """Where in its life a channel is. A number that no channel has is CLOSED."""
+    """The state of a channel. A channel number that is not in use is CLOSED."""
 
     CLOSED = "closed"
     OPEN = "open"
@@ -171,7 +171,7 @@ class ChannelState(enum.Enum):
 
 
 class ChannelEvent(enum.Enum):
-    """What may happen to a channel: first what the client does, then what the server meets."""
+    """The events of a channel: first those of the client, then those of the server."""
 
     OPEN = "channel.open"
     USE = "content, or any method but the others here"
@@ -214,11 +214,11 @@ CHANNEL: dict[ChannelState, dict[ChannelEvent, ChannelState]] = {
         ChannelEvent.END: ChannelState.CLOSED,
     },
 }
-"""What an event leads to in each state of a channel."""
+"""The next state of a channel, by state and event."""
 
 CHANNEL_METHODS: dict[type[methods.Method], ChannelEvent] = {
     methods.ChannelOpen: ChannelEvent.OPEN,
     methods.ChannelClose: ChannelEvent.CLOSE,
     methods.ChannelCloseOk: ChannelEvent.CLOSE_OK,
 }
-"""The methods that open or end a channel; any other uses it."""
+"""The methods that open or close a channel; any other uses it."""

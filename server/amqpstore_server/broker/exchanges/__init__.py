@@ -1,13 +1,13 @@
 """The exchange types, one module each, by the name that declares them.
 
-- `base`: what every exchange is; `bindings`: which exchanges lead to a queue or an exchange.
+- `base`: the base class of exchanges; `bindings`: which exchanges lead to a queue or an exchange.
 - `direct`, `fanout`, `topic`, `headers`: the types of the specification; `topic_patterns`: many
   topic patterns matched at once.
 - `consistent_hash`, `random_`, `recent_history`, `delayed`: types of RabbitMQ and its plug-ins.
-- `built_in`: the types that route at once, by their names.
-- `replay`: `amq.replay`, on which the replay of a history is requested.
+- `built_in`: the types that route at once, by name.
+- `replay`: `amq.replay`, which takes requests to replay a history.
 
-Types of other packages come in by entry points: see `amqpstore_server.plugins`.
+Other packages add types by entry points: see `amqpstore_server.plugins`.
 """
 
 from __future__ import annotations
@@ -25,11 +25,13 @@ _log = logging.getLogger(__name__)
 ENTRY_POINT_GROUP = "amqpstore.exchange_types"
 
 EXCHANGE_TYPES: dict[str, type[Exchange]] = {**ROUTING_TYPES, DelayedExchange.type: DelayedExchange}
-"""Those that come with the broker."""
+"""The types that come with the broker."""
 
 
 def plugged_in() -> dict[str, type[Exchange]]:
-    """The types of installed packages, by name. One that cannot be used is logged and left out."""
+    """Return the exchange types of installed packages, by name. A type that cannot be used is
+    logged and left out.
+    """
     found: dict[str, type[Exchange]] = {}
     for entry in entry_points(group=ENTRY_POINT_GROUP):
         try:
@@ -50,7 +52,8 @@ def plugged_in() -> dict[str, type[Exchange]]:
 
 def _load(entry: EntryPoint) -> type[Exchange]:
     """Load a type. Raises: TypeError, if it is not an exchange type; whatever its package
-    raises."""
+    raises.
+    """
     if not entry.name.startswith("x-"):
         raise TypeError("the name does not start with 'x-'")
     if entry.name in EXCHANGE_TYPES:

@@ -1,6 +1,6 @@
-"""What every exchange is: a name, its properties, and bindings that an algorithm matches.
+"""The base class of exchanges: a name, properties, and bindings that an algorithm matches.
 
-A new type is a subclass of `Exchange` in a module of its own, here or in somebody's package: see
+A new type is a subclass of `Exchange` in a module of its own, here or in another package: see
 `amqpstore_server.broker.exchanges`.
 """
 
@@ -20,12 +20,14 @@ from amqpstore_server.protocol.content import BasicProperties
 DELAYED = "delayed"
 HISTORY = "history"
 KEEPING_KINDS = (DELAYED, HISTORY)
-"""The kinds of queues that an exchange can keep messages in: until their `x-delay` is over, when it
-routes them again; or as the last ones, which each queue gets that is bound later."""
+"""The kinds of queues that an exchange can keep messages in. With the first, each message is routed
+again when its `x-delay` is over; with the second, the last messages are sent to each queue that is
+bound later.
+"""
 
 
 class Destination(Protocol):
-    """What an exchange routes to: a queue, or another exchange."""
+    """The target of a binding: a queue, or another exchange."""
 
     @property
     def name(self) -> str: ...
@@ -35,7 +37,7 @@ class Destination(Protocol):
 
 
 class Binding(NamedTuple):
-    """A rule that leads from an exchange to a queue, or on to another exchange."""
+    """A rule that leads from an exchange to a queue, or to another exchange."""
 
     destination: Destination
     routing_key: str
@@ -43,41 +45,45 @@ class Binding(NamedTuple):
 
     @property
     def key(self) -> tuple[int, str, bytes]:
-        """What two bindings of one exchange are equal by."""
+        """The key by which two bindings of one exchange are equal."""
         return id(self.destination), self.routing_key, msgpack.packb(sorted(self.arguments.items()))
 
 
 class Destinations(dict[Destination, int]):
-    """What bindings lead to, with how many of them do, in the order in which they were made."""
+    """Destinations with the number of bindings that lead to each, in the order in which they were
+    added.
+    """
 
     def add(self, destination: Destination) -> None:
-        """A binding more leads there."""
+        """Count one more binding to a destination."""
         self[destination] = self.get(destination, 0) + 1
 
     def remove(self, destination: Destination) -> None:
-        """A binding less does."""
+        """Count one binding fewer to a destination."""
         self[destination] -= 1
         if not self[destination]:
             del self[destination]
 
 
 class Exchange(ABC):
-    """An exchange instance of one virtual host. `type` is the name that declares its kind.
+    """An exchange of one virtual host. `type` is the name that declares its type.
 
-    Args: arguments, of the declaration; random, gives a number from 0 to below 1.
+    Args: arguments, of the declaration; random, returns a number from 0 to below 1.
     Raises: PreconditionFailedError, for arguments that its type cannot work with.
     """
 
     type: ClassVar[str]
 
     reads_properties: bool = False
-    """Whether `route` looks at the properties, and not only at the routing key."""
+    """Whether `route` reads the properties besides the routing key."""
 
     is_repeatable: bool = True
-    """Whether a message that is published again goes the same way, as long as the bindings stay."""
+    """Whether an equal message is routed in the same way as long as the bindings stay."""
 
     queue_kind: ClassVar[str] = ""
-    """Which of `KEEPING_KINDS` its own queue is; empty for a type that keeps no messages."""
+    """One of `KEEPING_KINDS`, the kind of the exchange's own queue; empty if the type keeps no
+    messages.
+    """
 
     def __init__(
         self,
@@ -96,15 +102,17 @@ class Exchange(ABC):
         self.arguments = arguments
         self.random = random
         self.alternate = ""
-        """The exchange for what this one has no route for; empty where there is none."""
+        """The alternate exchange, which gets messages without a route; empty if there is none."""
         self.own_queue: Destination | None = None
-        """Where it keeps messages, which `route` sends there; None unless it has a `queue_kind`."""
+        """The queue in which it keeps messages, as a destination for `route`; None without a
+        `queue_kind`.
+        """
         self._bindings: dict[tuple[int, str, bytes], Binding] = {}
         self._by_destination: dict[int, dict[tuple[int, str, bytes], Binding]] = {}
 
     @property
     def bindings(self) -> list[Binding]:
-        """All bindings, in the order in which they were made."""
+        """All bindings, in the order in which they were added."""
         return list(self._bindings.values())
 
     @property
@@ -113,11 +121,11 @@ class Exchange(ABC):
         return bool(self._bindings)
 
     def is_bound_to(self, destination: Destination) -> bool:
-        """Whether any binding leads there."""
+        """Tell whether any binding leads to a destination."""
         return id(destination) in self._by_destination
 
     def bind(self, binding: Binding) -> bool:
-        """Add a binding. Returns False, and does nothing, where there is an equal one.
+        """Add a binding. Returns False, and does nothing, if an equal one exists.
 
         Raises: PreconditionFailedError.
         """
@@ -130,7 +138,7 @@ class Exchange(ABC):
         return True
 
     def unbind(self, binding: Binding) -> bool:
-        """Remove a binding. Returns False where there is none that is equal."""
+        """Remove a binding. Returns False if no equal one exists."""
         key = binding.key
         found = self._bindings.pop(key, None)
         if found is None:
@@ -139,7 +147,7 @@ class Exchange(ABC):
         del to_the_same[key]
         if not to_the_same:
             del self._by_destination[key[0]]
-        # A package's type may fail in this; the binding is gone all the same.
+        # A plug-in's type may raise here; the binding is removed all the same.
         called(partial(self._remove, found))
         return True
 
@@ -151,20 +159,24 @@ class Exchange(ABC):
         return gone
 
     def own_queue_settings(self) -> Settings:
-        """The settings of its own queue: what waits long has no business in memory."""
+        """Return the settings of its own queue, which is lazy: messages that wait long should not
+        take memory.
+        """
         return Settings(queue_mode="lazy")
 
     @abstractmethod
     def route(self, routing_key: str, properties: BasicProperties) -> Iterable[Destination]:
-        """Where a message goes; a destination that two bindings match may come twice.
+        """Return the destinations of a message; one that two bindings match may occur twice.
 
-        Args: properties, of the message; all None where `reads_properties` is false.
+        Args: properties, of the message; all None if `reads_properties` is false.
         """
 
     @abstractmethod
     def _add(self, binding: Binding) -> None:
-        """A binding comes: take it in. Raises: PreconditionFailedError, where it makes no sense."""
+        """Add a binding to the routing structure. Raises: PreconditionFailedError, if it is not
+        valid for this type.
+        """
 
     @abstractmethod
     def _remove(self, binding: Binding) -> None:
-        """A binding, one that `_add` took in, is gone."""
+        """Remove a binding that `_add` accepted from the routing structure."""

@@ -1,7 +1,7 @@
-"""The bindings of a virtual host, by what they lead to.
+"""The bindings of a virtual host, by destination.
 
-Each exchange knows its own. When a queue or an exchange goes, so do the bindings to it, which may
-be a few among very many: here is which exchanges have some.
+Each exchange knows its own bindings. When a queue or an exchange is deleted, the bindings to it are
+too; this index finds them without a search of all exchanges.
 """
 
 from __future__ import annotations
@@ -16,25 +16,25 @@ class Bindings:
         self._sources: dict[Destination, dict[Exchange, None]] = {}
 
     def bind(self, source: Exchange, binding: Binding) -> bool:
-        """As `Exchange.bind`."""
+        """Add a binding, as `Exchange.bind` does."""
         is_new = source.bind(binding)
         self._sources.setdefault(binding.destination, {})[source] = None
         return is_new
 
     def unbind(self, source: Exchange, binding: Binding) -> bool:
-        """As `Exchange.unbind`."""
+        """Remove a binding, as `Exchange.unbind` does."""
         was_bound = source.unbind(binding)
         if not source.is_bound_to(binding.destination):
             self._forget(source, binding.destination)
         return was_bound
 
     def unbind_all(self, destination: Destination) -> dict[Exchange, list[Binding]]:
-        """Remove the bindings to a queue or an exchange. Returns them by their exchanges."""
+        """Remove the bindings to a queue or an exchange. Returns them by their source exchanges."""
         sources = self._sources.pop(destination, {})
         return {source: source.unbind_destination(destination) for source in sources}
 
     def remove_source(self, source: Exchange) -> list[Binding]:
-        """An exchange is gone, with its bindings. Returns them."""
+        """Remove the bindings of a deleted exchange, and return them."""
         bindings = source.bindings
         for destination in {binding.destination: None for binding in bindings}:
             self._forget(source, destination)

@@ -1,6 +1,6 @@
 """The exchange types that route at once, by the name that declares them.
 
-A delayed exchange, which is none of them, has one of them route what has waited.
+A delayed exchange is not among them: it uses one of them to route messages whose delay is over.
 """
 
 from __future__ import annotations

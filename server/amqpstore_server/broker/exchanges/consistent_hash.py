@@ -1,15 +1,15 @@
-"""The consistent-hash exchange (RabbitMQ's `x-consistent-hash`): equal keys, one destination.
+"""The consistent-hash exchange (RabbitMQ's `x-consistent-hash`): equal keys go to one destination.
 
-What is hashed is the routing key, or what the exchange was declared with: argument `hash-header`
-names a header, `hash-property` one of the properties message_id, correlation_id and timestamp. A
-message without it is hashed as if it had an empty one. The binding key is a weight, a number from
-1 on: a destination of weight 2 gets twice the share of one of weight 1. The weights of several
-bindings of one destination add up.
+The hash is of the routing key, unless the exchange was declared with argument `hash-header`, which
+names a header, or `hash-property`, which names one of the properties message_id, correlation_id and
+timestamp. A message without that header or property is hashed as if it were empty. The binding key
+is a weight, a number from 1 up: a destination of weight 2 gets twice the share of one of weight 1.
+The weights of several bindings of one destination add up.
 
-A hash picks a slot of a ring, and of all destinations the one with the best score for that slot
-has it (weighted rendezvous hashing). A score depends on nothing but the slot, the destination's
-name and its weight. So a destination that comes takes only slots that become its own, one that
-goes leaves only its own to the others, and all slots are the same after a restart.
+The hash picks a slot of a ring, and the slot belongs to the destination with the best score for it
+(weighted rendezvous hashing). A score depends only on the slot, the destination's name and its
+weight. So a new destination takes over only the slots that become its own, a removed one leaves
+only its own to the others, and all slots are the same after a restart.
 """
 
 from __future__ import annotations
@@ -26,15 +26,16 @@ from amqpstore_server.protocol.content import BasicProperties
 _PROPERTIES = ("message_id", "correlation_id", "timestamp")
 
 _MAX_WEIGHT = 1_000_000
-"""The largest weight of a binding. A weight costs nothing here, but an endless number would cost
-time to read and store."""
+"""The largest weight of a binding. Weights cost nothing here, but a number of any length would take
+time to read and store.
+"""
 
 _SLOTS = 1 << 16
 """With 10 destinations of equal weight, their shares differ by 1 or 2%."""
 
 
 class ConsistentHashExchange(Exchange):
-    """One destination, chosen by a hash."""
+    """Routes to one destination, chosen by a hash."""
 
     type = "x-consistent-hash"
 
@@ -55,7 +56,7 @@ class ConsistentHashExchange(Exchange):
         self.reads_properties = reads_properties
         self._shares: dict[Destination, _Share] = {}
         self._owners: dict[int, Destination] = {}
-        """By slot, for those that were looked up since the shares last changed."""
+        """Owners by slot, for slots that were looked up since the shares last changed."""
 
     def route(self, routing_key: str, properties: BasicProperties) -> Iterable[Destination]:
         if not self._shares:
@@ -93,7 +94,7 @@ class ConsistentHashExchange(Exchange):
             return value.encode()
         if isinstance(value, (bytes, bytearray)):
             return bytes(value)
-        # A number, a table, an array: whatever a field can be has a text of its own.
+        # Numbers, tables and arrays are hashed by their text, which differs for each value.
         return repr(value).encode()
 
     def _find_owner(self, slot: int) -> Destination:
@@ -102,7 +103,7 @@ class ConsistentHashExchange(Exchange):
 
 
 class _Share:
-    """How much of the ring a destination gets."""
+    """The share of the ring that a destination gets."""
 
     __slots__ = ("_seed", "destination", "weight")
 
@@ -113,10 +114,10 @@ class _Share:
         self.weight = 0
 
     def score(self, number: int) -> float:
-        """For the slot with this random number; the lowest wins.
+        """Return the score for the slot with this random number; the lowest score wins.
 
-        These are exponentially distributed with the weight as their rate. Of such numbers each is
-        the lowest with a probability that is in proportion to its rate.
+        Scores are exponentially distributed with the weight as their rate, so each destination has
+        the lowest with a probability in proportion to its weight.
         """
         mixed = _mix(self._seed ^ number)
         return -math.log((mixed + 0.5) / (1 << 64)) / self.weight
@@ -144,12 +145,12 @@ def _weight(binding: Binding) -> int:
 
 
 def _hash(value: bytes) -> int:
-    """64 bits, the same in every process."""
+    """Return 64 bits that are the same in every process."""
     return int.from_bytes(blake2b(value, digest_size=8).digest())
 
 
 def _mix(number: int) -> int:
-    """64 bits in, 64 out, each of which depends on all that went in (SplitMix64's finalizer)."""
+    """Mix 64 bits so that each output bit depends on every input bit (SplitMix64's finalizer)."""
     number = ((number ^ number >> 30) * 0xBF58476D1CE4E5B9) & 0xFFFFFFFFFFFFFFFF
     number = ((number ^ number >> 27) * 0x94D049BB133111EB) & 0xFFFFFFFFFFFFFFFF
     return number ^ number >> 31

@@ -1,8 +1,8 @@
-"""The delayed exchange: a message waits for the ms that its header x-delay says, then is routed.
+"""The delayed exchange: a message waits for the ms in its header x-delay, and is then routed.
 
-How it is routed is up to another type, which the argument x-delayed-type names. What waits is in a
-queue of the exchange's own, in the log like any message and in any number; to purge that queue is
-to cancel what waits.
+Another exchange type, named by the argument x-delayed-type, does the routing. Waiting messages are
+in the exchange's own queue, in the log like any message and in any number; purging that queue
+cancels them.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ TYPE_ARGUMENT = "x-delayed-type"
 DELAY_HEADER = "x-delay"
 
 MAX_DELAY_MS = (1 << 32) - 1
-"""What RabbitMQ's plug-in can wait, about 49 days. A longer delay is cut to it."""
+"""The longest delay of RabbitMQ's plug-in, about 49 days. A longer delay is cut to it."""
 
 
 class DelayedExchange(Exchange):
-    """Routes now, or to its own queue, where a message waits."""
+    """Routes a message now, or to its own queue, where the message waits."""
 
     type = "x-delayed-message"
     queue_kind = DELAYED
@@ -54,7 +54,7 @@ class DelayedExchange(Exchange):
 
 
 def delay_ms(properties: BasicProperties) -> int:
-    """How long a message has to wait; 0 is not at all."""
+    """Return how many ms a message has to wait; 0 if it does not wait."""
     delay = (properties.headers or {}).get(DELAY_HEADER)
     if isinstance(delay, bool) or not isinstance(delay, (int, float)) or not delay > 0:
         return 0

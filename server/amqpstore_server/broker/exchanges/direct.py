@@ -10,7 +10,7 @@ from amqpstore_server.protocol.content import BasicProperties
 
 
 class DirectExchange(Exchange):
-    """Routing key equals binding key."""
+    """Routes where the binding key equals the routing key."""
 
     type = "direct"
 

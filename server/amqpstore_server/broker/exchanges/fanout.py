@@ -1,4 +1,4 @@
-"""The fanout exchange: a message goes wherever a binding leads (AMQP 3.1.3.2)."""
+"""The fanout exchange: a message goes to every bound queue and exchange (AMQP 3.1.3.2)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from amqpstore_server.protocol.content import BasicProperties
 
 
 class FanoutExchange(Exchange):
-    """All that is bound, whatever the routing key."""
+    """Routes to every destination, whatever the routing key."""
 
     type = "fanout"
 

@@ -1,13 +1,14 @@
-"""The headers exchange: the message's headers against the binding's arguments (AMQP 3.1.3.4).
+"""The headers exchange: compares the message's headers with the binding's arguments (AMQP 3.1.3.4).
 
-Argument `x-match` says how: `all` (the default) wants each of the other arguments among the
-headers, `any` at least one. Both skip the arguments whose names start with "x-", which
-`all-with-x` and `any-with-x` do not. Nothing to look for is always found by `all`, never by `any`.
+Argument `x-match` says how: `all` (the default) requires each of the other arguments among the
+headers, `any` at least one. Both skip arguments whose names start with "x-"; `all-with-x` and
+`any-with-x` include them. Without any argument to compare, `all` always matches and `any` never
+does.
 
-An argument without a value asks only whether the header is there; any other asks for a value of
-the same type that is equal. All widths of integers are one type. Arguments are kept as plain
-values, so a timestamp is the integer of its seconds and a decimal is its text: a header of those
-types is compared as such.
+An argument without a value only requires that the header is present; any other requires an equal
+value of the same type. All widths of integers are one type. Arguments are stored as plain values,
+so a timestamp is the integer of its seconds and a decimal is its text; headers of those types are
+compared in that form.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from amqpstore_server.protocol.content import BasicProperties
 _MATCH = "x-match"
 _RESERVED_PREFIX = "x-"
 
-# How to decide over all pairs, and whether those with a reserved name count.
+# By value of `x-match`: how to combine the comparisons, and whether "x-" names count.
 _MODES: dict[str, tuple[Callable[[Iterable[bool]], bool], bool]] = {
     "all": (all, False),
     "any": (any, False),
@@ -33,7 +34,7 @@ _MODES: dict[str, tuple[Callable[[Iterable[bool]], bool], bool]] = {
 
 
 class HeadersExchange(Exchange):
-    """Headers have what the binding's arguments ask for."""
+    """Routes where the headers match the binding's arguments."""
 
     type = "headers"
     reads_properties = True
@@ -54,7 +55,7 @@ class HeadersExchange(Exchange):
 
 
 class _Rule:
-    """What a binding asks for. Raises: PreconditionFailedError."""
+    """The match rule of one binding. Raises: PreconditionFailedError."""
 
     __slots__ = ("_decide", "_pairs", "destination")
 
@@ -81,7 +82,7 @@ class _Rule:
 
 
 def _is_equal(header: Any, argument: Any) -> bool:
-    """Whether they are the same type and value, inside tables and arrays too."""
+    """Tell whether two values are of the same type and equal, inside tables and arrays too."""
     if isinstance(argument, bool) or isinstance(header, bool):
         return header is argument
     if isinstance(argument, int):
@@ -99,6 +100,6 @@ def _is_equal(header: Any, argument: Any) -> bool:
             and all(_is_equal(header[name], value) for name, value in argument.items())
         )
     if isinstance(header, Decimal):
-        # Its text: 1.5 and 1.50 are different decimals.
+        # By text: 1.5 and 1.50 are different decimals.
         return str(header) == str(argument) if isinstance(argument, (Decimal, str)) else False
     return type(header) is type(argument) and bool(header == argument)

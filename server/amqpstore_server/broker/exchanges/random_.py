@@ -1,4 +1,4 @@
-"""The random exchange (RabbitMQ's `x-random`): each message goes to one of all that is bound."""
+"""The random exchange (RabbitMQ's `x-random`): each message goes to one bound destination."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from amqpstore_server.protocol.content import BasicProperties
 
 
 class RandomExchange(Exchange):
-    """One destination, each as likely as the others however many bindings lead to it."""
+    """Routes to one destination; all are equally likely, however many bindings lead to each."""
 
     type = "x-random"
     is_repeatable = False
@@ -38,7 +38,7 @@ class RandomExchange(Exchange):
         self._counts.remove(destination)
         if destination in self._counts:
             return
-        # The last takes its place: to close the gap would move all that are behind it.
+        # The last takes its place: closing the gap would move all entries behind it.
         place, last = self._places.pop(destination), self._destinations.pop()
         if last is not destination:
             self._destinations[place] = last

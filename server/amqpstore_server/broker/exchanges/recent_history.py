@@ -1,7 +1,7 @@
-"""The recent-history exchange: a fanout that sends its last messages to every queue bound to it.
+"""The recent-history exchange: a fanout that sends its last messages to every newly bound queue.
 
-How many is the argument x-recent-history-length says. They are in a queue of the exchange's own, so
-that persistent ones of a durable exchange are there after a restart.
+The argument x-recent-history-length says how many. They are in the exchange's own queue, so that
+persistent messages of a durable exchange survive a restart.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _MAX_LENGTH = 100_000
 
 
 class RecentHistoryExchange(FanoutExchange):
-    """Routes to all that is bound, and to its own queue of the last `length` messages."""
+    """Routes to every destination, and to its own queue of the last `length` messages."""
 
     type = "x-recent-history"
     queue_kind = HISTORY

@@ -1,6 +1,6 @@
-"""The exchange that is asked to replay a queue's history: `amq.replay`, of which there is one.
+"""The exchange `amq.replay`: a publish to it is a request to replay a queue's history.
 
-It routes nothing: a publish to it is a request (see `broker.replay`).
+It routes nothing (see `broker.transactions.replay`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ REPLAY_EXCHANGE = "amq.replay"
 
 
 class ReplayExchange(Exchange):
-    """`amq.replay`. Nothing can be bound to it, and nothing comes out of it."""
+    """`amq.replay`. Nothing can be bound to it, and it routes nothing."""
 
     type = "x-replay"
 
@@ -34,4 +34,4 @@ class ReplayExchange(Exchange):
         raise AccessRefusedError(f"nothing can be bound to '{REPLAY_EXCHANGE}': it routes nothing")
 
     def _remove(self, binding: Binding) -> None:
-        """There is none."""
+        """Do nothing: there are no bindings."""

@@ -1,11 +1,11 @@
-"""The topic exchange: words of the routing key against a pattern (AMQP 3.1.3.3).
+"""The topic exchange: matches the words of the routing key against a pattern (AMQP 3.1.3.3).
 
-Words are what stands between dots. In a binding key the word `*` stands for exactly one word and
-`#` for zero or more. An empty word counts, so "a..b" has three; the empty key has none.
+Words are separated by dots. In a binding key the word `*` stands for exactly one word and `#` for
+zero or more. An empty word counts, so "a..b" has three; the empty key has none.
 
-A pattern without wildcards is looked up as it is. The others stand together with those that begin
-with the same words, up to the first wildcard: so a key is matched against no others than those, and
-against all of them at once (see `topic_patterns`).
+A pattern without wildcards is looked up directly. The others are grouped by the words up to their
+first wildcard, so that a key is matched against its groups only, and against all patterns of a
+group at once (see `topic_patterns`).
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from amqpstore_server.broker.exchanges.topic_patterns import ANY_WORDS, ONE_WORD
 from amqpstore_server.protocol.content import BasicProperties
 
 MAX_WORDS = 128
-"""The most words of a binding key. A routing key may have as many as fit into its 255 bytes."""
+"""The most words of a binding key. A routing key may have as many as fit in its 255 bytes."""
 
 
 class TopicExchange(Exchange):
-    """Routing key matches the binding key's pattern."""
+    """Routes where the binding key's pattern matches the routing key."""
 
     type = "topic"
 
@@ -31,7 +31,7 @@ class TopicExchange(Exchange):
         super().__init__(name, **properties)
         self._exact: dict[str, Destinations] = {}
         self._patterns: dict[str, Patterns] = {}
-        """By the words in front of the first wildcard, with a dot behind each."""
+        """Patterns by the words before their first wildcard, each word followed by a dot."""
 
     def route(self, routing_key: str, properties: BasicProperties) -> Iterable[Destination]:  # noqa: ARG002
         found = list(self._exact.get(routing_key, ()))
@@ -79,7 +79,9 @@ def _words(key: str) -> list[str]:
 
 
 def _split(words: list[str]) -> tuple[str, Pattern | None]:
-    """The words in front of the first wildcard, and the pattern from there; None without one."""
+    """Return the words before the first wildcard, and the pattern from there on; None without a
+    wildcard.
+    """
     first = next((place for place, word in enumerate(words) if word in (ONE_WORD, ANY_WORDS)), None)
     if first is None:
         return "", None

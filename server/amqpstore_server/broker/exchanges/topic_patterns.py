@@ -1,10 +1,10 @@
-"""Many topic patterns at once, matched one word at a time by arithmetic on bits.
+"""Many topic patterns matched at once, one word at a time, by arithmetic on bits.
 
-A pattern is a row of items, each a word or `*`, which stands for any one word. It has a state for
-each number of its items that the words so far may have filled, and a state in which a `#` follows
-stays where it is whatever word comes. Each state is a bit. So one step of all patterns, with all
-their states, is: move every state to the next where the item between them takes the word, and keep
-those that stay (the Shift-And algorithm of Baeza-Yates and Gonnet). However the wildcards are
+A pattern is a sequence of items, each a word or `*`, which stands for any one word. It has a state
+for each number of its items that the words so far may have matched; a state that is followed by a
+`#` remains set whatever word comes. Each state is a bit. So one step of all patterns, with all
+their states, is: move every state to the next if the item between them accepts the word, and keep
+those that remain (the Shift-And algorithm of Baeza-Yates and Gonnet). However the wildcards are
 mixed, a key costs its words x the bits, at many bits a nanosecond.
 """
 
@@ -19,14 +19,17 @@ ONE_WORD = "*"
 ANY_WORDS = "#"
 
 _BLOCK_BITS = 4096
-"""States that are stepped together. A word has a number of at most this many bits in each block,
-and the more there are, the less each costs."""
+"""The states that are stepped together. Each word has a bit set of this size in each block; larger
+blocks cost less per state.
+"""
 
 
 class Pattern(NamedTuple):
-    """What words have to be. `stays` has the states, by the items before them, that a `#` follows.
+    """The items of a pattern. `stays` has the states, by the number of items before them, that a
+    `#` follows.
 
-    However often and on which side of a `*` a `#` stands: what matches alike is equal.
+    Patterns that match the same words are equal, however often a `#` is repeated and on whichever
+    side of a `*` it stands.
     """
 
     items: tuple[str, ...]
@@ -34,10 +37,10 @@ class Pattern(NamedTuple):
 
     @classmethod
     def of(cls, words: Sequence[str]) -> Pattern:
-        """The pattern of a binding key's words."""
+        """Return the pattern of a binding key's words."""
         items: list[str] = []
         stays = set()
-        is_open = False  # whether there was a `#` among the wildcards that the row ends with
+        is_open = False  # whether there was a `#` among the wildcards at the end so far
         for word in words:
             if word == ANY_WORDS:
                 is_open = True
@@ -63,7 +66,7 @@ class Patterns:
         return bool(self._blocks)
 
     def add(self, pattern: Pattern, destination: Destination) -> None:
-        """A binding leads there."""
+        """Add a binding's pattern."""
         block = self._places.get(pattern)
         if block is None:
             block = self._blocks[-1] if self._blocks else None
@@ -75,7 +78,7 @@ class Patterns:
         block.destinations[pattern].add(destination)
 
     def remove(self, pattern: Pattern, destination: Destination) -> None:
-        """A binding, one that was added, does not lead there any more."""
+        """Remove a binding's pattern that was added."""
         block = self._places[pattern]
         destinations = block.destinations[pattern]
         destinations.remove(destination)
@@ -86,13 +89,13 @@ class Patterns:
                 self._blocks.remove(block)
 
     def match(self, words: Sequence[str]) -> Iterator[Destination]:
-        """Where the patterns lead that match these words."""
+        """Yield the destinations of the patterns that match these words."""
         for block in self._blocks:
             yield from block.match(words)
 
 
 class _Block:
-    """Some of the patterns. Those that were removed keep their bits until they are half of them."""
+    """Some of the patterns. Removed patterns keep their bits until they are half of the block."""
 
     def __init__(self) -> None:
         self.destinations: dict[Pattern, Destinations] = {}
@@ -102,8 +105,8 @@ class _Block:
         self._bit_count = self._live_bits = 0
         self._first: dict[Pattern, int] = {}
         self._last: dict[int, Pattern] = {}
-        # Sets of states, as bits: where patterns begin and end, which stay, and which may be
-        # reached by any word, or by one.
+        # Sets of states as bits: the starts and ends of patterns, the states that stay, and those
+        # that can be reached by any word, or by one.
         self._begins = self._ends = self._stay = self._any = 0
         self._by_word: dict[str, int] = {}
 
@@ -133,7 +136,7 @@ class _Block:
         first = self._first.pop(pattern)
         last = first + len(pattern.items)
         del self._last[last]
-        # What never begins is never reached.
+        # A pattern that never starts is never reached.
         self._begins &= ~(1 << first)
         self._ends &= ~(1 << last)
         self._live_bits -= last + 1 - first

@@ -1,5 +1,5 @@
-"""What the broker reads of a message, and writes into one that has died.
+"""What the broker reads of a message, and the headers it adds to dead letters.
 
-- `envelope`: what it knows of a message beside the body, such as routing keys and priority.
-- `deaths`: the headers that say which queues a message left without a consumer, and why.
+- `envelope`: exchange, routing keys and the properties that matter, such as priority.
+- `deaths`: the headers that say which queues a message left without being consumed, and why.
 """

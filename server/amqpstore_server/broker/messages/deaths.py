@@ -1,7 +1,7 @@
-"""The deaths of a message: the headers that say which queues it left without a consumer, and why.
+"""The deaths of a message: headers that say which queues it left without being consumed, and why.
 
-They are those that RabbitMQ writes (x-death, the newest first, one entry for each queue and reason
-with a count), and one more, by which a cycle is noticed that is longer than x-death.
+They are those of RabbitMQ (x-death, newest first, one entry with a count for each queue and
+reason), and one more, which detects cycles that are longer than x-death.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ from amqpstore_server.protocol.field_table import Int64
 
 
 class Reason(enum.StrEnum):
-    """Why a message leaves its queue without a consumer, as the header x-death has it."""
+    """The reason why a message leaves its queue without being consumed, as in the header
+    x-death.
+    """
 
     REJECTED = "rejected"
     EXPIRED = "expired"
@@ -26,11 +28,12 @@ class Reason(enum.StrEnum):
 _MAX_COUNT = (1 << 63) - 1
 
 MAX_DEATHS = 100
-"""Entries of x-death: consumers that publish a message again have to get them into a field table,
-and each move on a long way costs what they are."""
+"""The most entries of x-death: consumers that republish a message have to fit them in a field
+table, and each further move copies all of them.
+"""
 
 LANDMARK = "x-death-landmark"
-"""A header of messages that have died more often than x-death says: see `landmark_of`."""
+"""A header of messages that have died more often than x-death can say: see `landmark_of`."""
 
 
 def deaths_of(
@@ -40,24 +43,25 @@ def deaths_of(
     exchange: str,
     keys: tuple[str, ...],
 ) -> list[dict[str, Any]]:
-    """The header x-death with one death more, which is its first entry."""
+    """Return the header x-death with one more death, as its first entry."""
     known = (properties.headers or {}).get("x-death")
     before: list[dict[str, Any]] = []
     if isinstance(known, list):
-        # Whatever else a client put there is none of ours.
+        # Anything else was written by a client.
         before = _merged([dict(death) for death in known if isinstance(death, Mapping)])
     same = [one for one in before if _is(one, "queue", queue) and _is(one, "reason", reason)]
     others = [
         one for one in before if not (_is(one, "queue", queue) and _is(one, "reason", reason))
     ]
     for death in others:
-        # RabbitMQ's are 64 bits wide. What a client put there under another type stays as it is.
+        # RabbitMQ's counts are 64-bit integers. A value of another type, written by a client, is
+        # kept.
         if type(count := death.get("count")) is int:
             death["count"] = Int64(count)
     if same:
         death = same[0]
         count = death.get("count")
-        # A client may have put any number there, a timestamp of 64 bits without a sign too.
+        # A client may have written any number, even a 64-bit unsigned timestamp.
         death["count"] = Int64(min(max(count, 0) + 1, _MAX_COUNT) if _is_number(count) else 1)
     else:
         death = {
@@ -74,10 +78,10 @@ def deaths_of(
 
 
 def _merged(deaths: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The deaths with one entry for each queue and reason, as the first of them has it.
+    """Return the deaths with one entry for each queue and reason, in the place of its first entry.
 
-    Where that has no count it is how many there are: there are brokers that write an entry for each
-    death. What a client made up stays as it is.
+    An entry without a count gets the number of its duplicates: some brokers write an entry for each
+    death. Entries that are malformed stay as they are.
     """
     kinds: dict[object, list[dict[str, Any]]] = {}
     for place, death in enumerate(deaths):
@@ -91,21 +95,24 @@ def _merged(deaths: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def newest(deaths: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """As many deaths as the header x-death has."""
+    """Return the newest deaths, as many as the header x-death may have."""
     return deaths[:MAX_DEATHS]
 
 
 def landmark_of(known: Any, queue: str, reason: Reason, count: int) -> dict[str, Any] | None:
-    """One queue that a message was in, and how often it has moved: by it a cycle of any number of
-    queues is noticed, though x-death has forgotten where it began. None while x-death says all.
+    """Return the landmark: one queue that the message was in, and how many moves it had made then.
+    It detects a cycle of any length, even when x-death has forgotten where the cycle began. None
+    while x-death has all deaths.
 
-    It is Brent's way: the landmark is the queue that the message left last when its moves were a
-    power of two. So it comes to lie on the cycle, and far enough ahead that the message is there
-    again before the next one: that takes three times round at most, and no list of queues.
-    Args: known, the header as it came; count, of deaths, the one that is just added among them.
+    This is Brent's cycle detection: the landmark is the queue that the message left last when its
+    number of moves was a power of two. So it comes to lie on the cycle, early enough that the
+    message returns to it before the landmark moves: at most three times round, and no list of
+    queues is needed.
+
+    Args: known, the header as it arrived; count, of deaths, including the new one.
     """
     if reason == Reason.REJECTED:
-        return None  # a cycle with a rejection in it may go on
+        return None  # a cycle that includes a rejection may go on
     if (
         isinstance(known, Mapping)
         and isinstance(known.get("queue"), str)
@@ -123,7 +130,7 @@ def landmark_of(known: Any, queue: str, reason: Reason, count: int) -> dict[str,
 
 
 def is_cycle(queue: str, deaths: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether a message has been in a queue before and nobody rejected it since."""
+    """Tell whether a message has been in a queue before without a rejection since."""
     for death in deaths:
         if _is(death, "reason", Reason.REJECTED):
             return False
@@ -133,7 +140,7 @@ def is_cycle(queue: str, deaths: Sequence[Mapping[str, Any]]) -> bool:
 
 
 def _is(death: Mapping[str, Any], field: str, text: str) -> bool:
-    """Whether a field is this text, whatever a client put there."""
+    """Tell whether a field is this text, whatever type a client wrote."""
     value = death.get(field)
     return isinstance(value, str) and value == text
 

@@ -1,4 +1,4 @@
-"""The envelope of a message, with what the broker has to know of its properties."""
+"""The envelope of a message: exchange, routing keys and the properties that the broker reads."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from amqpstore_server.broker.errors import PreconditionFailedError
 from amqpstore_server.protocol.content import BasicProperties, edit_properties
 
 _PERSISTENT = 2
-"""The delivery-mode of a message that must survive a restart; any other is transient."""
+"""The delivery-mode of persistent messages; any other value is transient."""
 
 _MAX_EXPIRATION_MS = 1 << 52
 _KEY_HEADERS = ("CC", "BCC")
 _BLIND = b"\x03BCC"
-"""What properties have in them that have the header BCC, and few others."""
+"""Bytes that properties with the header BCC contain, and few others."""
 
 
 class ParsedEnvelope(Envelope):
-    """An envelope that was read.
+    """A parsed envelope.
 
-    `address` is the exchange and all routing keys: the message's own, then those of the headers
-    CC and BCC. `expiration_ms` is what the publisher asked for, or None. Messages whose
-    envelopes are equal in `alike` can be handled in one go, but by exchanges that read properties.
+    `address` is the exchange and all routing keys: the message's own, then those of the headers CC
+    and BCC. `expiration_ms` is what the publisher asked for, or None. Messages with equal `alike`
+    can be handled together, except by exchanges that read properties.
     """
 
     __slots__ = ("address", "alike", "expiration_ms", "priority")
@@ -47,7 +47,7 @@ class ParsedEnvelope(Envelope):
 def parse_envelope(
     exchange: str, routing_key: str, raw: bytes, properties: BasicProperties
 ) -> ParsedEnvelope:
-    """The envelope of a message that is published with these properties, which `raw` encodes.
+    """Parse the envelope of a published message whose properties are encoded in `raw`.
 
     Raises: PreconditionFailedError.
     """
@@ -57,7 +57,7 @@ def parse_envelope(
 
 
 def more_keys(properties: BasicProperties, names: Iterable[str]) -> tuple[str, ...]:
-    """The routing keys of these headers, CC and BCC. Raises: PreconditionFailedError."""
+    """Return the routing keys in these headers, CC and BCC. Raises: PreconditionFailedError."""
     headers = properties.headers
     if not headers:
         return ()
@@ -65,12 +65,12 @@ def more_keys(properties: BasicProperties, names: Iterable[str]) -> tuple[str, .
 
 
 def visible(raw: bytes) -> bytes:
-    """The properties as consumers get them: BCC is kept for routing, and shown to nobody."""
+    """Return the properties as consumers get them: without BCC."""
     return edit_properties(raw, without_headers=["BCC"]) if _BLIND in raw else raw
 
 
 def expiration_ms(expiration: str | None) -> int | None:
-    """The property `expiration` as number. Raises: PreconditionFailedError, where it is none."""
+    """Parse the property `expiration`. Raises: PreconditionFailedError, if it is not a number."""
     if expiration is None:
         return None
     if not (expiration.isascii() and expiration.isdigit()) or (

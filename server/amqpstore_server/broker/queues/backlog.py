@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _EXPIRED_AT_ONCE = 16
-"""Runs that expire in one go; others have their turn before the next."""
+"""How many runs expire at once before others have their turn."""
 
 _DROPPED_AT_ONCE = 16_384
-"""Messages that a limit drops in one go."""
+"""How many messages a limit drops at once."""
 
 _RETRY_MS = 1000
-"""After that, what could not leave its queue, or be read, is tried again."""
+"""After this time, messages that could not be moved or read are tried again."""
 
 
 class Taken(NamedTuple):
@@ -56,7 +56,7 @@ class Backlog:
         self._context = context
         self._store = context.store
         self._expiry = context.dates.timer(self._expire_due)
-        # After what could not leave, or be read.
+        # Set after a message could not be moved or read.
         self._retry = context.timers.timer(self._try_again)
 
     # What comes in.
@@ -127,12 +127,14 @@ class Backlog:
             self.ready_bytes -= run.body_bytes
 
     def _is_over_limit(self, run: Run) -> bool:
-        """Whether it was delivered too often: only what a crash interrupted is, at this place."""
+        """Tell whether a run has exceeded the delivery limit: here only after a crash interrupted
+        its removal.
+        """
         limit = self._queue.settings.delivery_limit
         return limit is not None and run.delivery_count > limit
 
     def send_away(self, taken: Taken, reason: Reason) -> bool:
-        """Have a run that was taken off leave for good. Returns False where it is still here."""
+        """Remove a run that was taken off for good. Returns False if it is still in the queue."""
         if self._queue.is_set_aside:
             self.put_back(taken)
             return False
@@ -149,7 +151,7 @@ class Backlog:
 
     @property
     def excess(self) -> int:
-        """How many messages have to be dropped, or at least one of them, to keep to the limits."""
+        """How many messages exceed the limits, at least; 0 if none."""
         settings = self._queue.settings
         if not settings.is_limited or settings.rejects:
             return 0
@@ -161,7 +163,7 @@ class Backlog:
         return excess
 
     def drop_excess(self) -> None:
-        """Keep to the limits: the lowest priority goes first, and of it the oldest."""
+        """Drop messages beyond the limits: lowest priority first, and the oldest of it first."""
         dropped = 0
         while (excess := self.excess) and (level := self.priorities.least()):
             if dropped >= _DROPPED_AT_ONCE:
@@ -181,7 +183,7 @@ class Backlog:
                 if not self.send_away(Taken(level, run), Reason.MAXLEN):
                     return
         if dropped and self._queue.consumers:
-            self._queue.touch()  # what comes next may be small enough for one of them
+            self._queue.touch()  # the next message may be small enough for one of them
 
     # Expiry.
 
@@ -198,7 +200,9 @@ class Backlog:
         self.watch_expiry()
 
     def _expire_level(self, level: amqpstore.Queue, now_ms: int) -> bool:
-        """Returns False where something could not leave: the timer says when to try again."""
+        """Expire the due messages of a level. Returns False if one could not leave: the timer tries
+        again.
+        """
         for _ in range(_EXPIRED_AT_ONCE):
             next_ms = self._store.next_expiry(level)
             if not 0 < next_ms <= now_ms:
@@ -224,11 +228,11 @@ class Backlog:
 
     @property
     def _needs_bodies(self) -> bool:
-        """Whether what expires has to be read."""
+        """Whether expired messages have to be read."""
         return self._queue.sends_on or self._queue.settings.max_length_bytes is not None
 
     def watch_expiry(self) -> None:
-        """Have the timer ring when the next message expires, or before."""
+        """Set the timer to when the next message expires, or earlier."""
         dues = [due for level in self.priorities if (due := self._store.next_expiry(level))]
         self._expiry.set_sooner(min(dues, default=0))
 
@@ -241,7 +245,9 @@ class Backlog:
     # What cannot leave, or be read, for a while.
 
     def read_later(self, error: ReadLaterError) -> None:
-        """What cannot be read for lack of descriptors or memory stays where it is for a while."""
+        """Leave messages that cannot be read, for lack of descriptors or memory, where they are for
+        a while.
+        """
         if not self._retry.due_ms:
             extra = {"queue": self._queue.name, "reason": str(error)}
             _log.warning("messages cannot be read at the moment: they are kept", extra=extra)
@@ -255,7 +261,7 @@ class Backlog:
         self._expire_due()
 
     def _has_room(self) -> bool:
-        """Whether messages may leave it by themselves; if not, it is tried again when they may."""
+        """Tell whether messages may move out of it now; if not, it tries again when they may."""
         if not self._queue.sends_on or self._context.has_room:
             return True
         self._context.wait_for_room(self._try_again)

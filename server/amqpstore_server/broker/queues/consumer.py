@@ -1,4 +1,4 @@
-"""A consumer: a channel's standing request for the messages of a queue."""
+"""A consumer: a channel's subscription to a queue."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ if TYPE_CHECKING:
     from amqpstore_server.broker.queues.queue import Queue
 
 _DELIVERED_AT_ONCE = 1024
-"""How many messages a consumer without a prefetch limit is handed before the others' turn."""
+"""How many messages a consumer without a prefetch limit gets before the others have their turn."""
 
 
 class Window:
-    """How much may be unacked at a time, and how much is: `messages`, and `size` bytes of bodies.
+    """A prefetch limit, and how much of it is used: `messages`, and `size` bytes of bodies.
 
-    0 means no limit. The size does not hold back a single message (basic.qos, prefetch-size).
+    0 means no limit. A single message is delivered even if it exceeds the size (basic.qos,
+    prefetch-size).
     """
 
     __slots__ = ("messages", "size", "unacked", "unacked_bytes")
@@ -32,11 +33,13 @@ class Window:
 
     @property
     def is_limited(self) -> bool:
-        """Whether it holds back anything."""
+        """Whether it limits anything."""
         return bool(self.messages or self.size)
 
     def fits(self, size: int) -> bool:
-        """Whether a message of that size may go out now, as far as bytes are concerned."""
+        """Tell whether a message of that size may be delivered now, as far as bytes are
+        concerned.
+        """
         return not self.size or not self.unacked or self.unacked_bytes + size <= self.size
 
     def add(self, run: Run) -> None:
@@ -52,7 +55,7 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerOptions:
-    """How a consumer wants its messages. Those of a higher priority are served first."""
+    """The options of a consumer. Consumers of a higher priority are served first."""
 
     no_ack: bool = False
     exclusive: bool = False
@@ -60,11 +63,11 @@ class ConsumerOptions:
 
 
 class Writable(Protocol):
-    """A way out that may be full."""
+    """An outlet that may be full."""
 
     @property
     def is_writable(self) -> bool:
-        """False while so much waits to be sent that deliveries should wait as well."""
+        """False while so much waits to be sent that deliveries should wait too."""
 
 
 class ConsumingChannel(Protocol):
@@ -83,16 +86,16 @@ class ConsumingChannel(Protocol):
     def outlet(self) -> Writable: ...
 
     def deliver(self, consumer: Consumer, taken: Taken) -> None:
-        """Send what was taken off a queue to one of the channel's consumers."""
+        """Send messages that were taken off a queue to one of the channel's consumers."""
 
     def cancelled(self, consumer: Consumer) -> None:
-        """The queue has ended a consumer: tell the client."""
+        """Tell the client that the queue has cancelled a consumer."""
 
 
 class Consumer:
-    """Consumer `tag` of a channel. `window` is its own; its channel has one for all of them.
+    """Consumer `tag` of a channel. `window` is its own limit; its channel has one for all of them.
 
-    `identity` stands for it in what it gave back, which may wait longer than it lives.
+    `identity` stands for the consumer in messages that it requeued, which may outlive it.
     """
 
     __slots__ = ("channel", "exclusive", "identity", "no_ack", "priority", "queue", "tag", "window")
@@ -122,7 +125,8 @@ class Consumer:
             return 0
         shared = channel.window
         if self.no_ack:
-            # As in RabbitMQ it waits with the others of its channel, and counts for nothing there.
+            # As in RabbitMQ it waits while the channel's limit is reached, but its deliveries do
+            # not count towards it.
             is_held = shared.messages and shared.unacked >= shared.messages
             return 0 if is_held else _DELIVERED_AT_ONCE
         capacity = _DELIVERED_AT_ONCE
@@ -133,13 +137,15 @@ class Consumer:
 
     @property
     def shares_limit(self) -> bool:
-        """Whether what it takes is taken from other consumers of its channel."""
+        """Whether it shares a limit with other consumers of its channel."""
         channel = self.channel
         return bool(channel.window.messages) and not self.no_ack and len(channel.consumers) > 1
 
     @property
     def fair_share(self) -> int:
-        """How many messages it may take before the others of its channel have had their turn."""
+        """How many messages it may take before the channel's other consumers have had their
+        turn.
+        """
         if not self.shares_limit:
             return _DELIVERED_AT_ONCE
         window = self.channel.window
@@ -147,9 +153,9 @@ class Consumer:
 
     @property
     def minds_size(self) -> bool:
-        """Whether `fits` has to be asked before each message."""
+        """Whether `fits` has to be called before each message."""
         return not self.no_ack and bool(self.window.size or self.channel.window.size)
 
     def fits(self, size: int) -> bool:
-        """Whether it can take a message of that size now."""
+        """Tell whether it can take a message of that size now."""
         return self.window.fits(size) and self.channel.window.fits(size)

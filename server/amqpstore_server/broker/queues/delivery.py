@@ -1,4 +1,4 @@
-"""A delivery: what went out to a client, and was not acked or given back yet."""
+"""A delivery: messages that were sent to a client, and are neither acked nor requeued yet."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _COUNT_HEADER = "x-delivery-count"
 
 
 class Delivery:
-    """A run that went out under contiguous delivery tags, from `first_sequence` on.
+    """A run that was delivered under contiguous delivery tags, from `first_sequence` on.
 
-    `consumer` is None for what was fetched with get.
+    `consumer` is None for a message that was fetched with basic.get.
     """
 
     __slots__ = ("consumer", "first_sequence", "level", "queue", "run")
@@ -40,7 +40,7 @@ class Delivery:
 
     @property
     def count(self) -> int:
-        """Messages in it."""
+        """The number of messages."""
         return self.run.count
 
     @property
@@ -50,11 +50,11 @@ class Delivery:
 
     @property
     def taken(self) -> Taken:
-        """What was taken off the queue for it."""
+        """The run with the queue of the store that it was taken from."""
         return Taken(self.level, self.run)
 
     def split(self, count: int) -> Delivery:
-        """Take the first `count` messages (fewer than there are) off, as their own delivery."""
+        """Split off the first `count` messages (fewer than all) as a delivery of their own."""
         run = self.run.split(count)
         head = Delivery(self.first_sequence, self.queue, self.consumer, self.level, run)
         self.first_sequence += count
@@ -62,7 +62,7 @@ class Delivery:
 
 
 def shown(queue: Queue, run: Run) -> Run:
-    """A run as consumers of a queue get it: with its count, where that is limited."""
+    """Return a run as consumers see it: with the delivery count, if the queue limits deliveries."""
     if not run.delivery_count or queue.settings.delivery_limit is None:
         return run
     messages = []

@@ -1,7 +1,7 @@
-"""Dispatch: which of a queue's consumers gets what is ready.
+"""Dispatch: which of a queue's consumers gets the ready messages.
 
-Consumers of the highest priority are served first, those of one priority in turns; with a single
-active consumer, that one alone. What a consumer gave back goes to another where there is one.
+Consumers of the highest priority are served first, those of equal priority in turns; with a single
+active consumer, only that one. A requeued message goes to another consumer if there is one.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _UNLIMITED = 1 << 32
 
 
 class Dispatch:
-    """The consumers of a queue, in the order in which they came."""
+    """The consumers of a queue, in the order in which they started."""
 
     def __init__(self, queue: Queue) -> None:
         self.consumers: list[Consumer] = []
@@ -38,7 +38,9 @@ class Dispatch:
         return len(self.consumers)
 
     def add(self, consumer: Consumer) -> None:
-        """Raises: AccessRefusedError, when a consumer has, or wants, the queue for itself."""
+        """Add a consumer. Raises: AccessRefusedError, when a consumer has, or asks for, the queue
+        exclusively.
+        """
         if consumer.exclusive and self._queue.settings.single_active_consumer:
             raise AccessRefusedError(
                 f"queue '{self._queue.name}' has a single active consumer: none can be exclusive"
@@ -51,7 +53,7 @@ class Dispatch:
             self._turns = dict(sorted(self._turns.items(), reverse=True))
 
     def remove(self, consumer: Consumer) -> bool:
-        """Returns whether it was there."""
+        """Remove a consumer. Returns whether it was there."""
         if consumer not in self.consumers:
             return False
         self.consumers.remove(consumer)
@@ -62,20 +64,22 @@ class Dispatch:
         return True
 
     def clear(self) -> list[Consumer]:
-        """Remove and return all."""
+        """Remove and return all consumers."""
         consumers, self.consumers = self.consumers, []
         self._turns.clear()
         return consumers
 
     @property
     def active(self) -> Sequence[Consumer]:
-        """Those that may be served."""
+        """The consumers that may be served."""
         if self._queue.settings.single_active_consumer:
             return self.consumers[:1]
         return self.consumers
 
     def capacity(self, size: int) -> int:
-        """Return a lower bound of how many messages of `size` bytes they can take now, together."""
+        """Return a lower bound of how many messages of `size` bytes the consumers can take now,
+        together.
+        """
         able = []
         by_channel: dict[ConsumingChannel, int] = {}
         for consumer in self.active:
@@ -99,17 +103,17 @@ class Dispatch:
         total = sum(by_channel.values())
         for consumer in able:
             channel = consumer.channel
-            # It waits as well, once others have used up what its channel may have.
+            # It waits too, once others have used up the channel's limit.
             if consumer.no_ack and not (channel.window.messages and channel in by_channel):
                 total += _UNLIMITED
         return total
 
     def pump(self, *, in_turns: bool) -> None:
-        """Hand out what is ready while anybody can take it.
+        """Hand out ready messages while consumers can take them.
 
         Each consumer gets its share as one run, so that a turn costs per run, not per message.
-        Args: in_turns, whether those that share the limit of their channel get one share each, and
-        no more before the other queues that they consume from had their turn.
+        Args: in_turns, whether consumers that share the limit of their channel get one share each,
+        and no more before the other queues that they consume from had their turn.
         """
         if self._queue.settings.single_active_consumer:
             self._serve(self.consumers[:1], in_turns=in_turns)
@@ -117,19 +121,19 @@ class Dispatch:
         for priority in list(self._turns):
             if not self._priorities.ready_count:
                 return
-            # A turn may end with the queue, in the middle of this.
+            # The queue may be deleted in the middle of a turn.
             if not self._serve(self._turns.get(priority, ()), in_turns=in_turns):
                 return
 
     def _serve(self, turn: Iterable[Consumer], *, in_turns: bool) -> bool:
-        """Returns False where the queue has to let others have their turn before it goes on."""
+        """Serve consumers. Returns False if the queue has to let others have their turn first."""
         queue = self._queue
         while self._priorities.ready_count:
             able = [consumer for consumer in turn if consumer.capacity > 0]
             if not able:
                 return True
             share = max(1, self._priorities.ready_count // len(able))
-            # All must be asked, not just the first who takes something.
+            # Every consumer must be asked, not just up to the first that takes something.
             if not sum([self._hand_out(consumer, share) for consumer in able]):
                 return True
             if in_turns and any(consumer.shares_limit for consumer in able):
@@ -138,9 +142,11 @@ class Dispatch:
         return True
 
     def _hand_out(self, consumer: Consumer, share: int) -> int:
-        """Give a consumer its share, as far as it can take it; it is the last in line then."""
+        """Give a consumer its share, as far as it can take it, and move it to the end of the
+        line.
+        """
         queue = self._queue
-        # A message that it gave back is not for it, where there is somebody else.
+        # A message that it requeued goes to another consumer, if there is one.
         others_too = len(self.consumers) > 1 and not queue.settings.single_active_consumer
         shunned = consumer.identity if others_too else None
         share = min(share, consumer.fair_share)

@@ -1,8 +1,8 @@
 """The kinds of queues: those that clients declare, and the broker's own.
 
-A queue of the broker's own has its kind in its row of the catalog, as `kind`. Where a row has none,
-the name says what it is: in stores that were written before there was a `kind`, and for all that
-clients declare, whose rows are as they always were.
+The broker's own queues have their kind in their row of the catalog, as `kind`. If a row has none,
+the name decides: older stores have no `kind`, and the rows of queues that clients declare never
+have one.
 """
 
 from __future__ import annotations
@@ -26,13 +26,14 @@ from amqpstore_server.protocol.content import decode_properties
 _log = logging.getLogger(__name__)
 
 REPLY_TO = "amq.rabbitmq.reply-to"
-"""The name that a client consumes its direct replies from, and asks for them with."""
+"""The name that a client consumes its direct replies from, and writes into reply-to."""
 
 CONSUMED_PREFIX = "amq.consumed."
 
 _SLICE_MS = 15 * 60 * 1000
-"""The length of a time slice. What is due in the current slice is in memory; later slices are
-not."""
+"""The length of a time slice. Messages due in the current slice are in memory; later slices are
+not.
+"""
 
 
 class DelayBacklog(Backlog):
@@ -46,7 +47,7 @@ class DelayBacklog(Backlog):
             if not self._expire_level(level, now_ms):
                 return
             if not level.ready_count and (number + 1) * _SLICE_MS <= now_ms:
-                # Not before what left it is durable elsewhere.
+                # Not before the copies of the messages that left it are durable.
                 self._context.when_durable(partial(self._end_slice, number, level))
         self.watch_expiry()
 
@@ -57,11 +58,11 @@ class DelayBacklog(Backlog):
                 return
 
     def _end_slice(self, number: int, level: amqpstore.Queue) -> None:
-        # What cannot be read now may be read later.
+        # Messages that cannot be read now may be readable later.
         is_used = level.ready_count or level.quarantined.count or level.unreadable_count
         if not level.deleted and not is_used:
             with Contained(self._queue), suppress(DiskFullError):
-                # It stays until there is room on the disk, and something of it expires again.
+                # The level stays until the disk has room and another of its messages expires.
                 self.priorities.remove(number)
 
 
@@ -75,7 +76,7 @@ class DelayQueue(Queue):
     backlog_type = DelayBacklog
     is_internal = True
     exchange: Exchange | None = None
-    """Whose it is; None where that is gone, or its type is."""
+    """The exchange it belongs to; None if that, or its type, is gone."""
 
     @property
     def is_plain(self) -> bool:
@@ -93,7 +94,7 @@ class DelayQueue(Queue):
 
 
 class HistoryQueue(Queue):
-    """The last messages of a recent-history exchange; for a publisher they are in no queue."""
+    """The last messages of a recent-history exchange; publishers do not see it as a queue."""
 
     kind = HISTORY
     is_internal = True
@@ -103,7 +104,7 @@ class HistoryQueue(Queue):
         return 0
 
     def messages(self) -> list[Message]:
-        """All of them, the oldest first. They stay."""
+        """Return all messages, oldest first. They stay in the queue."""
         return [message for part in self._store.browse(self.priorities.lowest) for message in part]
 
 
@@ -123,7 +124,7 @@ class ConsumedBacklog(Backlog):
             try:
                 runs = self._store.withdraw_range(level, first, excess)
             except ReadLaterError as error:
-                # The next copy tries it again.
+                # The next copy tries again.
                 _log.warning(
                     "history is longer than its limit",
                     extra={"queue": self._queue.name, "reason": str(error)},
@@ -161,7 +162,7 @@ QUEUE_KINDS: dict[str, type[Queue]] = {
 
 
 def own_queue_name(exchange: Exchange) -> str:
-    """The name of an exchange's own queue, under which it can be purged and looked at."""
+    """Return the name of an exchange's own queue, which can be purged and inspected under it."""
     return f"amq.{exchange.queue_kind}.{exchange.name}"
 
 
@@ -171,10 +172,10 @@ _NAMED = {
     CONSUMED_PREFIX: ConsumedQueue.kind,
     f"{REPLY_TO}.": ReplyQueue.kind,
 }
-"""What the names of each kind begin with. No client can declare a queue with such a name."""
+"""The prefix of the names of each kind. Clients cannot declare queues with such a name."""
 
 
 def kind_of(definition: Mapping[str, Any]) -> str:
-    """The kind of a queue that the store has, by its row."""
+    """Return the kind of a stored queue, by its row."""
     named = (kind for prefix, kind in _NAMED.items() if definition["name"].startswith(prefix))
     return str(definition.get("kind") or next(named, Queue.kind))

@@ -1,9 +1,9 @@
-"""Messages on their way out of a queue whose bodies have left memory: they are read back for it.
+"""Messages that leave a queue after their bodies have left memory: they are read back first.
 
-They were rejected or delivered too often, where the queue has dead letters, or consumed, where it
-keeps a history. However many they are, they go about 1 MiB at a time, no faster than the disk takes
-what they become, and in the order in which they were settled. Until one is gone it is unacked for
-the store: a crash leaves it in its queue, as one that was delivered.
+They were rejected or delivered too often in a queue with dead letters, or consumed from a queue
+that keeps a history. However many they are, they leave about 1 MiB at a time, no faster than the
+disk can write the results, in the order in which they were settled. Until a message has left, it is
+unacked in the store: after a crash it is in its queue, marked as delivered.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _READ_AT_ONCE = 4
-"""Parts of about 1 MiB that go in one turn."""
+"""How many parts of about 1 MiB leave in one turn."""
 
 Go = Callable[["Taken"], bool]
-"""Has a run leave. Returns False where the disk is full: the run is back in its queue then."""
+"""Lets a run leave. Returns False if the disk is full: the run is back in its queue then."""
 
 
 class Leaving:
-    """What is on its way out of one queue, the next first."""
+    """The messages that are leaving one queue, in order."""
 
     def __init__(self, context: BrokerContext, queue: Queue) -> None:
         self._context = context
@@ -42,14 +42,14 @@ class Leaving:
         return bool(self._line)
 
     def add(self, taken: Taken, go: Go) -> None:
-        """Have a run leave: now, or when its turn comes."""
+        """Let a run leave: now, or when its turn comes."""
         self._line.append((taken, go))
         self._queue.touch()
         if len(self._line) == 1:
             self._go()
 
     def pump(self) -> None:
-        """Have some of them leave. The queue is touched while there are more."""
+        """Let some of them leave. The queue is touched again while there are more."""
         self._left_in_turn = _READ_AT_ONCE
         self._go()
 
@@ -77,13 +77,13 @@ class Leaving:
             self._queue.touch()
 
     def stay(self) -> None:
-        """None of them can leave now: they are ready again."""
+        """Put all of them back into the queue, ready: they cannot leave now."""
         line, self._line = self._line, deque()
         for taken, _ in line:
             self._queue.backlog.put_back(taken)
 
     def forget(self) -> None:
-        """The queue is deleted, and they are with it."""
+        """Drop them: the queue is deleted, and they with it."""
         line, self._line = self._line, deque()
         for taken, _ in line:
             self._context.store.ack(*taken)

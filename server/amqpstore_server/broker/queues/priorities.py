@@ -1,8 +1,8 @@
-"""The priority levels of a queue: a queue of the store for each, and in what order they go.
+"""The priority levels of a queue, each a queue of the store, and the order in which they are
+served.
 
-A queue without priorities has level 0 alone; the queue of a delayed exchange has slices of time for
-priorities (see `kinds`). The others are made when the first message of their
-priority comes.
+A queue without priorities has only level 0; the queue of a delayed exchange uses slices of time as
+priorities (see `kinds`). Other levels are created when the first message of their priority arrives.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from amqpstore.segments import Unread
 
 
 class Priorities:
-    """The queues of the store that are one queue of the broker.
+    """The queues of the store that form one queue of the broker.
 
     Args: keeps_transient, see `Store.set_keeps_transient`.
     """
@@ -32,23 +32,23 @@ class Priorities:
         self._lazy = False
 
     def __iter__(self) -> Iterator[amqpstore.Queue]:
-        """From the highest priority down."""
+        """Iterate from the highest priority to the lowest."""
         return iter(self._descending)
 
     @property
     def lowest(self) -> amqpstore.Queue:
-        """Level 0, which is always there."""
+        """Level 0, which always exists."""
         return self._levels[0]
 
     @property
     def ready_count(self) -> int:
-        """Messages that wait, of all priorities."""
+        """The number of ready messages of all priorities."""
         if len(self._descending) == 1:
             return self._descending[0].ready_count
         return sum([level.ready_count for level in self._descending])
 
     def at(self, priority: int) -> amqpstore.Queue:
-        """The level of a priority. Raises: DurabilityError, where it had to be made."""
+        """Return the level of a priority. Raises: DurabilityError, if it had to be created."""
         level = self._levels.get(priority)
         if level is None:
             lowest = self._levels[0]
@@ -59,37 +59,37 @@ class Priorities:
         return level
 
     def add(self, priority: int, level: amqpstore.Queue) -> None:
-        """Take in a level that the store has."""
+        """Add a level that the store has."""
         self._levels[priority] = level
         self._descending = [self._levels[key] for key in sorted(self._levels, reverse=True)]
         self._store.set_lazy(level, lazy=self._lazy)
         self._store.set_keeps_transient(level, keeps=self._keeps_transient)
 
     def ascending(self) -> list[tuple[int, amqpstore.Queue]]:
-        """All but the lowest, with their priorities."""
+        """Return all levels but the lowest, with their priorities."""
         return [(key, self._levels[key]) for key in sorted(self._levels) if key]
 
     def remove(self, priority: int) -> None:
-        """Delete a level that is empty, and not the lowest.
+        """Delete an empty level that is not the lowest.
 
-        Raises: DiskFullError (it is there still), DurabilityError.
+        Raises: DiskFullError (the level still exists), DurabilityError.
         """
         self._store.delete_queue(self._levels[priority])
         self._descending.remove(self._levels.pop(priority))
 
     def set_lazy(self, *, lazy: bool) -> None:
-        """Whether bodies stay in memory: see `Store.set_lazy`."""
+        """Set whether bodies stay in memory: see `Store.set_lazy`."""
         if lazy != self._lazy:
             self._lazy = lazy
             for level in self._descending:
                 self._store.set_lazy(level, lazy=lazy)
 
     def least(self) -> amqpstore.Queue | None:
-        """The level whose messages are first to be dropped; None where nothing is ready."""
+        """Return the level whose messages are dropped first; None if nothing is ready."""
         return next((level for level in reversed(self._descending) if level.ready_count), None)
 
     def peek(self, not_from: object = None) -> Message | None:
-        """The message that `take` would give, which stays; None where there is none to be read."""
+        """Return the message that `take` would take, and leave it; None if none can be read."""
         for level in self._descending:
             first = _first_but(level, not_from) if not_from else 0
             if level.ready_count and (message := self._store.peek(level, first)):
@@ -99,9 +99,9 @@ class Priorities:
     def take(
         self, limit: int, *, acked: bool, not_from: object = None
     ) -> tuple[amqpstore.Queue, Run | Unread] | None:
-        """A run off the head (see `Store.take`), of its level.
+        """Take a run off the head (see `Store.take`). Returns its level and the run.
 
-        Args: not_from, whose messages, that it gave back, are passed over.
+        Args: not_from, the consumer whose requeued messages are skipped.
         """
         for level in self._descending:
             if level.ready_count:
@@ -113,7 +113,7 @@ class Priorities:
 
 
 def _first_but(level: amqpstore.Queue, giver: object) -> int:
-    """The sequence to begin at in order to pass over what `giver` gave back."""
+    """Return the sequence to start at in order to skip the messages that `giver` requeued."""
     if level.is_head_paged:
         return 0
     first = 0

@@ -33,44 +33,45 @@ _log = logging.getLogger(__name__)
 
 
 class KeepsConsumed(Protocol):
-    """Where what is consumed from a queue goes: its history."""
+    """The history of a queue: keeps what was consumed from it."""
 
     @property
     def queue(self) -> Queue:
-        """The queue that keeps it."""
+        """The queue that keeps the copies."""
 
     def consumed(self, queue: Queue, taken: Taken) -> None:
-        """Ack a run that was taken off the queue: it is in the history from then on."""
+        """Ack a run that was taken off the queue, and add it to the history."""
 
     def copies(self, taken: Taken) -> Iterator[tuple[ParsedEnvelope, list[Message], Placement]]:
-        """What is to be in the history of a run that a transaction acks."""
+        """Yield the copies that go to the history, for a run that a transaction acks."""
 
 
 Bury = Callable[["Queue", Sequence[Taken], Reason], bool]
-"""What is done with messages that leave a queue: they are the queue's, taken off, and the last
-argument says why (see `Reason`). Returns False where they had to be put back."""
+"""Removes messages that were taken off a queue, for example as dead letters; the last argument is
+the reason (see `Reason`). Returns False if they had to be put back.
+"""
 
 
 class Queue:
     """A queue, under the name it was declared with.
 
     `owner` is the connection that an exclusive queue belongs to, and None for a shared one.
-    `durable` is what was declared; an exclusive queue acts transient whatever it says.
-    Args: bury, for messages that leave it without a consumer; on_unused, called when nobody has
-    used it for the time that its settings say; on_set_aside, when it has failed.
+    `durable` is the declared value; an exclusive queue is transient whatever it says.
+    Args: bury, called with messages that leave without being consumed; on_unused, called when the
+    queue was unused for the time in its settings; on_set_aside, called when it has failed.
     """
 
     kind: ClassVar[str] = ""
-    """Which row of the table of kinds it is, see `kinds`; empty for one that a client declares."""
+    """Its row in the table of kinds, see `kinds`; empty for queues that clients declare."""
 
     backlog_type: ClassVar[type[Backlog]] = Backlog
     """How what is ready in it leaves."""
 
     is_internal = False
-    """Whether it is an exchange's own, that no client may consume from."""
+    """Whether it is an exchange's own queue, which clients cannot consume from."""
 
     counts_as_route = True
-    """Whether a mandatory message that goes there alone is not returned."""
+    """Whether a mandatory message that goes only there counts as routed."""
 
     def __init__(
         self,
@@ -98,7 +99,7 @@ class Queue:
         self.waiting = QueueLine(self)
         self.leaving = Leaving(context, self)
         self.history: KeepsConsumed | None = None
-        """Where what was consumed goes; None where it is just gone."""
+        """The history that keeps consumed messages; None if they are just removed."""
         self.is_deleted = False
         self.is_set_aside = False
         self._failure = ""
@@ -110,7 +111,7 @@ class Queue:
         self._unused = context.timers.timer(lambda: on_unused(self))
 
     def apply(self, settings: Settings) -> None:
-        """Have other settings from now on. What they change comes with `enforce`."""
+        """Apply new settings. Call `enforce` afterwards to act on existing messages."""
         counted_before = self.settings.max_length_bytes is not None
         self.settings = settings
         with Contained(self):
@@ -119,7 +120,7 @@ class Queue:
                 self.backlog.count_bytes()
 
     def enforce(self) -> None:
-        """Make what is there fit the settings, once all queues have theirs."""
+        """Make existing messages fit the settings, once all queues have theirs."""
         if self.is_set_aside:
             return
         self.used()
@@ -130,18 +131,18 @@ class Queue:
 
     @property
     def is_plain(self) -> bool:
-        """Whether what is published needs no more than to be appended to level 0."""
+        """Whether a published message only has to be appended to level 0."""
         return self.settings.is_plain and not self.is_set_aside
 
     @property
     def ready_count(self) -> int:
-        """Messages that wait for a consumer."""
+        """The number of messages that wait for a consumer."""
         return self.priorities.ready_count
 
     def check_owner(self, connection: object, *, exclusive: bool | None = None) -> None:
         """Make sure that a connection may use the queue.
 
-        Args: exclusive, whether it declares the queue as its own; None where it does not say.
+        Args: exclusive, whether it declares the queue as exclusive; None if it does not declare it.
         Raises: ResourceLockedError.
         """
         if self.owner is not None and self.owner is not connection:
@@ -156,7 +157,7 @@ class Queue:
             )
 
     def check_served(self, vhost: str) -> None:
-        """Raises: SetAsideError."""
+        """Make sure that the queue is being served. Raises: SetAsideError."""
         if self.is_set_aside:
             raise SetAsideError(
                 f"queue '{self.name}' in vhost '{vhost}' has failed and is set aside until the "
@@ -167,13 +168,17 @@ class Queue:
     # Consumers.
 
     def add_consumer(self, consumer: Consumer) -> None:
-        """Raises: AccessRefusedError, when a consumer has, or wants, the queue for itself."""
+        """Add a consumer. Raises: AccessRefusedError, when a consumer has, or asks for, the queue
+        exclusively.
+        """
         self.consumers.add(consumer)
         self._unused.set(0)
         self.touch()
 
     def used(self) -> None:
-        """Somebody did what keeps it from being unused: declared it, fetched, or left."""
+        """Restart the time after which an unused queue is deleted: it was declared, fetched from,
+        or a consumer ended.
+        """
         expires = self.settings.expires
         in_use = self.consumers or self.waiting
         idle = expires is not None and not (in_use or self.is_deleted or self.is_set_aside)
@@ -185,19 +190,19 @@ class Queue:
         self._context.touched[self] = None
 
     def catch_up(self) -> None:
-        """Do now what the end of this turn would do, so that counts are right.
+        """Do the work of the turn's end now, so that counts are right.
 
-        A consumer that waits has what came before a get or a count that came behind it.
+        A waiting consumer gets the messages that arrived before a get or a count that follows them.
         """
         if self in self._context.touched:
             del self._context.touched[self]
             self.pump()
 
     def pump(self, *, in_turns: bool = False) -> None:
-        """Hand out what is ready, while anybody can take it.
+        """Hand out ready messages while consumers can take them.
 
-        Args: in_turns, whether those that share the limit of their channel leave some of it to the
-        other queues that they consume from: the rest comes with the next `pump`.
+        Args: in_turns, whether consumers that share the limit of their channel leave part of it to
+        the other queues that they consume from: the rest follows in the next `pump`.
         """
         if self.is_deleted or self.is_set_aside:
             return
@@ -207,12 +212,13 @@ class Queue:
                 self._hand_out()  # before anything is dropped: see `arrived`
             self.backlog.expire()
             self.leaving.pump()
-            # Nothing is dropped that anybody could still take, so that cannot wait for a turn.
+            # Consumers must be offered messages before any is dropped, so this cannot wait for a
+            # turn.
             self._hand_out(in_turns=in_turns and not self.backlog.excess)
             self.backlog.drop_excess()
 
     def _hand_out(self, *, in_turns: bool = False) -> None:
-        """Gets that wait are first: each has one message, and is gone."""
+        """Serve waiting gets first, then the consumers: each get takes one message."""
         if self.history is not None and not self._context.has_room:
             self._context.wait_for_room(self.touch)
             return
@@ -220,14 +226,15 @@ class Queue:
             self.waiting.pump()
         self.consumers.pump(in_turns=in_turns)
 
-    # What comes in.
+    # Arrival.
 
     def placement(
         self, envelope: ParsedEnvelope, messages: Sequence[Message], *, immediate: bool
     ) -> Placement:
-        """Where messages that are alike go, when they expire, and how many it takes of them.
+        """Return where messages that are alike go, when they expire, and how many of them are
+        accepted.
 
-        To be asked once `pump` has handed out what came before, where the answer depends on it.
+        If the answer depends on earlier messages, call it after `pump` has handed those out.
         """
         place = self.place_for(envelope)
         if self.is_set_aside:
@@ -241,30 +248,33 @@ class Queue:
         return place
 
     def place_for(self, envelope: ParsedEnvelope) -> Placement:
-        """Where messages go that it takes in however full it is, and when they expire."""
+        """Return where a message goes that is accepted even if the queue is full, and when it
+        expires.
+        """
         expires_ms = self._expires_ms(envelope)
         return Placement(self._level(envelope, expires_ms), expires_ms)
 
     def arrived(self, messages: Sequence[Message], placement: Placement) -> None:
-        """Messages were placed as `placement` said, and are ready."""
+        """Note that messages were placed as `placement` says, and are ready."""
         if self._count_in(messages, placement):
             with Contained(self):
-                # Whoever can take it at once does, before anything is dropped: with a length of 0,
-                # or a TTL of 0, that is the only way through.
+                # Consumers that can take it at once get it before anything is dropped: with a
+                # length or TTL of 0 no message would pass otherwise.
                 self._hand_out()
                 self.backlog.expire_until(self._context.clock.wall_ms())
                 self.backlog.drop_excess()
 
     def moved_in(self, messages: Sequence[Message], placement: Placement) -> None:
-        """As `arrived`, of messages from other queues: it sees to them when it has its turn.
+        """Note that messages moved in from other queues; unlike after `arrived`, the queue handles
+        them in its turn.
 
-        At once would be in the middle of the work of the queue that they left, and so on in a
-        chain of any length.
+        At once would be in the middle of the work of the queue that they left, and recursive along
+        a chain of any length.
         """
         self._has_new |= self._count_in(messages, placement)
 
     def _count_in(self, messages: Sequence[Message], placement: Placement) -> bool:
-        """Count new messages. Returns whether some of what is here may have to leave for it."""
+        """Count new messages. Returns whether older ones may have to leave because of them."""
         if self.is_set_aside:
             return False
         self.touch()
@@ -275,29 +285,33 @@ class Queue:
         return self.settings.is_limited or 0 < placement.expires_ms <= self._context.clock.wall_ms()
 
     def expect(self, messages: Sequence[Message], placement: Placement, sign: int = 1) -> None:
-        """Messages will arrive once a transaction is durable; with a sign of -1, they do not."""
+        """Count messages that will arrive once a transaction is durable; a sign of -1 subtracts
+        them again.
+        """
         placed = messages if placement.most is None else messages[: placement.most]
         self._coming += sign * len(placed)
         self._coming_bytes += sign * sum([len(message.body) for message in placed])
 
     @property
     def buries_refused(self) -> bool:
-        """Whether messages that it has no room for become dead letters."""
+        """Whether messages that are refused because it is full become dead letters."""
         return self.settings.overflow == REJECT_PUBLISH_DLX and not self.is_set_aside
 
     def _level(self, envelope: ParsedEnvelope, expires_ms: int) -> amqpstore.Queue:  # noqa: ARG002
-        """Where a message goes that comes now."""
+        """Return the level of a message that arrives now."""
         return self.priorities.at(min(envelope.priority, self.settings.max_priority))
 
     def _expires_ms(self, envelope: ParsedEnvelope) -> int:
-        """When a message that comes now expires; 0 is never."""
+        """Return when a message that arrives now expires; 0 is never."""
         ttl = self.settings.message_ttl
         if envelope.expiration_ms is not None:
             ttl = envelope.expiration_ms if ttl is None else min(ttl, envelope.expiration_ms)
         return 0 if ttl is None else self._context.clock.wall_ms() + ttl
 
     def _room(self, messages: Sequence[Message], able: int) -> int:
-        """How many messages it takes before it is full; `able` of them leave it at once."""
+        """Return how many messages fit before the queue is full; `able` of them go to consumers at
+        once.
+        """
         settings = self.settings
         count = len(messages)
         if settings.max_length is not None:
@@ -314,7 +328,7 @@ class Queue:
     # What becomes of what was delivered.
 
     def ack(self, taken: Taken) -> None:
-        """The run is done with."""
+        """Remove a run that was acked."""
         with Contained(self):
             if self.history is None:
                 self._store.ack(taken.level, taken.run)
@@ -324,7 +338,7 @@ class Queue:
                 self.history.consumed(self, taken)
 
     def _consumed(self, taken: Taken) -> bool:
-        """A run that was acked some time ago leaves for the history."""
+        """Move a run that was acked earlier to the history."""
         if self.history is not None:
             self.history.consumed(self, taken)
         else:
@@ -332,7 +346,7 @@ class Queue:
         return True
 
     def requeue(self, taken: Taken, giver: object) -> None:
-        """The run goes back to its place; `giver` gets it again only where there is nobody else."""
+        """Return a run to its place; `giver` gets it again only if there is no other consumer."""
         level, run = taken
         if self.is_deleted:
             self._store.ack(level, run)
@@ -348,16 +362,17 @@ class Queue:
             self.touch()
 
     def reject(self, taken: Taken) -> None:
-        """The run is not wanted: it becomes a dead letter, or is dropped."""
+        """Drop a rejected run, or make it a dead letter."""
         if self.is_deleted:
             self._store.ack(*taken)
             return
-        # It was delivered: where it cannot leave now, it has to say so when it comes again.
+        # It was delivered: if it cannot leave now, it must be marked as redelivered when it comes
+        # again.
         taken.run.delivery_count += 1
         self._leave(taken, Reason.REJECTED)
 
     def _leave(self, taken: Taken, reason: Reason) -> None:
-        """Have a run that a consumer had leave: at once, where nothing has to be read for it."""
+        """Remove a run that a consumer had: at once, if nothing has to be read for it."""
         needs_bodies = taken.run.messages is None and self.sends_on
         if self.is_set_aside or not (self.leaving or needs_bodies):
             if not self.backlog.send_away(taken, reason):
@@ -366,9 +381,9 @@ class Queue:
         self.leaving.add(taken, partial(self.backlog.send_away, reason=reason))
 
     def redeliver(self, taken: Taken) -> bool:
-        """The run, which is unacked, is delivered to who has it once more.
+        """Deliver an unacked run to its consumer once more.
 
-        Returns False where that would be too often: it is gone then.
+        Returns False if that exceeds the delivery limit: the run has left the queue then.
         """
         limit = self.settings.delivery_limit
         if limit is not None and taken.run.delivery_count + 1 > limit:
@@ -378,10 +393,10 @@ class Queue:
         return True
 
     def bring_back(self, taken: Taken) -> tuple[Taken | None, Taken | None]:
-        """A run that is unacked, with its messages: as much of it as comes, and the rest.
+        """Read the messages of an unacked run: returns the part that was read, and the rest.
 
-        None for the first where a message cannot be read, and is in quarantine; or cannot be read
-        now: the run is in its queue again then, and there is no rest.
+        The first is None if a message is damaged and in quarantine, or cannot be read now; in the
+        second case the run is back in its queue, and there is no rest.
         """
         part, rest = self._store.bring_back(*taken)
         if isinstance(part, ReadLaterError):
@@ -397,7 +412,7 @@ class Queue:
     # Its end.
 
     def closed(self) -> None:
-        """It was deleted."""
+        """Clean up after the queue was deleted."""
         self.is_deleted = True
         self.leaving.forget()
         self.history = None
@@ -405,7 +420,8 @@ class Queue:
 
     def set_aside(self, error: Exception) -> None:
         """Stop serving the queue until the next start, because it has failed. Its messages stay in
-        it."""
+        it.
+        """
         if self.is_set_aside:
             return
         self.is_set_aside = True
@@ -415,23 +431,23 @@ class Queue:
         self._on_set_aside(self, error)
 
     def _rest(self) -> None:
-        """Nothing is to be done from now on."""
+        """Stop all activity of the queue."""
         self.backlog.rest()
         self._unused.set(0)
         self.waiting.dissolve()
 
     def came_back(self, count: int) -> None:
-        """Messages that could not be read are ready again, in their places."""
+        """Count messages that could not be read as ready again, in their places."""
         _log.info("messages can be read again", extra={"queue": self.name, "count": count})
         if self.is_deleted or self.is_set_aside:
             return
         with Contained(self):
             if self.settings.max_length_bytes is not None:
-                # It was perhaps not known what they had when they left.
+                # Their properties may have been unknown when they left.
                 self.backlog.count_bytes()
         self.enforce()
 
     @property
     def sends_on(self) -> bool:
-        """Whether what leaves it without a consumer goes elsewhere."""
+        """Whether messages that leave without being consumed go elsewhere."""
         return self.settings.dead_letter_exchange is not None

@@ -10,27 +10,27 @@ if TYPE_CHECKING:
     from amqpstore_server.broker.timers import Timer
 
 Fetched = tuple[int, "Run"] | None
-"""What a get brought: a delivery tag and one message, or nothing."""
+"""The result of a get: a delivery tag and one message, or None."""
 
 
 class Waiter(Protocol):
-    """Who waits: the gets of one channel."""
+    """What waits in a queue's line: the gets of one channel."""
 
     @property
     def is_writable(self) -> bool:
-        """Whether an answer with a message could be sent now."""
+        """Whether a message could be sent now."""
 
     def fetch(self, get: WaitingGet) -> Fetched:
-        """Take a message off the queue, where there is one, for the first in line."""
+        """Take a message off the queue, if there is one, for the first in line."""
 
     def answered(self, fetched: Fetched) -> None:
-        """The first in line has its answer; the next has its turn."""
+        """Answer the first in line; the next one has its turn."""
 
 
 class WaitingGet:
-    """A get that was not answered yet. With `is_due` it waits no longer than for its turn.
+    """A get that was not answered yet. With `is_due` it is answered at its next turn at the latest.
 
-    One that `is_given_up` gets nothing, whatever is ready by then.
+    With `is_given_up` it is answered as empty, even if a message is ready by then.
     """
 
     __slots__ = ("gets", "is_due", "is_given_up", "no_ack", "queue", "timer")
@@ -49,14 +49,14 @@ class WaitingGet:
         return self.is_due or self.gets.is_writable
 
     def end_wait(self) -> None:
-        """The timer's: its time is over."""
+        """End the wait: the time is over. Called by the timer."""
         self.is_due = True
         self.queue.waiting.note_due(self)
         self.queue.touch()
 
 
 class QueueLine:
-    """The gets that wait at one queue, each the first of its channel, in the order they came."""
+    """The gets that wait at one queue, each the first of its channel, in order of arrival."""
 
     __slots__ = ("_due", "_queue", "_waiting")
 
@@ -70,27 +70,27 @@ class QueueLine:
 
     @property
     def able_count(self) -> int:
-        """How many messages would be taken at once."""
+        """How many messages the gets would take at once."""
         return sum([get.is_able for get in self._waiting])
 
     def join(self, get: WaitingGet) -> None:
-        """Stand at the end of the line."""
+        """Add a get at the end of the line."""
         self._waiting[get] = None
         if get.is_due:
             self._due[get] = None
 
     def note_due(self, get: WaitingGet) -> None:
-        """The time of a get is over, whether it stands here already or not."""
+        """Note that the time of a get is over, whether it is in this line already or not."""
         if get in self._waiting:
             self._due[get] = None
 
     def leave(self, get: WaitingGet) -> None:
-        """Be answered, or given up."""
+        """Remove a get that was answered or given up."""
         self._waiting.pop(get, None)
         self._due.pop(get, None)
 
     def pump(self) -> None:
-        """Hand out what is ready, one message each; whose time is over goes without."""
+        """Hand out ready messages, one each; gets whose time is over are answered as empty."""
         priorities = self._queue.priorities
         while priorities.ready_count:
             able = next((get for get in self._waiting if get.is_able), None)
@@ -101,6 +101,6 @@ class QueueLine:
             next(iter(self._due)).gets.answered(None)
 
     def dissolve(self) -> None:
-        """The queue is deleted: all go without."""
+        """Answer all gets as empty: the queue is deleted."""
         while self._waiting:
             next(iter(self._waiting)).gets.answered(None)

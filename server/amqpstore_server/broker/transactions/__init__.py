@@ -1,8 +1,8 @@
-"""What happens all at once or not at all: messages that move between queues.
+"""Moves of messages between queues, all at once or not at all.
 
 - `transaction`: publishes and acks in one.
-- `dead_letter`: messages that nobody consumed, on their way to where dead letters go.
-- `exchange_queues`: messages that exchanges keep in queues of their own, on their way out of them.
+- `dead_letter`: messages that leave a queue without being consumed.
+- `exchange_queues`: messages that leave the queues in which exchanges keep them.
 - `history`, `replay`: copies of consumed messages, and their return to a queue.
-- `prepared_work`: what was prepared, and nobody has decided yet.
+- `prepared_work`: prepared transactions that nobody has decided yet.
 """

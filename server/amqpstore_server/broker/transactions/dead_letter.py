@@ -1,7 +1,7 @@
-"""Dead letters: what leaves a queue without a consumer, and where it goes instead.
+"""Dead letters: messages that leave a queue without being consumed, and where they go instead.
 
-The headers are those that RabbitMQ writes: x-death, the newest first, one entry for each queue
-and reason with a count; x-first-death-* and x-last-death-* beside it. Each move is a transaction.
+The headers are those of RabbitMQ: x-death, newest first, one entry with a count for each queue and
+reason; x-first-death-* and x-last-death-* beside it. Each move is a transaction.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ class DeadLetters:
         self._router = router
 
     def bury(self, queue: Queue, taken: Sequence[Taken], reason: Reason) -> bool:
-        """Send messages that were taken off a queue where its dead letters go, or drop them.
+        """Send messages that were taken off a queue to its dead-letter exchange, or drop them.
 
-        Returns False where the disk is full: they are where they were.
+        Returns False if the disk is full: the messages are back in the queue.
         """
         return move(
             self._context,
@@ -51,7 +51,7 @@ class DeadLetters:
         )
 
     def bury_refused(self, queue: Queue, messages: Sequence[Message]) -> None:
-        """Send messages that a queue had no room for where its dead letters go."""
+        """Send messages that a full queue refused to its dead-letter exchange."""
         transaction = Transaction(self._context)
         self.add_refused(transaction, queue, messages)
         transaction.commit()
@@ -59,15 +59,17 @@ class DeadLetters:
     def add_refused(
         self, transaction: Transaction, queue: Queue, messages: Sequence[Message]
     ) -> None:
-        """Have messages that a queue had no room for go where its dead letters go."""
+        """Add to a transaction: messages that a full queue refused go to its dead-letter
+        exchange.
+        """
         self._add_messages(transaction, queue, messages, Reason.MAXLEN)
 
     def add(
         self, transaction: Transaction, queue: Queue, taken: Sequence[Taken], reason: Reason
     ) -> None:
-        """Have messages that were taken off a queue leave it with a transaction.
+        """Add to a transaction: messages that were taken off a queue leave it as dead letters.
 
-        Raises: ReadLaterError, MessageDamagedError (one has to be read back and cannot be).
+        Raises: ReadLaterError, MessageDamagedError (a body has to be read back and cannot be).
         """
         for one in taken:
             transaction.ack(queue, one)
@@ -97,7 +99,7 @@ class DeadLetters:
     def _envelope(
         self, queue: Queue, exchange: str, envelope: Envelope, reason: Reason
     ) -> tuple[ParsedEnvelope, list[dict[str, Any]], str]:
-        """The envelope of a dead letter, its deaths, and the queue that is its landmark."""
+        """Return the envelope of a dead letter, its deaths, and its landmark queue."""
         properties = decode_properties(envelope.properties)
         shown_keys = (envelope.routing_key, *more_keys(properties, ["CC"]))
         deaths = deaths_of(properties, queue.name, reason, envelope.exchange, shown_keys)
@@ -128,13 +130,15 @@ class DeadLetters:
             without_headers=unwanted,
             expiration=None,
         )
-        # Its expiration is gone: all else that an envelope reads is as it was.
+        # Only its expiration is removed: everything else that an envelope reads is unchanged.
         sent = dataclasses.replace(properties, expiration=None)
         name = landmark["queue"] if landmark else ""
         return ParsedEnvelope(exchange, keys[0], raw, sent, keys[1:]), newest(deaths), name
 
 
 def _placed(route: Route, parsed: ParsedEnvelope, messages: list[Message]) -> Plan:
-    """Dead letters are taken in by queues that are full too: there is nobody to refuse them to."""
+    """Plan dead letters so that full queues accept them too: there is no publisher to refuse them
+    to.
+    """
     placements = [queue.place_for(parsed) for queue in route.queues]
     return Plan(parsed, messages, route.queues, placements, len(messages), len(messages))

@@ -1,4 +1,4 @@
-"""What becomes of messages in the queues that exchanges keep them in."""
+"""Messages that leave the queues in which exchanges keep them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class ExchangeQueues:
-    """What becomes of messages in the queues of exchanges."""
+    """Moves messages out of the queues in which exchanges keep them."""
 
     def __init__(self, context: BrokerContext, router: Router, dead_letters: DeadLetters) -> None:
         self._context = context
@@ -34,7 +34,7 @@ class ExchangeQueues:
         self._dead_letters = dead_letters
 
     def release(self, queue: Queue, taken: Sequence[Taken], reason: Reason) -> bool:  # noqa: ARG002
-        """Route messages whose delay is over. Returns False where the disk is full."""
+        """Route messages whose delay is over. Returns False if the disk is full."""
         exchange = queue.exchange if isinstance(queue, DelayQueue) else None
 
         def add(transaction: Transaction) -> None:
@@ -51,7 +51,7 @@ class ExchangeQueues:
     ) -> None:
         for envelope, group in groupby(waited, attrgetter("envelope")):
             properties = decode_properties(envelope.properties)
-            # The sign tells consumers, and this exchange, that it has waited.
+            # The negative sign tells consumers, and this exchange, that the message has waited.
             raw = edit_properties(
                 envelope.properties, headers={DELAY_HEADER: Int64(-delay_ms(properties))}
             )
@@ -62,7 +62,7 @@ class ExchangeQueues:
                 self._send(transaction, plan(route, parsed, messages))
 
     def _send(self, transaction: Transaction, planned: Plan) -> None:
-        """Put messages in queues; for those that refuse some, these may be dead letters."""
+        """Put messages in queues; those that a queue refuses may become dead letters."""
         transaction.publish(planned)
         for queue, placement in zip(planned.queues, planned.placements, strict=True):
             if queue.buries_refused and placement.most is not None:
@@ -70,7 +70,7 @@ class ExchangeQueues:
                 self._dead_letters.add_refused(transaction, queue, refused)
 
     def bound(self, exchange: Exchange, queue: Queue) -> None:
-        """Send the last messages of an exchange that keeps them to a queue that was just bound."""
+        """Send the kept messages of an exchange to a queue that was just bound."""
         history = exchange.own_queue
         if not isinstance(history, HistoryQueue):
             return

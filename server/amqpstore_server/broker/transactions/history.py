@@ -1,8 +1,8 @@
-"""The history of a queue: copies of what its consumers are done with, for a time or a number.
+"""The history of a queue: copies of consumed messages, limited by time or number.
 
-It is an extension: `x-history-length` and `x-history-ttl`. A message enters the history of its
-queue in the transaction of the store that acks it, so that after a crash it is in one of the two.
-The history is a queue of the broker's own, beside the queue that it belongs to and as durable.
+It is an extension: `x-history-length` and `x-history-ttl`. A message enters the history in the
+store transaction that acks it, so after a crash it is either in the queue or in the history. The
+history is a queue of the broker's own, and as durable as the queue that it belongs to.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _COPY_BYTES = 200
-"""More than a copy has beside what it is of."""
+"""A generous estimate of what a copy takes besides the message."""
 
 CONSUMED_AT = "x-consumed-at"
-"""The header that says when a message was consumed, ms since 1970."""
+"""The header that says when a message was consumed, in ms since 1970."""
 
 
 class History:
-    """What a queue does with what is consumed from it: `queue` keeps copies."""
+    """Handles the messages consumed from one queue: `queue` keeps copies."""
 
     def __init__(self, context: BrokerContext, queue: ConsumedQueue) -> None:
         self.queue = queue
@@ -45,16 +45,16 @@ class History:
         self._last: tuple[Envelope, int, ParsedEnvelope] | None = None
 
     def consumed(self, queue: Queue, taken: Taken) -> None:
-        """Ack a run that was taken off the queue: it is in the history from then on."""
+        """Ack a run that was taken off the queue, and add it to the history."""
         transaction = Transaction(self._context)
         transaction.consume(queue, taken)
         transaction.commit()
 
     def copies(self, taken: Taken) -> Iterator[tuple[ParsedEnvelope, list[Message], Placement]]:
-        """What is to be in the history of a run that a transaction acks.
+        """Yield the copies that go to the history, for a run that a transaction acks.
 
-        Nothing while the disk is full: acks have to go through then.
-        Raises: ReadLaterError, MessageDamagedError (one has to be read back and cannot be).
+        Yields nothing while the disk is full: acks have to succeed then.
+        Raises: ReadLaterError, MessageDamagedError (a body has to be read back and cannot be).
         """
         if self.queue.is_set_aside:
             return
@@ -68,7 +68,7 @@ class History:
             yield parsed, messages, self.queue.placement(parsed, messages, immediate=False)
 
     def _envelope(self, envelope: Envelope, now_ms: int) -> ParsedEnvelope:
-        """The envelope of a copy. Most come in a row that share one."""
+        """Return the envelope of a copy. Consecutive copies often share one."""
         last = self._last
         if last is not None and last[0] is envelope and last[1] == now_ms:
             return last[2]
@@ -94,7 +94,7 @@ class History:
 
 
 class Histories:
-    """The histories of one virtual host's `queues`. Args: create, makes a queue of that name."""
+    """The histories of one virtual host's `queues`. Args: create, creates a queue of that name."""
 
     def __init__(
         self,
@@ -107,14 +107,14 @@ class Histories:
         self._create = create
 
     def of(self, name: str) -> ConsumedQueue | None:
-        """The history of a queue, by the queue's name; None where there is none."""
+        """Return the history of a queue, by the queue's name; None if there is none."""
         kept = self._queues.get(history_name(name))
         return kept if isinstance(kept, ConsumedQueue) else None
 
     def apply(self, queue: Queue) -> None:
-        """Have a queue keep the history that its settings ask for.
+        """Give a queue the history that its settings ask for.
 
-        Where they ask for none any more, what is there stays, until its own time is over.
+        Without such settings, existing copies stay until they expire.
         """
         if queue.kind:
             return
@@ -136,5 +136,5 @@ class Histories:
 
 
 def history_name(name: str) -> str:
-    """The name of a queue's history."""
+    """Return the name of a queue's history."""
     return CONSUMED_PREFIX + name

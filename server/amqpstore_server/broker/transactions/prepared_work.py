@@ -1,4 +1,6 @@
-"""What a prepared branch is to do: the store keeps it, and its queues see to the rest."""
+"""The work of a prepared branch: the store keeps it, and the queues place its messages when it is
+decided.
+"""
 
 from __future__ import annotations
 
@@ -30,12 +32,13 @@ class PreparedWork:
     def commit(
         self, on_durable: Callable[[], None], or_else: Callable[[], None] | None = None
     ) -> None:
-        """Do it; `on_durable` is called once that is durable, and `or_else` where that fails.
+        """Commit; `on_durable` is called once that is durable, and `or_else` if the callback
+        raises.
 
-        Messages enter their queues only now: TTLs, delays and priorities are those of this time,
-        and what goes beyond a length leaves at the head.
-        Raises: ResourceExhaustedError, when the disk is full or cannot be read; it is undecided
-        then.
+        Messages enter their queues only now: TTLs, delays and priorities count from this time, and
+        messages beyond a length limit are dropped at the head.
+        Raises: ResourceExhaustedError, when the disk is full or cannot be read; the branch stays
+        undecided.
         """
         prepared = self._prepared
         try:
@@ -56,14 +59,16 @@ class PreparedWork:
         when_moved(self._context, left, plans, on_durable, or_else)
 
     def rollback(self) -> None:
-        """Forget it, which is durable on return: what it was to ack is ready, redelivered."""
+        """Roll back, durably on return; the messages that it would have acked are ready again, as
+        redelivered.
+        """
         for level, run in self._prepared.rollback():
             if (queue := self._queues.get(level.id)) and not queue.is_deleted:
                 queue.backlog.put_back(Taken(level, run))
                 queue.touch()
 
     def _plan(self, publish: Publish) -> Plan | None:
-        """Where messages go by now; None where that is nowhere."""
+        """Return where messages go now; None if they have no route."""
         messages = publish.messages
         envelope = messages[0].envelope
         parsed = parse_envelope(

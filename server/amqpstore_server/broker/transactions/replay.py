@@ -1,7 +1,7 @@
 """Replays: on a publish to `amq.replay`, copies of a queue's history are put in a queue.
 
-The routing key names the queue whose history it is. The copies go to its end or, with the header
-`x-replay-to`, to that of another queue. They are one transaction.
+The routing key names the queue whose history is replayed. The copies go to the end of that queue
+or, with the header `x-replay-to`, of another queue. They are one transaction.
 """
 
 from __future__ import annotations
@@ -27,30 +27,31 @@ if TYPE_CHECKING:
 
 REPLAYED = "x-replayed"
 MAX_BYTES = 64 << 20
-"""What one replay may have in memory, as `_weight` counts it: it is one batch of the log."""
+"""The most memory of one replay, as `_weight` counts it: it is one batch of the log."""
 
 _MESSAGE_BYTES = 256
-"""About what a message takes beside its body and its properties."""
+"""Approximate size of a message besides its body and properties."""
 
 _MAX_MS = 1 << 52
 _TIME = struct.Struct(">q")
 _MARK = bytes([len(CONSUMED_AT)]) + CONSUMED_AT.encode() + b"l"
-"""What stands in front of the time in the properties of whatever is in a history."""
+"""The bytes before the time in the properties of every message in a history."""
 
 
 class Outcome(enum.Enum):
-    """What became of a replay."""
+    """The outcome of a replay."""
 
     DONE = enum.auto()
     NOWHERE = enum.auto()
-    """The queue does not exist or has no history, or the queue for the copies does not exist."""
+    """The queue does not exist or has no history, or the target queue does not exist."""
     REFUSED = enum.auto()
-    """The queue for the copies has no room for all of them."""
+    """The target queue has no room for all copies."""
 
 
 class Request(NamedTuple):
-    """What is asked for: those consumed from `from_ms` to before `to_ms`, of these the first
-    `limit`; None means no limit."""
+    """The selected messages: those consumed from `from_ms` to before `to_ms`, the first `limit` of
+    them; None means no limit.
+    """
 
     source: str
     target: str
@@ -61,7 +62,7 @@ class Request(NamedTuple):
 
     @classmethod
     def of(cls, envelope: Envelope) -> Request:
-        """As headers say it. Raises: PreconditionFailedError."""
+        """Parse the headers of a request. Raises: PreconditionFailedError."""
         headers = decode_properties(envelope.properties).headers or {}
         return cls(
             envelope.routing_key,
@@ -73,7 +74,7 @@ class Request(NamedTuple):
         )
 
     def wants(self, envelope: Envelope) -> bool:
-        """Whether messages with this envelope, of a history, are asked for."""
+        """Tell whether a message of a history is selected, by its envelope."""
         if not self.from_ms <= consumed_at(envelope.properties) < self.to_ms:
             return False
         wanted = self.message_id
@@ -94,9 +95,10 @@ class Replays:
         self._histories = histories
 
     def replay(self, envelope: Envelope) -> Outcome:
-        """Do what a publish with this envelope asks for; it is to be confirmed once durable.
+        """Carry out the replay that a publish requests; the publish is to be confirmed once it is
+        durable.
 
-        Raises: PreconditionFailedError (a header that it cannot be, or more than it may copy),
+        Raises: PreconditionFailedError (an invalid header, or too much to copy),
         ResourceExhaustedError; nothing is copied then.
         """
         request = Request.of(envelope)
@@ -106,7 +108,7 @@ class Replays:
             return Outcome.NOWHERE
         kept.backlog.expire()
         if self._context.store.log.pending_bytes >= MAX_BYTES:
-            # Many in a row are not to fill memory with what waits for the disk.
+            # Many replays in a row must not fill memory with bytes that wait for the disk.
             self._context.flush()
         copies = list(self._copies(kept, request))
         transaction = Transaction(self._context)
@@ -123,7 +125,9 @@ class Replays:
     def _copies(
         self, kept: ConsumedQueue, request: Request
     ) -> Iterator[tuple[ParsedEnvelope, list[Message]]]:
-        """Copies, in groups with one envelope. Raises: PreconditionFailedError, for too many."""
+        """Yield the copies, in groups with one envelope. Raises: PreconditionFailedError, if there
+        are too many.
+        """
         left = request.limit
         room = MAX_BYTES
         known: Envelope | None = None
@@ -155,9 +159,12 @@ class Replays:
 
 
 def consumed_at(raw: bytes) -> int:
-    """When a message of a history was consumed, ms since 1970, by its properties; 0 for others."""
+    """Return when a message of a history was consumed, in ms since 1970, from its properties; 0 for
+    other messages.
+    """
     if raw.count(_MARK) == 1:
-        # The header is there: so it is this. To decode all of them for it takes ten times longer.
+        # The header is in every history message, so the bytes are it. Decoding all properties takes
+        # ten times longer.
         return int(_TIME.unpack_from(raw, raw.index(_MARK) + len(_MARK))[0])
     time = (decode_properties(raw).headers or {}).get(CONSUMED_AT)
     return time if isinstance(time, int) else 0
@@ -176,7 +183,9 @@ def _too_much(request: Request, envelope: Envelope) -> PreconditionFailedError:
 
 
 def _number(headers: Mapping[str, Any], name: str) -> int | None:
-    """A header's number; a timestamp's seconds as ms. Raises: PreconditionFailedError."""
+    """Return a header's number; for a timestamp, its seconds in ms. Raises:
+    PreconditionFailedError.
+    """
     value = headers.get(name)
     if isinstance(value, Timestamp):
         value = int(value) * 1000

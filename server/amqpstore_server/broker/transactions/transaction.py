@@ -1,7 +1,7 @@
 """A transaction of the broker: publishes, acks and dead letters, all of them or none.
 
-Everything that moves a message from one queue to another is one, so that after a crash it is in
-one place, and so is what a client does between tx.select and tx.commit.
+Every move of a message from one queue to another is one, so that after a crash the message is in
+exactly one place; so is the work of a client between tx.select and tx.commit.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 class Plan(NamedTuple):
     """Where messages go: to `queues`, at `placements`.
 
-    The first `delivered` of them go to a queue at least; the first `accepted` of them are refused
-    by none because there is no room.
+    The first `delivered` of them go to at least one queue; the first `accepted` of them are refused
+    by no queue because it is full.
     """
 
     envelope: ParsedEnvelope
@@ -60,8 +60,8 @@ class Plan(NamedTuple):
 def plan(
     route: Route, envelope: ParsedEnvelope, messages: list[Message], *, immediate: bool = False
 ) -> Plan:
-    """Find what becomes of messages that are alike, when queues have handed out what came
-    before.
+    """Find the queues and placements of messages that are alike, after the queues have handed out
+    earlier messages.
 
     With `immediate` they go only where a consumer can take them at once.
     """
@@ -70,7 +70,7 @@ def plan(
     placements = []
     for queue in queues:
         if immediate or queue.settings.rejects:
-            queue.pump()  # what consumers take of what came before leaves room for these
+            queue.pump()  # consumers may take earlier messages, which makes room for these
         placements.append(queue.placement(envelope, messages, immediate=immediate))
     taken = [count if one.most is None else one.most for one in placements]
     most = max(taken, default=0)
@@ -80,18 +80,18 @@ def plan(
 
 
 class Transaction:
-    """Collects, and changes nothing before `commit` or `prepare`."""
+    """Collects operations; nothing changes before `commit` or `prepare`."""
 
     def __init__(self, context: BrokerContext) -> None:
         self._context = context
         self._plans: list[Plan] = []
         self._taken: list[Taken] = []
         self.queues: dict[int, Queue] = {}
-        """Those that it concerns, by the ids of their queues in the store."""
+        """The queues concerned, by the ids of their queues in the store."""
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is nothing to do."""
+        """Whether it has no operations."""
         return not self._plans and not self._taken
 
     def add(
@@ -109,19 +109,19 @@ class Transaction:
             plan.expect()
 
     def ack(self, queue: Queue, taken: Taken) -> None:
-        """A run that was taken off a queue is done with."""
+        """Ack a run that was taken off a queue."""
         self._taken.append(taken)
         self.queues[taken.level.id] = queue
 
     def consume(self, queue: Queue, taken: Taken) -> None:
-        """As `ack`, by a consumer of its queue: where that keeps a history, it is there then."""
+        """Ack a run as consumed: if its queue keeps a history, it gets a copy."""
         self.ack(queue, taken)
         if queue.history is not None:
             for envelope, messages, placement in queue.history.copies(taken):
                 self.add(queue.history.queue, envelope, messages, placement)
 
     def undo(self) -> None:
-        """It will not be committed."""
+        """Undo: the transaction will not be committed."""
         for plan in self._plans:
             plan.expect(-1)
         self._plans.clear()
@@ -131,10 +131,10 @@ class Transaction:
         on_durable: Callable[[], None] | None = None,
         or_else: Callable[[], None] | None = None,
     ) -> None:
-        """Do it all. What is published is ready, and `on_durable` called, once it is durable.
+        """Commit. Published messages are ready, and `on_durable` is called, once it is durable.
 
-        Args: or_else, what is called where `on_durable` fails.
-        Raises: ResourceExhaustedError, when the disk is full; nothing is done then.
+        Args: or_else, called if `on_durable` raises.
+        Raises: ResourceExhaustedError, when the disk is full; nothing is changed then.
         """
         stored = self._context.store.transaction()
         for plan in self._plans:
@@ -151,10 +151,10 @@ class Transaction:
         when_moved(self._context, left, self._plans, on_durable, or_else)
 
     def prepare(self, label: dict[str, Any]) -> Prepared:
-        """Have it durable and undecided: see `amqpstore.Transaction.prepare`.
+        """Make it durable and undecided: see `amqpstore.Transaction.prepare`.
 
-        Where in a queue messages go is found when it is decided: here each goes to level 0.
-        Raises: ResourceExhaustedError, when the disk is full; nothing is done then.
+        Each message goes to level 0 here: its place is determined when the transaction is decided.
+        Raises: ResourceExhaustedError, when the disk is full; nothing is changed then.
         """
         stored = self._context.store.transaction()
         for plan in self._plans:
@@ -176,9 +176,9 @@ class Transaction:
 def move(
     context: BrokerContext, queue: Queue, taken: Sequence[Taken], add: Callable[[Transaction], None]
 ) -> bool:
-    """Have what was taken off a queue leave it, in one transaction that `add` fills.
+    """Move a run that was taken off a queue, in one transaction that `add` fills.
 
-    Returns False where the disk is full. `taken` is in its queue again then, and where `add` fails.
+    Returns False if the disk is full. The run is in its queue again then, and also if `add` raises.
     """
     context.moves += 1
     transaction = Transaction(context)
@@ -202,7 +202,9 @@ def when_moved(
     on_durable: Callable[[], None] | None = None,
     or_else: Callable[[], None] | None = None,
 ) -> None:
-    """Messages moved in a transaction, from the store's queues `left`: see to what follows."""
+    """After a transaction that moved messages from the store's queues `left`: update counts and
+    make the messages available.
+    """
     if plans:
         context.when_durable(context.moving(left))
     for plan in plans:
@@ -212,7 +214,7 @@ def when_moved(
 
 
 def refuse_if_full(plan: Plan) -> None:
-    """Raises: PreconditionFailedError, where a queue has no room for all of the messages."""
+    """Make sure that all queues have room for the messages. Raises: PreconditionFailedError."""
     if plan.accepted < len(plan.messages):
         full = next(
             queue
