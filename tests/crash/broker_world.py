@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -19,7 +19,6 @@ from amqpstore import Message, Options, Run, Store
 from amqpstore.log import Batch
 from amqpstore_server.broker.broker import DEFAULT_VHOST
 from amqpstore_server.broker.channels.channel import Channel
-from amqpstore_server.broker.channels.outlet import Returned
 from amqpstore_server.broker.channels.publishing import Flags
 from amqpstore_server.broker.context import BrokerContext
 from amqpstore_server.broker.messages.envelope import parse_envelope
@@ -32,6 +31,7 @@ from amqpstore_tools.drill.invariants import reported_damage
 from amqpstore_tools.simulation.crash_images import crash_images
 from amqpstore_tools.simulation.memory_files import MemoryFiles
 from amqpstore_tools.simulation.operations import Operation
+from tests.recording_outlet import Back, RecordingOutlet, Refused
 from tests.simulated_broker import ROUNDS, SimulatedBroker
 
 OPTIONS = Options(
@@ -93,15 +93,12 @@ class Clock(NamedTuple):
 Event = Operation | Step | Promised | Delivered | Clock
 
 
-class Client:
+class Client(RecordingOutlet):
     """One channel, and what its client was told. It is the channel's outlet."""
 
-    is_writable = True
-
     def __init__(self, world: World) -> None:
+        super().__init__()
         self.channel = Channel(world.vhost, self, self)
-        self.returned_bodies: list[str] = []
-        self.refused: list[int] = []
         self._world = world
         self._tags: dict[str, int] = {}
         self._steps_of_publishes: dict[int, int] = {}
@@ -169,30 +166,29 @@ class Client:
             if not acked:
                 self._world.delivered(queue, described(message))
 
-    # What it is told: see Outlet.
+    # What it is told.
 
     def deliver(self, consumer: Consumer, first_tag: int, run: Run) -> None:
+        super().deliver(consumer, first_tag, run)
         self._received(consumer.queue.name, first_tag, run, acked=consumer.no_ack)
 
-    def returned(self, messages: Sequence[Message], reason: Returned) -> None:
-        self.returned_bodies += [body_of(message) for message in messages]
-
     def confirm(self, tag: int, *, multiple: bool) -> None:
+        super().confirm(tag, multiple=multiple)
         first = 1 if multiple else tag
         steps = [self._steps_of_publishes[one] for one in range(first, tag + 1)]
         self._world.promised(max(steps))
 
-    def refuse(self, tag: int) -> None:
-        self.refused.append(tag)
-
-    def failed(self) -> None:
-        raise AssertionError("an answer to the client failed")
-
     def committed(self) -> None:
+        super().committed()
         self._world.promised(self._steps_of_commits.pop(0))
 
-    def consumer_cancelled(self, consumer_tag: str) -> None:
-        pass
+    @property
+    def returned_bodies(self) -> list[str]:
+        return [body_of(told.message) for told in self.record if isinstance(told, Back)]
+
+    @property
+    def refused(self) -> list[int]:
+        return [told.tag for told in self.record if isinstance(told, Refused)]
 
 
 class World(SimulatedBroker):

@@ -14,7 +14,7 @@ import pytest
 import amqpstore
 from amqpstore import Placement
 from amqpstore.catalog import Change
-from amqpstore_server.broker.channels.publishing import Publisher
+from amqpstore_server.broker.channels.publishing import Publisher, _Promise
 from amqpstore_server.broker.messages.envelope import ParsedEnvelope
 from amqpstore_server.broker.queues.backlog import Backlog, Taken
 from amqpstore_server.broker.queues.queue import Queue
@@ -335,7 +335,10 @@ def confirmed_at_once(patch: pytest.MonkeyPatch) -> None:
     def settle(self: Publisher) -> None:
         if confirmed:
             confirmed.clear()
-            self.outlet.confirm(self._next_tag - 1, multiple=False)
+            self._published = [
+                one._replace(promise=_Promise.NOW) if one.promise is _Promise.WHEN_DURABLE else one
+                for one in self._published
+            ]
         settled(self)
 
     confirmed: list[amqpstore.Envelope] = []

@@ -795,9 +795,7 @@ class BrokerAgainstModel(RuleBasedStateMachine):
 
     def _compare_channel(self, number: int, channel: Channel) -> None:
         real = self.world.channels[number]
-        outlet = self.world.outlets[number]
-        assert outlet.answers == channel.answers
-        outlet.answers.clear()
+        assert self.world.outlets[number].take_answers() == channel.answers
         channel.answers.clear()
         assert [
             (tag, one.queue.name)

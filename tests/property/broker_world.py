@@ -13,7 +13,6 @@ import pytest
 import amqpstore_server.broker.broker
 from amqpstore import Message, Options, Run
 from amqpstore_server.broker.channels.channel import Channel
-from amqpstore_server.broker.channels.outlet import Returned
 from amqpstore_server.broker.channels.publishing import Flags
 from amqpstore_server.broker.context import BrokerContext
 from amqpstore_server.broker.messages.deaths import Reason
@@ -25,6 +24,15 @@ from amqpstore_tools.simulation.crash_images import crash_images
 from amqpstore_tools.simulation.operations import Operation
 from tests.property.broker_letters import Letter, label_of, letter_of
 from tests.property.broker_model import Delivered, Event, Flushed, Left
+from tests.recording_outlet import (
+    Back,
+    Cancelled,
+    Committed,
+    Confirmed,
+    RecordingOutlet,
+    Refused,
+    Told,
+)
 from tests.simulated_broker import SimulatedBroker
 
 OPTIONS = Options(
@@ -39,55 +47,42 @@ OPTIONS = Options(
 """Checkpoints come by their rule alone; few bodies stay in memory."""
 
 
-class Outlet:
-    """The way out of one channel. `answers` is what its client was told since somebody looked."""
-
-    is_writable = True
+class ChannelOutlet(RecordingOutlet):
+    """The way out of channel `number`: deliveries are events of the world as well."""
 
     def __init__(self, world: World, number: int) -> None:
-        self.answers: list[tuple[Any, ...]] = []
+        super().__init__()
         self._world = world
         self._number = number
-        self._unconfirmed = 1
-        self._answered: set[int] = set()
 
     def deliver(self, consumer: Consumer, first_tag: int, run: Run) -> None:
+        super().deliver(consumer, first_tag, run)
         letters = [letter_of(message) for message in run.messages or ()]
-        assert len(letters) == run.count
         redelivered = bool(run.delivery_count)
         self._world.happened.append(
             Delivered(self._number, consumer.tag, first_tag, letters, redelivered)
         )
 
-    def returned(self, messages: Sequence[Message], reason: Returned) -> None:
-        self.answers += [("returned", reason.name, letter_of(message)) for message in messages]
+    def take_answers(self) -> list[tuple[Any, ...]]:
+        """What its client was told since somebody asked, as the model has it."""
+        record, self.record = self.record, []
+        return [answer for told in record for answer in _answers(told)]
 
-    def confirm(self, tag: int, *, multiple: bool) -> None:
-        tags = range(self._unconfirmed if multiple else tag, tag + 1)
-        for each in tags:
-            if each in self._answered:
-                assert multiple, f"{each} was answered twice"
-                continue
-            self._answer("confirmed", each)
 
-    def refuse(self, tag: int) -> None:
-        assert tag not in self._answered, f"{tag} was answered twice"
-        self._answer("refused", tag)
-
-    def failed(self) -> None:
-        raise AssertionError("an answer to the client failed")
-
-    def committed(self) -> None:
-        self.answers.append(("committed",))
-
-    def consumer_cancelled(self, consumer_tag: str) -> None:
-        self.answers.append(("cancelled", consumer_tag))
-
-    def _answer(self, how: str, tag: int) -> None:
-        self._answered.add(tag)
-        self.answers.append((how, tag))
-        while self._unconfirmed in self._answered:
-            self._unconfirmed += 1
+def _answers(told: Told) -> list[tuple[Any, ...]]:
+    match told:
+        case Back(message, reason):
+            return [("returned", reason.name, letter_of(message))]
+        case Confirmed(tags):
+            return [("confirmed", tag) for tag in tags]
+        case Refused(tag):
+            return [("refused", tag)]
+        case Committed():
+            return [("committed",)]
+        case Cancelled(consumer_tag):
+            return [("cancelled", consumer_tag)]
+        case _:
+            return []  # deliveries are in what happened
 
 
 @dataclass(eq=False)
@@ -123,7 +118,7 @@ class World(SimulatedBroker):
     def __init__(self) -> None:
         self.happened: deque[Event] = deque()
         self.channels: dict[int, Channel] = {}
-        self.outlets: dict[int, Outlet] = {}
+        self.outlets: dict[int, ChannelOutlet] = {}
         self.recovered: dict[str, list[tuple[bytes, int]]] = {}
         super().__init__(options=OPTIONS)
 
@@ -180,7 +175,7 @@ class World(SimulatedBroker):
     # What goes on.
 
     def open_channel(self, number: int, connection: object) -> None:
-        self.outlets[number] = Outlet(self, number)
+        self.outlets[number] = ChannelOutlet(self, number)
         self.channels[number] = Channel(self.vhost, connection, self.outlets[number])
 
     def publish(

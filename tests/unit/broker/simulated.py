@@ -1,28 +1,35 @@
 """A client of the simulated broker that keeps what it is sent."""
 
-from collections.abc import Sequence
 from typing import Any
 
 from amqpstore import Message, Run
 from amqpstore_server.broker.channels.channel import Channel
-from amqpstore_server.broker.channels.outlet import Returned
 from amqpstore_server.broker.channels.publishing import Flags
 from amqpstore_server.broker.messages.envelope import ParsedEnvelope, parse_envelope
 from amqpstore_server.broker.queues.consumer import Consumer, ConsumerOptions
 from amqpstore_server.protocol.content import BasicProperties, encode_properties
+from tests.recording_outlet import (
+    Back,
+    Cancelled,
+    Committed,
+    Confirmed,
+    Delivered,
+    RecordingOutlet,
+    Refused,
+    Told,
+)
 from tests.simulated_broker import SimulatedBroker
 
 
-class Client:
+class Client(RecordingOutlet):
     """One channel, and what its client was sent. It is the channel's outlet."""
 
     def __init__(self, simulated: SimulatedBroker) -> None:
-        self.is_writable = True
+        super().__init__()
         self.channel = Channel(simulated.vhost, self, self)
         self.got: list[tuple[str, str]] = []
         """Consumer tag and body of each delivery."""
         self.redelivered: list[bool] = []
-        self.told: list[str] = []
         self._tags: dict[str, int] = {}
         self._simulated = simulated
 
@@ -67,25 +74,29 @@ class Client:
             self.redelivered.append(run.delivery_count > 0)
 
     def deliver(self, consumer: Consumer, first_tag: int, run: Run) -> None:
+        super().deliver(consumer, first_tag, run)
         self._received(consumer.tag, first_tag, run)
 
-    def returned(self, messages: Sequence[Message], reason: Returned) -> None:
-        self.told += [f"returned {message.body.decode()} {reason.name}" for message in messages]
+    @property
+    def told(self) -> list[str]:
+        """What it was told besides deliveries, in words."""
+        return [said for one in self.record if (said := _in_words(one))]
 
-    def confirm(self, tag: int, *, multiple: bool) -> None:
-        self.told.append(f"confirmed {tag}{' and before' if multiple else ''}")
 
-    def refuse(self, tag: int) -> None:
-        self.told.append(f"refused {tag}")
-
-    def failed(self) -> None:
-        raise AssertionError("an answer to the client failed")
-
-    def committed(self) -> None:
-        self.told.append("committed")
-
-    def consumer_cancelled(self, consumer_tag: str) -> None:
-        self.told.append(f"cancelled {consumer_tag}")
+def _in_words(told: Told) -> str:
+    match told:
+        case Back(message, reason):
+            return f"returned {message.body.decode()} {reason.name}"
+        case Confirmed(tags, multiple):
+            return f"confirmed {tags[-1]}{' and before' if multiple else ''}"
+        case Refused(tag):
+            return f"refused {tag}"
+        case Committed():
+            return "committed"
+        case Cancelled(tag):
+            return f"cancelled {tag}"
+        case Delivered():
+            return ""
 
 
 def labelled(
