@@ -16,7 +16,7 @@ from amqpstore import Run, Store
 from amqpstore.catalog import Change
 from amqpstore_server.broker.messages.deaths import deaths_of
 from amqpstore_server.broker.queues.backlog import Taken
-from amqpstore_server.broker.queues.kinds import DelayBacklog, DelayQueue, HistoryQueue
+from amqpstore_server.broker.queues.kinds import DelayBacklog, DelayQueue, RecentHistoryQueue
 from amqpstore_server.broker.queues.queue import Queue
 from amqpstore_server.broker.transactions.transaction import Transaction
 from amqpstore_server.broker.vhost import VirtualHost
@@ -393,7 +393,7 @@ def test_a_delay_that_is_over_while_the_broker_is_down_is_routed_at_its_start() 
 
 def acked_before_it_is_published(patch: pytest.MonkeyPatch) -> None:
     def ack(self: Transaction, _queue: Queue, taken: Taken) -> None:
-        self._context.store.ack(taken.level, taken.run)
+        self._context.store.ack(taken.store_queue, taken.run)
         sync_at_once(self._context.store)
 
     patch.setattr(Transaction, "ack", ack)
@@ -407,7 +407,7 @@ def published_before_it_is_acked(patch: pytest.MonkeyPatch) -> None:
         commit(self, *promise)
         sync_at_once(self._context.store)
         for taken in acks:
-            self._context.store.ack(taken.level, taken.run)
+            self._context.store.ack(taken.store_queue, taken.run)
         acks.clear()
 
     acks: list[Taken] = []
@@ -473,14 +473,14 @@ def deleted_at_once(patch: pytest.MonkeyPatch) -> None:
 
 
 def history_is_sent_and_gone(patch: pytest.MonkeyPatch) -> None:
-    messages = HistoryQueue.messages
+    messages = RecentHistoryQueue.messages
 
-    def sent(self: HistoryQueue) -> object:
+    def sent(self: RecentHistoryQueue) -> object:
         found = messages(self)
         self.backlog.purge()
         return found
 
-    patch.setattr(HistoryQueue, "messages", sent)
+    patch.setattr(RecentHistoryQueue, "messages", sent)
 
 
 BUGS: dict[Bug, tuple[Callable[[], World], str]] = {

@@ -197,7 +197,7 @@ def ack_first(patch: pytest.MonkeyPatch) -> None:
 def in_two_batches(patch: pytest.MonkeyPatch, *, ack_first: bool) -> None:
     def consumed(self: History, _queue: Queue, taken: Taken) -> None:
         def ack() -> None:
-            self._context.store.ack(taken.level, taken.run)
+            self._context.store.ack(taken.store_queue, taken.run)
 
         def keep() -> None:
             transaction = BrokerTransaction(self._context)

@@ -235,13 +235,13 @@ def bytes_are_not_counted_down(patch: Patch) -> None:
 
 
 def a_fanout_of_dead_letters_goes_to_one(patch: Patch) -> None:
-    placed = amqpstore_server.broker.transactions.dead_letter._placed
+    placed = amqpstore_server.broker.transactions.dead_letter._unlimited_plan
 
     def place_first(route: Any, label: Any, messages: list[Message]) -> Plan:
         del route.queues[1:]
         return placed(route, label, messages)
 
-    patch.setattr(amqpstore_server.broker.transactions.dead_letter, "_placed", place_first)
+    patch.setattr(amqpstore_server.broker.transactions.dead_letter, "_unlimited_plan", place_first)
 
 
 def deliveries_are_not_logged(patch: Patch) -> None:

@@ -106,11 +106,11 @@ class Broker:
         touched = list(context.touched)
         context.touched.clear()
         context.moves = 0
-        for place, queue in enumerate(touched):
+        for index, queue in enumerate(touched):
             if context.moves >= _MAX_MOVES:
                 # A long chain of queues must not be processed while everybody else waits. The
                 # remaining queues come first in the next turn.
-                context.touched = {**dict.fromkeys(touched[place:]), **context.touched}
+                context.touched = {**dict.fromkeys(touched[index:]), **context.touched}
                 return
             queue.pump(in_turns=True)
 
@@ -119,9 +119,9 @@ class Broker:
         counts = self.context.store.read_again()
         if not counts:
             return
-        queues = self._queues_by_level()
-        for level, count in counts.items():
-            if queue := queues.get(level.id):
+        queues = self._queues_by_store_id()
+        for store_queue, count in counts.items():
+            if queue := queues.get(store_queue.id):
                 queue.came_back(count)
 
     # Definitions by an operator; durable on return.
@@ -168,42 +168,44 @@ class Broker:
                 leave_out(table, key, f"there is no virtual host {row['vhost']!r}")
 
     def _restore_queues(self) -> None:
-        """Restore the queues from the store: first those with a name of their own, then their
-        priority levels.
+        """Restore the queues from the store: first those with a name of their own, then
+        those of their other priorities.
 
         Rows that cannot be used stay in the store untouched, with their messages.
         """
         store = self.context.store
-        levels = []
-        for stored in [one for one in store.queues.values() if one.id not in store.prepared]:
-            definition: Any = stored.definition
-            if not is_usable("queues", str(stored.id), definition):
+        priorities = []
+        for store_queue in [one for one in store.queues.values() if one.id not in store.prepared]:
+            definition: Any = store_queue.definition
+            if not is_usable("queues", str(store_queue.id), definition):
                 continue
             vhost = self.vhosts.get(definition["vhost"])
             if vhost is None:
                 reason = f"there is no virtual host {definition['vhost']!r}"
-                leave_out("queues", str(stored.id), reason)
+                leave_out("queues", str(store_queue.id), reason)
             elif "level" in definition:
-                levels.append((vhost, stored, definition))
+                priorities.append((vhost, store_queue, definition))
             elif definition["name"] in vhost.queues:
                 reason = f"there is already a queue {definition['name']!r}"
-                leave_out("queues", str(stored.id), reason)
+                leave_out("queues", str(store_queue.id), reason)
             elif kind_of(definition) not in QUEUE_KINDS:
                 reason = f"there is no kind of queue {kind_of(definition)!r}"
-                leave_out("queues", str(stored.id), reason)
+                leave_out("queues", str(store_queue.id), reason)
             else:
-                vhost.add_queue(stored, durable=True)
-        for vhost, stored, definition in levels:
+                vhost.add_queue(store_queue, durable=True)
+        for vhost, store_queue, definition in priorities:
             if queue := vhost.queues.get(definition["name"]):
-                queue.priorities.add(definition["level"], stored)
+                queue.priorities.add(definition["level"], store_queue)
             else:
-                leave_out("queues", str(stored.id), f"there is no queue {definition['name']!r}")
+                leave_out(
+                    "queues", str(store_queue.id), f"there is no queue {definition['name']!r}"
+                )
 
     def _restore_branches(self) -> None:
         """Restore the prepared transactions that nobody has decided yet."""
         if not self.context.store.prepared:
             return
-        queues = self._queues_by_level()
+        queues = self._queues_by_store_id()
         for key, prepared in self.context.store.prepared.items():
             label = prepared.label
             if not is_usable("branches", str(key), label):
@@ -213,12 +215,12 @@ class Broker:
             else:
                 leave_out("branches", str(key), f"there is no virtual host {label['vhost']!r}")
 
-    def _queues_by_level(self) -> dict[int, Queue]:
+    def _queues_by_store_id(self) -> dict[int, Queue]:
         return {
-            level.id: queue
+            store_queue.id: queue
             for vhost in self.vhosts.values()
             for queue in vhost.queues.values()
-            for level in queue.priorities
+            for store_queue in queue.priorities
         }
 
 

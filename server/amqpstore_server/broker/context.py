@@ -102,11 +102,11 @@ class BrokerContext:
         """
         self.store.when_durable(partial(called, callback, or_else))
 
-    def moving(self, stored_ids: Iterable[int]) -> Callable[[], None]:
+    def moving(self, store_queue_ids: Iterable[int]) -> Callable[[], None]:
         """Count messages that left these queues of the store; call the result to take them off the
         count.
         """
-        ids = Counter(stored_ids)
+        ids = Counter(store_queue_ids)
         self.moved += ids
 
         def has_moved() -> None:

@@ -158,14 +158,14 @@ class Router:
         first = 0
         known = cast("ParsedEnvelope", messages[0].envelope)
         route, is_repeatable = self._read(known)
-        for place, message in enumerate(messages):
-            if not place or (message.envelope is known and is_repeatable):
+        for index, message in enumerate(messages):
+            if not index or (message.envelope is known and is_repeatable):
                 continue
             envelope = cast("ParsedEnvelope", message.envelope)
             its_route, is_repeatable = self._read(envelope)
             if its_route is not route:
-                yield route, known, messages[first:place]
-                first = place
+                yield route, known, messages[first:index]
+                first = index
                 route = its_route
             known = envelope
         yield route, known, messages[first:]

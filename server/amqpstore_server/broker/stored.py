@@ -16,8 +16,8 @@ from amqpstore import Store
 
 _log = logging.getLogger(__name__)
 
-_MAX_LEVEL = 1 << 40
-"""The levels of a delayed exchange are times."""
+_MAX_PRIORITY = 1 << 40
+"""The priorities of a delayed exchange are times."""
 
 _Name = Annotated[str, msgspec.Meta(max_length=255)]
 
@@ -30,10 +30,10 @@ class _Queue(msgspec.Struct):
     kind: str = ""
 
 
-class _Level(msgspec.Struct):
+class _PriorityQueue(msgspec.Struct):
     vhost: str
     name: _Name
-    level: Annotated[int, msgspec.Meta(ge=1, le=_MAX_LEVEL)]
+    level: Annotated[int, msgspec.Meta(ge=1, le=_MAX_PRIORITY)]
 
 
 class _Exchange(msgspec.Struct):
@@ -134,7 +134,7 @@ def leave_out(table: str, key: str, reason: str) -> None:
 def _shape_of(table: str, row: Any) -> Any:
     is_map = isinstance(row, dict)
     if table == "queues":
-        return _Level if is_map and "level" in row else _Queue
+        return _PriorityQueue if is_map and "level" in row else _Queue
     if table == "users":
         return _ImportedUser if is_map and "algorithm" in row else _User
     return _SHAPES[table]

@@ -345,16 +345,18 @@ class VirtualHost:
             # Client queues have no `kind` in their rows: these are as all versions have written
             # them.
             definition["kind"] = kind
-        stored = self.context.store.create_queue(definition, durable=durable, changes=changes)
-        return self.add_queue(stored, durable=durable, owner=owner)
+        store_queue = self.context.store.create_queue(definition, durable=durable, changes=changes)
+        return self.add_queue(store_queue, durable=durable, owner=owner)
 
-    def add_queue(self, stored: amqpstore.Queue, *, durable: bool, owner: object = None) -> Queue:
+    def add_queue(
+        self, store_queue: amqpstore.Queue, *, durable: bool, owner: object = None
+    ) -> Queue:
         """Add a queue from the store. `apply_policies` gives it its settings."""
-        definition: Any = stored.definition
+        definition: Any = store_queue.definition
         name = definition["name"]
         queue = QUEUE_KINDS[kind_of(definition)](
             self.context,
-            stored,
+            store_queue,
             name,
             durable=durable,
             auto_delete=definition["auto_delete"],
@@ -418,13 +420,13 @@ class VirtualHost:
 
     def _remove(self, queues: Sequence[Queue], changes: Sequence[Change]) -> None:
         """Delete queues with their messages; the changes are committed with them."""
-        levels = [level for queue in queues for level in queue.priorities]
-        while any(self.context.moved[level.id] for level in levels):
+        store_queues = [one for queue in queues for one in queue.priorities]
+        while any(self.context.moved[one.id] for one in store_queues):
             # The deletion is durable at once. Messages that moved out of the queue must be durable
             # elsewhere before that, or a crash would lose them.
             self.context.flush()
-        if levels:
-            self.context.store.delete_queue(*levels, changes=changes)
+        if store_queues:
+            self.context.store.delete_queue(*store_queues, changes=changes)
         else:
             self._define(changes)
         for queue in queues:

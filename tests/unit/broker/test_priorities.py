@@ -105,7 +105,7 @@ def test_a_run_is_of_one_level() -> None:
     queue = simulated.vhost.queue("q")
     found = queue.backlog.take(10, acked=False)
     assert isinstance(found, Taken)
-    assert found.level is queue.priorities.at(5)
+    assert found.store_queue is queue.priorities.at(5)
     assert found.run.count == 1
 
 
@@ -120,7 +120,7 @@ def test_what_somebody_gave_back_is_passed_over_for_the_next_level() -> None:
     queue.requeue(found, giver)
     other = queue.backlog.take(1, acked=False, not_from=giver)
     assert other is not None
-    assert other.level is queue.priorities.at(1)
+    assert other.store_queue is queue.priorities.at(1)
     assert queue.backlog.take(1, acked=False, not_from=giver) is None
     assert queue.backlog.take(1, acked=False, not_from=object()) is not None
 

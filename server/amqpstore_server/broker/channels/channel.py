@@ -165,11 +165,11 @@ class Channel:
 
     def deliver(self, consumer: Consumer, taken: Taken) -> None:
         """Send messages that were taken off a queue to one of the channel's consumers."""
-        level, run = taken
+        store_queue, run = taken
         first_tag = self._next_delivery_tag
         self._next_delivery_tag += run.count
         if not consumer.no_ack:
-            self._unacked.append(Delivery(first_tag, consumer.queue, consumer, level, run))
+            self._unacked.append(Delivery(first_tag, consumer.queue, consumer, store_queue, run))
             consumer.window.add(run)
             self.window.add(run)
             if consumer.shares_limit:
@@ -340,9 +340,9 @@ class Channel:
         """Settle tags that the client named one by one, up to the first invalid one."""
         deliveries = self._unacked.remove(first, last - first + 1)
         expected = first
-        for place, delivery in enumerate(deliveries):
+        for index, delivery in enumerate(deliveries):
             if delivery.first_sequence != expected:
-                for unreached in deliveries[place:]:
+                for unreached in deliveries[index:]:
                     self._unacked.insert(unreached)
                 break
             expected = delivery.end

@@ -110,10 +110,10 @@ class Publisher:
         """Confirm everything published since the last call: at once, or when it is durable."""
         published, self._published = self._published, []
         first = last = 0
-        for place, (run_first, run_last, promise) in enumerate(published):
+        for index, (run_first, run_last, promise) in enumerate(published):
             first = first or run_first
             last = run_last
-            if place + 1 < len(published) and published[place + 1].promise == promise:
+            if index + 1 < len(published) and published[index + 1].promise == promise:
                 continue
             if promise is _Promise.WHEN_DURABLE:
                 self._waiting_confirms += 1

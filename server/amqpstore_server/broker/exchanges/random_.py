@@ -18,7 +18,7 @@ class RandomExchange(Exchange):
     def __init__(self, name: str, **properties: Any) -> None:
         super().__init__(name, **properties)
         self._destinations: list[Destination] = []
-        self._places: dict[Destination, int] = {}
+        self._indexes: dict[Destination, int] = {}
         self._counts = Destinations()
 
     def route(self, routing_key: str, properties: BasicProperties) -> Iterable[Destination]:  # noqa: ARG002
@@ -29,7 +29,7 @@ class RandomExchange(Exchange):
     def _add(self, binding: Binding) -> None:
         destination = binding.destination
         if destination not in self._counts:
-            self._places[destination] = len(self._destinations)
+            self._indexes[destination] = len(self._destinations)
             self._destinations.append(destination)
         self._counts.add(destination)
 
@@ -39,7 +39,7 @@ class RandomExchange(Exchange):
         if destination in self._counts:
             return
         # The last takes its place: closing the gap would move all entries behind it.
-        place, last = self._places.pop(destination), self._destinations.pop()
+        index, last = self._indexes.pop(destination), self._destinations.pop()
         if last is not destination:
-            self._destinations[place] = last
-            self._places[last] = place
+            self._destinations[index] = last
+            self._indexes[last] = index

@@ -39,11 +39,11 @@ class TopicExchange(Exchange):
             return found
         words = _words(routing_key)
         beginning = ""
-        for place in range(len(words) + 1):
+        for index in range(len(words) + 1):
             if patterns := self._patterns.get(beginning):
-                found += patterns.match(words[place:])
-            if place < len(words):
-                beginning += words[place] + "."
+                found += patterns.match(words[index:])
+            if index < len(words):
+                beginning += words[index] + "."
         return found
 
     def _add(self, binding: Binding) -> None:
@@ -82,7 +82,7 @@ def _split(words: list[str]) -> tuple[str, Pattern | None]:
     """Return the words before the first wildcard, and the pattern from there on; None without a
     wildcard.
     """
-    first = next((place for place, word in enumerate(words) if word in (ONE_WORD, ANY_WORDS)), None)
+    first = next((index for index, word in enumerate(words) if word in (ONE_WORD, ANY_WORDS)), None)
     if first is None:
         return "", None
     return "".join([f"{word}." for word in words[:first]]), Pattern.of(words[first:])

@@ -60,30 +60,30 @@ class Patterns:
 
     def __init__(self) -> None:
         self._blocks: list[_Block] = []
-        self._places: dict[Pattern, _Block] = {}
+        self._block_of: dict[Pattern, _Block] = {}
 
     def __bool__(self) -> bool:
         return bool(self._blocks)
 
     def add(self, pattern: Pattern, destination: Destination) -> None:
         """Add a binding's pattern."""
-        block = self._places.get(pattern)
+        block = self._block_of.get(pattern)
         if block is None:
             block = self._blocks[-1] if self._blocks else None
             if block is None or not block.has_room(pattern):
                 block = _Block()
                 self._blocks.append(block)
             block.add(pattern, Destinations())
-            self._places[pattern] = block
+            self._block_of[pattern] = block
         block.destinations[pattern].add(destination)
 
     def remove(self, pattern: Pattern, destination: Destination) -> None:
         """Remove a binding's pattern that was added."""
-        block = self._places[pattern]
+        block = self._block_of[pattern]
         destinations = block.destinations[pattern]
         destinations.remove(destination)
         if not destinations:
-            del self._places[pattern]
+            del self._block_of[pattern]
             block.remove(pattern)
             if not block.destinations:
                 self._blocks.remove(block)
@@ -162,8 +162,8 @@ class _Block:
             reached ^= 1 << last
 
 
-def _bits(places: Iterable[int]) -> int:
+def _bits(indexes: Iterable[int]) -> int:
     number = 0
-    for place in places:
-        number |= 1 << place
+    for index in indexes:
+        number |= 1 << index
     return number

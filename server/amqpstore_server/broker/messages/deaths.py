@@ -84,10 +84,10 @@ def _merged(deaths: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     death. Entries that are malformed stay as they are.
     """
     kinds: dict[object, list[dict[str, Any]]] = {}
-    for place, death in enumerate(deaths):
+    for index, death in enumerate(deaths):
         kind = death.get("queue"), death.get("reason")
         is_ours = all(isinstance(part, str) for part in kind)
-        kinds.setdefault(kind if is_ours else place, []).append(death)
+        kinds.setdefault(kind if is_ours else index, []).append(death)
     return [
         {"count": Int64(len(alike)), **alike[0]} if isinstance(kind, tuple) else alike[0]
         for kind, alike in kinds.items()

@@ -35,7 +35,7 @@ _RETRY_MS = 1000
 class Taken(NamedTuple):
     """A run that was taken off a queue, and the store's queue that it came from."""
 
-    level: amqpstore.Queue
+    store_queue: amqpstore.Queue
     run: Run
 
 
@@ -63,7 +63,7 @@ class Backlog:
 
     def count_bytes(self) -> None:
         """Count the bytes anew: by what the store knows of them."""
-        self.ready_bytes = sum(self._store.ready_bytes(level) for level in self.priorities)
+        self.ready_bytes = sum(self._store.ready_bytes(one) for one in self.priorities)
 
     def arrived(self, messages: Sequence[Message], expires_ms: int) -> None:
         """Count messages that are new, and have the timer ring when they expire, or before."""
@@ -73,10 +73,10 @@ class Backlog:
 
     def requeue(self, taken: Taken) -> None:
         """Put a run that was delivered back in its place."""
-        level, run = taken
+        store_queue, run = taken
         if self._queue.settings.max_length_bytes is not None:
             self.ready_bytes += self._store.run_bytes(run)
-        self._store.requeue(level, run)
+        self._store.requeue(store_queue, run)
         if run.expires_ms:
             self.watch_expiry()
 
@@ -84,7 +84,7 @@ class Backlog:
         """Put a run that could not leave back in its place, as if it had not been taken."""
         if self._queue.settings.max_length_bytes is not None:
             self.ready_bytes += self._store.run_bytes(taken.run)
-        self._store.put_back(taken.level, taken.run)
+        self._store.put_back(taken.store_queue, taken.run)
         if taken.run.expires_ms and not self._queue.is_set_aside:
             self.watch_expiry()
 
@@ -98,11 +98,11 @@ class Backlog:
         """
         queue = self._queue
         history = queue.history if acked else None
-        ends = acked and history is None
+        ack_now = acked and history is None
         while not queue.is_set_aside and (
-            found := self.priorities.take(limit, acked=ends, not_from=not_from)
+            found := self.priorities.take(limit, acked=ack_now, not_from=not_from)
         ):
-            level, run = found
+            store_queue, run = found
             if isinstance(run, ReadLaterError):
                 self.read_later(run)
                 return None
@@ -112,7 +112,7 @@ class Backlog:
                 self.ready_bytes -= run.body_bytes
                 continue
             self._left(run)
-            taken = Taken(level, run)
+            taken = Taken(store_queue, run)
             if self._is_over_limit(run) and not acked:
                 if not self.send_away(taken, Reason.DELIVERY_LIMIT):
                     return None
@@ -145,7 +145,7 @@ class Backlog:
     def purge(self) -> int:
         """Remove what is ready. Returns how many messages."""
         self.ready_bytes = 0
-        return sum([self._store.purge(level) for level in self.priorities])
+        return sum([self._store.purge(one) for one in self.priorities])
 
     # Limits.
 
@@ -165,13 +165,13 @@ class Backlog:
     def drop_excess(self) -> None:
         """Drop messages beyond the limits: lowest priority first, and the oldest of it first."""
         dropped = 0
-        while (excess := self.excess) and (level := self.priorities.least()):
+        while (excess := self.excess) and (store_queue := self.priorities.least()):
             if dropped >= _DROPPED_AT_ONCE:
                 self._queue.touch()
                 return
             if not self._has_room():
                 return
-            run = self._store.withdraw(level, min(excess, _DROPPED_AT_ONCE))
+            run = self._store.withdraw(store_queue, min(excess, _DROPPED_AT_ONCE))
             if isinstance(run, ReadLaterError):
                 self.read_later(run)
                 return
@@ -180,7 +180,7 @@ class Backlog:
             if isinstance(run, Run):
                 dropped += run.count
                 self._left(run)
-                if not self.send_away(Taken(level, run), Reason.MAXLEN):
+                if not self.send_away(Taken(store_queue, run), Reason.MAXLEN):
                     return
         if dropped and self._queue.consumers:
             self._queue.touch()  # the next message may be small enough for one of them
@@ -194,23 +194,23 @@ class Backlog:
 
     def expire_until(self, now_ms: int) -> None:
         """Have what is due by then gone, whatever the timer says."""
-        for level in self.priorities:
-            if not self._expire_level(level, now_ms):
+        for store_queue in self.priorities:
+            if not self._expire_queue(store_queue, now_ms):
                 return
         self.watch_expiry()
 
-    def _expire_level(self, level: amqpstore.Queue, now_ms: int) -> bool:
-        """Expire the due messages of a level. Returns False if one could not leave: the timer tries
-        again.
+    def _expire_queue(self, store_queue: amqpstore.Queue, now_ms: int) -> bool:
+        """Expire the due messages of one store queue. Returns False if one could not leave: the
+        timer tries again.
         """
         for _ in range(_EXPIRED_AT_ONCE):
-            next_ms = self._store.next_expiry(level)
+            next_ms = self._store.next_expiry(store_queue)
             if not 0 < next_ms <= now_ms:
                 break
             if not self._has_room():
                 self._expiry.set(0)
                 return False
-            run = self._store.withdraw_expired(level, now_ms, bodies=self._needs_bodies)
+            run = self._store.withdraw_expired(store_queue, now_ms, bodies=self._needs_bodies)
             if isinstance(run, ReadLaterError):
                 self._expiry.set(0)
                 self.read_later(run)
@@ -219,7 +219,7 @@ class Backlog:
                 self.ready_bytes -= run.body_bytes
             if isinstance(run, Run):
                 self._left(run)
-                if not self.send_away(Taken(level, run), Reason.EXPIRED):
+                if not self.send_away(Taken(store_queue, run), Reason.EXPIRED):
                     self._expiry.set(0)
                     if not self._queue.is_set_aside:
                         self._retry.set(self._context.clock.monotonic_ms() + _RETRY_MS)
@@ -233,7 +233,7 @@ class Backlog:
 
     def watch_expiry(self) -> None:
         """Set the timer to when the next message expires, or earlier."""
-        dues = [due for level in self.priorities if (due := self._store.next_expiry(level))]
+        dues = [due for one in self.priorities if (due := self._store.next_expiry(one))]
         self._expiry.set_sooner(min(dues, default=0))
 
     def _expire_due(self) -> None:

@@ -22,20 +22,20 @@ class Delivery:
     `consumer` is None for a message that was fetched with basic.get.
     """
 
-    __slots__ = ("consumer", "first_sequence", "level", "queue", "run")
+    __slots__ = ("consumer", "first_sequence", "queue", "run", "store_queue")
 
     def __init__(
         self,
         first_sequence: int,
         queue: Queue,
         consumer: Consumer | None,
-        level: amqpstore.Queue,
+        store_queue: amqpstore.Queue,
         run: Run,
     ) -> None:
         self.first_sequence = first_sequence
         self.queue = queue
         self.consumer = consumer
-        self.level = level
+        self.store_queue = store_queue
         self.run = run
 
     @property
@@ -51,12 +51,12 @@ class Delivery:
     @property
     def taken(self) -> Taken:
         """The run with the queue of the store that it was taken from."""
-        return Taken(self.level, self.run)
+        return Taken(self.store_queue, self.run)
 
     def split(self, count: int) -> Delivery:
         """Split off the first `count` messages (fewer than all) as a delivery of their own."""
         run = self.run.split(count)
-        head = Delivery(self.first_sequence, self.queue, self.consumer, self.level, run)
+        head = Delivery(self.first_sequence, self.queue, self.consumer, self.store_queue, run)
         self.first_sequence += count
         return head
 

@@ -37,32 +37,32 @@ not.
 
 
 class DelayBacklog(Backlog):
-    """What waits in a delayed exchange: it has a level for each slice of time in which something is
-    due, so that however much waits, only what is due soon is looked at."""
+    """What waits in a delayed exchange: its priorities are slices of time, one for each in which
+    something is due, so that however much waits, only what is due soon is looked at."""
 
     def expire_until(self, now_ms: int) -> None:
-        for number, level in self.priorities.ascending():
+        for number, store_queue in self.priorities.ascending():
             if number * _SLICE_MS > now_ms:
                 break
-            if not self._expire_level(level, now_ms):
+            if not self._expire_queue(store_queue, now_ms):
                 return
-            if not level.ready_count and (number + 1) * _SLICE_MS <= now_ms:
+            if not store_queue.ready_count and (number + 1) * _SLICE_MS <= now_ms:
                 # Not before the copies of the messages that left it are durable.
-                self._context.when_durable(partial(self._end_slice, number, level))
+                self._context.when_durable(partial(self._end_slice, number, store_queue))
         self.watch_expiry()
 
     def watch_expiry(self) -> None:
-        for _, level in self.priorities.ascending():
-            if due_ms := self._store.next_expiry(level):
+        for _, store_queue in self.priorities.ascending():
+            if due_ms := self._store.next_expiry(store_queue):
                 self._expiry.set_sooner(due_ms)
                 return
 
-    def _end_slice(self, number: int, level: amqpstore.Queue) -> None:
+    def _end_slice(self, number: int, store_queue: amqpstore.Queue) -> None:
         # Messages that cannot be read now may be readable later.
-        is_used = level.ready_count or level.quarantined.count or level.unreadable_count
-        if not level.deleted and not is_used:
+        is_empty = not (store_queue.ready_count or store_queue.quarantined.count)
+        if is_empty and not store_queue.unreadable_count and not store_queue.deleted:
             with Contained(self._queue), suppress(DiskFullError):
-                # The level stays until the disk has room and another of its messages expires.
+                # The store queue stays until the disk has room and another of its messages expires.
                 self.priorities.remove(number)
 
 
@@ -89,11 +89,11 @@ class DelayQueue(Queue):
     def _expires_ms(self, envelope: ParsedEnvelope) -> int:
         return self._context.clock.wall_ms() + delay_ms(decode_properties(envelope.properties))
 
-    def _level(self, envelope: ParsedEnvelope, expires_ms: int) -> amqpstore.Queue:  # noqa: ARG002
+    def _store_queue(self, envelope: ParsedEnvelope, expires_ms: int) -> amqpstore.Queue:  # noqa: ARG002
         return self.priorities.at(expires_ms // _SLICE_MS)
 
 
-class HistoryQueue(Queue):
+class RecentHistoryQueue(Queue):
     """The last messages of a recent-history exchange; publishers do not see it as a queue."""
 
     kind = HISTORY
@@ -116,13 +116,14 @@ class ConsumedBacklog(Backlog):
         most = self._queue.settings.max_length
         if most is None:
             return
-        level = self.priorities.lowest
-        while (excess := level.ready_count - most) > 0:
-            first = (
-                level.paged[0].first if level.is_head_paged else level.ready.first.first_sequence
-            )
+        store_queue = self.priorities.lowest
+        while (excess := store_queue.ready_count - most) > 0:
+            if store_queue.is_head_paged:
+                first = store_queue.paged[0].first
+            else:
+                first = store_queue.ready.first.first_sequence
             try:
-                runs = self._store.withdraw_range(level, first, excess)
+                runs = self._store.withdraw_range(store_queue, first, excess)
             except ReadLaterError as error:
                 # The next copy tries again.
                 _log.warning(
@@ -131,7 +132,7 @@ class ConsumedBacklog(Backlog):
                 )
                 return
             for run in runs:
-                self._store.ack(level, run)
+                self._store.ack(store_queue, run)
 
 
 class ConsumedQueue(Queue):
@@ -156,7 +157,7 @@ class ReplyQueue(Queue):
 
 QUEUE_KINDS: dict[str, type[Queue]] = {
     its_class.kind: its_class
-    for its_class in (Queue, DelayQueue, HistoryQueue, ConsumedQueue, ReplyQueue)
+    for its_class in (Queue, DelayQueue, RecentHistoryQueue, ConsumedQueue, ReplyQueue)
 }
 """The class of each kind."""
 

@@ -76,7 +76,7 @@ class Queue:
     def __init__(
         self,
         context: BrokerContext,
-        stored: amqpstore.Queue,
+        store_queue: amqpstore.Queue,
         name: str,
         *,
         durable: bool,
@@ -93,7 +93,9 @@ class Queue:
         self.arguments = arguments
         self.owner = owner
         self.settings = Settings()
-        self.priorities = Priorities(context.store, stored, keeps_transient=is_quorum(arguments))
+        self.priorities = Priorities(
+            context.store, store_queue, keeps_transient=is_quorum(arguments)
+        )
         self.backlog = self.backlog_type(context, self, self.priorities, bury)
         self.consumers = Dispatch(self)
         self.waiting = QueueLine(self)
@@ -131,7 +133,7 @@ class Queue:
 
     @property
     def is_plain(self) -> bool:
-        """Whether a published message only has to be appended to level 0."""
+        """Whether a published message only has to be appended to the lowest priority."""
         return self.settings.is_plain and not self.is_set_aside
 
     @property
@@ -236,23 +238,24 @@ class Queue:
 
         If the answer depends on earlier messages, call it after `pump` has handed those out.
         """
-        place = self.place_for(envelope)
+        placement = self.unlimited_placement(envelope)
         if self.is_set_aside:
-            return place._replace(most=0)
+            return placement._replace(most=0)
         if immediate or self.settings.rejects:
             largest = max([len(message.body) for message in messages])
             able = 0
             if not self.ready_count:
                 able = self.waiting.able_count + self.consumers.capacity(largest)
-            place = place._replace(most=able if immediate else self._room(messages, able))
-        return place
+            most = able if immediate else self._room(messages, able)
+            placement = placement._replace(most=most)
+        return placement
 
-    def place_for(self, envelope: ParsedEnvelope) -> Placement:
+    def unlimited_placement(self, envelope: ParsedEnvelope) -> Placement:
         """Return where a message goes that is accepted even if the queue is full, and when it
         expires.
         """
         expires_ms = self._expires_ms(envelope)
-        return Placement(self._level(envelope, expires_ms), expires_ms)
+        return Placement(self._store_queue(envelope, expires_ms), expires_ms)
 
     def arrived(self, messages: Sequence[Message], placement: Placement) -> None:
         """Note that messages were placed as `placement` says, and are ready."""
@@ -280,25 +283,25 @@ class Queue:
         self.touch()
         if self.is_plain and not placement.expires_ms:
             return False
-        placed = messages if placement.most is None else messages[: placement.most]
-        self.backlog.arrived(placed, placement.expires_ms)
+        accepted = messages if placement.most is None else messages[: placement.most]
+        self.backlog.arrived(accepted, placement.expires_ms)
         return self.settings.is_limited or 0 < placement.expires_ms <= self._context.clock.wall_ms()
 
     def expect(self, messages: Sequence[Message], placement: Placement, sign: int = 1) -> None:
         """Count messages that will arrive once a transaction is durable; a sign of -1 subtracts
         them again.
         """
-        placed = messages if placement.most is None else messages[: placement.most]
-        self._coming += sign * len(placed)
-        self._coming_bytes += sign * sum([len(message.body) for message in placed])
+        accepted = messages if placement.most is None else messages[: placement.most]
+        self._coming += sign * len(accepted)
+        self._coming_bytes += sign * sum([len(message.body) for message in accepted])
 
     @property
     def buries_refused(self) -> bool:
         """Whether messages that are refused because it is full become dead letters."""
         return self.settings.overflow == REJECT_PUBLISH_DLX and not self.is_set_aside
 
-    def _level(self, envelope: ParsedEnvelope, expires_ms: int) -> amqpstore.Queue:  # noqa: ARG002
-        """Return the level of a message that arrives now."""
+    def _store_queue(self, envelope: ParsedEnvelope, expires_ms: int) -> amqpstore.Queue:  # noqa: ARG002
+        """Return the store queue of a message that arrives now."""
         return self.priorities.at(min(envelope.priority, self.settings.max_priority))
 
     def _expires_ms(self, envelope: ParsedEnvelope) -> int:
@@ -319,10 +322,10 @@ class Queue:
             count = min(count, max(room, 0) + able)
         if settings.max_length_bytes is not None:
             room = settings.max_length_bytes - self.backlog.ready_bytes - self._coming_bytes
-            for place in range(able, count):
-                room -= len(messages[place].body)
+            for index in range(able, count):
+                room -= len(messages[index].body)
                 if room < 0:
-                    return place
+                    return index
         return count
 
     # What becomes of what was delivered.
@@ -331,7 +334,7 @@ class Queue:
         """Remove a run that was acked."""
         with Contained(self):
             if self.history is None:
-                self._store.ack(taken.level, taken.run)
+                self._store.ack(taken.store_queue, taken.run)
             elif self.leaving or taken.run.messages is None:
                 self.leaving.add(taken, self._consumed)
             else:
@@ -347,9 +350,9 @@ class Queue:
 
     def requeue(self, taken: Taken, giver: object) -> None:
         """Return a run to its place; `giver` gets it again only if there is no other consumer."""
-        level, run = taken
+        store_queue, run = taken
         if self.is_deleted:
-            self._store.ack(level, run)
+            self._store.ack(store_queue, run)
             return
         limit = self.settings.delivery_limit
         if limit is not None and run.delivery_count + 1 > limit:
@@ -389,7 +392,7 @@ class Queue:
         if limit is not None and taken.run.delivery_count + 1 > limit:
             self.requeue(taken, None)
             return False
-        self._store.redeliver(taken.level, taken.run)
+        self._store.redeliver(taken.store_queue, taken.run)
         return True
 
     def bring_back(self, taken: Taken) -> tuple[Taken | None, Taken | None]:

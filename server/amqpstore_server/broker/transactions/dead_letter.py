@@ -94,7 +94,7 @@ class DeadLetters:
             ]
             letters = [Message(parsed, message.body) for message in group]
             if targets:
-                transaction.publish(_placed(Route(targets), parsed, letters))
+                transaction.publish(_unlimited_plan(Route(targets), parsed, letters))
 
     def _envelope(
         self, queue: Queue, exchange: str, envelope: Envelope, reason: Reason
@@ -136,9 +136,9 @@ class DeadLetters:
         return ParsedEnvelope(exchange, keys[0], raw, sent, keys[1:]), newest(deaths), name
 
 
-def _placed(route: Route, parsed: ParsedEnvelope, messages: list[Message]) -> Plan:
+def _unlimited_plan(route: Route, parsed: ParsedEnvelope, messages: list[Message]) -> Plan:
     """Plan dead letters so that full queues accept them too: there is no publisher to refuse them
     to.
     """
-    placements = [queue.place_for(parsed) for queue in route.queues]
+    placements = [queue.unlimited_placement(parsed) for queue in route.queues]
     return Plan(parsed, messages, route.queues, placements, len(messages), len(messages))

@@ -12,7 +12,7 @@ from amqpstore_server.broker.exchanges.delayed import DELAY_HEADER, delay_ms
 from amqpstore_server.broker.messages.deaths import Reason
 from amqpstore_server.broker.messages.envelope import parse_envelope
 from amqpstore_server.broker.queues.backlog import Taken
-from amqpstore_server.broker.queues.kinds import DelayQueue, HistoryQueue
+from amqpstore_server.broker.queues.kinds import DelayQueue, RecentHistoryQueue
 from amqpstore_server.broker.queues.queue import Queue
 from amqpstore_server.broker.transactions.transaction import Plan, Transaction, move, plan
 from amqpstore_server.protocol.content import decode_properties, edit_properties
@@ -72,7 +72,7 @@ class ExchangeQueues:
     def bound(self, exchange: Exchange, queue: Queue) -> None:
         """Send the kept messages of an exchange to a queue that was just bound."""
         history = exchange.own_queue
-        if not isinstance(history, HistoryQueue):
+        if not isinstance(history, RecentHistoryQueue):
             return
         transaction = Transaction(self._context)
         for envelope, group in groupby(history.messages(), attrgetter("envelope")):
@@ -81,5 +81,5 @@ class ExchangeQueues:
                 envelope.exchange, envelope.routing_key, envelope.properties, properties
             )
             messages = [Message(parsed, message.body) for message in group]
-            transaction.add(queue, parsed, messages, queue.place_for(parsed))
+            transaction.add(queue, parsed, messages, queue.unlimited_placement(parsed))
         transaction.commit()

@@ -55,16 +55,16 @@ class PreparedWork:
             for plan in plans:
                 plan.expect(-1)
             raise ResourceExhaustedError(str(error)) from None
-        left = {level.id for level, _ in prepared.locked}
+        left = {store_queue.id for store_queue, _ in prepared.locked}
         when_moved(self._context, left, plans, on_durable, or_else)
 
     def rollback(self) -> None:
         """Roll back, durably on return; the messages that it would have acked are ready again, as
         redelivered.
         """
-        for level, run in self._prepared.rollback():
-            if (queue := self._queues.get(level.id)) and not queue.is_deleted:
-                queue.backlog.put_back(Taken(level, run))
+        for store_queue, run in self._prepared.rollback():
+            if (queue := self._queues.get(store_queue.id)) and not queue.is_deleted:
+                queue.backlog.put_back(Taken(store_queue, run))
                 queue.touch()
 
     def _plan(self, publish: Publish) -> Plan | None:
@@ -82,7 +82,7 @@ class PreparedWork:
             queue = self._queues.get(prepared.queue.id)
             if queue and not queue.is_deleted:
                 queues.append(queue)
-                placements.append(queue.place_for(parsed)._replace(most=prepared.most))
+                placements.append(queue.unlimited_placement(parsed)._replace(most=prepared.most))
         if not queues:
             return None
         return Plan(parsed, messages, queues, placements, len(messages), len(messages))

@@ -111,7 +111,7 @@ class Transaction:
     def ack(self, queue: Queue, taken: Taken) -> None:
         """Ack a run that was taken off a queue."""
         self._taken.append(taken)
-        self.queues[taken.level.id] = queue
+        self.queues[taken.store_queue.id] = queue
 
     def consume(self, queue: Queue, taken: Taken) -> None:
         """Ack a run as consumed: if its queue keeps a history, it gets a copy."""
@@ -140,20 +140,20 @@ class Transaction:
         for plan in self._plans:
             placements = [one for one in plan.placements if one.most is None or one.most]
             stored.enqueue(placements, plan.messages, priority=plan.envelope.priority)
-        for level, run in self._taken:
-            stored.ack(level, run)
+        for store_queue, run in self._taken:
+            stored.ack(store_queue, run)
         try:
             stored.commit()
         except DiskFullError as error:
             self.undo()
             raise ResourceExhaustedError(str(error)) from None
-        left = {level.id for level, _ in self._taken}
+        left = {store_queue.id for store_queue, _ in self._taken}
         when_moved(self._context, left, self._plans, on_durable, or_else)
 
     def prepare(self, label: dict[str, Any]) -> Prepared:
         """Make it durable and undecided: see `amqpstore.Transaction.prepare`.
 
-        Each message goes to level 0 here: its place is determined when the transaction is decided.
+        Each message goes to the lowest priority here: its own is determined at the decision.
         Raises: ResourceExhaustedError, when the disk is full; nothing is changed then.
         """
         stored = self._context.store.transaction()
@@ -164,8 +164,8 @@ class Transaction:
                 if placement.most is None or placement.most
             ]
             stored.enqueue(placements, plan.messages, priority=plan.envelope.priority)
-        for level, run in self._taken:
-            stored.ack(level, run)
+        for store_queue, run in self._taken:
+            stored.ack(store_queue, run)
         self.undo()
         try:
             return stored.prepare(label)
