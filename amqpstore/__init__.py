@@ -47,7 +47,8 @@ The modules, from the disk upwards:
   is live and what is garbage in each segment; `index`, `index_writer`, `index_merge`: index files.
 - `checkpoint`, `compaction`, `removal`: what keeps all this on disk and small; `maintenance`,
   `worker`, `space`: when it is due, who does it, and the reserve for a full disk.
-- `marker`, `opening`, `recovery`: which directory is a store, how it is opened, and what was true.
+- `marker`, `identity`, `opening`, `recovery`: which directory is a store, and which one, how it is
+  opened, and what was true.
 - `store`: the face of all this; `errors`: every error of it.
 - `shared`: another face, for programs with threads and without a broker: see `SharedStore`.
 

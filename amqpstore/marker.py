@@ -78,6 +78,14 @@ def read(files: Files, directory: str) -> Marker | None:
     return Marker(uuid.UUID(match[2]), int(match[1]))
 
 
+def require(files: Files, directory: str) -> Marker:
+    """Return what the marker says. Raises: NotAStoreError (there is none), and as `read`."""
+    found = read(files, directory)
+    if found is None:
+        raise NotAStoreError(directory, f"it has no file {MARKER}")
+    return found
+
+
 def write(files: Files, directory: str, store_id: uuid.UUID, version: int = FORMAT_VERSION) -> None:
     """Make a directory, whose catalog is there already, a store. Durable on return."""
     path = os.path.join(directory, MARKER)

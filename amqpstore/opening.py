@@ -6,10 +6,9 @@ import os
 import uuid
 from typing import NamedTuple
 
-from amqpstore import marker, tables
+from amqpstore import identity, marker, tables
 from amqpstore.backing import Backing
 from amqpstore.catalog import TABLES, Catalog, Change, OpenCatalog
-from amqpstore.errors import DamageError
 from amqpstore.filenames import CATALOG, CATALOG_FILE, INDEX, SEGMENTS
 from amqpstore.files import Files
 from amqpstore.log import FORMAT_VERSION
@@ -48,7 +47,7 @@ def open_directory(directory: str, files: Files, open_catalog: OpenCatalog) -> O
     catalog = open_catalog(os.path.join(directory, CATALOG), False, plain=found.is_plain)
     backing = Backing.of(files, directory, found.store_id.bytes, catalog)
     try:
-        _check_catalog(directory, catalog, found.store_id)
+        identity.check_catalog(directory, found, catalog.rows)
         queues = {
             queue_id: Queue(queue_id, definition, durable=True)
             for queue_id, definition in tables.QUEUES.read(catalog.rows).items()
@@ -122,17 +121,3 @@ def give_rows_checksums(
         [Change(table, key, row) for table in TABLES for key, row in rows[table].items()]
     )
     marker.write(files, directory, store_id)
-
-
-def _check_catalog(directory: str, catalog: Catalog, store_id: uuid.UUID) -> None:
-    """Make sure that the catalog is of this store. Raises: DamageError.
-
-    With another in the place of the lost one every message in the segments would count as one
-    of a deleted queue.
-    """
-    written = StoreRows.read(catalog.rows).store_id
-    path = os.path.join(directory, CATALOG)
-    if written is None:
-        raise DamageError(path, 0, "the catalog is empty")
-    if written != store_id.bytes:
-        raise DamageError(path, 0, f"the catalog belongs to another store ({written.hex()})")

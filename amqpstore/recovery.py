@@ -45,12 +45,12 @@ from amqpstore.filenames import (
     segment_number,
     segment_path,
 )
+from amqpstore.identity import SegmentHeader
 from amqpstore.index import UNKNOWN_SIZE, IndexReader, IndexState, live_runs
 from amqpstore.keys import IndexKey
-from amqpstore.log import READ_VERSIONS, BatchSummary
+from amqpstore.log import BatchSummary
 from amqpstore.queue import PagedFile, Queue
 from amqpstore.records import (
-    SEGMENT_PAYLOAD,
     Gap,
     Kind,
     Operation,
@@ -464,20 +464,16 @@ class _Recovery:
         """Bytes that a segment of the log may have which is not there, or not ours."""
         return int(self._noted_ends.get(number, _MAX_SEGMENT_BYTES))
 
-    def _foreign(self, content: bytes, number: int) -> str | None:
-        """Why nothing in this segment is ours; None when nothing says so."""
+    def _foreign(self, content: bytes, number: int) -> str:
+        """Why nothing in this segment is ours; empty when nothing says so."""
         found = record_at(content, 0, number, self._seed)
         if isinstance(found, Gap) or found.kind != Kind.SEGMENT:
-            return None
-        payload = content[found.payload_offset : found.end]
-        if len(payload) != SEGMENT_PAYLOAD.size:
-            return "its header is not a segment's"
-        version, store_id, _ = SEGMENT_PAYLOAD.unpack(payload)
-        if version not in READ_VERSIONS:
-            return f"its format version is {version}"
-        if store_id != self._store_id:
-            return f"it is of another store ({store_id.hex()})"
-        return None
+            return ""
+        try:
+            header = SegmentHeader.of_payload(content[found.payload_offset : found.end])
+        except ValueError as error:
+            return str(error)
+        return header.why_foreign(self._store_id)
 
     def _take_back(self, segment: Segment, torn: StoredBatch) -> None:
         """Leave the torn tail out: the segment ends where its last whole batch does."""

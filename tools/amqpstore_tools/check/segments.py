@@ -9,7 +9,7 @@ from crc32c import crc32c
 
 from amqpstore.filenames import FIRST_COMPACTED, segment_path
 from amqpstore.files import Files
-from amqpstore.log import READ_VERSIONS
+from amqpstore.identity import SegmentHeader
 from amqpstore.records import HEADER, MAGIC, SEGMENT_PAYLOAD, Kind
 from amqpstore_tools.check.findings import Findings
 from amqpstore_tools.check.reading import StoreFile
@@ -130,13 +130,12 @@ class SegmentReader:
                 self._check_store(name, payload)
 
     def _check_store(self, name: str, payload: bytes) -> None:
-        version, store_id, _ = SEGMENT_PAYLOAD.unpack(payload)
-        if version not in READ_VERSIONS:
-            text = f"its format version is {version}: it is not read"
-            self._findings.add("segment-header", name, text, HEADER.size)
-        elif self._store_id not in (None, store_id):
-            text = f"it is of another store, {store_id.hex()}: it is not read"
-            self._findings.add("store-id-differs", name, text, HEADER.size + 4)
+        header = SegmentHeader.of_payload(payload)
+        # Where nothing says which store it is, each of its segments is of it.
+        if reason := header.why_foreign(self._store_id or header.store_id):
+            code = "store-id-differs" if header.is_readable else "segment-header"
+            offset = HEADER.size + (4 if header.is_readable else 0)
+            self._findings.add(code, name, f"{reason}: it is not read", offset)
 
     def _check_records(self, segment: Segment) -> None:
         findings, name = self._findings, segment.name

@@ -5,12 +5,11 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from amqpstore import filenames, marker, tables
+from amqpstore import filenames, identity, marker, tables
 from amqpstore.compression import Decompressor, body_size
 from amqpstore.errors import DamageError, NotAStoreError
 from amqpstore.filenames import (
@@ -32,7 +31,7 @@ from amqpstore.files import Files
 from amqpstore.keys import IndexKey
 from amqpstore.log import FORMAT_VERSION
 from amqpstore.marker import Marker
-from amqpstore.records import HEADER, SEGMENT_PAYLOAD, Kind, Record, checksum_seed, record_at
+from amqpstore.records import HEADER, checksum_seed
 from amqpstore.shapes import Rows
 from amqpstore.tables import START, StoreRows
 from amqpstore_tools.check.catalog import FILE, read_catalog
@@ -169,7 +168,7 @@ class PreparedStore:
         elif catalog:
             # It is the marker alone that says so, and that is lost.
             self._out.format_version = 1 if catalog.is_plain else FORMAT_VERSION
-        self._store_id = self._identify(marked.store_id.bytes if marked else None, rows)
+        self._store_id = self._identify(marked, rows)
         if rows and StoreRows.read(rows.__getitem__).store_id not in (None, self._store_id):
             rows = None  # It is of another store.
         self._rows = rows
@@ -192,42 +191,20 @@ class PreparedStore:
     def _seed(self) -> int:
         return checksum_seed(self._store_id or b"")
 
-    def _identify(self, marked: bytes | None, rows: Rows | None) -> bytes | None:
-        """The store's id: what most segments say, else the marker, else the catalog."""
+    def _identify(self, marked: Marker | None, rows: Rows | None) -> bytes | None:
+        """Find the store's id, and name what says another one."""
+        in_marker = marked.store_id.bytes if marked else None
         in_catalog = StoreRows.read(rows.__getitem__).store_id if rows else None
         if rows and in_catalog is None:
             self._findings.add("row-damaged", FILE, "table store has no row 'store_id'")
-        headers = Counter(one for number in self._numbers if (one := self._header_id(number)))
-        store_id: bytes | None = in_catalog
-        if marked and (marked in headers or not headers):
-            store_id = marked
-        elif headers:
-            store_id = headers.most_common(1)[0][0]
-        for file, found in ((MARKER, marked), (FILE, in_catalog)):
+        store_id = identity.find_store_id(
+            self._files, self._directory, in_marker=in_marker, in_catalog=in_catalog
+        )
+        for file, found in ((MARKER, in_marker), (FILE, in_catalog)):
             if found and store_id and found != store_id:
                 text = f"it belongs to another store, {found.hex()}: this one is {store_id.hex()}"
                 self._findings.add("store-id-differs", file, text)
         return store_id
-
-    def _header_id(self, number: int) -> bytes | None:
-        """The store id in a segment's SEGMENT record."""
-        try:
-            file = self._files.open(os.path.join(self._directory, segment_name(number)))
-        except OSError:
-            return None
-        try:
-            content = file.read(0, HEADER.size + SEGMENT_PAYLOAD.size)
-        except OSError:
-            return None
-        finally:
-            file.close()
-        found = record_at(content, 0, number, 0)
-        if not isinstance(found, Record) or found.kind != Kind.SEGMENT:
-            return None
-        payload = content[found.payload_offset : found.end]
-        if len(payload) != SEGMENT_PAYLOAD.size:
-            return None
-        return bytes(SEGMENT_PAYLOAD.unpack(payload)[1])
 
     # Names.
 

@@ -25,6 +25,8 @@ from amqpstore.filenames import (
     segment_number,
     segment_path,
 )
+from amqpstore.identity import check_catalog
+from amqpstore.marker import Marker
 from amqpstore.rows import decode_row
 from amqpstore.tables import START, StoreRows
 from amqpstore_tools.offline.instant import FILE_NAME, read_tables
@@ -54,14 +56,14 @@ class Inventory:
     """The files that a snapshot's catalog names, as `parts`, and its rows, as `tables`.
 
     `position`, where the log goes on behind the last checkpoint; `missing`, the paths of files that
-    it should have. Args: plain, whether rows may be without a checksum.
+    it should have. Args: marked, what the store's marker says.
     Raises: DamageError (the catalog), OSError.
     """
 
-    def __init__(self, snapshot: Snapshot, *, plain: bool) -> None:
+    def __init__(self, snapshot: Snapshot, marked: Marker) -> None:
         self._directory = snapshot.directory
         self._files = snapshot.files
-        self._is_plain = plain
+        self._is_plain = marked.is_plain
         self.position = START
         self.parts: list[Part] = []
         self.missing: list[str] = []
@@ -69,6 +71,7 @@ class Inventory:
         try:
             self.tables = read_tables(snapshot.catalog_path)
             self._check_rows()
+            check_catalog(self._directory, marked, self.rows)
             self.position = StoreRows.read(self.rows).position or START
             self._add_segments()
             self._add_index()

@@ -16,7 +16,7 @@ from enum import Enum
 
 from amqpstore import marker
 from amqpstore.errors import DamageError, NotAStoreError
-from amqpstore.filenames import CATALOG, MARKER
+from amqpstore.filenames import CATALOG
 from amqpstore.files import OsFiles
 from amqpstore.marker import Marker
 from amqpstore_tools.copying.errors import CopyError
@@ -105,9 +105,7 @@ def open_source(
     """
     if not os.path.isdir(directory):
         raise NotAStoreError(directory, "it is not a directory")
-    found = marker.read(OsFiles(), directory)
-    if found is None:
-        raise NotAStoreError(directory, f"it has no file {MARKER}")
+    found = marker.require(OsFiles(), directory)
     if earlier and earlier.manifest.store_id != found.store_id.hex:
         raise CopyError(f"{earlier.directory} is a copy of another store. Name one of {directory}.")
     with contextlib.ExitStack() as stack:
@@ -115,7 +113,7 @@ def open_source(
         with lock as was_running:
             snapshot = _snapshot(directory)
             stack.callback(snapshot.close)
-        inventory = Inventory(snapshot, plain=found.is_plain)
+        inventory = Inventory(snapshot, found)
         source = Source(directory, found, was_running, inventory, missing=[*inventory.missing])
         placing = _Placing(directory, target, links=links, earlier=earlier)
         for part in inventory.parts:

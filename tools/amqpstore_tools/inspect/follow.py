@@ -18,8 +18,7 @@ from typing import Any
 
 from amqpstore import DamageError, marker, tables
 from amqpstore.batches import StoredBatch, batches
-from amqpstore.errors import NotAStoreError
-from amqpstore.filenames import FIRST_COMPACTED, MARKER, SEGMENTS, segment_number, segment_path
+from amqpstore.filenames import FIRST_COMPACTED, SEGMENTS, segment_number, segment_path
 from amqpstore.files import File, OsFiles
 from amqpstore.records import Gap, Record
 from amqpstore_tools.inspect.names import Names, QueueName
@@ -49,9 +48,7 @@ def follow(
     Raises: NotAStoreError, FormatVersionError, DamageError (the marker), OSError.
     """
     wait = wait or partial(time.sleep, _POLL_S)
-    marked = marker.read(ReadOnlyFiles(), directory)
-    if marked is None:
-        raise NotAStoreError(directory, f"it has no file {MARKER}")
+    marked = marker.require(ReadOnlyFiles(), directory)
     log = _Log(directory, marked.seed)
     names: Names = {}
     try:

@@ -7,10 +7,11 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from amqpstore.identity import SegmentHeader
 from amqpstore_tools.offline.contents import plain
 from amqpstore_tools.offline.image import StoreImage
 from amqpstore_tools.offline.queues import QueueImage
-from amqpstore_tools.offline.segments import SegmentHeader, SegmentImage
+from amqpstore_tools.offline.segments import SegmentImage
 
 REPORTS = "reports"
 

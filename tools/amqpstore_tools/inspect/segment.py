@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
+from amqpstore.identity import SegmentHeader
 from amqpstore.records import Kind, Record
 from amqpstore_tools.inspect.overview import segment_facts
 from amqpstore_tools.offline.exits import NotFoundError
 from amqpstore_tools.offline.image import StoreImage
-from amqpstore_tools.offline.segments import SegmentHeader, SegmentImage, SegmentState
+from amqpstore_tools.offline.segments import SegmentImage, SegmentState
 from amqpstore_tools.offline.terminal import console, heading, shown, size, split_bar, table, when
 
 Facts = dict[str, Any]
@@ -76,7 +77,7 @@ def _record(found: Record, name: str) -> Facts:
 
 def _store_id(segment: SegmentImage) -> str | None:
     header = segment.header()
-    return header.store_id.hex if isinstance(header, SegmentHeader) else None
+    return header.store_id.hex() if isinstance(header, SegmentHeader) else None
 
 
 def show(found: Facts) -> None:

@@ -18,7 +18,7 @@ from operator import attrgetter
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
-from amqpstore import RecoveryReport, marker, tables
+from amqpstore import RecoveryReport, identity, marker, tables
 from amqpstore.backing import Backing
 from amqpstore.compression import Decompressor
 from amqpstore.errors import DamageError, NotAStoreError, StoreLockedError
@@ -47,7 +47,7 @@ from amqpstore_tools.offline.queues import Entry, QueueImage
 from amqpstore_tools.offline.reading import ReadOnlyFiles
 from amqpstore_tools.offline.rebuilt import rebuilt_tables
 from amqpstore_tools.offline.recovering import MISSING, recover_image
-from amqpstore_tools.offline.segments import IndexImage, SegmentHeader, SegmentImage
+from amqpstore_tools.offline.segments import IndexImage, SegmentImage
 from amqpstore_tools.offline.snapshot import Snapshot
 
 
@@ -79,8 +79,8 @@ class Holder(NamedTuple):
 class StoreImage:
     """The store in `directory`. Made by `open`, and to be closed: it keeps brokers out.
 
-    `store_id` is that of the marker, or what `marker_reason` says why not: then that of the catalog
-    or of most segments, None where nothing says it and so no checksum can be looked at.
+    `store_id` is what `identity` finds, None where nothing says it and so no checksum can be looked
+    at; `marker_reason` says why the marker does not say it.
     `catalog_reason` says why the catalog, or what it says of messages, cannot be read; `report` is
     what recovery would report. `is_live`: a broker runs on it, and this is a snapshot, taken at
     `taken_ms` since 1970.
@@ -97,10 +97,8 @@ class StoreImage:
         self.format_version = FORMAT_VERSION
         self.marker_reason: str | None = None
         self.seed = 0
-        self.store_id = self._store_id()
-        self.seed = checksum_seed(self.store_id.bytes if self.store_id else b"")
         self._exit = ExitStack()
-        self._check_stranger()
+        self.store_id = self._find_store()
         self._recovered, self.catalog_reason = recover_image(
             Backing.of(files, directory, (self.store_id or uuid.UUID(int=0)).bytes, catalog),
             catalog,
@@ -324,31 +322,40 @@ class StoreImage:
 
     # How it is made.
 
-    def _check_stranger(self) -> None:
-        """Leave the catalog out where it is not of this store."""
-        if self.catalog.reason is None and self.marker_reason is None and self.store_id:
-            found = StoreRows.read(self.rows).store_id
-            if found != self.store_id.bytes:
-                of = found.hex() if found else "none"
-                self.catalog.refuse(f"the catalog belongs to another store ({of})")
+    def _find_store(self) -> uuid.UUID | None:
+        """Find which store it is, and leave a catalog out that is not of it.
 
-    def _store_id(self) -> uuid.UUID | None:
+        Raises: FormatVersionError, OSError.
+        """
+        in_marker = self._in_marker()
+        in_catalog = StoreRows.read(self.rows).store_id
+        found = identity.find_store_id(
+            self.files, self.directory, in_marker=in_marker, in_catalog=in_catalog
+        )
+        if found is None:
+            return None
+        self.seed = checksum_seed(found)
+        if in_marker and in_marker != found:
+            self.marker_reason = f"it belongs to another store ({in_marker.hex()})"
+        if self.catalog.reason is None and (
+            reason := identity.why_foreign_catalog(self.rows, found)
+        ):
+            self.catalog.refuse(reason)
+        return uuid.UUID(bytes=found)
+
+    def _in_marker(self) -> bytes | None:
         """Raises: FormatVersionError, OSError."""
         try:
             # The marker is never written over, so it is read where it is.
             found = marker.read(ReadOnlyFiles(), self.directory)
-            if found is not None:
-                self.format_version = found.version
-                return found.store_id
-            self.marker_reason = MISSING
         except DamageError as error:
             self.marker_reason = error.reason
-        if of_catalog := StoreRows.read(self.rows).store_id:
-            return uuid.UUID(bytes=of_catalog)
-        self.seed = 0
-        headers = [image.header() for image in self._listing().segment_files()]
-        ids = Counter(one.store_id for one in headers if isinstance(one, SegmentHeader))
-        return ids.most_common(1)[0][0] if ids else None
+            return None
+        if found is None:
+            self.marker_reason = MISSING
+            return None
+        self.format_version = found.version
+        return found.store_id.bytes
 
     def _listing(self) -> Listing:
         return Listing(self.files, self.directory, self.seed)

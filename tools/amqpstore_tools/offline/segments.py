@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import enum
-import uuid
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from amqpstore.batches import StoredBatch, batches
 from amqpstore.filenames import FIRST_COMPACTED
 from amqpstore.files import Files
+from amqpstore.identity import SegmentHeader, read_header
 from amqpstore.index import ENTRIES_A_FILE, Entries, IndexState, decode_block
-from amqpstore.records import SEGMENT_PAYLOAD, Gap, Kind, Record
+from amqpstore.records import Gap, Kind, Record
 from amqpstore.segment_accounts import SegmentAccount
 from amqpstore_tools.offline.reading import read_around, scan_file
-
-_HEADER_BYTES = 256
 
 
 class SegmentState(enum.Enum):
@@ -34,14 +31,6 @@ class SegmentState(enum.Enum):
     """In `quarantine/`."""
     MISSING = "missing"
     """The catalog speaks of it, and there is no file."""
-
-
-class SegmentHeader(NamedTuple):
-    """What a SEGMENT record says."""
-
-    version: int
-    store_id: uuid.UUID
-    created_ms: int
 
 
 @dataclass
@@ -96,20 +85,7 @@ class SegmentImage:
 
     def header(self) -> SegmentHeader | Gap:
         """What its SEGMENT record says; why there is none. Raises: OSError."""
-        file = self.files.open(self.path)
-        try:
-            size = min(self.size, _HEADER_BYTES)
-            # Whatever store it is of: the record's checksums have no seed.
-            found = next(scan_file(file, size, self.number, self.seed), Gap(0, 0, "it is empty"))
-            if isinstance(found, Gap):
-                return found
-            payload = file.read(found.payload_offset, found.end - found.payload_offset)
-        finally:
-            file.close()
-        if found.kind != Kind.SEGMENT or len(payload) != SEGMENT_PAYLOAD.size:
-            return Gap(0, found.end, "it does not begin with a SEGMENT record")
-        version, store_id, created_ms = SEGMENT_PAYLOAD.unpack(payload)
-        return SegmentHeader(version, uuid.UUID(bytes=store_id), created_ms)
+        return read_header(self.files, self.path, self.number)
 
     def scan(self, start: int = 0, size: int | None = None) -> Iterator[Record | Gap]:
         """Its records and the gaps between them, as `records.scan` has it, window by window.

@@ -14,8 +14,9 @@ from amqpstore.compression import Decompressor
 from amqpstore.definitions import COPIED, DefinitionsCopy, read_copy
 from amqpstore.errors import DamageError, FormatVersionError
 from amqpstore.filenames import FIRST_COMPACTED, INDEX, SEGMENTS, index_key, segment_number
-from amqpstore.log import FORMAT_VERSION, READ_VERSIONS
-from amqpstore.records import SEGMENT_PAYLOAD, Gap, OperationKind, checksum_seed
+from amqpstore.identity import SegmentHeader
+from amqpstore.log import FORMAT_VERSION
+from amqpstore.records import Gap, OperationKind, checksum_seed
 from amqpstore.shapes import Rows
 from amqpstore.tables import START, StoreRows
 from amqpstore_tools.check.findings import Findings
@@ -134,7 +135,7 @@ def gather(directory: str, checked: Checked, tell: Progress) -> Facts:
     copy = None
     with contextlib.suppress(DamageError):
         copy = read_copy(ReadOnlyFiles(), directory)
-    store_id = checked.store_id or (copy.store_id if copy else None)
+    store_id = checked.store_id
     if store_id is None:
         raise UnknownStoreError(directory)
     if copy and copy.store_id != store_id:
@@ -262,13 +263,13 @@ def _is_sound(segment: SegmentFacts, store_id: bytes) -> bool:
     headers = scanned.headers
     if scanned.gaps or scanned.unread or len(headers) != 1 or headers[0][:2] != (0, segment.number):
         return False
-    payload = headers[0][2]
-    if len(payload) != SEGMENT_PAYLOAD.size:
+    try:
+        header = SegmentHeader.of_payload(headers[0][2])
+    except ValueError:
         return False
-    version, of_store, _ = SEGMENT_PAYLOAD.unpack(payload)
-    if version > FORMAT_VERSION:
-        raise FormatVersionError(segment.name, version, FORMAT_VERSION)
-    if version not in READ_VERSIONS or of_store != store_id:
+    if header.version > FORMAT_VERSION:
+        raise FormatVersionError(segment.name, header.version, FORMAT_VERSION)
+    if header.why_foreign(store_id):
         return False
     if segment.is_compacted:
         return all(not batch.lsn for batch in scanned.batches)

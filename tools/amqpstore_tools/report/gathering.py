@@ -9,8 +9,9 @@ from typing import NamedTuple
 
 from amqpstore import tables
 from amqpstore.filenames import FIRST_COMPACTED
+from amqpstore.identity import SegmentHeader
 from amqpstore_tools.offline.image import StoreImage
-from amqpstore_tools.offline.segments import SegmentHeader, SegmentImage, SegmentState
+from amqpstore_tools.offline.segments import SegmentImage, SegmentState
 from amqpstore_tools.report.tally import Item, Shared, Tally, count
 from amqpstore_tools.spark.reading.live import Collector, runs_of
 from amqpstore_tools.spark.task_files import for_tasks

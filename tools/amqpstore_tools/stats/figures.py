@@ -10,11 +10,12 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from amqpstore.filenames import CATALOG, INDEX, QUARANTINE, RESERVE, SEGMENTS, TRANSIENT
+from amqpstore.identity import SegmentHeader
 from amqpstore.index import Entries
 from amqpstore_tools.inspect.overview import store_facts
 from amqpstore_tools.offline.image import StoreImage
 from amqpstore_tools.offline.queues import QueueImage
-from amqpstore_tools.offline.segments import SegmentHeader, SegmentImage
+from amqpstore_tools.offline.segments import SegmentImage
 
 Facts = dict[str, Any]
 

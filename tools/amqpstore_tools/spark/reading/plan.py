@@ -14,9 +14,10 @@ from typing import Any, NamedTuple
 from pyspark.sql.datasource import InputPartition
 
 from amqpstore import tables
+from amqpstore.identity import SegmentHeader
 from amqpstore_tools.offline.image import StoreImage
 from amqpstore_tools.offline.reading import ReadOnlyFile
-from amqpstore_tools.offline.segments import SegmentHeader, SegmentImage, SegmentState
+from amqpstore_tools.offline.segments import SegmentImage, SegmentState
 from amqpstore_tools.spark.reading.hold import SUFFIX, HeldFile, HoldError, hold
 from amqpstore_tools.spark.reading.live import Collector, LiveRuns, runs_of
 from amqpstore_tools.spark.reading.messages import QueueName

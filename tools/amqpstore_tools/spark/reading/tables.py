@@ -6,8 +6,9 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
+from amqpstore.identity import SegmentHeader
 from amqpstore_tools.offline.image import StoreImage
-from amqpstore_tools.offline.segments import SegmentHeader, SegmentState
+from amqpstore_tools.offline.segments import SegmentState
 
 Rows = Iterator[tuple[Any, ...]]
 

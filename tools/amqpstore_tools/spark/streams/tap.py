@@ -33,7 +33,7 @@ from pyspark.sql.types import StructType
 
 from amqpstore import marker, tables
 from amqpstore.compression import Decompressor
-from amqpstore.errors import NotAStoreError, StoreError
+from amqpstore.errors import StoreError
 from amqpstore.filenames import (
     FIRST_COMPACTED,
     SEGMENTS,
@@ -267,10 +267,7 @@ class TapReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _seeded(self) -> int:
         if self._seed is None:
-            found = marker.read(ReadOnlyFiles(), self._directory)
-            if found is None:
-                raise NotAStoreError(self._directory, "it has no file STORE")
-            self._seed = found.seed
+            self._seed = marker.require(ReadOnlyFiles(), self._directory).seed
         return self._seed
 
     def _learn(self) -> None:
