@@ -1,4 +1,4 @@
-"""The AMQP broker on top of the store: codec, broker core, and the trio edge.
+"""The AMQP broker on top of the store: codec, broker, and the trio edge.
 
 - `app`: the program: what is started, in which order, and how it stops; `config`, `logs`: its
   TOML file and its log.

@@ -47,7 +47,7 @@ class Committer:
     def __init__(self, store: Store, on_completed: Callable[[], None]) -> None:
         self._store = store
         self._log = store.log
-        self._on_settled = on_completed
+        self._on_completed = on_completed
         self._batches: queue.SimpleQueue[Batch | None] = queue.SimpleQueue()
         self._written: queue.SimpleQueue[_Written] = queue.SimpleQueue()
         self._failure: DurabilityError | None = None
@@ -142,7 +142,7 @@ class Committer:
         except Exception as error:  # noqa: BLE001 (it ends the broker)
             self._fail(error)
 
-    def _settle_written(self) -> None:
+    def _complete_written(self) -> None:
         """Complete the batches that the thread has written, if `flush` has not done so already."""
         while not self._written.empty():
             self._complete(*self._written.get())
@@ -153,7 +153,7 @@ class Committer:
         else:
             self._complete_durable(batch)
         self._made_progress()
-        self._on_settled()
+        self._on_completed()
 
     def _complete_durable(self, batch: Batch) -> None:
         try:
@@ -198,7 +198,7 @@ class Committer:
                 failure = error
             self._written.put(_Written(batch, failure))
             try:
-                self._token.run_sync_soon(self._settle_written)
+                self._token.run_sync_soon(self._complete_written)
             except trio.RunFinishedError:
                 return
             if failure:

@@ -156,7 +156,7 @@ class SocketConnection:
                 return
             amqp.receive(read, trio.current_time())
             self._turn.wake()
-            while amqp.is_held and not amqp.is_finished:
+            while amqp.is_input_paused and not amqp.is_finished:
                 if amqp.is_authenticating:
                     await self._check_login(visitor)
                 else:

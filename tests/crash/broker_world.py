@@ -125,7 +125,7 @@ class Client(RecordingOutlet):
             is_kept = delivery_mode == 2 or self._world.has_quorum_queues
             self._steps_of_publishes[tag] = self._world.steps if is_kept else 0
         self.channel.publish(parsed, messages, Flags(mandatory=mandatory))
-        self.channel.settle()
+        self.channel.confirm_published()
 
     def commit(self) -> None:
         self._steps_of_commits.append(self._world.steps)

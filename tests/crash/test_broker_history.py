@@ -342,9 +342,9 @@ def confirmed_at_once(patch: pytest.MonkeyPatch) -> None:
         settled(self)
 
     confirmed: list[amqpstore.Envelope] = []
-    settled = Publisher.settle
+    settled = Publisher.confirm_published
     patch.setattr(Replays, "replay", replayed)
-    patch.setattr(Publisher, "settle", settle)
+    patch.setattr(Publisher, "confirm_published", settle)
 
 
 REPLAY_BUGS: dict[Bug, str] = {

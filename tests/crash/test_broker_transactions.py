@@ -401,7 +401,7 @@ def a_batch_for_each_queue(patch: pytest.MonkeyPatch) -> None:
 
 def confirmed_at_once(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Publisher, "_confirm_logged", lambda *_: None)
-    settle = Publisher.settle
+    settle = Publisher.confirm_published
 
     def settled(self: Publisher) -> None:
         published = self._published
@@ -409,7 +409,7 @@ def confirmed_at_once(patch: pytest.MonkeyPatch) -> None:
         for _, last, _ in published:
             self.outlet.confirm(last, multiple=True)
 
-    patch.setattr(Publisher, "settle", settled)
+    patch.setattr(Publisher, "confirm_published", settled)
 
 
 def refused_and_kept(patch: pytest.MonkeyPatch) -> None:

@@ -231,7 +231,7 @@ def a_batch_is_said_to_be_durable_before_its_sync(patch: Patch) -> None:
     def write_batches(self: Committer) -> None:
         while (batch := self._batches.get()) is not None:
             self._written.put(_Written(batch, None))
-            self._token.run_sync_soon(self._settle_written)
+            self._token.run_sync_soon(self._complete_written)
             with contextlib.suppress(DurabilityError):
                 self._log.write(batch)
 

@@ -124,7 +124,7 @@ def a_commit_forgets_what_was_rejected(patch: Patch) -> None:
 
 
 def a_confirm_does_not_wait_for_the_disk(patch: Patch) -> None:
-    settle = Publisher.settle
+    settle = Publisher.confirm_published
 
     def settle_at_once(self: Publisher) -> None:
         store = self._context.store
@@ -132,7 +132,7 @@ def a_confirm_does_not_wait_for_the_disk(patch: Patch) -> None:
             while_settling.setattr(store, "when_durable", lambda callback: callback())
             settle(self)
 
-    patch.setattr(Publisher, "settle", settle_at_once)
+    patch.setattr(Publisher, "confirm_published", settle_at_once)
 
 
 def a_commit_does_not_wait_for_the_disk(patch: Patch) -> None:

@@ -186,7 +186,7 @@ class World(SimulatedBroker):
         channel = self.channels[number]
         messages = [Message(label, letter.body) for letter in letters]
         channel.publish(label, messages, Flags(mandatory=mandatory, immediate=immediate))
-        channel.settle()
+        channel.confirm_published()
 
     def get(self, number: int, queue: str, *, no_ack: bool) -> tuple[int, Letter, bool] | None:
         got = self.channels[number].get(self.vhost.queues[queue], no_ack=no_ack)

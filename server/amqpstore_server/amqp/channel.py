@@ -89,9 +89,9 @@ class AmqpChannel:
         """Ack delivery tags that the client named one by one. Raises: BrokerError."""
         self._broker.ack(acks.first, acks.last)
 
-    def settle(self) -> None:
+    def confirm_published(self) -> None:
         """Confirm what was published during this read."""
-        self._broker.settle()
+        self._broker.confirm_published()
 
     def resume(self) -> None:
         """Continue deliveries: the connection is writable again."""
@@ -113,7 +113,7 @@ class AmqpChannel:
 
         The confirms of what it published before are sent first.
         """
-        self._broker.settle()
+        self._broker.confirm_published()
         self._move(ChannelEvent.FAULT)
 
         def say_so() -> None:

@@ -128,7 +128,7 @@ class Connection:
         return self._negotiation.frame_max
 
     @property
-    def is_held(self) -> bool:
+    def is_input_paused(self) -> bool:
         """Whether input from the client has to wait: it leaves too much unread, or its login is
         being checked. Do not call `receive` then; call `go_on` when the reason is gone.
         """
@@ -187,7 +187,7 @@ class Connection:
         self._move(ConnectionEvent.REFUSED)
 
     def go_on(self, now: float) -> None:
-        """Handle input that waited while the connection `is_held`, until it has to wait again."""
+        """Handle input that waited while input was paused, until it has to wait again."""
         waiting, self._waiting = self._waiting, []
         self._events(waiting, now)
 
@@ -227,7 +227,7 @@ class Connection:
     def sent(self, now: float) -> None:
         """Note that bytes were written to the socket."""
         self._heartbeat.sent(now)
-        if self.is_held:
+        if self.is_input_paused:
             # Nothing is read from a paused client: only that it accepts bytes shows that it is
             # alive.
             self._heartbeat.received(now)
@@ -271,15 +271,15 @@ class Connection:
     # Events.
 
     def _events(self, events: list[Event], now: float) -> None:
-        """Handle the events of one read until the connection `is_held`."""
+        """Handle the events of one read until the connection `is_input_paused`."""
         published: set[AmqpChannel] = set()
         for place, event in enumerate(events):
-            if self.is_held:
+            if self.is_input_paused:
                 self._waiting = events[place:]
                 break
             self._event(event, published, now)
         for channel in published:
-            called(channel.settle, channel.failed)
+            called(channel.confirm_published, channel.failed)
             self.has_published = True
         if self.unfinished_bytes > self._limits.unfinished_bytes:
             self.exhaust(f"the limit of a connection is {self._limits.unfinished_bytes}", now)

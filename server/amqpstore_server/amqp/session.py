@@ -83,7 +83,7 @@ class Session:
             if channel in published:
                 # Confirms of earlier publishes go first.
                 published.remove(channel)
-                channel.settle()
+                channel.confirm_published()
             self._end(channel, event)
             self._send(number, methods.ChannelCloseOk())
         elif event is ChannelEvent.CLOSE_OK:

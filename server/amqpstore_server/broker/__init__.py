@@ -1,4 +1,4 @@
-"""The broker core: virtual hosts, exchanges, queues, consumers, channels.
+"""The broker without a protocol: virtual hosts, exchanges, queues, consumers, channels.
 
 Plain synchronous calls on top of the store, with time and randomness passed in (`context`). Nothing
 here knows which protocol a message came through: a front door talks to `Broker`, `VirtualHost` and

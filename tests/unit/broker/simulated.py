@@ -37,7 +37,7 @@ class Client(RecordingOutlet):
         """Publish messages that are alike, persistent where nothing else is said."""
         properties = {"delivery_mode": 2, **properties}
         self.channel.publish(*labelled(exchange, key, *bodies, **properties), Flags())
-        self.channel.settle()
+        self.channel.confirm_published()
 
     def consume(self, queue: str, tag: str, **options: Any) -> Consumer:
         """Start a consumer: options are those of ConsumerOptions, and its prefetch."""

@@ -28,7 +28,7 @@ def publish(client: Client, *keys_and_modes: tuple[str, int]) -> None:
     """Publish a message to each queue, in one read of the connection."""
     for key, mode in keys_and_modes:
         client.channel.publish(*labelled("", key, "m", delivery_mode=mode), Flags())
-    client.channel.settle()
+    client.channel.confirm_published()
 
 
 def answered(client: Client) -> dict[int, str]:

@@ -45,7 +45,7 @@ def ask(client: Client, name: str = "q", *, mandatory: bool = False, **headers: 
     named = {key.replace("_", "-"): value for key, value in headers.items()}
     parsed, messages = labelled(REPLAY_EXCHANGE, name, "body", headers=named)
     client.channel.publish(parsed, messages, Flags(mandatory=mandatory))
-    client.channel.settle()
+    client.channel.confirm_published()
 
 
 def test_all_of_it_into_the_queue_itself(simulated: SimulatedBroker, client: Client) -> None:
@@ -236,7 +236,7 @@ def test_requests_that_are_alike_are_each_done(simulated: SimulatedBroker, clien
     first, messages = labelled(REPLAY_EXCHANGE, "q", "1", headers={"x-limit": 1})
     other, more = labelled(REPLAY_EXCHANGE, "q", "2", headers={"x-limit": 2})
     client.channel.publish(first, [*messages, *more, Message(other, b"3")], Flags())
-    client.channel.settle()
+    client.channel.confirm_published()
     simulated.settle()
     assert simulated.ready("q") == [*"aabab"]
     assert client.told == ["confirmed 3 and before"]

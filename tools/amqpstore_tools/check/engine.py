@@ -55,20 +55,22 @@ def check(
     directory: str,
     *,
     live: bool = False,
-    is_held: bool = False,
+    is_locked: bool = False,
     executor: Executor | None = None,
     tell: Progress = lambda *_: None,
 ) -> Checked:
     """Look at everything in the store in `directory`, and change nothing.
 
     Args: live, a broker may run on it: then what is looked at is the durable state of one moment;
-    is_held, the caller keeps brokers out of it; executor, what runs the steps, if not this process.
+    is_locked, the caller has its lock; executor, what runs the steps, if not this process.
     Raises: NotAStoreError, FormatVersionError, StoreLockedError, SnapshotError, OSError, what the
     executor raises: nothing could be checked.
     """
     executor = executor or ProcessExecutor()
     started, used = time.monotonic(), executor.processor_s()
-    (outcome,) = check_all([directory], live=live, is_held=is_held, executor=executor, tell=tell)
+    (outcome,) = check_all(
+        [directory], live=live, is_locked=is_locked, executor=executor, tell=tell
+    )
     if isinstance(outcome, Exception):
         raise outcome
     outcome.seconds = time.monotonic() - started
@@ -80,7 +82,7 @@ def check_all(
     directories: Sequence[str],
     *,
     live: bool = False,
-    is_held: bool = False,
+    is_locked: bool = False,
     executor: Executor | None = None,
     tell: Progress = lambda *_: None,
 ) -> list[Outcome]:
@@ -90,7 +92,9 @@ def check_all(
     with ExitStack() as stack:
         for number, directory in enumerate(directories):
             try:
-                files, catalog = stack.enter_context(opened(directory, live=live, is_held=is_held))
+                files, catalog = stack.enter_context(
+                    opened(directory, live=live, is_locked=is_locked)
+                )
                 check = StoreCheck(directory, files, catalog, tell, is_live=live)
                 check.begin()
             except (StoreError, OSError) as error:

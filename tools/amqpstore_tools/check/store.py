@@ -92,7 +92,7 @@ class Checked:
 
 
 @contextlib.contextmanager
-def opened(directory: str, *, live: bool, is_held: bool = False) -> Iterator[tuple[Files, str]]:
+def opened(directory: str, *, live: bool, is_locked: bool = False) -> Iterator[tuple[Files, str]]:
     """The files that are checked, and the directory of the catalog; brokers stay out meanwhile.
 
     Args and raises: as `engine.check`.
@@ -101,7 +101,7 @@ def opened(directory: str, *, live: bool, is_held: bool = False) -> Iterator[tup
         reason = "it is a file" if os.path.exists(directory) else "it is not there"
         raise NotAStoreError(directory, reason)
     if not live:
-        with contextlib.nullcontext() if is_held else shared_lock(directory):
+        with contextlib.nullcontext() if is_locked else shared_lock(directory):
             yield ReadOnlyFiles(), os.path.join(directory, CATALOG)
         return
     snapshot = Snapshot(directory)

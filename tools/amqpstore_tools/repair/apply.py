@@ -149,7 +149,7 @@ def _try(directory: str, repair: Repair, after: Listing, puts: list[str], tell: 
         else:
             os.symlink(os.path.abspath(os.path.join(source, name)), path)
     try:
-        found = check(trial, is_held=True, tell=tell)
+        found = check(trial, is_locked=True, tell=tell)
     finally:
         shutil.rmtree(trial)
     if found.is_damaged:

@@ -91,7 +91,7 @@ def make_plan(
     if repair := unfinished(directory):
         raise UnfinishedError(directory, repair.name)
     files = listing(directory, tell)
-    checked = check(directory, is_held=True, executor=executor, tell=tell)
+    checked = check(directory, is_locked=True, executor=executor, tell=tell)
     facts = gather(directory, checked, tell)
     made = time.time_ns() // 1_000_000 if made_ms is None else made_ms
     plan = Plan(facts.store_id.hex(), made, files)

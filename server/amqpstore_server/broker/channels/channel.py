@@ -111,9 +111,9 @@ class Channel:
         for message in messages:
             self._publisher.replay(message, flags)
 
-    def settle(self) -> None:
+    def confirm_published(self) -> None:
         """Confirm everything published since the last call: at once, or when it is durable."""
-        self._publisher.settle()
+        self._publisher.confirm_published()
 
     def when_durable(self, callback: Callable[[], None]) -> None:
         """Call back once everything promised before is durable and confirmed."""

@@ -69,13 +69,13 @@ class Publisher:
             self.outlet.returned(messages, Returned.NO_ROUTE)
         if route.placements and envelope.expiration_ms is None and not flags.immediate:
             self._context.touched.update(route.touches)
-            self._note(count, self._place(route.placements, envelope, messages))
+            self._note(count, self._enqueue(route.placements, envelope, messages))
             return
         if not route.queues:
             self._note(count, _Promise.NOW)
             return
         planned = plan(route, envelope, messages, immediate=flags.immediate)
-        promise = self._place(planned.placements, envelope, messages)
+        promise = self._enqueue(planned.placements, envelope, messages)
         planned.arrived()
         if planned.delivered < count and flags.immediate:
             self.outlet.returned(messages[planned.delivered :], Returned.NO_CONSUMERS)
@@ -95,7 +95,7 @@ class Publisher:
             self.outlet.returned([message], Returned.NO_ROUTE)
         self._note(1, _Promise.REFUSED if outcome is Outcome.REFUSED else _Promise.WHEN_DURABLE)
 
-    def _place(
+    def _enqueue(
         self, placements: Sequence[Placement], envelope: ParsedEnvelope, messages: list[Message]
     ) -> _Promise:
         """Raises: ResourceExhaustedError."""
@@ -106,7 +106,7 @@ class Publisher:
             raise ResourceExhaustedError(str(error)) from None
         return _Promise.WHEN_DURABLE if logged else _Promise.NOW
 
-    def settle(self) -> None:
+    def confirm_published(self) -> None:
         """Confirm everything published since the last call: at once, or when it is durable."""
         published, self._published = self._published, []
         first = last = 0

@@ -127,8 +127,8 @@ class Consumer:
         if self.no_ack:
             # As in RabbitMQ it waits while the channel's limit is reached, but its deliveries do
             # not count towards it.
-            is_held = shared.messages and shared.unacked >= shared.messages
-            return 0 if is_held else _DELIVERED_AT_ONCE
+            is_full = shared.messages and shared.unacked >= shared.messages
+            return 0 if is_full else _DELIVERED_AT_ONCE
         capacity = _DELIVERED_AT_ONCE
         for window in (self.window, shared):
             if window.messages:
