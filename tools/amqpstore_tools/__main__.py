@@ -1,4 +1,4 @@
-"""The `amqpstore` command: one module a verb."""
+"""The `amqpstore` command: one module per verb."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _VERBS = {
     "drill": ("drill", "break a store that may be broken, and see what survives"),
     "bench": ("bench", "measure a broker, ours or another"),
 }
-"""By name, the module in `verbs` and what it is for."""
+"""By name, the module in `verbs` and a one-line description."""
 
 
 def main() -> int:

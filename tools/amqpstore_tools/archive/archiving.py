@@ -1,4 +1,6 @@
-"""One run of an archive: what is new in a store's log is written, and then made part of it."""
+"""One run of an archive: writes the new part of a store's log, and then makes it part of the
+archive.
+"""
 
 from __future__ import annotations
 
@@ -18,18 +20,18 @@ from amqpstore_tools.spark.reading.live import runs_of
 from amqpstore_tools.spark.task_files import for_tasks
 
 _BEHIND_ALL = (1 << 32) - 1
-"""In the place of a segment's number: these files come last."""
+"""Stands for a segment's number, so that these files sort last."""
 
 Spread = Callable[
     [Sequence[SegmentItem], Callable[[Iterable[SegmentItem]], Written]], Iterable[Written]
 ]
-"""Has neighbouring items written together, wherever. Returns what came of each group."""
+"""Writes groups of neighbouring items, on any machine. Returns the result of each group."""
 
 
 def archive(directory: str, out: str, spread: Spread, *, is_local: bool = True) -> Manifest | None:
-    """Bring an archive up to where the log of the store in `directory` ends now.
+    """Bring an archive up to the end of the log of the store in `directory`.
 
-    Returns what was added; None where nothing is new.
+    Returns the manifest of the run; None if there is nothing new.
     Raises: ArchiveError, NotAStoreError, FormatVersionError, SnapshotError, OSError.
     """
     with StoreImage.open(directory, live=True) as image, writing_to(out) as target:
@@ -86,7 +88,9 @@ def _manifest(
 
 
 class _FoundOut:
-    """Writes what no batch of the log says: `written` files. `queue_ids` are those deleted."""
+    """Writes events that are in no batch of the log, into `written` files. `queue_ids` are deleted
+    queues.
+    """
 
     def __init__(self, staging: str, planned: Plan) -> None:
         self._staging = staging
@@ -95,13 +99,13 @@ class _FoundOut:
         self.queue_ids: list[int] = []
 
     def deleted(self, queue_ids: list[int]) -> None:
-        """These queues are not there any more."""
+        """Write that these queues have been deleted."""
         self.queue_ids = queue_ids
         for queue_id in queue_ids:
             self._write(DELETE, queue_id, [(0, 0)])
 
     def gone(self, image: StoreImage) -> None:
-        """What no queue holds now may have left it in batches that nobody has read."""
+        """Write that messages are gone which left their queue in batches that no run has read."""
         for queue in image.queues:
             if ranges := list(_gone(queue)):
                 self._write(GONE, queue.id, ranges)
@@ -119,7 +123,7 @@ class _FoundOut:
 
 
 def _gone(queue: QueueImage) -> Iterator[tuple[int, int]]:
-    """Positions that were given, and of which the queue holds nothing."""
+    """Yield the positions that were assigned and of which the queue no longer holds a message."""
     last = 1
     for entries in queue.columns():
         for run in runs_of(queue.id, entries):

@@ -1,14 +1,15 @@
-"""How files become part of an archive: all of a run's at one moment, and once.
+"""Commits files to an archive: those of a run all at once, and only once.
 
-1. Tasks write files to `_staging/RUN-TOKEN/`, each synced before it has its name. The token is
-   drawn for each attempt: tasks of a driver that was killed may still write to theirs.
+1. Tasks write files to `_staging/RUN-TOKEN/`, each synced before it is renamed. The token is new
+   for each attempt: tasks of a killed driver may still write to theirs.
 2. The staging directories are synced. `RUN.prepared`, the manifest of the run, is written, synced
-   and renamed into its place.
-3. The files are renamed to where they belong, and the directories synced.
+   and renamed into place.
+3. The files are renamed to their final places, and the directories synced.
 4. `RUN.prepared` is renamed to `RUN.json`. From now on the run counts.
 
-A crash before 2 is done leaves a run that never was: its staging goes with the next run. After it
-the next run, or the next opening for writing, continues with 3, which can be repeated.
+A crash before the end of 2 leaves staging files of a run that never happened; the next run removes
+them. After a later crash the next run, or the next opening for writing, continues with 3, which can
+be repeated.
 """
 
 from __future__ import annotations
@@ -32,14 +33,14 @@ from amqpstore_tools.archive.manifest import FileEntry, Manifest, decode, encode
 
 
 class Archive:
-    """The archive in `directory`, which is made where it is not there. See `writing_to`."""
+    """The archive in `directory`, which is created if necessary. See `writing_to`."""
 
     def __init__(self, directory: str) -> None:
         self.directory = directory
         self._manifests = os.path.join(directory, MANIFESTS)
 
     def manifests(self) -> list[Manifest]:
-        """What all runs added, in their order. Raises: ArchiveError, OSError."""
+        """Return the manifests of all runs, in order. Raises: ArchiveError, OSError."""
         try:
             names = sorted(os.listdir(self._manifests))
         except FileNotFoundError:
@@ -49,7 +50,7 @@ class Archive:
         return [self._manifest(name) for name in names if name.endswith(COMMITTED)]
 
     def staging(self, name: str) -> str:
-        """Where tasks write the files of a run."""
+        """Return the directory where tasks write the files of a run."""
         return os.path.join(os.path.abspath(self.directory), STAGING, name)
 
     def commit(self, manifest: Manifest) -> None:
@@ -62,7 +63,7 @@ class Archive:
         self._finish(manifest)
 
     def settle(self) -> None:
-        """End what a killed run has begun. Raises: ArchiveError, OSError."""
+        """Finish what a killed run has begun. Raises: ArchiveError, OSError."""
         for name in sorted(os.listdir(self._manifests)):
             if name.endswith(PREPARED):
                 self._finish(self._manifest(name))
@@ -70,7 +71,7 @@ class Archive:
             shutil.rmtree(os.path.join(self.directory, STAGING))
 
     def make(self) -> None:
-        """Its directories. Raises: ArchiveError, where something else is there; OSError."""
+        """Create its directories. Raises: ArchiveError, if something else is there; OSError."""
         if os.path.isdir(self.directory) and not os.path.isdir(self._manifests):
             others = os.listdir(self.directory)
             if others:
@@ -117,7 +118,9 @@ class Archive:
 
 @contextlib.contextmanager
 def writing_to(directory: str) -> Iterator[Archive]:
-    """The archive, kept from others that write, and settled. Raises: ArchiveError, OSError."""
+    """Open the archive for writing, exclusively and with unfinished runs completed. Raises:
+    ArchiveError, OSError.
+    """
     archive = Archive(directory)
     archive.make()
     lock = os.open(os.path.join(directory, MANIFESTS, LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC)
@@ -137,7 +140,7 @@ def _directories(files: list[FileEntry]) -> set[str]:
 
 
 def _sync_chain(root: str, directory: str) -> None:
-    """A directory, and those above it up to the root."""
+    """Sync a directory, and those above it up to the root."""
     while directory:
         _sync(os.path.join(root, directory))
         directory = os.path.dirname(directory)

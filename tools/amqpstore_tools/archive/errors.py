@@ -1,4 +1,4 @@
-"""What can be wrong with an archive."""
+"""Errors of archives."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Events of the log as rows: one for each message that was published, one for each other run."""
+"""Events of the log as rows: one for each published message, one for each run of other events."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ PUBLISH, ACK, DELIVER, PURGE, HELD, GONE, DELETE = EVENTS = (
     *("publish", "ack", "deliver", "purge"),
     *("held", "gone", "delete"),
 )
-"""Those of the log, and three that a run finds out: what was `held` and had come in a part of the
-log that was not there any more, what was `gone` by then in the same way, and deleted queues."""
+"""Events of the log, and three that a run infers from a part of the log that no longer exists:
+messages that were still `held`, messages that were `gone`, and deleted queues.
+"""
 
 _OF_KIND: dict[int, str] = {
     OperationKind.ENQUEUE: PUBLISH,
@@ -48,7 +49,7 @@ SCHEMA = pa.schema(
         ("body", pa.binary()),
     ]
 )
-"""The columns of a file of an archive; JOBS.md of the Spark package says what each column is."""
+"""The columns of a file of an archive; JOBS.md of the Spark package describes each."""
 
 _ROW_BYTES = 100
 """The size of a row in memory, without its body."""
@@ -59,7 +60,7 @@ Key = tuple[int, str]
 
 @dataclass
 class Rows:
-    """Rows of one queue and hour, as columns. `heads` count from 1: 0 is none."""
+    """Rows of one queue and hour, as columns. `heads` count from 1; 0 is none."""
 
     lsns: list[int] = field(default_factory=list)
     times: list[int] = field(default_factory=list)
@@ -74,7 +75,7 @@ class Rows:
     bodies: list[bytes | memoryview | None] = field(default_factory=list)
 
     def append(self, event: str, lsn: int, time_ms: int, operation: Operation) -> None:
-        """An operation that says nothing of what is in messages."""
+        """Add an operation without message content."""
         self.lsns.append(lsn)
         self.times.append(time_ms)
         self.events.append(event)
@@ -99,7 +100,7 @@ class Rows:
         expires_ms: int,
         delivery_count: int | None,
     ) -> None:
-        """Messages from a first sequence and id on; their heads and bodies are added by `fill`."""
+        """Add messages from a first sequence and id on; `fill` adds their heads and bodies."""
         sequence, message_id = first
         self.lsns += [lsn] * count
         self.times += [time_ms] * count
@@ -112,14 +113,16 @@ class Rows:
         self.deliveries += [delivery_count] * count
 
     def fill(self, batch: Batch, first_id: int, end_id: int) -> int:
-        """Heads and bodies of these ids, as far as they are in a batch. Returns bytes of bodies."""
+        """Fill in heads and bodies of these ids, as far as a batch contains them. Returns bytes of
+        bodies.
+        """
         ids = batch.ids
         start, stop = bisect_left(ids, first_id), bisect_left(ids, end_id)
         if stop - start == end_id - first_id:
             self.heads += [head + 1 for head in batch.heads[start:stop]]
             self.bodies += batch.bodies[start:stop]
         else:
-            # The others' records are damaged.
+            # The records of the other messages are damaged.
             places = {ids[place]: place for place in range(start, stop)}
             for message_id in range(first_id, end_id):
                 place = places.get(message_id)
@@ -128,7 +131,7 @@ class Rows:
         return sum(batch.sizes[start:stop])
 
     def table(self, queue_id: int, heads: Heads) -> pa.Table:
-        """All of them, as Parquet is to have them."""
+        """Return all rows as a Parquet table."""
         count = len(self.lsns)
         numbers = pa.array(self.heads, pa.int32())
         columns = [
@@ -149,7 +152,7 @@ class Rows:
 
 
 class Heads:
-    """Exchange, routing key and properties of messages, by number; 0 has none of them."""
+    """Exchange, routing key and properties of messages, by number; 0 has none."""
 
     def __init__(self, heads: list[bytes]) -> None:
         parts = [(None, None, None), *map(_parts, heads)]
@@ -161,14 +164,14 @@ class Heads:
 
 
 class Collector:
-    """Puts events of one segment where they go. `bytes` is about what is in memory."""
+    """Sorts the events of one segment into rows. `bytes` is about the memory they take."""
 
     def __init__(self) -> None:
         self.rows: dict[Key, Rows] = {}
         self.bytes = 0
 
     def log(self, batch: Batch) -> None:
-        """All that a batch of the log says."""
+        """Add everything in a batch of the log."""
         hour = hour_of(batch.time_ms)
         time_ms = min(batch.time_ms, _MAX_MS)
         for operation in batch.operations:
@@ -194,7 +197,7 @@ class Collector:
             self.bytes += rows.fill(batch, first_id, first_id + count) + _ROW_BYTES * count
 
     def held(self, batch: Batch, live: LiveRuns, lsn: int, time_ms: int) -> None:
-        """What queues hold of some messages."""
+        """Add what queues hold of some messages."""
         if not batch.ids:
             return
         for run in live.within(batch.ids[0], batch.ids[-1] + 1):
@@ -212,7 +215,7 @@ class Collector:
             self.bytes += rows.fill(batch, run.first_id, run.end_id) + _ROW_BYTES * run.size
 
     def tables(self, heads: list[bytes]) -> Iterator[tuple[Key, pa.Table]]:
-        """What was put in, of messages with these heads."""
+        """Yield the tables of the added rows, for messages with these heads."""
         of_heads = Heads(heads)
         for key, rows in self.rows.items():
             yield key, rows.table(key[0], of_heads)
@@ -228,8 +231,9 @@ class Collector:
 def found_out(
     event: str, queue_id: int, ranges: Iterable[tuple[int, int]], lsn: int, time_ms: int
 ) -> pa.Table:
-    """Rows that say that positions of a queue, each the first and the one after the last, are gone,
-    or that all of it is."""
+    """Return rows which say that positions of a queue, each the first and the one after the last,
+    are gone, or that the whole queue is.
+    """
     rows = Rows()
     for first, end in ranges:
         rows.append(event, lsn, time_ms, Operation(0, end - first, queue_id, first))

@@ -1,4 +1,4 @@
-"""What is where in an archive.
+"""The layout of an archive.
 
     OUT/vhost=%2F/queue=orders/hour=2026-11-21-17/RUN-SEGMENT-PART-QUEUE_ID.parquet
     OUT/_archive/000001.json        the manifest of run 1: which files it added
@@ -6,8 +6,8 @@
     OUT/_archive/lock
     OUT/_staging/000002-1f0c.../    files of run 2 that do not count yet
 
-Whoever reads the directory with Spark sees the first level as columns, and nothing that begins with
-an underscore. Names are escaped as Spark and Hive do it.
+Spark reads the directory names as partition columns, and ignores names that begin with an
+underscore. Names are escaped as Spark and Hive do it.
 """
 
 from __future__ import annotations
@@ -28,28 +28,32 @@ COMMITTED = ".json"
 _ESCAPED = set("\"#%'*/:=?\\{}[]^\x7f") | {chr(code) for code in range(32)}
 _NULL = "__HIVE_DEFAULT_PARTITION__"
 _MAX_BYTES = 240
-"""The longest name of a directory: file systems allow 255."""
+"""The longest name of a directory: file systems allow 255 bytes."""
 
 
 class QueueName(NamedTuple):
-    """A stored queue: of a broker's queue with priorities each level is one. None: no name."""
+    """A stored queue; each priority level of a broker's queue is one. None means that it has no
+    name.
+    """
 
     vhost: str | None
     queue: str | None
 
 
 def directory_of(name: QueueName, hour: str) -> str:
-    """Where events of a queue and an hour are, from the archive's directory on."""
+    """Return the directory of the events of a queue and an hour, relative to the archive's
+    directory.
+    """
     return os.path.join(queue_directory(name), f"hour={hour}")
 
 
 def queue_directory(name: QueueName) -> str:
-    """The same for all hours."""
+    """Return the directory of a queue, for all hours."""
     return os.path.join(_part("vhost", name.vhost), _part("queue", name.queue))
 
 
 def hour_of(time_ms: int) -> str:
-    """The hour of a time, in UTC."""
+    """Return the hour of a time, in UTC."""
     try:
         return f"{datetime.fromtimestamp(time_ms // 1000, UTC):%Y-%m-%d-%H}"
     except (ValueError, OverflowError, OSError):
@@ -57,12 +61,12 @@ def hour_of(time_ms: int) -> str:
 
 
 def file_name(run: int, segment: int, part: int, queue_id: int) -> str:
-    """Names ascend as the log does, for one queue."""
+    """Return a file name; the names of one queue sort in the order of the log."""
     return f"{run:06}-{segment:010}-{part:04}-{queue_id}.parquet"
 
 
 def staging_name(run: int) -> str:
-    """Another one for each attempt."""
+    """Return a name for staging, different for each attempt."""
     return f"{run:06}-{secrets.token_hex(8)}"
 
 
@@ -71,12 +75,14 @@ def manifest_name(run: int, suffix: str = COMMITTED) -> str:
 
 
 def is_staging_name(name: str) -> bool:
-    """Whether `staging_name` may have given it."""
+    """Tell whether a name has the form of `staging_name`."""
     return re.fullmatch(r"[0-9]{6,}-[0-9a-f]{16}", name) is not None
 
 
 def is_event_file(path: str) -> bool:
-    """Whether it may be the path of a file of events, from the archive's directory on."""
+    """Tell whether a path, relative to the archive's directory, has the form of a file of
+    events.
+    """
     parts = path.split("/")
     columns = zip(("vhost=", "queue=", "hour="), parts[:-1], strict=False)
     return (
@@ -92,8 +98,9 @@ def _part(column: str, value: str | None) -> str:
 
 
 def _escaped(value: str) -> str:
-    """As Spark's ExternalCatalogUtils.escapePathName; and names that cannot be file names
-    either."""
+    """Escape a name as Spark's ExternalCatalogUtils.escapePathName does; and names that cannot be
+    file names either.
+    """
     return "".join(f"%{ord(one):02X}" if one in _ESCAPED else one for one in value)
 
 

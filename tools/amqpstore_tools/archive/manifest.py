@@ -1,4 +1,4 @@
-"""What one run added to an archive, as `_archive/NUMBER.json` has it."""
+"""The manifest of one run of an archive, stored as `_archive/NUMBER.json`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Number = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
 
 
 class FileEntry(msgspec.Struct, frozen=True):
-    """A Parquet file: `path` from the archive's directory on. Times are in ms since 1970."""
+    """A Parquet file: `path` relative to the archive's directory. Times are in ms since 1970."""
 
     path: str
     queue_id: Number
@@ -27,7 +27,7 @@ class FileEntry(msgspec.Struct, frozen=True):
 
 
 class LogPosition(NamedTuple):
-    """Where the next run goes on: an offset in a segment of the log, and the LSN there."""
+    """Where the next run continues: an offset in a segment of the log, and the LSN there."""
 
     segment: Number
     offset: Number
@@ -37,10 +37,10 @@ class LogPosition(NamedTuple):
 class Manifest(msgspec.Struct, frozen=True):
     """The manifest of run `run`, which archived the log up to before `position`.
 
-    `first_lsn` is that of the first batch that it found, 0: none. `missing` LSNs were not there any
-    more, `damaged` places were left out, and `unreadable` messages have no content. `queues` are
-    those of the store by id, `next_positions` where they go on, `deleted` those that were there
-    before it. `staging` is where the files were before it was committed.
+    `first_lsn` is that of the first batch that it found, 0 if none. `missing` LSNs no longer
+    existed, `damaged` places were left out, and `unreadable` messages have no content. `queues` are
+    those of the store by id, `next_positions` their next positions, `deleted` the queues that were
+    deleted since the run before. `staging` is where the files were before the commit.
     """
 
     run: Number
@@ -66,7 +66,7 @@ def encode(manifest: Manifest) -> bytes:
 
 
 def decode(octets: bytes, name: str) -> Manifest:
-    """Args: name, of its file. Raises: ValueError, RecursionError."""
+    """Decode a manifest. Args: name, of its file. Raises: ValueError, RecursionError."""
     found = msgspec.json.decode(octets, type=Manifest)
     if found.format != FORMAT:
         raise ValueError(f"it is of format {found.format}, and this version knows {FORMAT}")

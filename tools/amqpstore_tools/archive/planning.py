@@ -1,4 +1,4 @@
-"""What of a store is not in an archive yet."""
+"""Finds the part of a store that is not in an archive yet."""
 
 from __future__ import annotations
 
@@ -21,8 +21,9 @@ _START = LogPosition(0, 0, 1)
 
 @dataclass(frozen=True)
 class Plan:
-    """What a run has to do. `known` queues are all that were ever named, `gone` those that were
-    there when the last run was; `held_ms` is the time of what was there before."""
+    """The work of a run. `known` queues are all that ever had a name, `gone` those that existed at
+    the last run; `held_ms` is the time given to what was there before.
+    """
 
     run: int
     items: list[SegmentItem]
@@ -39,9 +40,9 @@ class Plan:
 
 
 def plan(image: StoreImage, directory: str, earlier: Sequence[Manifest]) -> Plan:
-    """Look at a store. Args: directory, of the archive; earlier, what its runs added.
+    """Plan a run. Args: directory, of the archive; earlier, the manifests of its runs.
 
-    Raises: ArchiveError, where they do not belong together; OSError.
+    Raises: ArchiveError, if store and archive do not belong together; OSError.
     """
     last = earlier[-1] if earlier else None
     store_id = image.store_id.hex if image.store_id else ""
@@ -92,7 +93,7 @@ def plan(image: StoreImage, directory: str, earlier: Sequence[Manifest]) -> Plan
 
 
 def _size(segment: SegmentImage, end: LogPosition) -> int:
-    """Bytes that are part of the store: without a torn tail."""
+    """Return the size of the segment in bytes, without a torn tail."""
     sound = segment.sound_size
     return min(sound, end.offset) if segment.number == end.segment else sound
 
@@ -100,10 +101,10 @@ def _size(segment: SegmentImage, end: LogPosition) -> int:
 def _held(
     image: StoreImage, last: Manifest | None, start: LogPosition, log: Sequence[SegmentItem]
 ) -> list[SegmentItem]:
-    """Compacted segments, with what queues hold of them and the archive does not have.
+    """Return compacted segments, with what queues hold of them and the archive does not have.
 
-    An ENQUEUE is in the segment that its messages were written to, so only of what compaction has
-    moved since it is gone.
+    An ENQUEUE is in the segment that its messages were first written to, so only messages that
+    compaction has moved since have lost theirs.
     """
     compacted = [one for one in image.segments if one.is_compacted and one.size and one.first_id]
     known = [one for one in image.segments if one.first_id]
@@ -130,13 +131,13 @@ def _held(
 
 
 def _from(run: LiveRun, position: int) -> LiveRun:
-    """Those of its messages that are at a position or behind it."""
+    """Return the part of a run from a position on."""
     skipped = min(max(position - run.first_sequence, 0), run.size)
     return run.part(run.first_id + skipped, run.end_id)
 
 
 def _first_time(image: StoreImage, log: Sequence[SegmentItem]) -> int:
-    """When the log that is there begins, in ms since 1970."""
+    """Return when the existing log begins, in ms since 1970."""
     for item in log:
         segment = image.segment(item.number)
         if segment is not None and item.number < FIRST_COMPACTED:

@@ -1,4 +1,4 @@
-"""Events of an archive as a data frame, of one queue and up to a time or between two."""
+"""Reads the events of one queue from an archive as a data frame, up to a time or between two."""
 
 from __future__ import annotations
 
@@ -21,8 +21,9 @@ from amqpstore_tools.transfer.lines import MessageLine, QueueKey
 
 @dataclass(frozen=True)
 class Found:
-    """The files of a queue. `from_ms` is when the archive begins, `to_ms` up to when it goes;
-    `missing` LSNs are not in it."""
+    """The files of a queue. `from_ms` is when the archive begins, `to_ms` when it ends; `missing`
+    LSNs are not in it.
+    """
 
     paths: list[str]
     from_ms: int
@@ -31,7 +32,7 @@ class Found:
 
 
 def find(directory: str, name: QueueName, *, least_ms: int | None, most_ms: int | None) -> Found:
-    """Files that may have events of a queue from one time to another. Raises: ArchiveError."""
+    """Find the files that may have events of a queue between two times. Raises: ArchiveError."""
     manifests = Archive(directory).manifests()
     if not manifests:
         raise ArchiveError(directory, "nothing was archived yet. Run amqpstore archive.")
@@ -64,7 +65,7 @@ def find(directory: str, name: QueueName, *, least_ms: int | None, most_ms: int 
 
 
 def events(spark: SparkSession, paths: Sequence[str]) -> DataFrame:
-    """What is in some files of an archive."""
+    """Return the content of some files of an archive."""
     schema = from_arrow_schema(SCHEMA)
     if not paths:
         return spark.createDataFrame([], schema)
@@ -74,7 +75,7 @@ def events(spark: SparkSession, paths: Sequence[str]) -> DataFrame:
 def published(
     spark: SparkSession, paths: Sequence[str], least_ms: int | None, most_ms: int | None
 ) -> DataFrame:
-    """Messages that were published from one time to before another, in their order."""
+    """Return the messages that were published from one time to before another, in order."""
     found = events(spark, paths).where(sql.col("event") == PUBLISH)
     if least_ms is not None:
         found = found.where(sql.col("time") >= _time(least_ms))
@@ -84,14 +85,15 @@ def published(
 
 
 def held_at(spark: SparkSession, paths: Sequence[str], at_ms: int) -> DataFrame:
-    """What a queue held at a time, in its order: what had come by then, without what had left.
+    """Return what a queue held at a time, in order: messages that had arrived by then and had not
+    left.
 
     Column `delivery_count` is how often each had been delivered by then.
     """
     by_then = events(spark, paths).where(sql.col("time") <= _time(at_ms))
     came = by_then.where(sql.col("event").isin(PUBLISH, HELD))
     left = _one_by_one(by_then.where(sql.col("event").isin(ACK, PURGE, GONE)))
-    # A message that was there when the archive began may come twice, where a run was late.
+    # A message that existed when the archive began may occur twice, if a run was late.
     came = came.dropDuplicates(["queue_id", "position"])
     gone = by_then.where(sql.col("event") == DELETE).select("queue_id")
     delivered = (
@@ -116,7 +118,7 @@ def held_at(spark: SparkSession, paths: Sequence[str], at_ms: int) -> DataFrame:
 
 
 def lines(found: DataFrame, name: QueueName) -> Iterator[MessageLine | None]:
-    """Messages as files of them have it; None for one whose content was damaged."""
+    """Yield the messages in files; None for one whose content was damaged."""
     for row in found.toLocalIterator(prefetchPartitions=True):
         yield None if row["body"] is None else _line(row, name)
 
@@ -137,14 +139,14 @@ def _line(row: Row, name: QueueName) -> MessageLine:
 
 
 def _one_by_one(runs: DataFrame, *columns: str) -> DataFrame:
-    """Each message of runs of positions."""
+    """Return one row for each message of runs of positions."""
     last = sql.col("position") + sql.col("count") - 1
     positions = sql.explode(sql.sequence(sql.col("position"), last))
     return runs.select("queue_id", positions.alias("position"), *columns)
 
 
 def _with_ms(found: DataFrame) -> DataFrame:
-    """With times as numbers, which depend on no zone."""
+    """Convert times to numbers, which do not depend on a time zone."""
     return found.withColumn("time_ms", sql.unix_millis("time")).withColumn(
         "expires_ms", sql.unix_millis("expires")
     )

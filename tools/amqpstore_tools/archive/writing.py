@@ -1,4 +1,4 @@
-"""What a task of an archive run does: some segments, to Parquet files in the staging directory."""
+"""A task of an archive run: writes some segments to Parquet files in the staging directory."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from amqpstore_tools.spark.reading.live import LiveRuns
 from amqpstore_tools.spark.reading.scanning import Scanner
 
 _FLUSH_BYTES = 96 << 20
-"""The bytes of events in memory from which on they are written."""
+"""How many bytes of events may be in memory before they are written."""
 
 _GROUP_BYTES = 32 << 20
 _LEVEL = 1
@@ -35,8 +35,8 @@ _STATISTICS = [
 class SegmentItem(NamedTuple):
     """A segment: `size` bytes of its file, from offset `start` on, with batches before `end_lsn`.
 
-    `held` is for `LiveRuns`: what compaction left of messages that the archive does not have; the
-    events of these are said to be of `held_lsn` and `held_ms`. Of the log it is None.
+    `held` is for `LiveRuns`: messages left by compaction that the archive does not have; their
+    events get `held_lsn` and `held_ms`. It is None for a segment of the log.
     """
 
     number: int
@@ -63,7 +63,7 @@ class Shared:
 
 @dataclass
 class Written:
-    """What a task has written, and met: see `manifest.Manifest`."""
+    """The result of a task: what it has written and found; see `manifest.Manifest`."""
 
     files: list[FileEntry] = field(default_factory=list)
     events: Counter[str] = field(default_factory=Counter)
@@ -91,7 +91,7 @@ class _Writer:
         self._part = 0
 
     def read(self, item: SegmentItem) -> None:
-        """All that is new in a segment."""
+        """Read everything new in a segment."""
         self._first_segment = self._first_segment or item.number
         shared = self._shared
         file = shared.files.open(item.path)
@@ -156,7 +156,7 @@ def write_table(table: pa.Table, staging: str, path: str, queue_id: int) -> File
     """Write one file, durable. Raises: OSError."""
     target = os.path.join(staging, path)
     os.makedirs(os.path.dirname(target), exist_ok=True)
-    # The same task may run twice at a time.
+    # The same task may be run twice at the same time.
     new = f"{target}.{os.getpid()}.new"
     groups = max(-(-table.nbytes // _GROUP_BYTES), 1)
     pq.write_table(
@@ -188,6 +188,6 @@ def write_table(table: pa.Table, staging: str, path: str, queue_id: int) -> File
 
 
 def _unreadable(table: pa.Table) -> int:
-    """Messages that are there without their content."""
+    """Count messages without their content."""
     has_message = pc.is_in(table["event"], value_set=pa.array([PUBLISH, HELD]))
     return int(pc.sum(pc.and_(has_message, table["body"].is_null())).as_py() or 0)

@@ -18,7 +18,7 @@ _tag = struct.Struct(">Q")
 
 
 class Reader:
-    """What the broker sent back on one channel, counted: deliveries, confirms and commits."""
+    """Counts what the broker sends on one channel: deliveries, confirms and commits."""
 
     def __init__(self, sock: socket.socket) -> None:
         self.delivered = 0
@@ -28,7 +28,7 @@ class Reader:
         self._unread = bytearray()
 
     def read(self) -> None:
-        """Reads once. Raises: PeerError, where the broker closes or refuses."""
+        """Read once. Raises: PeerError, if the broker closes or refuses."""
         octets = self._socket.recv(_RECEIVE_BYTES)
         if not octets:
             raise PeerError("the broker closed the socket of a producer")
@@ -51,12 +51,12 @@ class Reader:
         del self._unread[:end]
 
     def unread(self) -> bytes:
-        """Octets of a frame that was cut off."""
+        """Return the octets of an incomplete frame."""
         return bytes(self._unread)
 
 
 def exchange_batches(worker: Worker, queues: list[str], quota: int) -> Outcome:
-    """A worker that publishes a batch, acks the batch before, and waits until both are safe.
+    """Run a worker that publishes a batch, acks the batch before, and waits until both are safe.
 
     It consumes what it publishes, on the same channel. The outcome's histogram `confirm` has the
     time from a batch's start until it was safe and delivered, within the measured window.

@@ -1,7 +1,7 @@
 """Counters that all processes of a run see: one page of shared memory, written without locks.
 
-Every cell has one writer, and an aligned u64 is written whole, so a reader sees a recent count
-and never a torn one.
+Every cell has one writer, and an aligned u64 is written atomically, so a reader sees a recent count
+and never a partly written one.
 """
 
 import mmap
@@ -20,7 +20,7 @@ class Totals:
     delivered: int = 0
     acked: int = 0
     connected: int = 0
-    last_ns: int = 0  # monotonic clock, the latest change of any of them
+    last_ns: int = 0  # monotonic clock, the latest change of any counter
 
 
 _COLUMNS = 6
@@ -33,23 +33,23 @@ class Row:
         self._cells = cells
 
     def publishing(self, published: int, confirmed: int, now_ns: int) -> None:
-        """Messages handed to the kernel, and publishes confirmed, since the start."""
+        """Count messages handed to the kernel, and publishes confirmed, since the start."""
         cells = self._cells
         cells[0], cells[1], cells[5] = published, confirmed, now_ns
 
     def consuming(self, delivered: int, acked: int, now_ns: int) -> None:
-        """Deliveries received, and deliveries acked, since the start."""
+        """Count deliveries received, and deliveries acked, since the start."""
         cells = self._cells
         cells[2], cells[3], cells[5] = delivered, acked, now_ns
 
     def connecting(self, connected: int, now_ns: int) -> None:
-        """Connections opened and closed since the start."""
+        """Count connections opened and closed since the start."""
         cells = self._cells
         cells[4], cells[5] = connected, now_ns
 
 
 class Board:
-    """Shared memory for `rows` workers and a stop sign; to be made before the workers' fork."""
+    """Shared memory for `rows` workers and a stop flag; create it before the workers fork."""
 
     def __init__(self, rows: int) -> None:
         self._memory = mmap.mmap(-1, 8 * (1 + rows * _COLUMNS))
@@ -57,12 +57,12 @@ class Board:
         self._rows = rows
 
     def row(self, index: int) -> Row:
-        """The counters of worker `index`."""
+        """Return the counters of worker `index`."""
         start = 1 + index * _COLUMNS
         return Row(self._cells[start : start + _COLUMNS])
 
     def stop(self) -> None:
-        """Tells every consumer that nothing more is to come."""
+        """Tell every consumer that nothing more will be published."""
         self._cells[0] = 1
 
     @property
@@ -71,7 +71,7 @@ class Board:
         return self._cells[0] != 0
 
     def totals(self) -> Totals:
-        """The sums over all workers as of now."""
+        """Return the sums over all workers as of now."""
         rows = [
             self._cells[1 + row * _COLUMNS : 1 + (row + 1) * _COLUMNS] for row in range(self._rows)
         ]
@@ -86,5 +86,5 @@ class Board:
 
 
 def now_ns() -> int:
-    """The monotonic clock, which all processes of a machine share."""
+    """Return the monotonic clock, which all processes of a machine share."""
     return time.monotonic_ns()

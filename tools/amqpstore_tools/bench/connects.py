@@ -1,4 +1,4 @@
-"""Opening and closing connections, as often as the broker manages."""
+"""Opens and closes connections as fast as the broker manages."""
 
 import threading
 
@@ -10,13 +10,14 @@ from amqpstore_tools.client.errors import BenchError
 
 
 def connect_again_and_again(worker: Worker) -> Outcome:
-    """A worker with `--connections` threads; each connects, opens a channel, closes both, repeats.
+    """Run a worker with `--connections` threads; each connects, opens a channel, closes both,
+    repeats.
 
     Threads suffice, since each waits for the broker nearly all the time. The outcome's histogram
     `connect` has the duration of one such round, within the measured window.
     """
     settings = worker.settings
-    Connection(settings.address).close()  # a broker that is not there is reported before the start
+    Connection(settings.address).close()  # reports a broker that is not running before the start
     schedule = worker.start()
     latency = Histogram()
     lock = threading.Lock()

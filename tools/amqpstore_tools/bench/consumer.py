@@ -11,8 +11,8 @@ from amqpstore_tools.client import wire
 from amqpstore_tools.client.connection import CHANNEL, Connection
 from amqpstore_tools.client.errors import PeerError
 
-# The kernel ends a silent read, which costs nothing while deliveries flow (a timeout of Python's
-# own would poll before each read): seconds and microseconds of a struct timeval.
+# The kernel's timeout on reads costs nothing while deliveries flow (Python's own timeout would poll
+# before each read): seconds and microseconds of a struct timeval.
 _READ_TIMEOUT = struct.pack("ll", 0, 50_000)
 
 
@@ -26,24 +26,24 @@ class Acker:
         self.acked = 0
 
     def delivered(self, tag: int) -> None:
-        """Takes the latest delivery tag, and sends one ack with `multiple` if it is time."""
+        """Take the latest delivery tag, and sends one ack with `multiple` if it is time."""
         if not self._auto and tag - self.acked >= self._every:
             self.flush(tag)
 
     def flush(self, tag: int) -> None:
-        """Acks up to `tag` whatever is open."""
+        """Ack up to `tag` whatever is open."""
         if not self._auto and tag > self.acked:
             self._socket.sendall(wire.ack(CHANNEL, tag))
             self.acked = tag
 
 
 def consume(worker: Worker, queues: list[str], *, stamped: bool = False, quota: int = 0) -> Outcome:
-    """A worker that consumes the queues on one channel until the board's stop sign.
+    """Run a worker that consumes the queues on one channel until the board's stop flag.
 
-    With a `quota`, it ends itself when all consumers together have that many; what it has got
-    beyond is neither counted nor acked, and so is requeued (unless it was acked by itself).
-    With `stamped`, bodies begin with their intended send time, and the outcome has a histogram
-    `latency` of those due in the measured window.
+    With a `quota`, it ends when all consumers together have that many; deliveries beyond that are
+    neither counted nor acked, and so are requeued (except with auto-ack). With `stamped`, bodies
+    begin with their intended send time, and the outcome has a histogram `latency` of those due in
+    the measured window.
     """
     settings = worker.settings
     connection = Connection(settings.address)
@@ -78,7 +78,8 @@ def consume(worker: Worker, queues: list[str], *, stamped: bool = False, quota: 
 
 
 def _read(connection: Connection, counter: DeliveryCounter, worker: Worker) -> bool:
-    """Waits until deliveries were counted; False when the run is over and all is quiet.
+    """Wait until deliveries were counted. Returns False when the run is over and nothing more
+    arrives.
 
     Raises:
         PeerError: the broker closed the connection.

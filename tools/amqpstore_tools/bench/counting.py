@@ -2,10 +2,10 @@
 
 All messages of a run are equally long and so are the consumer tags, so each delivery (deliver
 method, content header, bodies) takes the same number of octets: a chunk that begins at a message
-boundary holds `length // delivery` messages. That the guess is right is checked where it costs
-nothing: the first and the last delivery counted must begin like a delivery, end in 0xCE, have the
-known body size and carry the delivery tag that the count says. Anything else in the stream shifts
-the last one out of place, and the chunk is then read frame by frame.
+boundary holds `length // delivery` messages. The assumption is checked where that costs nothing:
+the first and the last delivery counted must begin like a delivery, end in 0xCE, have the known body
+size and carry the delivery tag that the count says. Anything else in the stream shifts the last
+one, and the chunk is then read frame by frame.
 """
 
 import struct
@@ -20,10 +20,10 @@ _BODY_SIZE_AT = 4  # of a content header's payload, after class and weight
 
 
 class DeliveryCounter:
-    """Takes what a consumer's socket gives and counts the deliveries in it.
+    """Counts the deliveries in what a consumer's socket receives.
 
-    Read into `room()`, then say how much came with `received()`. The buffer always begins at a
-    message boundary. With `stamped`, the first 8 octets of every body are collected as u64 in
+    Read into `room()`, then pass the number of octets to `received()`. The buffer always begins at
+    a message boundary. With `stamped`, the first 8 octets of every body are collected as u64 in
     `stamps`, which the caller empties.
     """
 
@@ -41,17 +41,17 @@ class DeliveryCounter:
         self._stamp_at = 0
 
     def room(self) -> memoryview:
-        """The free end of the buffer, never empty."""
+        """Return the free end of the buffer, never empty."""
         if self._filled == len(self._buffer):
             self._buffer = self._buffer + bytes(len(self._buffer))
         return memoryview(self._buffer)[self._filled :]
 
     def unread(self) -> bytes:
-        """What lies in the buffer and is not counted."""
+        """Return what is in the buffer and not counted."""
         return bytes(self._buffer[: self._filled])
 
     def received(self, length: int) -> int:
-        """Counts after `length` octets were put into `room()`; returns how many were new.
+        """Count after `length` octets were put into `room()`; returns how many were new.
 
         Raises:
             PeerError: the broker closed, cancelled, or skipped a delivery tag.
@@ -75,10 +75,10 @@ class DeliveryCounter:
         return count
 
     def settle(self) -> int:
-        """Reads all that is there frame by frame; returns how many deliveries it completed.
+        """Read everything frame by frame; returns how many deliveries it completed.
 
-        To be called too when nothing came for a while: what follows the last whole delivery of a
-        chunk may be a close, and `received` alone would look at it with the next chunk only.
+        Also call it when nothing has arrived for a while: the bytes after the last whole delivery
+        of a chunk may be a close, which `received` alone would notice only with the next chunk.
 
         Raises:
             PeerError: as `received`.
@@ -136,7 +136,7 @@ class DeliveryCounter:
             )
 
     def _delivery_at(self, at: int, tag: int) -> bool:
-        """Whether a delivery of the known length lies at `at` and carries `tag`."""
+        """Tell whether a delivery of the known length is at `at` and carries `tag`."""
         buffer = self._buffer
         method_at = at + _PAYLOAD_AT
         tag_at = at + self._tag_at
@@ -150,7 +150,7 @@ class DeliveryCounter:
         )
 
     def _drop(self, end: int) -> None:
-        """Moves what follows `end` to the front of the buffer."""
+        """Move what follows `end` to the front of the buffer."""
         left = self._filled - end
         self._buffer[:left] = self._buffer[end : self._filled]
         self._filled = left

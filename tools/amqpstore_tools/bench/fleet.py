@@ -1,4 +1,6 @@
-"""The worker processes of a run: start together, watch, and be gone at the end in every case."""
+"""The worker processes of a run: starts them together, watches them, and ends them in every
+case.
+"""
 
 import contextlib
 import multiprocessing
@@ -30,7 +32,7 @@ class Member:
         self.outcome: Outcome | None = None
 
     def receive(self) -> object:
-        """The next report of the worker.
+        """Return the worker's next report.
 
         Raises:
             BenchError: the worker failed, with its own message, or died without one.
@@ -96,13 +98,13 @@ class Fleet:
             member.receive()
 
     def start(self, schedule: Schedule) -> None:
-        """Gives every worker the common signal."""
+        """Give every worker the common start signal."""
         for member in self.members:
             with contextlib.suppress(BrokenPipeError):  # its own report says why it is gone
                 member.pipe.send(schedule)
 
     def collect(self, timeout_s: float) -> None:
-        """Takes the outcomes that come within the time, and returns at once after some did.
+        """Take the outcomes that come within the time, and returns at once after some did.
 
         Raises:
             BenchError: a worker failed.
@@ -116,15 +118,15 @@ class Fleet:
             member.outcome = report
 
     def finished(self, *, but: str = "") -> bool:
-        """Whether all workers are done, those of the role `but` not looked at."""
+        """Tell whether all workers are done, not counting those with the role `but`."""
         return all(member.outcome is not None for member in self.members if member.role != but)
 
 
 def _work(settings: Settings, board: Board, index: int, task: Task, pipe: Pipe) -> None:
-    """The whole life of a worker process."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent sees Ctrl-C and ends us
+    """Run a worker process from start to end."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C and ends this process
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    # Should the parent be killed, nobody else would end us.
+    # If the parent is killed, nobody else would end this process.
     signal.alarm(int(SETUP_LIMIT_S + settings.timeout) + 15)
     cpu_before_s = 0.0
 
@@ -148,6 +150,6 @@ def _work(settings: Settings, board: Board, index: int, task: Task, pipe: Pipe) 
 
 
 def cpu_s(who: int) -> float:
-    """User and system seconds used so far by `who`, one of `resource.RUSAGE_*`."""
+    """Return the user and system seconds used so far by `who`, one of `resource.RUSAGE_*`."""
     usage = resource.getrusage(who)
     return usage.ru_utime + usage.ru_stime

@@ -9,7 +9,7 @@ PERCENTILES = (("p50", 50.0), ("p99", 99.0), ("p99_9", 99.9))
 
 
 class Histogram:
-    """Counts durations in nanoseconds, 0 to 2^63, in slots that grow with the duration."""
+    """Counts durations in nanoseconds, 0 to 2^63, in slots whose width grows with the duration."""
 
     def __init__(self) -> None:
         self._slots = array("Q", bytes(8 * _SLOTS))
@@ -17,7 +17,7 @@ class Histogram:
         self.max_ns = 0
 
     def record(self, duration_ns: int) -> None:
-        """Counts one duration; a negative one counts as 0."""
+        """Count one duration; a negative one counts as 0."""
         duration_ns = max(0, duration_ns)
         shift = max(0, duration_ns.bit_length() - _PRECISION_BITS)
         self._slots[(shift << _PRECISION_BITS) + (duration_ns >> shift)] += 1
@@ -25,11 +25,11 @@ class Histogram:
         self.max_ns = max(self.max_ns, duration_ns)
 
     def slots(self) -> Iterator[tuple[int, int]]:
-        """The slots that counted something, by number, with their counts."""
+        """Yield the slots that counted something, by number, with their counts."""
         return ((slot, count) for slot, count in enumerate(self._slots) if count)
 
     def merge(self, others: Iterable["Histogram"]) -> None:
-        """Adds what the others counted."""
+        """Add the counts of other histograms."""
         for other in others:
             for slot, count in other.slots():
                 self._slots[slot] += count
@@ -37,7 +37,7 @@ class Histogram:
             self.max_ns = max(self.max_ns, other.max_ns)
 
     def percentile_ns(self, percent: float) -> int:
-        """The smallest duration that `percent` of the samples do not exceed (nearest rank).
+        """Return the smallest duration that `percent` of the samples do not exceed (nearest rank).
 
         Exact to 1 part in 256, rounded up, never above the maximum; 0 without samples.
         """
@@ -52,7 +52,7 @@ class Histogram:
         return 0
 
     def summary_ms(self) -> dict[str, float | int]:
-        """p50, p99, p99.9 and maximum in milliseconds, and the number of samples."""
+        """Return p50, p99, p99.9 and maximum in milliseconds, and the number of samples."""
         summary: dict[str, float | int] = {
             name: round(self.percentile_ns(percent) / 1e6, 4) for name, percent in PERCENTILES
         }

@@ -31,7 +31,9 @@ class Publisher:
         self.connection.socket.sendall(message)
 
     def read(self) -> bool:
-        """Reads once from a readable socket; whether the outstanding message is now confirmed."""
+        """Read once from a readable socket. Returns whether the outstanding message is now
+        confirmed.
+        """
         octets = self.connection.socket.recv(_RECEIVE_BYTES)
         if not octets:
             raise PeerError("the broker closed the socket of a producer")
@@ -45,10 +47,9 @@ class Publisher:
 def publish_in_lockstep(
     worker: Worker, routes: list[Route], connections: int, quota: int
 ) -> Outcome:
-    """A worker with `connections` that each wait for every confirm.
+    """Run a worker with `connections` that each wait for every confirm.
 
-    The outcome's histogram `confirm` has the time from send to confirm, within the measured
-    window.
+    The outcome's histogram `confirm` has the time from send to confirm, within the measured window.
     """
     settings = worker.settings
     publishers: dict[int, Publisher] = {}

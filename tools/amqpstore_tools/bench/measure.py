@@ -31,7 +31,7 @@ class ServerUse:
 
 @dataclass
 class Measurement:
-    """What a run came to."""
+    """The result of a run."""
 
     window_s: float
     duration_s: float  # from the common start to the last worker's last count
@@ -47,10 +47,10 @@ class Measurement:
 def measure(
     fleet: Fleet, settings: Settings, copies: int, backlog: int, server: ServerProcess | None
 ) -> Measurement:
-    """Runs a fleet that is ready to its end.
+    """Run a fleet that is ready to its end.
 
-    Consumers are stopped when all `copies` of what was published and the `backlog` that was
-    there before have been delivered.
+    Consumers are stopped when all `copies` of what was published and the `backlog` that was there
+    before have been delivered.
 
     Raises:
         BenchError: a worker failed, or the run was not over after the settings' timeout.
@@ -119,7 +119,7 @@ class _Watch:
         self._max_rss_bytes = 0
 
     def tick(self) -> float:
-        """Looks at clock and board; returns the seconds until the next look.
+        """Check clock and board. Returns the seconds until the next check.
 
         Raises:
             BenchError: the deadline has passed.
@@ -180,7 +180,7 @@ class _Watch:
         self._shown = (now, totals)
 
     def clear_progress(self) -> None:
-        """Leaves the terminal's line empty."""
+        """Clear the terminal's line."""
         if self._live:
             sys.stderr.write("\r\x1b[K")
             sys.stderr.flush()

@@ -21,7 +21,7 @@ from amqpstore_tools.client.connection import CHANNEL
 Route = tuple[str, str]
 """Exchange and routing key of a publish."""
 
-# 256 KiB is one large send; beyond 1,024 messages the cost of the send is spread thin enough.
+# 256 KiB is one large send; beyond 1,024 messages the cost of the send per message is negligible.
 _BLOCK_BYTES = 256 * 1024
 _BLOCK_MESSAGES = 1024
 

@@ -1,8 +1,8 @@
 """Publishing at a fixed rate, each message stamped with the moment it was due.
 
-The stamp is the intended send time, not the actual one: when the broker stalls the generator,
-the messages that should have been sent meanwhile count their whole wait (no coordinated
-omission). How late the generator itself was is reported beside it as `send_lag`.
+The stamp is the intended send time, not the actual one: when the broker stalls the generator, the
+messages that should have been sent meanwhile count their whole wait, which avoids coordinated
+omission. How late the generator itself was is reported beside it as `send_lag`.
 """
 
 import select
@@ -23,7 +23,9 @@ _TICK_S = 0.05
 
 
 class Pace:
-    """When message `index` (from 0) is due, at `rate` messages a second from the start."""
+    """The schedule: when message `index` (from 0) is due, at `rate` messages a second from the
+    start.
+    """
 
     def __init__(self, schedule: Schedule, rate: int, quota: int) -> None:
         self._start_ns = schedule.start_ns
@@ -34,11 +36,11 @@ class Pace:
             self.total = min(quota, span_ns * rate // 1_000_000_000)
 
     def due_ns(self, index: int) -> int:
-        """The intended send time on the monotonic clock."""
+        """Return the intended send time on the monotonic clock."""
         return self._start_ns + index * 1_000_000_000 // self._rate
 
     def due(self, moment_ns: int) -> int:
-        """How many messages should have been sent by this moment."""
+        """Return how many messages should have been sent by this moment."""
         passed_ns = moment_ns - self._start_ns
         return max(0, min(self.total, passed_ns * self._rate // 1_000_000_000 + 1))
 
@@ -105,7 +107,7 @@ def produce_paced(worker: Worker, routes: list[Route], rate: int, quota: int) ->
 
 
 def _read_confirms(connection: Connection, ledger: ConfirmLedger, wait_s: float) -> None:
-    """Reads once if something comes within `wait_s`."""
+    """Read once if something arrives within `wait_s`."""
     readable, _, _ = select.select([connection.socket], [], [], wait_s)
     if not readable:
         return

@@ -11,17 +11,17 @@ from amqpstore_tools.client.errors import PeerError
 
 UNLIMITED = 2**62  # messages
 _RECEIVE_BYTES = 65_536
-_TICK_MS = 20  # the longest sleep between two looks at the clock
+_TICK_MS = 20  # the longest sleep between two checks of the clock
 # With confirms, a send waits for this many free places (an eighth of a small window): a send for
 # every single confirm costs both sides more than the message itself.
 _SEND_MESSAGES = 64
 
 
 class Publisher:
-    """Sends a block over and over on a non-blocking socket, within window and quota.
+    """Sends a block repeatedly on a non-blocking socket, within window and quota.
 
-    The stream is counted in bytes; a message counts as published when its last octet was handed
-    to the kernel.
+    The stream is counted in bytes; a message counts as published when its last octet was handed to
+    the kernel.
     """
 
     def __init__(self, connection: Connection, block: MessageBlock, window: int, row: Row) -> None:
@@ -43,7 +43,7 @@ class Publisher:
 
     @property
     def published(self) -> int:
-        """Messages wholly handed to the kernel."""
+        """Messages handed to the kernel completely."""
         return self._sent_bytes // self._message_bytes
 
     @property
@@ -52,7 +52,7 @@ class Publisher:
         return -(-self._sent_bytes // self._message_bytes)
 
     def step(self, quota: int) -> None:
-        """Waits up to 20 ms for room or confirms, then sends and reads once.
+        """Wait up to 20 ms for room or confirms, then sends and reads once.
 
         Raises:
             PeerError: the broker closed, returned a message or confirmed what was never sent.
@@ -68,7 +68,7 @@ class Publisher:
         self._row.publishing(self.published, self.ledger.confirmed, now_ns())
 
     def _limit_bytes(self, quota: int) -> int:
-        """Where the stream of bytes must stop for now."""
+        """Return where the stream of bytes must stop for now."""
         message_bytes = self._message_bytes
         limit = quota * message_bytes
         if self._window:
@@ -114,10 +114,10 @@ class Publisher:
 
 
 def produce(worker: Worker, routes: list[Route], quota: int) -> Outcome:
-    """A worker that publishes to the routes in turn until `quota` or the schedule's stop.
+    """Run a worker that publishes to the routes in turn until `quota` or the schedule's stop.
 
     Returns when every message is confirmed, or without confirms when the broker has answered the
-    close of the channel, and so has processed all that came before.
+    close of the channel, and so has processed everything before it.
     """
     settings = worker.settings
     connection = Connection(settings.address)

@@ -18,7 +18,7 @@ _COUNTERS = ("published", "confirmed", "delivered", "acked", "connected")
 
 @dataclass(frozen=True)
 class Report:
-    """Everything worth knowing about one run."""
+    """The result of one run, for people and scripts."""
 
     settings: Settings
     product: str
@@ -34,7 +34,7 @@ class Report:
         return results
 
     def as_json(self) -> str:
-        """One line."""
+        """Return the result as JSON on one line."""
         return json.dumps(
             {
                 "workload": self.settings.workload,
@@ -45,7 +45,7 @@ class Report:
         )
 
     def print_table(self) -> None:
-        """Writes a table to standard output."""
+        """Print a table to standard output."""
         console = terminal.console(soft_wrap=True)
         heading = f"{self.settings.workload} on {self.product} {self.version}"
         parameters = self.settings.parameters()

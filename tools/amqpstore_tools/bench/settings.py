@@ -1,4 +1,4 @@
-"""What a run is asked to do, checked: the options of each workload and their defaults."""
+"""The settings of a run, checked: the options of each workload and their defaults."""
 
 import argparse
 from collections.abc import Mapping
@@ -9,7 +9,7 @@ from amqpstore_tools.client.errors import UsageError
 
 DEFAULT_URL = "amqp://guest:guest@127.0.0.1:5672/%2F"
 _UNTIMED_LIMIT_S = 600.0  # of a run that ends with a number of messages
-_GRACE_S = 30.0  # beyond the timed part, to drain what is under way
+_GRACE_S = 30.0  # in addition to the timed part, to drain the remaining messages
 _BACKLOG_MESSAGES = 1_000_000
 _MAX_WORKERS = 64
 _MAX_CONNECTIONS = 4096
@@ -31,7 +31,7 @@ _CONSUMING: dict[str, object] = {
     "consumers": 1,
     "queues": 1,
 }
-# Which options a workload takes, with their defaults; any other one given is a usage error.
+# The options of each workload, with their defaults; any other option is a usage error.
 WORKLOADS: Mapping[str, Mapping[str, object]] = {
     "through": {**_PUBLISHING, **_ROUTING, **_CONSUMING},
     "sync": {
@@ -71,7 +71,7 @@ ABOUT = {
 
 @dataclass(frozen=True)
 class Settings:
-    """One run. Options that the workload does not take hold a value that is not looked at."""
+    """One run. Options that the workload does not take have values that are ignored."""
 
     workload: str
     address: Address
@@ -98,11 +98,11 @@ class Settings:
     connections: int = 1
     processes: int = 1
     rate: int = 0  # messages a second
-    batch: int = 1  # messages of a batch, each of which waits until it is safe
+    batch: int = 1  # messages of a batch; each batch waits until it is safe
     by: str = "tx"  # what makes a batch safe: tx or confirms
 
     def parameters(self) -> dict[str, object]:
-        """Everything that shaped the run, for the report; the password is not among it."""
+        """Return everything that influences the run, for the report, except the password."""
         names = ["queue", "seconds", "messages", "warmup", "timeout", *WORKLOADS[self.workload]]
         if "topic" in names and not self.topic:
             names.remove("matches")
@@ -111,14 +111,14 @@ class Settings:
         return {"host": address.host, "port": address.port, "vhost": address.vhost, **chosen}
 
     def queue_names(self) -> list[str]:
-        """The queues of the run, all of equally long names."""
+        """Return the queue names of the run, all equally long."""
         if self.queues == 1:
             return [self.queue]
         return [f"{self.queue}-{index:04d}" for index in range(self.queues)]
 
     @classmethod
     def of(cls, args: argparse.Namespace) -> "Settings":
-        """From a parsed command line.
+        """Return the settings of a parsed command line.
 
         Raises:
             UsageError: an option does not fit the workload or another option.
@@ -188,7 +188,7 @@ _RANGES = (
 
 
 def _common(args: argparse.Namespace) -> dict[str, object]:
-    """The options every workload takes, their durations settled."""
+    """Return the options that every workload takes, with their durations decided."""
     if args.seconds is not None and args.messages is not None:
         raise UsageError("give --seconds or --messages, not both")
     if args.messages is not None and args.messages < 1:

@@ -1,4 +1,4 @@
-"""What a worker process is given, and what it gives back."""
+"""The task of a worker process, and its result."""
 
 import time
 from collections.abc import Callable
@@ -11,22 +11,22 @@ from amqpstore_tools.bench.settings import Settings
 
 @dataclass(frozen=True)
 class Schedule:
-    """When things happen, on the monotonic clock in nanoseconds; the same for all workers."""
+    """The times of a run, on the monotonic clock in nanoseconds; the same for all workers."""
 
     start_ns: int
     window_ns: int  # the measured window opens
     stop_ns: int  # publishing ends; `FOREVER_NS` when a number of messages ends it
 
     def in_window(self, moment_ns: int) -> bool:
-        """Whether something that was due at this moment is to be measured."""
+        """Tell whether something due at this moment belongs to the measurement."""
         return self.window_ns <= moment_ns < self.stop_ns
 
 
 @dataclass
 class Outcome:
-    """What a worker reports when it is done."""
+    """The report of a worker when it is done."""
 
-    cpu_s: float = 0.0  # user and system, from the start signal on
+    cpu_s: float = 0.0  # user and system, since the start signal
     nacked: int = 0
     blocked: int = 0  # times the broker announced connection.blocked
     histograms: dict[str, Histogram] = field(default_factory=dict)
@@ -42,7 +42,7 @@ class Worker:
     wait_for_start: Callable[[], Schedule]  # reports ready, then waits for the common signal
 
     def start(self) -> Schedule:
-        """Reports ready, and returns at the common start."""
+        """Report ready, and return at the common start."""
         schedule = self.wait_for_start()
         time.sleep(max(0, schedule.start_ns - now_ns()) / 1e9)
         return schedule
@@ -50,7 +50,7 @@ class Worker:
 
 @dataclass(frozen=True)
 class Task:
-    """What one worker process is to do; `role` groups CPU time in the report."""
+    """The work of one worker process; `role` groups CPU time in the report."""
 
     role: str
     run: Callable[[Worker], Outcome]

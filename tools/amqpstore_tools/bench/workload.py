@@ -25,7 +25,7 @@ _COUNT_ATTEMPTS = 50  # of 0.1 s: a broker may still be moving unconfirmed messa
 
 
 def run(settings: Settings) -> Report:
-    """Runs the workload once, from declared and purged queues to deleted ones.
+    """Run the workload once, from declared and purged queues to deleted ones.
 
     Raises:
         BenchError: no connection, a failure of the broker during the run, the deadline, or
@@ -59,10 +59,12 @@ def _measured(
 
 @contextlib.contextmanager
 def _declared(control: Connection, settings: Settings, routing: Routing) -> Iterator[None]:
-    """Declares, and deletes at the end unless told to keep, also when the run failed."""
+    """Declare queues and exchange, and delete them at the end unless told to keep them, even if the
+    run failed.
+    """
     if settings.workload == "drain":
         for queue in routing.queues:
-            control.count_ready(queue)  # to be there is all a queue to drain must do
+            control.count_ready(queue)  # a queue to drain only has to exist
     else:
         routing.declare(control, queue_type=settings.queue_type)
     try:
@@ -167,12 +169,12 @@ def _consumers(settings: Settings, routing: Routing) -> list[Task]:
 
 
 def shares(total: int, parts: int) -> list[int]:
-    """`total` in `parts` that differ by one at most."""
+    """Split `total` into `parts` that differ by one at most."""
     return [total // parts + (index < total % parts) for index in range(parts)]
 
 
 def dealt(names: list[str], index: int, hands: int) -> list[str]:
-    """The names dealt to one of the hands; with more hands than names, they share."""
+    """Return the names dealt to one of the hands; with more hands than names, they share."""
     return names[index::hands] or [names[index % len(names)]]
 
 
@@ -185,7 +187,7 @@ def turned(routes: list[Route], index: int, hands: int) -> list[Route]:
 def _check(
     control: Connection, settings: Settings, routing: Routing, measured: Measurement
 ) -> None:
-    """Holds the counts against each other.
+    """Compare the counts.
 
     Raises:
         BenchError: messages were lost, repeated or nacked.

@@ -1,4 +1,4 @@
-"""The progress of a check: how much of the segments is read, how fast, and how long it takes."""
+"""The progress of a check: how much of the segments has been read, how fast, and the time left."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ from amqpstore_tools.offline.progress import Progress, progress_bar
 
 
 def board() -> AbstractContextManager[Progress]:
-    """The progress display of a check, on stderr; silent if stderr is not a terminal."""
+    """Return the progress display of a check, on stderr; silent if stderr is not a terminal."""
     return progress_bar()

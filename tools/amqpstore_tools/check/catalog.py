@@ -1,4 +1,6 @@
-"""Reading the catalog for a check: row by row, so that one that cannot be read costs no other."""
+"""Reads the catalog for a check row by row, so that an unreadable row does not affect the
+others.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ FILE = f"{CATALOG}/data.mdb"
 
 
 class Catalog(NamedTuple):
-    """The rows that are as they should be, and table and key of those that are not.
+    """The valid rows, and table and key of the invalid ones.
 
     `is_plain`: one of them has no checksum.
     """
@@ -31,10 +33,10 @@ class Catalog(NamedTuple):
 
 
 def read_catalog(path: str, findings: Findings, *, plain: bool) -> Catalog | None:
-    """The rows of every table; None where nothing can be read.
+    """Read the rows of every table; None if nothing can be read.
 
-    Those that are damaged are left out of `rows`, but for those that can be corrected.
-    Args: path, the directory that the catalog is in; plain, whether rows may have no checksum.
+    Damaged rows are left out of `rows`, unless they can be corrected.
+    Args: path, the directory of the catalog; plain, whether rows may have no checksum.
     """
     if not os.path.exists(os.path.join(path, os.path.basename(FILE))):
         findings.add("catalog-missing", FILE, "the file is missing")

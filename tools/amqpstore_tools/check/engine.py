@@ -1,9 +1,9 @@
-"""A check of whole stores, from the marker to the last reference: a list of steps over parts.
+"""A check of whole stores, from the marker to the last reference, as a list of steps over parts.
 
-Three steps, each for all stores at once: every segment is read, and what was found in it stays with
-the executor; every index file is read; and each segment is held against the log before it and
-against what queues hold of it. What each does is in `steps`; where it is done, in this process or
-on a cluster, is the matter of an `executor`. What is found is put together here, in its order.
+There are three steps, each for all stores at once: every segment is read, and the result stays with
+the executor; every index file is read; and each segment is compared with the log before it and with
+what queues hold of it. `steps` has the work of each; an `executor` decides where it runs, in this
+process or on a cluster. The findings are put together here, in order.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from amqpstore_tools.check.store import Checked, PreparedStore, SegmentJob, name
 from amqpstore_tools.offline.progress import Progress
 
 _INDEX_FILES = 64
-"""In one item of work."""
+"""Index files in one item of work."""
 
 Outcome = Checked | Exception
 
@@ -86,7 +86,7 @@ def check_all(
     executor: Executor | None = None,
     tell: Progress = lambda *_: None,
 ) -> list[Outcome]:
-    """Check several stores in the steps of one. Returns of each what `check` returns or raises."""
+    """Check several stores at once. Returns for each what `check` returns or raises."""
     outcomes: list[Outcome] = []
     checks: dict[int, StoreCheck] = {}
     with ExitStack() as stack:
@@ -129,8 +129,9 @@ def _run(executor: Executor, checks: dict[int, StoreCheck], tell: Progress) -> N
 
 
 class StoreCheck(PreparedStore):
-    """One store. `begin`, the `take` methods and `end` are called in turn, each when the step
-    before it is done."""
+    """The check of one store. Call `begin`, the `take` methods and `end` in turn, each when the
+    step before it is done.
+    """
 
     def __init__(
         self, directory: str, files: Files, catalog: str, tell: Progress, *, is_live: bool
@@ -149,11 +150,11 @@ class StoreCheck(PreparedStore):
 
     @property
     def out(self) -> Checked:
-        """What comes of it."""
+        """The result of the check."""
         return self._out
 
     def begin(self) -> None:
-        """Do everything that is before the segments. Raises: as `check`."""
+        """Do everything that comes before the segments. Raises: as `check`."""
         self.prepare()
         self.jobs = self._segment_jobs()
         if self._rows is not None:
@@ -164,7 +165,7 @@ class StoreCheck(PreparedStore):
             }
 
     def shared(self) -> Shared:
-        """What all steps are told of it."""
+        """Return what all steps need to know of the store."""
         rows = self._rows
         return Shared(
             self._directory,
@@ -178,14 +179,14 @@ class StoreCheck(PreparedStore):
         )
 
     def take_summaries(self) -> None:
-        """All segments were read."""
+        """Process the results of reading all segments."""
         log = LogChecker(self._rows, Findings())
         place = NOTHING_BEFORE
         for found in sorted(self.summaries, key=attrgetter("number")):
             if found.segment is None or found.segment.is_compacted:
                 continue
             if found.after is not None:
-                # Nobody knew yet what came before it.
+                # The state of the log before it was not known until now.
                 before = {
                     queue_id: place.next_sequences[queue_id]
                     for queue_id in found.queues
@@ -202,7 +203,7 @@ class StoreCheck(PreparedStore):
                     history.remove(queue_id, first, end)
 
     def index_jobs(self, store: int) -> Iterator[IndexJob]:
-        """The index files that are to be read."""
+        """Yield the index files to read."""
         if self._rows is None:
             return
         files = in_order(self._rows)
@@ -213,22 +214,22 @@ class StoreCheck(PreparedStore):
             yield IndexJob(store, start, part, before[1].end if before and is_same else 0)
 
     def take_index(self) -> None:
-        """All index files were read."""
+        """Process the results of reading all index files."""
         self.index_results.sort(key=lambda one: one.place)
         self._is_whole = all(one.is_whole for one in self.index_results)
 
     @property
     def _has_damaged_index(self) -> bool:
-        """Whether rows of index files are damaged: then nobody knows what those held."""
+        """Whether rows of index files are damaged: then it is not known what those files held."""
         return any(table == "index" for table, _ in self._damaged_rows)
 
     @property
     def known(self) -> Known:
-        """What tasks are told when all files were read."""
+        """What is known of the store when all files have been read."""
         return Known(self._is_whole and not self._has_damaged_index, self.history.removed)
 
     def compare_jobs(self) -> dict[int, CompareJob]:
-        """What each segment is held against."""
+        """Return what each segment is compared with."""
         accounts: dict[int, SegmentRow] = {}
         offsets: dict[int, OffsetTableRow] = {}
         if self._rows is not None:
@@ -243,7 +244,7 @@ class StoreCheck(PreparedStore):
         return jobs
 
     def end(self) -> None:
-        """All is compared: put together what was found, in its order."""
+        """Finish: put the findings together, in order."""
         self._add_segments()
         rows = self._rows
         if rows is None:
@@ -307,7 +308,7 @@ class StoreCheck(PreparedStore):
             self._findings.extend(self._compared_of(job.number).fresh)
 
     def _holdings(self) -> Holdings:
-        """How many messages queues hold, counted by `steps` as far as that is in index files."""
+        """Return how many messages queues hold, counted by `steps` for those in index files."""
         hidden = [live for result in self.index_results for live in result.hidden]
         of_hidden = {live.queue_id for live in hidden}
         counted: Counter[int] = Counter()

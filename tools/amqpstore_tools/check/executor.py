@@ -1,4 +1,4 @@
-"""What runs the steps of a check: this process, or whatever else is an `Executor`."""
+"""Runs the steps of a check: in this process, or with any other `Executor`."""
 
 from __future__ import annotations
 
@@ -32,11 +32,13 @@ from amqpstore_tools.offline.progress import Progress
 
 class Steps(Protocol):
     """The steps of one check, called in turn. What a step has read stays where it was read, and is
-    there for the next; what comes of it may come in any order."""
+    available to the next; results may come in any order.
+    """
 
     def read(self, jobs: Sequence[ReadJob]) -> Iterable[tuple[int, Summary]]:
-        """Read segments, which are in the order of their numbers. Returns what is known of each,
-        with its store."""
+        """Read segments, which are in the order of their numbers. Yields the summary of each, with
+        its store.
+        """
 
     def read_index(
         self, jobs: Sequence[IndexJob], removed: Mapping[int, dict[int, list[Range]]]
@@ -46,21 +48,21 @@ class Steps(Protocol):
     def compare(
         self, jobs: Mapping[int, Mapping[int, CompareJob]], known: Mapping[int, Known]
     ) -> Iterable[tuple[Key, Compared]]:
-        """Hold each segment against what is known now. Args: by store, and segment."""
+        """Compare each segment with what is known now. Args: by store, and segment."""
 
 
 class Executor(Protocol):
-    """Where the steps of checks run."""
+    """Runs the steps of checks."""
 
     def steps(self, stores: Mapping[int, Shared], tell: Progress) -> AbstractContextManager[Steps]:
-        """Begin a check of some stores; what it has read is let go of in the end."""
+        """Start a check of some stores; everything it has read is released at the end."""
 
     def processor_s(self) -> float:
-        """Say how many seconds processors have worked by now, at most."""
+        """Return an upper bound of the processor seconds used so far."""
 
 
 class ProcessExecutor:
-    """This process, one part after another."""
+    """Runs everything in this process, one part after another."""
 
     @contextlib.contextmanager
     def steps(self, stores: Mapping[int, Shared], tell: Progress) -> Iterator[Steps]:
@@ -71,7 +73,7 @@ class ProcessExecutor:
 
 
 class _InOrder:
-    """As segments are read in their order, their log is looked at in passing."""
+    """Reads segments in their order, so that the log can be checked on the way."""
 
     def __init__(self, stores: Mapping[int, Shared], tell: Progress) -> None:
         self._stores = stores
@@ -90,7 +92,7 @@ class _InOrder:
             found = steps.read(shared, ReadJob(store, job))
             yield store, steps.summary(shared, job.number, found, logs[store])
             if found.segment is not None:
-                # They are many. Those that are looked at again are in the summary.
+                # Batches are many. Those needed later are in the summary.
                 found.segment.scanned.batches = []
             self._read[store, job.number] = found
             done += job.size
@@ -119,7 +121,7 @@ class _InOrder:
 
 
 class _LiveByIds:
-    """What is live in a store, to be found by ids."""
+    """The live messages of a store, searchable by id."""
 
     def __init__(self, live: Iterable[Live]) -> None:
         self._live = sorted(live, key=steps.in_ids)
@@ -127,6 +129,6 @@ class _LiveByIds:
         self._longest = max((len(one.sizes) for one in self._live), default=0)
 
     def of(self, first_id: int, end_id: int) -> Sequence[Live]:
-        """All that has some of these ids, and perhaps more."""
+        """Return everything that includes some of these ids, and perhaps more."""
         low = bisect_left(self._starts, first_id - self._longest)
         return self._live[low : bisect_left(self._starts, end_id)]

@@ -1,4 +1,6 @@
-"""Findings: what a check can say about a store. FINDINGS.md has the table for people."""
+"""Findings: everything that a check can report about a store. FINDINGS.md has the table for
+people.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,7 @@ class Severity(enum.StrEnum):
     """How bad a finding is.
 
     `ERROR`: something is lost, or will be, or the store does not open. `WARNING`: the store serves
-    what it holds, and something about it is wrong. `NOTE`: what a crash or a repair leaves.
+    what it holds, but something in it is wrong. `NOTE`: normal after a crash or a repair.
     """
 
     ERROR = "error"
@@ -76,9 +78,9 @@ CODES = {
 class Finding(NamedTuple):
     """One thing that a check found.
 
-    `file` is from the store's directory on. Where they are known: `offset` in it in bytes, else
-    -1; the queue by its id and its name; how many `messages`, and of the first one its id and its
-    sequence in the queue. What is not known is 0 or empty.
+    `file` is relative to the store's directory; `offset` in it is in bytes, -1 if unknown. The
+    other fields are the id and name of the queue, how many `messages` are concerned, and the id and
+    sequence of the first one; 0 or empty if unknown.
     """
 
     code: str
@@ -96,7 +98,7 @@ class Finding(NamedTuple):
         return CODES[self.code]
 
     def as_json(self) -> dict[str, Any]:
-        """Without what is not known."""
+        """Return the finding without unknown fields."""
         unknown: dict[str, Any] = {"offset": -1}
         known = {
             name: value
@@ -107,7 +109,9 @@ class Finding(NamedTuple):
 
 
 class Findings:
-    """All findings of a check, in the order in which they were found. `names` are queues'."""
+    """All findings of a check, in the order in which they were found. `names` are names of
+    queues.
+    """
 
     def __init__(self) -> None:
         self._found: list[Finding] = []
@@ -128,20 +132,20 @@ class Findings:
         sequence: int = 0,
         messages: int = 0,
     ) -> None:
-        """Note a finding. Raises: KeyError, for a code that is not in `CODES`."""
+        """Add a finding. Raises: KeyError, for a code that is not in `CODES`."""
         CODES[code]
         queue = self.names.get(queue_id, "")
         found = Finding(code, file, text, offset, queue_id, queue, message_id, sequence, messages)
         self._found.append(found)
 
     def extend(self, found: Iterable[Finding]) -> None:
-        """Note findings that were made elsewhere."""
+        """Add findings that were made elsewhere."""
         self._found.extend(found)
 
     def of(self, severity: Severity) -> list[Finding]:
-        """Those of a severity."""
+        """Return the findings of a severity."""
         return [found for found in self._found if found.severity is severity]
 
     def of_harm(self) -> list[Finding]:
-        """Errors and warnings: what a crash or a repair does not leave."""
+        """Return errors and warnings: everything that is not normal after a crash or a repair."""
         return [found for found in self._found if found.severity is not Severity.NOTE]

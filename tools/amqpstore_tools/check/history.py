@@ -1,7 +1,7 @@
 """The log as a whole: what its batches say of queues, sequences and messages.
 
-Batches before the position of the last checkpoint are history: the catalog says what came of them,
-and only their order is looked at. Those behind it are what a start reads.
+Batches before the position of the last checkpoint are history: their outcome is in the catalog, and
+only their order is checked. A start reads the batches after it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from amqpstore_tools.check.segments import Segment
 
 @dataclass
 class Fresh:
-    """Messages that a batch behind the position put in a queue."""
+    """Messages that a batch after the checkpoint position put in a queue."""
 
     segment: Segment
     operation: Operation
@@ -32,8 +32,10 @@ class Fresh:
 
 @dataclass
 class History:
-    """What the log came to. `next_sequences` are queues' by id; `fresh` runs came behind the
-    position, `removed` ranges of sequences left behind it, by queue, ascending and apart."""
+    """The result of reading the log. `next_sequences` are by queue id; `fresh` runs were enqueued
+    after the checkpoint position, `removed` are the ranges of sequences that left their queue after
+    it, by queue, ascending and disjoint.
+    """
 
     next_sequences: dict[int, int] = field(default_factory=dict)
     fresh: list[Fresh] = field(default_factory=list)
@@ -41,7 +43,7 @@ class History:
     highest_queue_id: int = 0
 
     def remove(self, queue_id: int, first: int, end: int) -> None:
-        """Messages left their queue, some of them perhaps before."""
+        """Note that messages left their queue, some of them perhaps before."""
         ranges = self.removed.setdefault(queue_id, [])
         low = bisect_left(ranges, first, key=itemgetter(1))
         high = bisect_right(ranges, end, key=itemgetter(0))
@@ -50,7 +52,9 @@ class History:
         ranges[low:high] = [(first, end)]
 
     def removed_of(self, queue_id: int, first: int, end: int) -> int:
-        """How many of a range of sequences left their queue behind the position."""
+        """Return how many of a range of sequences left their queue after the checkpoint
+        position.
+        """
         ranges = self.removed.get(queue_id, ())
         place = bisect_right(ranges, first, key=itemgetter(1))
         count = 0
@@ -61,8 +65,9 @@ class History:
 
 
 class LogPlace(NamedTuple):
-    """What came before a place in the log: the highest LSN and id, whether any of it `is_behind`
-    the position, and of queues by id the sequence that is next."""
+    """The state before a place in the log: the highest LSN and id, whether any of it `is_behind`
+    the checkpoint position, and the next sequence of queues by id.
+    """
 
     lsn: int
     message_id: int
@@ -71,9 +76,9 @@ class LogPlace(NamedTuple):
 
 
 class LogChecker:
-    """Reads the log's segments in their order.
+    """Checks the log's segments in their order.
 
-    Args: rows, None where there is no catalog: then all of the log is history.
+    Args: rows, None without a catalog: then all of the log is history.
     """
 
     def __init__(self, rows: Rows | None, findings: Findings) -> None:
@@ -94,26 +99,29 @@ class LogChecker:
         self.history = History()
 
     def resume(self, place: LogPlace) -> None:
-        """Go on somewhere in the log, with a history of its own."""
+        """Continue at another place in the log, with an empty history."""
         self._lsn, self._message_id, self._is_behind = place[:3]
         self.history = History(dict(place.next_sequences))
 
     def begin(self, findings: Findings) -> None:
-        """Go on with the next segment, with findings and a history of its own."""
+        """Continue with the next segment, with new findings and an empty history."""
         self._findings = findings
         self.history = History(self.history.next_sequences)
 
     def place(self) -> LogPlace:
-        """Where it is now."""
+        """Return the current place."""
         return LogPlace(self._lsn, self._message_id, self._is_behind, self.history.next_sequences)
 
     def joined(self, before: LogPlace, after: LogPlace) -> LogPlace:
-        """What came before a place, and then what a segment there comes to when nothing did."""
+        """Combine the state before a place with the result of a segment that was checked without
+        that state.
+        """
         known = dict(before.next_sequences)
         for queue_id, sequence in after.next_sequences.items():
             known[queue_id] = max(sequence, known.get(queue_id, 0))
         if after.is_behind and not before.is_behind:
-            # From the position on the catalog says it, whatever came before.
+            # From the checkpoint position on the catalog has the next sequences, whatever came
+            # before.
             known |= {queue_id: after.next_sequences[queue_id] for queue_id in self._heads}
         return LogPlace(
             max(before.lsn, after.lsn),
@@ -123,7 +131,7 @@ class LogChecker:
         )
 
     def check(self, segment: Segment) -> None:
-        """The next segment of the log."""
+        """Check the next segment of the log."""
         lsn = 0
         for batch in segment.scanned.batches:
             is_behind = (segment.number, batch.start) >= self._position[:2]
@@ -136,7 +144,7 @@ class LogChecker:
                     self._add("log-order", segment, batch, f"LSN {lsn} is before {batch.lsn}")
                 lsn = batch.lsn
             elif batch.malformed:
-                # It has a number, which nobody takes from it.
+                # It has a number that the segment's findings do not change.
                 lsn = 0
             self._check_numbers(segment, batch, is_behind=is_behind)
             for operation in batch.operations:
@@ -147,9 +155,9 @@ class LogChecker:
         self._findings.add(code, segment.name, text, offset, queue_id=queue_id)
 
     def _check_batch(self, segment: Segment, batch: Batch, *, is_behind: bool) -> None:
-        """Whether a batch is all there, and holds together."""
+        """Check that a batch is complete and consistent."""
         if batch.gaps:
-            # What is missing of it was found there.
+            # Missing parts of it were found there.
             if is_behind and not batch.lsn:
                 for first, end in batch.messages:
                     text = f"messages {first} to {end - 1} are sound, but their TRANSACTION is not:"
@@ -184,7 +192,9 @@ class LogChecker:
             self._add("operation-malformed", segment, batch, "the operations are not in order")
 
     def _check_numbers(self, segment: Segment, batch: Batch, *, is_behind: bool) -> None:
-        """LSNs and ids ascend from segment to segment, and the position is between two batches."""
+        """Check that LSNs and ids ascend from segment to segment, and that the checkpoint position
+        is between two batches.
+        """
         if batch.lsn:
             if batch.lsn <= self._lsn:
                 text = f"LSN {batch.lsn} is behind {self._lsn}"
@@ -242,7 +252,7 @@ class LogChecker:
 
 
 def check_position(rows: Rows, segments: dict[int, Segment], findings: Findings) -> None:
-    """The position is between two batches of a segment that is there."""
+    """Check that the checkpoint position is between two batches of an existing segment."""
     position = StoreRows.read(rows.__getitem__).position
     if not position or not position.segment:
         return

@@ -1,4 +1,4 @@
-"""Index files against their rows: what each queue holds, as the last checkpoint left it."""
+"""Index files compared with their rows: what each queue holds as of the last checkpoint."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from amqpstore_tools.check.reading import StoreFile
 
 
 class Live(NamedTuple):
-    """Live entries of contiguous sequences and ids; `sizes` of the messages' records."""
+    """Live entries of contiguous sequences and ids; `sizes` are those of the messages' records."""
 
     queue_id: int
     first_sequence: int
@@ -43,9 +43,9 @@ class Live(NamedTuple):
 
 
 class IndexChecker:
-    """Reads the index files of a store. Args: seed, of its checksums.
+    """Checks the index files of a store. Args: seed, of its checksums.
 
-    `is_whole` says, when all are read, whether it is known what every queue holds.
+    `is_whole` tells, when all are read, whether it is known what every queue holds.
     """
 
     def __init__(self, files: Files, directory: str, seed: int, findings: Findings) -> None:
@@ -58,9 +58,10 @@ class IndexChecker:
     def check_files(
         self, files: Sequence[tuple[IndexKey, IndexState]], last_end: int = 0
     ) -> Iterator[list[Live]]:
-        """What is live of each of some index files, in the order of queues and sequences.
+        """Check some index files. Yields what is live in each, in the order of queues and
+        sequences.
 
-        Args: last_end, where the one before the first one ends, of the same queue.
+        Args: last_end, where the file before the first one ends, of the same queue.
         """
         last = {files[0][0].queue_id: last_end} if files else {}
         for (queue_id, number), state in files:
@@ -77,7 +78,7 @@ class IndexChecker:
                 yield list(_live(queue_id, state, entries))
 
     def check_unrowed(self) -> int:
-        """All index files by themselves, where there is no catalog. Returns how many there are."""
+        """Check all index files by themselves, without a catalog. Returns how many there are."""
         names = self._files.list_directory(f"{self._directory}/{INDEX}")
         keys = [key for name in names if (key := index_key(name))]
         for queue_id, number in keys:
@@ -86,9 +87,9 @@ class IndexChecker:
         return len(keys)
 
     def _entries(self, name: str, queue_id: int, state: IndexState) -> Entries | None:
-        """All that is sound in what is committed of a file; None where that is not all of it.
+        """Return the sound entries in the committed part of a file; None if any are damaged.
 
-        Where the state's `end_bytes` is -1, the whole file is looked at.
+        If the state's `end_bytes` is -1, the whole file is checked.
         """
         findings = self._findings
         try:
@@ -140,7 +141,7 @@ class IndexChecker:
         return entries if is_whole else None
 
     def _extend(self, entries: Entries, queue_id: int, found: Record | Gap, content: bytes) -> str:
-        """Add a record's entries. Returns why that cannot be done."""
+        """Add a record's entries. Returns the reason if that is not possible."""
         if isinstance(found, Gap):
             return f"{found.end - found.offset} bytes are not a record: {found.reason}"
         if found.kind != Kind.INDEX:
@@ -161,7 +162,7 @@ class IndexChecker:
         return ""
 
     def _compare(self, name: str, queue_id: int, state: IndexState, entries: Entries) -> None:
-        """What the row says of a file, and what is in it."""
+        """Compare the row of a file with its content."""
         acked = Bits.of(state.acked, state.entries)
         sequences = entries.sequences
         found = {
@@ -194,13 +195,13 @@ class IndexChecker:
 
 
 def in_order(rows: Rows) -> list[tuple[IndexKey, IndexState]]:
-    """Keys and states of index files, by queue and sequence."""
+    """Return keys and states of index files, ordered by queue and sequence."""
     states = tables.INDEX.read(rows.__getitem__)
     return sorted(states.items(), key=lambda item: (item[0].queue_id, item[1].first))
 
 
 def _live(queue_id: int, state: IndexState, entries: Entries) -> Iterator[Live]:
-    """The entries that are not acked: what accounts count. Whatever was postponed is among them."""
+    """Yield the entries that are not acked, as accounts count them; postponed ones are included."""
     acked = Bits.of(state.acked, state.entries)
     sequences, ids, sizes = entries.sequences, entries.ids, entries.sizes
     stop = min(len(acked), len(sequences))
@@ -216,7 +217,7 @@ def _live(queue_id: int, state: IndexState, entries: Entries) -> Iterator[Live]:
 
 
 def _contiguous_until(sequences: array[int], ids: array[int], start: int, end: int) -> int:
-    """Up to where both columns go up by one from place `start` on, at most to `end`."""
+    """Return how far both columns ascend by one from place `start` on, at most to `end`."""
     count = end - 1 - start
     if sequences[end - 1] - sequences[start] == count and ids[end - 1] - ids[start] == count:
         return end

@@ -1,4 +1,4 @@
-"""The tables of offsets in `marks`, by which messages are found in segments."""
+"""Checks the offset tables in `marks`, by which messages are found in segments."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from amqpstore_tools.check.segments import Segment, check_mark, segment_name
 
 
 class MarkChecker:
-    """Checks tables of offsets. Args: damaged, keys of rows in `segments`."""
+    """Checks offset tables. Args: damaged, keys of rows in `segments`."""
 
     def __init__(
         self,
@@ -31,9 +31,9 @@ class MarkChecker:
         self._findings = findings
 
     def check(self, rows: Rows, offsets: Mapping[int, Iterable[Finding]]) -> None:
-        """All tables: where they lead, and that each id is looked for in one segment only.
+        """Check all tables: their offsets, and that each id is looked up in one segment only.
 
-        Args: offsets, by segment, what `check_offsets` has found.
+        Args: offsets, by segment, the result of `check_offsets`.
         """
         findings = self._findings
         position = StoreRows.read(rows.__getitem__).position or START
@@ -69,7 +69,7 @@ class MarkChecker:
                 self._findings.add("marks-wrong", name, f"{text} from {first} to {end - 1}")
 
     def check_offsets(self, segment: Segment, row: OffsetTableRow) -> None:
-        """Where the table of one segment leads."""
+        """Check the offsets in the table of one segment."""
         try:
             file = StoreFile(self._files, self._directory, segment.name, self._findings)
         except FileNotFoundError:

@@ -1,5 +1,4 @@
-"""The parts of a check: what each step is told of the store, and what it says of a segment or of
-index files."""
+"""The parts of a check: arguments of each step, and results for a segment or for index files."""
 
 from __future__ import annotations
 
@@ -23,7 +22,7 @@ Range = tuple[int, int]
 """The first number and the one after the last."""
 
 Key = tuple[int, int]
-"""The store among those that are checked, and the segment."""
+"""The number of the store among those that are checked, and the segment."""
 
 ONE_BY_ONE = ("index", "segments", "marks")
 """Tables with a row for each part."""
@@ -31,10 +30,10 @@ ONE_BY_ONE = ("index", "segments", "marks")
 
 @dataclass(frozen=True)
 class Shared:
-    """What all steps know of one store; `rows` are None where there is no catalog.
+    """What all steps know of one store; `rows` are None without a catalog.
 
-    A step gets rows of `ONE_BY_ONE` with its job, and may find none of them here.
-    `ranges` are the ids of accounts by segment; `names` of queues by id.
+    A step gets rows of `ONE_BY_ONE` with its job; they may be missing here. `ranges` are the ids of
+    accounts by segment; `names` are those of queues by id.
     """
 
     directory: str
@@ -48,16 +47,16 @@ class Shared:
 
 
 class ReadJob(NamedTuple):
-    """A segment of the store with this number among those that are checked."""
+    """A segment to read, of the store with this number among those that are checked."""
 
     store: int
     segment: SegmentJob
 
 
 class IndexJob(NamedTuple):
-    """Keys and states of index files of one store, the ones from a `place` on.
+    """Keys and states of index files of one store, from a `place` on.
 
-    `last_end`: where the one before them ends, of the same queue.
+    `last_end`: where the file before them ends, of the same queue.
     """
 
     store: int
@@ -68,7 +67,7 @@ class IndexJob(NamedTuple):
 
 @dataclass
 class Read:
-    """A segment that was read, None where it is missing, and what was found in it."""
+    """A segment that was read, None if it is missing, and the findings in it."""
 
     segment: Segment | None
     findings: list[Finding]
@@ -76,13 +75,13 @@ class Read:
 
 @dataclass
 class Summary:
-    """Of a segment, what has to be known for the other steps.
+    """What the other steps need to know of a segment.
 
-    `segment` is without records, but that the one of the position has its batches. `log` is what
-    was found in the log, None where what came before was not known; `after` then is what the log
-    came to behind it, with nothing before it, and `queues` are those that it speaks of. `history`
-    is without its `fresh`, of which there are the operations. `homeless` are ids of messages that
-    no account has.
+    `segment` is without records, except that the one with the checkpoint position has its batches.
+    `log` has the findings in the log, None if the state before it was unknown; then `after` is the
+    state of the log behind it, starting from nothing, and `queues` are those that it mentions.
+    `history` is without its `fresh`, but has the operations for it. `homeless` are ids of messages
+    that no account has.
     """
 
     number: int
@@ -97,7 +96,7 @@ class Summary:
 
 
 class LivePart(NamedTuple):
-    """What is live of a segment, in the order of what it is a part of."""
+    """Live messages of a segment, in the order of the whole they are part of."""
 
     order: tuple[int, int, int]
     live: Live
@@ -105,9 +104,10 @@ class LivePart(NamedTuple):
 
 @dataclass
 class IndexResult:
-    """What a task found in some index files; `held` is how many messages queues hold by queue,
-    without those that have left since; `hidden` are entries of prepared transactions, and
-    `homeless` those that reach beyond all accounts."""
+    """The result for some index files. `held` is how many messages each queue holds, without those
+    that have left since; `hidden` are entries of prepared transactions, and `homeless` those
+    outside of all accounts.
+    """
 
     store: int
     place: int
@@ -120,7 +120,7 @@ class IndexResult:
 
 @dataclass(frozen=True)
 class Known:
-    """What is known of a store when all files were read: see `ReferenceChecker`."""
+    """What is known of a store when all files have been read: see `ReferenceChecker`."""
 
     is_whole: bool
     removed: dict[int, list[Range]]
@@ -128,8 +128,9 @@ class Known:
 
 @dataclass(frozen=True)
 class CompareJob:
-    """What a segment is held against: the log before it, its rows, and what came behind the
-    position; None where there is none."""
+    """What a segment is compared with: the log before it, its rows, and what came after the
+    checkpoint position; None if there is none.
+    """
 
     place: LogPlace | None
     account: SegmentRow | None = None
@@ -139,7 +140,7 @@ class CompareJob:
 
 @dataclass
 class Compared:
-    """What was found, by what was compared."""
+    """The findings, by what was compared."""
 
     log: list[Finding] = field(default_factory=list)
     account: list[Finding] = field(default_factory=list)

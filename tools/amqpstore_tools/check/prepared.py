@@ -1,4 +1,6 @@
-"""Prepared transactions: what each is to ack and to publish has to be there until it is decided."""
+"""Prepared transactions: the messages that each will ack and publish must exist until it is
+decided.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +15,9 @@ from amqpstore_tools.check.index import Live
 
 
 class Holdings:
-    """How many messages queues hold: what is live in index files, and what the log made of it.
+    """How many messages queues hold: live entries of index files, and the changes in the log.
 
-    Args: counted, messages of queues of whose index files `live` has nothing.
+    Args: counted, messages of queues whose index files are not in `live`.
     """
 
     def __init__(
@@ -42,7 +44,9 @@ class Holdings:
 
 
 def check_prepared(rows: Rows, holdings: Holdings, history: History, findings: Findings) -> None:
-    """Every transaction that is undecided. One whose queue is empty is decided, or never was."""
+    """Check every undecided transaction. One whose queue is empty is decided, or was never
+    prepared.
+    """
     queue_ids = tables.QUEUES.read_keys(rows.__getitem__)
     for hidden, row in tables.PREPARED.read(rows.__getitem__).items():
         name = f"the prepared transaction of queue {hidden}"

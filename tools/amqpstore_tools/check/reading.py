@@ -1,4 +1,4 @@
-"""Reading files that may be on a failing disk: what cannot be read is zeros, and is said."""
+"""Reads files that may be on a failing disk: unreadable parts become zeros and a finding."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ _PAGE_BYTES = 4096
 
 
 class StoreFile:
-    """A file of the store in `directory`; `name` is from there on. Raises: FileNotFoundError.
+    """A file of the store in `directory`; `name` is relative to it. Raises: FileNotFoundError.
 
-    What else cannot be read becomes a finding `file-unreadable`, and is read as zeros.
+    Parts that cannot be read become a finding `file-unreadable`, and are read as zeros.
     """
 
     def __init__(self, files: Files, directory: str, name: str, findings: Findings) -> None:
@@ -24,15 +24,15 @@ class StoreFile:
         self.size = self._file.size()
 
     def read(self, offset: int, size: int) -> bytes:
-        """`size` bytes from `offset`, fewer only at the end of the file.
+        """Read `size` bytes from `offset`, fewer only at the end of the file.
 
-        Raises: OSError, where they do not fit in memory.
+        Raises: OSError, if they do not fit in memory.
         """
         try:
             return self._file.read(offset, size)
         except OSError as error:
             if error.errno == errno.ENOMEM:
-                raise  # So much would not fit in memory page by page either.
+                raise  # This would not fit in memory page by page either.
         end = min(offset + size, self.size)
         pages = (
             self._page(start, min(_PAGE_BYTES, end - start))

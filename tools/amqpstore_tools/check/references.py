@@ -1,6 +1,6 @@
-"""What queues hold, against what segments have and against what accounts say of it.
+"""Compares what queues hold with what segments contain and what accounts say.
 
-All counts are made anew, from the live entries of all index files: how many queues hold each
+All counts are made again from the live entries of all index files: how many queues hold each
 message, how many messages of a segment are live, and how large they are.
 """
 
@@ -27,7 +27,7 @@ from amqpstore_tools.check.segments import Segment, segment_name
 
 _LEAST_RECORD_BYTES = 38
 _MAX_IDS = 1 << 28
-"""In one segment: what is counted has to be in memory."""
+"""The most ids of one segment: its counts have to fit in memory."""
 
 
 class ReferenceChecker:
@@ -48,18 +48,20 @@ class ReferenceChecker:
         self._position_offset = position.offset
 
     def check_overlap(self, account: SegmentAccount, last_end: int) -> int:
-        """Ids are in one account only. Returns where the ids end of all so far."""
+        """Check that ids are in one account only. Returns where the ids of all accounts so far
+        end.
+        """
         if account.first_id < last_end:
             text = f"its ids from {account.first_id} on belong to another segment too"
             self._findings.add("account-differs", segment_name(account.number), text)
         return max(last_end, account.end_id)
 
     def check_account(self, account: SegmentAccount, live: Sequence[Live]) -> None:
-        """One segment against what is live, in the order of ids."""
+        """Compare one segment with its live messages, in the order of ids."""
         _AccountCheck(self, account, live).run()
 
     def lost(self, live: Live, first_id: int, end_id: int, file: str, reason: str) -> None:
-        """Messages of a queue are not there. What was acked since is not missed."""
+        """Note that messages of a queue are missing, except those that were acked since."""
         history = self._history
         ids = range(first_id, end_id)
         sequence = live.first_sequence - live.first_id
@@ -85,7 +87,9 @@ class ReferenceChecker:
         )
 
     def accounts(self) -> Iterator[SegmentAccount]:
-        """In the order of their ids. One that cannot be, for the size of its file, is left out."""
+        """Yield the accounts in the order of their ids. An account that is impossible for the size
+        of its file is left out.
+        """
         rows = tables.SEGMENTS.read(self._rows.__getitem__)
         accounts = map(SegmentAccount.of_row, rows.values())
         for account in sorted(accounts, key=lambda one: (one.first_id, one.number)):
@@ -108,7 +112,7 @@ class ReferenceChecker:
         homeless: Sequence[tuple[int, int]],
         by_id: Sequence[Live],
     ) -> None:
-        """Every live message has a segment with an account.
+        """Check that every live message has a segment with an account.
 
         Args: homeless, ids of sound messages that no account has, the first and the one after the
         last of each run, ascending.
@@ -128,7 +132,7 @@ class ReferenceChecker:
                 wanted = end
 
     def check_fresh(self, fresh: Fresh) -> None:
-        """A run that was put in a queue behind the position has its records."""
+        """Check that a run that was enqueued after the checkpoint position has its records."""
         operation = fresh.operation
         if tables.QUEUES.key(operation.queue_id) not in self._rows["queues"]:
             return  # It was deleted.
@@ -142,7 +146,7 @@ class ReferenceChecker:
             self.lost(live, start, stop, fresh.segment.name, "no sound record of it exists")
 
     def known_runs(self, segment: Segment) -> list[Ids]:
-        """The records in a segment that the last checkpoint knew."""
+        """Return the records in a segment that the last checkpoint knew."""
         runs = segment.scanned.runs
         if segment.number >= FIRST_COMPACTED:
             return runs
@@ -161,13 +165,13 @@ class ReferenceChecker:
         return self._findings
 
     def known_end(self, segment: Segment) -> int:
-        """Up to where the last checkpoint knew a segment."""
+        """Return up to where the last checkpoint knew a segment."""
         is_position = segment.number == self._position_segment
         return self._position_offset if is_position else segment.end
 
 
 class _AccountCheck:
-    """One segment's account, against those live entries that may be of its messages."""
+    """Compares one segment's account with the live entries of its messages."""
 
     def __init__(
         self, checker: ReferenceChecker, account: SegmentAccount, live: Sequence[Live]
@@ -194,8 +198,9 @@ class _AccountCheck:
         self._check_counts(is_whole=is_whole)
 
     def _places(self, first_id: int, end_id: int) -> Iterator[tuple[int, int, int]]:
-        """Of a range of ids: the first and the one after the last place of those that the
-        account has, and the first of these ids."""
+        """Yield for a range of ids the first and the one after the last place of those in the
+        account, and the first of these ids.
+        """
         ids = self._account.ids
         if ids is None:
             base = self._account.first_id
@@ -232,7 +237,9 @@ class _AccountCheck:
             self._sizes[start:stop] = run.sizes[skipped : skipped + stop - start]
 
     def _check_present(self) -> bool:
-        """Every message that is live has its record. Returns whether it is so, sizes included."""
+        """Check that every live message has its record. Returns whether this is so, sizes
+        included.
+        """
         if self._index_sizes == self._sizes:
             return True
         is_whole = True
@@ -260,7 +267,7 @@ class _AccountCheck:
         return is_whole
 
     def _name_absent(self, absent: array[int]) -> None:
-        """Each queue's messages that are not there, in runs."""
+        """Note each queue's missing messages, in runs."""
         reason = "no sound record of it exists"
         for live in self._live:
             for start, stop, first in self._places(live.first_id, live.end_id):
@@ -292,7 +299,9 @@ class _AccountCheck:
             place += count
 
     def _check_counts(self, *, is_whole: bool) -> None:
-        """Args: is_whole, all that is live is there, in its size: so sums can be compared."""
+        """Compare counts. Args: is_whole, all live messages exist in their right size, so sums can
+        be compared.
+        """
         account, segment = self._account, self._segment
         found: dict[str, Any] = {}
         live_sizes = self._live_sizes()
@@ -326,7 +335,7 @@ class _AccountCheck:
 def _missing(
     runs: Sequence[tuple[int, int]], first_id: int, end_id: int
 ) -> Iterator[tuple[int, int]]:
-    """What of a range of ids is in none of these runs, which ascend."""
+    """Yield the parts of a range of ids that are in none of these runs, which ascend."""
     wanted = first_id
     place = max(bisect_right(runs, first_id, key=itemgetter(0)) - 1, 0)
     for first, end in runs[place:]:

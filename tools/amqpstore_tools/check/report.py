@@ -1,4 +1,6 @@
-"""A check's findings on the terminal: the worst first, grouped by code, and what to do next."""
+"""Prints a check's findings on the terminal: the worst first, grouped by code, and what to do
+next.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +16,11 @@ from amqpstore_tools.offline import terminal
 
 _COLOURS = {Severity.ERROR: "bold red", Severity.WARNING: "yellow", Severity.NOTE: "cyan"}
 _MAX_SHOWN = 12
-"""Findings of one code; `--json` has all of them."""
+"""Findings shown for one code; `--json` has all of them."""
 
 
 def print_report(checked: Checked, directory: str, console: Console) -> None:
-    """Everything that a person has to know."""
+    """Print everything that a person has to know."""
     for severity in Severity:
         if found := checked.findings.of(severity):
             _print_group(severity, found, console)

@@ -1,6 +1,6 @@
-"""What a check is after in a segment: every record, its checksums and its order.
+"""Scans a segment for a check: every record, its checksums and its order.
 
-For plain messages with ids one apart that is two slices and two checksums a record.
+For plain messages with contiguous ids that is two slices and two checksums per record.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from amqpstore_tools.offline.scanning import BATCH_BITS, LEADS, PLAIN_MESSAGE, R
 
 
 class Ids(NamedTuple):
-    """Sound MESSAGE records of contiguous ids; `sizes`, of each without compression, in bytes."""
+    """Sound MESSAGE records of contiguous ids; `sizes` are in bytes and without compression."""
 
     first_id: int
     offset: int
@@ -42,7 +42,7 @@ class Ids(NamedTuple):
 
 
 class Unread(NamedTuple):
-    """A sound MESSAGE record whose payload, or whose body, does not say what it should."""
+    """A sound MESSAGE record whose payload or body is malformed."""
 
     message_id: int
     offset: int
@@ -52,10 +52,11 @@ class Unread(NamedTuple):
 
 @dataclass
 class Batch:
-    """Records up to and with one TRANSACTION, number `lsn`, at `transaction` (0: it has none).
+    """The records up to and including one TRANSACTION, number `lsn`, at `transaction` (0: it has
+    none).
 
-    `tag` is what its records say of their batch: -1 where none is sound. `messages` are runs of
-    ids, each the first and the one after the last, ascending.
+    `tag` is the batch number in its records: -1 if none is sound. `messages` are runs of ids, each
+    the first and the one after the last, ascending.
     """
 
     start: int
@@ -70,7 +71,7 @@ class Batch:
 
     @property
     def enqueued(self) -> list[tuple[int, int]]:
-        """The ids that it puts in queues, as `messages`."""
+        """The ids that it puts in queues, in the form of `messages`."""
         found: list[tuple[int, int]] = []
         for one in sorted(self.operations, key=attrgetter("first_id")):
             if one.kind == OperationKind.ENQUEUE:
@@ -83,7 +84,7 @@ class Batch:
 
     @property
     def is_whole(self) -> bool:
-        """Whether the TRANSACTION is there, and each message that it enqueues."""
+        """Whether the TRANSACTION exists, and each message that it enqueues."""
         return is_whole(self.lsn, self.operations, self._has)
 
     def _has(self, first_id: int, count: int) -> bool:
@@ -93,7 +94,7 @@ class Batch:
 
 @dataclass
 class Scanned:
-    """What is in a segment, as far as it was read. `headers` are its SEGMENT records."""
+    """The content of a segment, as far as it was read. `headers` are its SEGMENT records."""
 
     headers: list[tuple[int, int, bytes]] = field(default_factory=list)
     runs: list[Ids] = field(default_factory=list)
@@ -105,8 +106,8 @@ class Scanned:
 class Scanner(RecordScanner):
     """Scans one segment up to `end`. Use it once.
 
-    Args: as of `RecordScanner`; measure, how large a body was before it was compressed, raises
-    ValueError where it cannot be decompressed.
+    Args: those of `RecordScanner`; measure, returns how large a body was before it was compressed,
+    and raises ValueError if it cannot be decompressed.
     """
 
     def __init__(
@@ -132,7 +133,7 @@ class Scanner(RecordScanner):
         return self._out
 
     def _messages(self, offset: int) -> int:
-        """Those that go on where the last one ended."""
+        """Scan messages that follow the last one."""
         content = self._content
         size = len(content)
         seed, segment = self._seed, self._segment
@@ -181,7 +182,7 @@ class Scanner(RecordScanner):
         return self._base + place
 
     def _malformed(self, payload: bytes) -> str:
-        """Why the payload of a MESSAGE does not fit together."""
+        """Return why the payload of a MESSAGE is inconsistent."""
         try:
             size = head_size(payload)
             exchange, key, _ = HEAD.unpack_from(payload)
@@ -197,7 +198,7 @@ class Scanner(RecordScanner):
         return ""
 
     def _note(self, first: int, end: int) -> None:
-        """Messages of these ids are in the batch."""
+        """Note that messages with these ids are in the batch."""
         messages = self._batch.messages
         self._last[Kind.MESSAGE] = end - 1
         if messages and messages[-1][1] == first:

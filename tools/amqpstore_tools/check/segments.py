@@ -1,4 +1,4 @@
-"""One segment after another: what is in each, and what of that is a finding by itself."""
+"""Checks one segment after another: its content, and the findings in it alone."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _MAX_LISTED = 100
 class Segment:
     """Segment `number` as far as it is part of the store: `end` bytes of its file.
 
-    `is_open`: it is the log's last one and its end is not noted, so its last batch may be torn.
+    `is_open`: it is the log's last one and its end is not recorded, so its last batch may be torn.
     """
 
     number: int
@@ -37,7 +37,7 @@ class Segment:
         return self.number >= FIRST_COMPACTED
 
     def in_gap(self, offset: int) -> bool:
-        """Whether an offset is in a damaged place, or behind the end."""
+        """Tell whether an offset is in a damaged place, or behind the end."""
         gaps = self.scanned.gaps
         return offset >= self.end or any(gap.offset <= offset < gap.end for gap in gaps)
 
@@ -45,8 +45,8 @@ class Segment:
 class SegmentReader:
     """Reads the segments of one store.
 
-    Args: store_id, of 16 bytes, None where it is not known; seed, of its checksums; measure, how
-    large a body was before it was compressed, raises ValueError.
+    Args: store_id, of 16 bytes, None if unknown; seed, of its checksums; measure, returns how large
+    a body was before it was compressed, raises ValueError.
     """
 
     def __init__(
@@ -67,9 +67,9 @@ class SegmentReader:
         self._measure = measure
 
     def read(self, number: int, *, end: int | None, least: int, is_open: bool) -> Segment | None:
-        """A segment; None where its file is missing, which is a finding.
+        """Read a segment; None if its file is missing, which is a finding.
 
-        Args: end, where it is noted that it ends; least, how large the catalog says that it is.
+        Args: end, its recorded end, if any; least, its size according to the catalog.
         """
         name = segment_name(number)
         try:
@@ -113,7 +113,7 @@ class SegmentReader:
         return scanner.run()
 
     def _check_header(self, segment: Segment) -> None:
-        """Every segment begins with a SEGMENT record, and has no other."""
+        """Check that the segment begins with a SEGMENT record, and has no other."""
         findings, name = self._findings, segment.name
         headers = segment.scanned.headers
         if not headers or headers[0][0]:
@@ -166,7 +166,7 @@ class SegmentReader:
 
 
 def check_mark(file: StoreFile, offset: int, message_id: int) -> bool:
-    """Whether the record at an offset looks like that of a message."""
+    """Tell whether the record at an offset looks like that of a message."""
     header = file.read(offset, HEADER.size)
     if len(header) < HEADER.size:
         return False
@@ -175,7 +175,7 @@ def check_mark(file: StoreFile, offset: int, message_id: int) -> bool:
 
 
 def copied_from(header: bytes, number: int) -> int:
-    """The number of the segment that a file was written as, where it is another's; else 0."""
+    """Return the number that a file was written as, if it is another segment's; else 0."""
     if len(header) < HEADER.size:
         return 0
     magic, kind, _, _, of, written_in, _, checksum, _ = HEADER.unpack(header)
@@ -184,17 +184,17 @@ def copied_from(header: bytes, number: int) -> int:
 
 
 def segment_name(number: int) -> str:
-    """Where a segment is, from the store's directory on."""
+    """Return the path of a segment, relative to the store's directory."""
     return segment_path("", number)
 
 
 def _leave_out_torn(segment: Segment) -> int | None:
-    """Take the torn batch at the end of the log out of what was scanned. Returns its offset."""
+    """Remove the torn batch at the end of the log from what was scanned. Returns its offset."""
     scanned = segment.scanned
     if not segment.is_open:
         return None
     if not scanned.batches:
-        # Nothing but the start of a new segment.
+        # Only the start of a new segment.
         return None if scanned.gaps else 0
     last = scanned.batches[-1]
     if last.is_whole:

@@ -1,7 +1,8 @@
 """The steps of a check, each over one part of a store: a segment, some index files, an account.
 
-They are pure: what they know comes with their arguments, and what they find is returned. So they
-run anywhere, in any order within a step. A new check is written here, or in what is called here.
+They are pure functions: everything they know comes with their arguments, and findings are returned.
+So they run anywhere, in any order within a step. A new check is written here, or in the functions
+called here.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ NOTHING_BEFORE = LogPlace(0, 0, False, {})
 
 
 def read(shared: Shared, job: ReadJob) -> Read:
-    """Every record of a segment."""
+    """Read every record of a segment."""
     findings = _findings(shared)
     reader = SegmentReader(
         shared.files,
@@ -55,10 +56,10 @@ def read(shared: Shared, job: ReadJob) -> Read:
 
 
 def summary(shared: Shared, number: int, found: Read, log: LogChecker | None = None) -> Summary:
-    """What has to be known of a segment that was read.
+    """Return what the other steps need to know of a segment that was read.
 
-    Args: log, what has read all that is before the segment in the log, None where that is not
-    known: then the log is looked at by `compare`.
+    Args: log, has read everything before the segment in the log, None if that is unknown: then
+    `compare` checks the log.
     """
     segment = found.segment
     if segment is None:
@@ -70,7 +71,7 @@ def summary(shared: Shared, number: int, found: Read, log: LogChecker | None = N
     if not segment.is_compacted:
         findings = _findings(shared)
         if log is None:
-            # Whatever it finds is found again, when it is known what came before.
+            # Its findings are made again when the log before it is known.
             log = LogChecker(shared.rows, findings)
             log.resume(NOTHING_BEFORE)
             log.check(segment)
@@ -91,7 +92,7 @@ def summary(shared: Shared, number: int, found: Read, log: LogChecker | None = N
 def read_index(
     shared: Shared, job: IndexJob, removed: dict[int, list[Range]]
 ) -> tuple[IndexResult, list[Live]]:
-    """Some index files. Returns all that is live of them too."""
+    """Read some index files. Also returns all live messages in them."""
     findings = _findings(shared)
     checker = IndexChecker(shared.files, shared.directory, shared.seed, findings)
     accounts = _Ranges(shared.ranges)
@@ -115,7 +116,7 @@ def read_index(
 
 
 def by_account(shared: Shared, found: Sequence[Live]) -> list[tuple[int, LivePart]]:
-    """What is live, cut up by the segments whose accounts have it."""
+    """Split live messages by the segments whose accounts have them."""
     accounts = _Ranges(shared.ranges)
     return [
         (number, LivePart(in_ids(live), _part(live, first, end)))
@@ -125,16 +126,16 @@ def by_account(shared: Shared, found: Sequence[Live]) -> list[tuple[int, LivePar
 
 
 def in_ids(live: Live) -> tuple[int, int, int]:
-    """The order of ids, and of queues where they hold the same."""
+    """Return a sort key: by ids, and by queues that hold the same ids."""
     return live.first_id, live.queue_id, live.first_sequence
 
 
 def compare(
     shared: Shared, known: Known, job: CompareJob, found: Read, live: Sequence[Live]
 ) -> Compared:
-    """A segment against the log before it, its account, and what queues hold.
+    """Compare a segment with the log before it, its account, and what queues hold.
 
-    Args: live, in the order of `in_ids`, at least what the segment's account has.
+    Args: live, in the order of `in_ids`, at least the messages of the segment's account.
     """
     out = Compared()
     segment = found.segment
@@ -186,7 +187,7 @@ def _findings(shared: Shared) -> Findings:
 
 
 def _part(live: Live, first_id: int, end_id: int) -> Live:
-    """Those of its messages that have ids from `first_id` to before `end_id`."""
+    """Return the part with ids from `first_id` to before `end_id`."""
     start = first_id - live.first_id
     if not start and end_id == live.end_id:
         return live
@@ -195,18 +196,18 @@ def _part(live: Live, first_id: int, end_id: int) -> Live:
 
 
 class _Ranges:
-    """Ids of accounts, which may overlap where they are wrong."""
+    """Ids of accounts, which may overlap if they are wrong."""
 
     def __init__(self, ranges: Mapping[int, Range]) -> None:
         self._ranges = sorted((first, end, number) for number, (first, end) in ranges.items())
         self._firsts = [first for first, _, _ in self._ranges]
-        # The highest end of those up to each, to know where looking back may stop.
+        # The highest end of the accounts up to each, which tells where to stop looking back.
         self._ends: list[int] = []
         for _, end, _ in self._ranges:
             self._ends.append(max(end, self._ends[-1] if self._ends else 0))
 
     def of(self, first_id: int, end_id: int) -> Iterator[tuple[int, int, int]]:
-        """Segments whose accounts have some of these ids, and which."""
+        """Yield the segments whose accounts have some of these ids, and which."""
         place = bisect_left(self._firsts, end_id) - 1
         while place >= 0 and self._ends[place] > first_id:
             first, end, number = self._ranges[place]
@@ -215,7 +216,7 @@ class _Ranges:
             place -= 1
 
     def cover(self, first_id: int, end_id: int) -> bool:
-        """Whether they have all of these ids."""
+        """Tell whether the accounts have all of these ids."""
         wanted = end_id
         for _, first, end in self.of(first_id, end_id):
             # From the highest down: what is left is below `wanted`.

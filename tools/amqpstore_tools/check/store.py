@@ -1,5 +1,6 @@
-"""A store that is checked, before its segments are read: marker, catalog, names, and what there is
-to be read."""
+"""A store that is checked, before its segments are read: marker, catalog, names, and the list of
+files to read.
+"""
 
 from __future__ import annotations
 
@@ -63,9 +64,9 @@ _OURS = {
 
 @dataclass
 class Checked:
-    """What was found, and how much was looked at in how long.
+    """The result of a check: what was found, and how much was checked in how much time.
 
-    `queues` are those that a broker has: one with priorities is several stored queues.
+    `queues` are those of the broker: one with priorities is several stored queues.
     """
 
     findings: Findings = field(default_factory=Findings)
@@ -81,19 +82,20 @@ class Checked:
     store_id: bytes | None = None
     format_version: int = FORMAT_VERSION
     rows: Rows | None = None
-    """The rows of the catalog that are sound; None if it cannot be used."""
+    """The sound rows of the catalog; None if it cannot be used."""
     damaged_rows: set[tuple[str, str]] = field(default_factory=set)
-    """Table and key of the others; the key is empty where it is the whole table."""
+    """Table and key of the damaged rows; the key is empty if the whole table is damaged."""
 
     @property
     def is_damaged(self) -> bool:
-        """Whether anything was found that a crash or a repair does not leave."""
+        """Whether anything was found that is not normal after a crash or a repair."""
         return bool(self.findings.of_harm())
 
 
 @contextlib.contextmanager
 def opened(directory: str, *, live: bool, is_locked: bool = False) -> Iterator[tuple[Files, str]]:
-    """The files that are checked, and the directory of the catalog; brokers stay out meanwhile.
+    """Open the files to check, and find the directory of the catalog; brokers are kept out
+    meanwhile.
 
     Args and raises: as `engine.check`.
     """
@@ -112,7 +114,7 @@ def opened(directory: str, *, live: bool, is_locked: bool = False) -> Iterator[t
 
 
 class SegmentJob(NamedTuple):
-    """A segment that is to be read: see `SegmentReader.read`. `size` is that of its file."""
+    """A segment to read: see `SegmentReader.read`. `size` is that of its file."""
 
     number: int
     size: int
@@ -124,8 +126,7 @@ class SegmentJob(NamedTuple):
 class PreparedStore:
     """What is known of a store before its segments are read.
 
-    Args: catalog, the directory that it is in; is_live, whether files and catalog are those of a
-    snapshot.
+    Args: catalog, its directory; is_live, whether files and catalog are those of a snapshot.
     """
 
     def __init__(
@@ -142,7 +143,7 @@ class PreparedStore:
         self._left_over: set[int] = set()
 
     def prepare(self) -> None:
-        """Look at the marker, the catalog and names.
+        """Check the marker, the catalog and names.
 
         Raises: NotAStoreError, FormatVersionError, OSError.
         """
@@ -166,11 +167,11 @@ class PreparedStore:
         if marked:
             self._out.format_version = marked.version
         elif catalog:
-            # It is the marker alone that says so, and that is lost.
+            # Only the marker says so, and that is lost.
             self._out.format_version = 1 if catalog.is_plain else FORMAT_VERSION
         self._store_id = self._identify(marked, rows)
         if rows and StoreRows.read(rows.__getitem__).store_id not in (None, self._store_id):
-            rows = None  # It is of another store.
+            rows = None  # It belongs to another store.
         self._rows = rows
         self._out.store_id, self._out.rows = self._store_id, rows
         self._out.damaged_rows = self._damaged_rows
@@ -181,7 +182,7 @@ class PreparedStore:
     def _read_marker(self) -> Marker | None:
         """Raises: FormatVersionError."""
         try:
-            # It is never written over, so it is read where it is.
+            # It is never overwritten, so it is read in place.
             return marker.read(ReadOnlyFiles(), self._directory)
         except DamageError as error:
             self._findings.add("marker-damaged", MARKER, error.reason, error.offset)
@@ -249,7 +250,7 @@ class PreparedStore:
                 self._findings.add("quarantine-missing", FILE, text)
 
     def _check_unrowed(self, rows: Rows) -> None:
-        """Files that no row speaks of: the next start removes them, or moves them away."""
+        """Check files without a row: the next start removes them, or moves them away."""
         start = self._position(rows)[0]
         quarantined = tables.QUARANTINE.read_keys(rows.__getitem__)
         for number in self._numbers:
@@ -273,7 +274,7 @@ class PreparedStore:
                 self._findings.add("file-left-over", f"{INDEX}/{name}", text, queue_id=found[0])
 
     def _copied_from(self, number: int) -> int:
-        """The number of the segment that a file is a copy of; 0 where it is none."""
+        """Return the number of the segment that a file is a copy of; 0 if it is not a copy."""
         try:
             file = StoreFile(self._files, self._directory, segment_name(number), self._findings)
         except FileNotFoundError:
@@ -291,18 +292,20 @@ class PreparedStore:
         return position.segment, position.offset
 
     def _expected(self, rows: Rows) -> set[int]:
-        """Numbers of the segments that should be there."""
+        """Return the numbers of the segments that should exist."""
         start = self._position(rows)[0]
         log = [one for one in self._numbers if start <= one < FIRST_COMPACTED]
         ends = tables.SEGMENT_ENDS.read_keys(rows.__getitem__)
         last = max([start, *log, *(one for one in ends if one < FIRST_COMPACTED)])
-        # A number in a row that is damaged may be anything.
+        # A number in a damaged row may be anything.
         last = min(last, max([start, *log]) + 1)
         expected = tables.SEGMENTS.read_keys(rows.__getitem__)
         return expected | (set(range(max(start, 1), last + 1)) if last else set())
 
     def _segment_jobs(self) -> list[SegmentJob]:
-        """The segments that should be there, and those that are, in the order of their numbers."""
+        """Return the segments that should exist, and those that do, in the order of their
+        numbers.
+        """
         rows = self._rows
         numbers = set(self._numbers) - self._left_over
         if rows is not None:
@@ -316,7 +319,7 @@ class PreparedStore:
         return jobs
 
     def _ends(self, rows: Rows | None, number: int) -> tuple[int | None, int]:
-        """Where a segment's end is noted to be, and how large it is at least."""
+        """Return a segment's recorded end, if any, and its least size."""
         if rows is None:
             return None, 0
         noted = tables.SEGMENT_ENDS.get(rows.__getitem__, number)
@@ -361,15 +364,16 @@ class PreparedStore:
 
 
 def measure_of(rows: Rows | None) -> Callable[[bytes], int]:
-    """How large a body was before it was compressed. Without the catalog, and so without its
-    dictionaries, it is only asked."""
+    """Return a function that tells how large a body was before it was compressed. Without the
+    catalog, and so without its dictionaries, it relies on the body's header.
+    """
     if rows is None:
         return body_size
     return Decompressor(tables.DICTIONARIES.read(rows.__getitem__)).measure
 
 
 def queue_name(definition: object) -> str:
-    """What a queue's definition says that it is called."""
+    """Return the name in a queue's definition."""
     if not (found := named(definition)):
         return ""
     vhost, name = found
@@ -377,7 +381,9 @@ def queue_name(definition: object) -> str:
 
 
 def named(definition: object) -> tuple[str | None, str] | None:
-    """Virtual host and name of a broker's queue: one with priorities is several stored queues."""
+    """Return virtual host and name of a broker's queue: one with priorities is several stored
+    queues.
+    """
     name = name_of(definition)
     if name is None or not isinstance(definition, dict):
         return None

@@ -1,4 +1,4 @@
-"""Which publishes the broker has confirmed, from the octets of a publishing connection."""
+"""Finds which publishes the broker has confirmed, in the octets of a publishing connection."""
 
 import struct
 from collections.abc import Callable
@@ -12,9 +12,9 @@ _tag_and_flag = struct.Struct(">QB")
 
 
 class ConfirmLedger:
-    """Takes what a producer's socket gives; counts confirms exactly, in whatever order they come.
+    """Counts confirms exactly, in whatever order they arrive, in what a producer's socket receives.
 
-    `settled(first, last)`, when given, is called for each newly confirmed range of delivery tags.
+    `settled(first, last)`, if given, is called for each newly confirmed range of delivery tags.
     """
 
     def __init__(self, settled: Callable[[int, int], None] | None = None) -> None:
@@ -33,7 +33,7 @@ class ConfirmLedger:
         return self._low + len(self._above)
 
     def received(self, octets: bytes) -> None:
-        """Takes octets as they came from the socket, cut anywhere.
+        """Process octets from the socket, cut anywhere.
 
         Raises:
             PeerError: the broker closed or returned a message.
@@ -106,9 +106,9 @@ class ConfirmLedger:
                 self._settled(start, last)
 
     def _gaps(self, first: int, last: int) -> list[tuple[int, int]]:
-        """The ranges in `first..last` that were not confirmed alone before."""
+        """Return the ranges in `first..last` that were not confirmed alone before."""
         return [(tag, tag) for tag in range(first, last + 1) if tag not in self._above]
 
     def unparsed(self) -> bytes:
-        """Octets of a frame that was cut off."""
+        """Return the octets of an incomplete frame."""
         return self._unparsed

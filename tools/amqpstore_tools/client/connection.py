@@ -26,7 +26,7 @@ _CLIENT_PROPERTIES: dict[str, wire.TableItem] = {
 
 @dataclass(frozen=True)
 class Address:
-    """Where a broker is, and as whom to log in."""
+    """The address of a broker, and the login."""
 
     host: str
     port: int
@@ -36,7 +36,7 @@ class Address:
 
     @classmethod
     def parse(cls, url: str) -> "Address":
-        """From `amqp://user:password@host:port/vhost`, each part percent-encoded.
+        """Parse `amqp://user:password@host:port/vhost`, each part percent-encoded.
 
         Raises:
             UsageError: not such a URL.
@@ -64,8 +64,7 @@ class Address:
 class Connection:
     """An open connection with channel 1 open on it; every call waits for its answer.
 
-    A worker takes `socket` over once it is set up, and hands what it read and did not use back
-    to `close`.
+    A worker takes over `socket` after setup, and passes what it read and did not use to `close`.
     """
 
     def __init__(self, address: Address, timeout_s: float = 10.0) -> None:
@@ -132,7 +131,7 @@ class Connection:
         *,
         channel: int = CHANNEL,
     ) -> bytes:
-        """Sends a method, waits for `answer`, returns the answer's encoded arguments.
+        """Send a method, waits for `answer`, returns the answer's encoded arguments.
 
         Raises:
             PeerError: the broker closed instead.
@@ -141,7 +140,7 @@ class Connection:
         return self._wait_for(answer)
 
     def _wait_for(self, answer: wire.MethodId) -> bytes:
-        """Content and other methods that arrive before the answer are dropped."""
+        """Wait for a method; content and other methods before it are dropped."""
         while True:
             at = 0
             for frame in frames.whole_frames(self._received, 0, len(self._received)):
@@ -158,22 +157,22 @@ class Connection:
             self._received += chunk
 
     def declare_queue(self, name: str, arguments: dict[str, wire.TableItem]) -> None:
-        """Declares a durable queue; a queue that is there with other arguments is refused."""
+        """Declare a durable queue. The broker refuses if it exists with other arguments."""
         encoded = b"\0\0" + wire.short_string(name) + b"\x02" + wire.table(arguments)
         self.call(wire.QUEUE_DECLARE, encoded, wire.QUEUE_DECLARE_OK)
 
     def count_ready(self, name: str) -> int:
-        """Messages ready in a queue that exists, by a passive declare."""
+        """Return the number of ready messages in an existing queue, by a passive declare."""
         encoded = b"\0\0" + wire.short_string(name) + b"\x01" + wire.table({})
         declared = self.call(wire.QUEUE_DECLARE, encoded, wire.QUEUE_DECLARE_OK)
         return int.from_bytes(declared[-8:-4], "big")
 
     def purge_queue(self, name: str) -> None:
-        """Drops every ready message of the queue."""
+        """Drop every ready message of the queue."""
         self.call(wire.QUEUE_PURGE, b"\0\0" + wire.short_string(name) + b"\0", wire.QUEUE_PURGE_OK)
 
     def delete_queue(self, name: str) -> None:
-        """Deletes the queue with all that is in it."""
+        """Delete the queue with everything in it."""
         arguments = b"\0\0" + wire.short_string(name) + b"\0"
         self.call(wire.QUEUE_DELETE, arguments, wire.QUEUE_DELETE_OK)
 
@@ -184,7 +183,7 @@ class Connection:
         self.call(wire.EXCHANGE_DECLARE, arguments, wire.EXCHANGE_DECLARE_OK)
 
     def delete_exchange(self, name: str) -> None:
-        """Deletes the exchange with its bindings."""
+        """Delete the exchange with its bindings."""
         arguments = b"\0\0" + wire.short_string(name) + b"\0"
         self.call(wire.EXCHANGE_DELETE, arguments, wire.EXCHANGE_DELETE_OK)
 
@@ -194,25 +193,26 @@ class Connection:
         self.call(wire.QUEUE_BIND, b"\0\0" + names + b"\0" + wire.table({}), wire.QUEUE_BIND_OK)
 
     def select_confirms(self) -> None:
-        """Puts the channel in confirm mode."""
+        """Put the channel in confirm mode."""
         self.call(wire.CONFIRM_SELECT, b"\0", wire.CONFIRM_SELECT_OK)
 
     def set_prefetch(self, messages: int) -> None:
-        """Unacked messages allowed to each consumer started after this; 0 means no limit."""
+        """Limit the unacked messages of each consumer started after this; 0 means no limit."""
         self.call(wire.BASIC_QOS, struct.pack(">IHB", 0, messages, 0), wire.BASIC_QOS_OK)
 
     def send_consume(self, queue: str, consumer_tag: str, *, auto_ack: bool) -> None:
-        """Sends basic.consume without waiting: deliveries follow at once, and are not lost."""
+        """Send basic.consume without waiting: deliveries follow at once, and are not lost."""
         names = wire.short_string(queue) + wire.short_string(consumer_tag)
         flags = b"\x0a" if auto_ack else b"\x08"  # no-ack 2, no-wait 8
         arguments = b"\0\0" + names + flags + wire.table({})
         self.socket.sendall(wire.method(CHANNEL, wire.BASIC_CONSUME, arguments))
 
     def close(self, unread: bytes = b"") -> None:
-        """Closes channel, then connection, each acknowledged; deliveries still coming are dropped.
+        """Close channel, then connection, each acknowledged; deliveries that still arrive are
+        dropped.
 
         The broker has processed everything that was sent before when this returns.
-        `unread` is what the caller has read from the socket and not used.
+        Args: unread, what the caller has read from the socket and not used.
         """
         self._received += unread
         self.socket.settimeout(10.0)
@@ -222,6 +222,6 @@ class Connection:
         self.socket.close()
 
     def abandon(self) -> None:
-        """Closes the socket without a word."""
+        """Close the socket without a closing handshake."""
         with contextlib.suppress(OSError):
             self.socket.close()

@@ -1,4 +1,4 @@
-"""What can go wrong in a run, each with a message for the person at the terminal."""
+"""Errors of a run, each with a message for the person at the terminal."""
 
 
 class BenchError(Exception):
@@ -6,7 +6,7 @@ class BenchError(Exception):
 
 
 class UsageError(BenchError):
-    """The command line asks for something that makes no sense. Exit code 2."""
+    """The command line is not valid. Exit code 2."""
 
 
 class ConnectError(BenchError):

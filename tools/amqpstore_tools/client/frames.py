@@ -1,4 +1,4 @@
-"""Frame by frame reading, for everything that is not the hot path, and what closes a run."""
+"""Reads frame by frame, for everything but the hot path, and finds frames that end a run."""
 
 import struct
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ from amqpstore_tools.client.errors import PeerError
 
 
 class Frame(NamedTuple):
-    """One frame as it lies in a buffer; offsets are in bytes from the buffer's start."""
+    """One frame in a buffer; offsets are in bytes from the buffer's start."""
 
     kind: int
     channel: int
@@ -19,7 +19,7 @@ class Frame(NamedTuple):
 
 
 def whole_frames(buffer: bytes | bytearray, at: int, limit: int) -> Iterator[Frame]:
-    """The whole frames in `buffer[at:limit]`; stops silently at a frame that is cut off.
+    """Yield the whole frames in `buffer[at:limit]`; stop silently at an incomplete frame.
 
     Raises:
         PeerError: what lies there is not a frame.
@@ -38,7 +38,7 @@ def whole_frames(buffer: bytes | bytearray, at: int, limit: int) -> Iterator[Fra
 
 
 def method_of(buffer: bytes | bytearray, frame: Frame) -> wire.MethodId | None:
-    """Class and method of a method frame, None for any other frame."""
+    """Return class and method of a method frame, None for any other frame."""
     if frame.kind != wire.METHOD:
         return None
     class_id, method_id = struct.unpack_from(">HH", buffer, frame.payload)
@@ -46,12 +46,12 @@ def method_of(buffer: bytes | bytearray, frame: Frame) -> wire.MethodId | None:
 
 
 def arguments_of(buffer: bytes | bytearray, frame: Frame) -> bytes:
-    """The encoded arguments of a method frame."""
+    """Return the encoded arguments of a method frame."""
     return bytes(buffer[frame.payload + 4 : frame.end - 1])
 
 
 def raise_if_fatal(buffer: bytes | bytearray, frame: Frame) -> None:
-    """Ends the run when the frame is a close, a return or a consumer cancel of the broker.
+    """Raise if the frame is a close, a return or a consumer cancel of the broker.
 
     Raises:
         PeerError: it is; with the broker's own reply code and text.

@@ -49,28 +49,28 @@ TableItem = str | bool | int | Mapping[str, "TableItem"]
 
 
 def frame(kind: int, channel: int, payload: bytes) -> bytes:
-    """One whole frame around `payload`."""
+    """Return a whole frame around `payload`."""
     return type_channel_length.pack(kind, channel, len(payload)) + payload + b"\xce"
 
 
 def method(channel: int, method_id: MethodId, arguments: bytes = b"") -> bytes:
-    """One whole method frame; `arguments` are the encoded ones."""
+    """Return a whole method frame; `arguments` are encoded."""
     return frame(METHOD, channel, _class_and_method.pack(*method_id) + arguments)
 
 
 def short_string(text: str) -> bytes:
-    """A length octet and up to 255 octets of UTF-8 (specification 4.2.5.3)."""
+    """Encode a length octet and up to 255 octets of UTF-8 (specification 4.2.5.3)."""
     octets = text.encode()
     return bytes((len(octets),)) + octets
 
 
 def long_string(octets: bytes) -> bytes:
-    """A length u32 and the octets (specification 4.2.5.3)."""
+    """Encode a length u32 and the octets (specification 4.2.5.3)."""
     return struct.pack(">I", len(octets)) + octets
 
 
 def table(items: Mapping[str, TableItem]) -> bytes:
-    """A field table with strings, booleans, i32 numbers and tables in it (4.2.5.5)."""
+    """Encode a field table of strings, booleans, i32 numbers and tables (4.2.5.5)."""
     fields = bytearray()
     for name, item in items.items():
         fields += short_string(name)
@@ -86,13 +86,13 @@ def table(items: Mapping[str, TableItem]) -> bytes:
 
 
 def read_short_string(octets: bytes, at: int) -> tuple[str, int]:
-    """The short string at offset `at`, and the offset after it."""
+    """Return the short string at offset `at`, and the offset after it."""
     end = at + 1 + octets[at]
     return octets[at + 1 : end].decode(errors="replace"), end
 
 
 def read_strings_of_table(octets: bytes, at: int) -> dict[str, str]:
-    """The string fields at the start of the table at `at`.
+    """Return the string fields at the start of the table at `at`.
 
     Reading stops at the first field of a type other than string, boolean, i32 or table: only
     `product` and `version` of a broker's server-properties are wanted, and both are strings.
@@ -119,7 +119,9 @@ def read_strings_of_table(octets: bytes, at: int) -> dict[str, str]:
 
 
 def ack(channel: int, delivery_tag: int) -> bytes:
-    """basic.ack with `multiple` set: everything up to and with `delivery_tag`. 21 bytes."""
+    """Return a basic.ack with `multiple` set: everything up to and including `delivery_tag`. 21
+    bytes.
+    """
     return method(channel, BASIC_ACK, _ack_arguments.pack(delivery_tag, 1))
 
 

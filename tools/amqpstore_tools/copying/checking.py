@@ -1,4 +1,4 @@
-"""Which checksums of a file are right, and whether files are what a catalog says of them."""
+"""Checks files against the catalog, and which of their checksums are right."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Checker:
         self._index = tables.INDEX.read(inventory.rows)
 
     def check(self, part: Part, content: bytes) -> Iterator[Damaged]:
-        """What is not sound in a part. Files in quarantine are not looked into."""
+        """Yield the damage in a part. Files in quarantine are not checked."""
         folder = os.path.dirname(part.path)
         sound = content if part.end is None else content[: part.end]
         if part.end is not None and len(content) < part.end:

@@ -1,16 +1,16 @@
-"""A copy of a store: written, read back from the disk, and a store only at the very end.
+"""A copy of a store: written, read back from the disk, and marked as a store only at the very end.
 
 In this order, so that an interrupted copy is not a store, whenever it was interrupted:
 
 1. `COPY.incomplete` in the target.
-2. The files are pinned and linked (see `linking`), or written and synced. The end of the log is
-   cut off behind its last whole batch.
+2. The files are pinned and linked (see `linking`), or written and synced. The log is cut after its
+   last whole batch.
 3. The catalog, as it was at that instant, in a file of its own.
-4. All that was written is read back and compared; all records' checksums are looked at.
+4. Everything that was written is read back and compared; the checksums of all records are checked.
 5. `COPY.json`; directories are synced.
 6. The marker `STORE`, which makes it a store. `COPY.incomplete` is removed.
 
-A copy begun anew in a target with `COPY.incomplete` and no `STORE` removes what is left of the one
+A new copy in a target with `COPY.incomplete` and without `STORE` removes the remains of the one
 before.
 """
 
@@ -46,11 +46,11 @@ CATALOG_PATH = f"{CATALOG}/{FILE_NAME}"
 
 @dataclass(frozen=True)
 class Options:
-    """How to copy. `links`: files that never change are hard links, where that can be.
+    """How to copy. `links`: files that never change become hard links, where possible.
 
-    `against`, an earlier copy. `verify`: of `new` files only, of `all`, those from the earlier copy
-    too, or of `none`. `expected`, what the source says it is. `manifest`, whether the copy is to
-    have one; it needs what was verified. `refuse_damage`: of what was damaged already no copy.
+    `against`, an earlier copy. `verify`: `new` files only, `all`, including those from the earlier
+    copy, or `none`. `expected`, what the source is known to contain. `manifest`, whether the copy
+    gets one; it requires verification. `refuse_damage`: fail if the store is damaged already.
     `is_locked`: the caller has the lock of the source.
     """
 
@@ -65,7 +65,7 @@ class Options:
 
 @dataclass
 class Copied:
-    """What came of it: bytes and files by how they got there, and what was damaged already."""
+    """The result: bytes and files by how they were copied, and what was damaged already."""
 
     target: str
     store_id: str
@@ -83,9 +83,9 @@ def copy_store(
 ) -> Copied:
     """Copy the store in `directory`, whether or not a broker has it open, to `target`.
 
-    `target` is not there, or empty, or was left incomplete.
+    `target` does not exist, is empty, or is an incomplete copy.
     Raises: CopyError, NotAStoreError, FormatVersionError, DamageError (the marker or the catalog),
-    OSError. Nothing is left in `target` then, and nothing was changed in `directory`.
+    OSError. Then nothing is left in `target`, and nothing was changed in `directory`.
     """
     earlier = _earlier(options.against, target) if options.against else None
     made = _take(target)
@@ -124,7 +124,9 @@ def _earlier(directory: str, target: str) -> Earlier:
 
 
 def _take(target: str) -> bool:
-    """Make the target one's own. Returns whether it was made. Raises: CopyError, OSError."""
+    """Mark the target as an incomplete copy. Returns whether it was created. Raises: CopyError,
+    OSError.
+    """
     made = not os.path.lexists(target)
     if made:
         os.makedirs(target)
@@ -198,7 +200,7 @@ class _Copy:
         return self._out
 
     def _work(self, one: Placed) -> int:
-        """Bytes to be read and written for a file."""
+        """Return the bytes to read and write for a file."""
         if one.how is How.COPIED:
             return one.size * (2 if self._options.verify != "none" else 1)
         return one.size if self._is_verified(one) else 0
@@ -256,7 +258,7 @@ class _Copy:
             )
 
     def _cut_tail(self, one: Placed) -> None:
-        """Leave out what is behind the log's last whole batch."""
+        """Leave out what follows the log's last whole batch."""
         position = self._source.inventory.position
         start = position.offset if one.part.number == position.segment else 0
         content = one.file.read(0, one.size)
@@ -284,7 +286,7 @@ class _Copy:
         return checksum
 
     def _read(self, path: str, one: Placed) -> bytes:
-        """A file's bytes, from the disk where it was written just now."""
+        """Read a file's bytes from the disk to which they were just written."""
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             if one.how is How.COPIED:
@@ -305,7 +307,7 @@ class _Copy:
         self._progress(what, self._done, self._total)
 
     def _catalog(self) -> None:
-        """Write the catalog as it was, and read it back. Raises: DamageError."""
+        """Write the catalog of the snapshot, and read it back. Raises: DamageError."""
         path = os.path.join(self._target, CATALOG_PATH)
         folder = os.path.dirname(path)
         tables = self._source.inventory.tables
@@ -322,7 +324,9 @@ class _Copy:
         )
 
     def _definitions(self) -> None:
-        """Put beside the catalog what it says, as a store would: see `amqpstore.definitions`."""
+        """Write the definitions beside the catalog, as a store would: see
+        `amqpstore.definitions`.
+        """
         rows = self._source.inventory.rows
         next_queue_id = StoreRows.read(rows).next_queue_id or 1
         tables = {table: rows(table) for table in COPIED}

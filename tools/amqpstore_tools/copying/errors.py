@@ -1,4 +1,4 @@
-"""What copying and restoring may end with, besides the engine's own errors."""
+"""Errors of copying and restoring, besides the engine's own."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ from amqpstore_tools.offline.exits import ToolError
 class CopyError(ToolError):
     """A copy was not made, or not restored. The message says why, and what to do.
 
-    What was there before is as it was.
+    Nothing that existed before has changed.
     """

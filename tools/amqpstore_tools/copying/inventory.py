@@ -1,11 +1,11 @@
-"""What a store is made of, by the catalog of a snapshot: which files, and how much of each.
+"""The files of a store and how much of each belongs to it, by the catalog of a snapshot.
 
-A store is a catalog, files that the catalog names, and the log behind the catalog's position. What
-is seen of the last batch may not be durable yet, or be a part of it: a copy ends where the last
-whole batch ends, which is what recovery would do. Nothing that was confirmed before is behind that.
-The segments before the last are whole: a new one is begun when the last batch of the one before is
-durable. Segments of the log before the last, and compacted ones, are never written again, and index
-files only behind the end that the catalog gives.
+A store is a catalog, files that the catalog names, and the log behind the catalog's position. The
+last batch in the log may not be durable yet, or be incomplete: a copy ends where the last whole
+batch ends, as recovery would. Nothing that was confirmed before follows that. The segments before
+the last are whole: a new one is created when the last batch of the one before is durable. Segments
+of the log before the last, and compacted ones, are never written again, and index files only after
+the end that the catalog gives.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ from amqpstore_tools.offline.snapshot import Snapshot
 class Part(NamedTuple):
     """A file of a store, or the beginning of one.
 
-    `path` from the store's directory on; `number` of a segment or an index file. A sealed one is
-    never written again; of another the first `size` bytes are part of the store. `end` is where
-    what is sound in it ends, None is all. `is_tail`: the log may go on in it. `is_optional`: it
-    may be gone. `queue_id` of an index file.
+    `path` relative to the store's directory; `number` of a segment or an index file. A sealed file
+    is never written again; of another file the first `size` bytes are part of the store. `end` is
+    where its sound part ends, None means all of it. `is_tail`: the log may continue in it.
+    `is_optional`: it may be missing. `queue_id` of an index file.
     """
 
     path: str
@@ -89,7 +89,7 @@ class Inventory:
         )
 
     def _check_rows(self) -> None:
-        """Look at every row of every table: a copy of a damaged one would be none.
+        """Check every row of every table: a copy with a damaged row would be worthless.
 
         Raises: CatalogDamageError, of the copy's catalog.
         """
@@ -102,7 +102,9 @@ class Inventory:
                     raise CatalogDamageError(FILE_NAME, 0, shown[0], shown[1], str(error)) from None
 
     def _add_segments(self) -> None:
-        """The segments with a row, those of the log behind the position, and the last one's end."""
+        """Add the segments with a row, those of the log behind the position, and the last one's
+        end.
+        """
         names = self._files.list_directory(f"{self._directory}/{SEGMENTS}")
         known = sorted(number for name in names if (number := segment_number(name)))
         ends = {number: row.end for number, row in tables.SEGMENT_ENDS.read(self.rows).items()}
@@ -140,5 +142,5 @@ class Inventory:
 
     def _add_quarantine(self) -> None:
         for name in self._files.list_directory(f"{self._directory}/{QUARANTINE}"):
-            if not repair_number(name):  # What a repair replaced is not part of the store.
+            if not repair_number(name):  # A file that a repair replaced is not part of the store.
                 self.parts.append(Part(f"{QUARANTINE}/{name}", is_optional=True))

@@ -1,8 +1,8 @@
-"""How each file of a snapshot gets into a copy: as a hard link, or as bytes.
+"""Puts each file of a snapshot into a copy: as a hard link, or as bytes.
 
-A file that is never written again is linked into the copy, where that is on the same file system:
-it then is the copy. So is one that an earlier copy has already. Of any other, and of one that was
-removed since it was pinned, the bytes are copied.
+A file that is never written again is linked into the copy, if both are on the same file system. So
+is a file that an earlier copy has already. The bytes of any other file, and of one that was removed
+since it was pinned, are copied.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from amqpstore_tools.offline.pinning import CANNOT_LINK, PinnedFile
 from amqpstore_tools.offline.snapshot import Snapshot
 
 _HEAD_BYTES = 64
-"""The first bytes of a segment: they say when it was created."""
+"""The first bytes of a segment, which say when it was created."""
 
 
 class How(Enum):
@@ -43,8 +43,8 @@ class How(Enum):
 class Placed:
     """A part of a store, and how it gets into the copy.
 
-    `file` has the bytes of what is to be copied; it is released where that was linked. `listed` is
-    what the earlier copy says of it, where it was linked from there. `size` in bytes, of the part.
+    `file` has the bytes to copy; it is released if they were linked. `listed` is the file's entry
+    in the earlier copy, if it was linked from there. `size` of the part, in bytes.
     """
 
     part: Part
@@ -57,7 +57,7 @@ class Placed:
 
 @dataclass
 class Source:
-    """A store that is copied, as it was at one instant; `missing` are files of it that are lost."""
+    """The state of a store at the instant of the copy; `missing` are files that are lost."""
 
     directory: str
     marker: Marker
@@ -76,10 +76,10 @@ class Earlier:
     listed: dict[str, Listed]
 
     def find(self, part: Part, source: os.stat_result, head: bytes) -> Listed | None:
-        """What it says of a file, if that is the same file as the source's.
+        """Return its entry for a file, if that is the same file as the source's.
 
-        Names of compacted segments may be given again after a restart: so size, time and the first
-        bytes, which say when it was begun, have to be the same too.
+        Names of compacted segments may be reused after a restart: so size, time and the first
+        bytes, which say when it was created, have to be equal too.
         """
         listed = self.listed.get(part.path)
         if not listed or (listed.bytes, listed.mtime_ns) != (source.st_size, source.st_mtime_ns):
@@ -98,7 +98,7 @@ def open_source(
 ) -> Iterator[Source]:
     """Pin the store in `directory` as it is now, and link what can be linked into `target`.
 
-    Where no broker has it open, brokers are kept out until its files are pinned.
+    If no broker has it open, brokers are kept out until its files are pinned.
     Args: is_locked, whether the caller has its lock.
     Raises: NotAStoreError, FormatVersionError, DamageError (its marker or its catalog),
     SnapshotError, CopyError, OSError.
@@ -135,7 +135,7 @@ def _snapshot(directory: str) -> Snapshot:
 
 
 class _Placing:
-    """Links files of the store in `source` into `target`, as long as that can be."""
+    """Links files of the store in `source` into `target`, where possible."""
 
     def __init__(self, source: str, target: str, *, links: bool, earlier: Earlier | None) -> None:
         self._source = source
@@ -168,7 +168,7 @@ class _Placing:
         try:
             file.link(target)
         except FileNotFoundError:
-            return None  # The broker has removed it since: its bytes are still here.
+            return None  # The broker has removed it since: its bytes are still available here.
         except OSError as error:
             if error.errno not in CANNOT_LINK:
                 raise

@@ -1,4 +1,4 @@
-"""What a copy says of itself: the file `COPY.json`, which the engine does not read."""
+"""The manifest of a copy: the file `COPY.json`, which the engine does not read."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ VERSION = 1
 
 
 class Listed(msgspec.Struct, frozen=True):
-    """A file of a copy: `path` from its directory on; CRC-32C of all of its bytes, in hex.
+    """A file of a copy: `path` relative to its directory; CRC-32C of all of its bytes, in hex.
 
-    `how` it got there; `mtime_ns` of the file that it is a copy of.
+    `how` it was copied; `mtime_ns` of the original file.
     """
 
     path: str
@@ -27,7 +27,7 @@ class Listed(msgspec.Struct, frozen=True):
 
 
 class Damaged(msgspec.Struct, frozen=True):
-    """Bytes that were no sound record in the store already: `offset` and `bytes` in its file."""
+    """Bytes that were not a sound record in the store already: `offset` and `bytes` in its file."""
 
     path: str
     offset: int
@@ -51,7 +51,7 @@ class Manifest(msgspec.Struct, frozen=True):
 
 
 def read(directory: str) -> Manifest | None:
-    """The manifest of the copy in `directory`; None where it has none. Raises: CopyError."""
+    """Read the manifest of the copy in `directory`; None if it has none. Raises: CopyError."""
     path = os.path.join(directory, MANIFEST)
     try:
         with open(path, "rb") as file:
@@ -66,5 +66,5 @@ def read(directory: str) -> Manifest | None:
 
 
 def encode(manifest: Manifest) -> bytes:
-    """As JSON for people too."""
+    """Encode as JSON that people can read, too."""
     return msgspec.json.format(msgspec.json.encode(manifest), indent=1)

@@ -1,11 +1,11 @@
-"""A copy takes a store's place: checked before anything is replaced, and then at once.
+"""Replaces a store by a copy, which is checked first, atomically.
 
-1. The copy is copied to a new directory beside the place (`DIR.restoring`): its files are compared
-   with what its `COPY.json` says, what is written is read back, all checksums are looked at.
-2. The new directory and the old one trade names. The old one is kept, under a name of its own.
+1. The copy is copied to a new directory beside the store (`DIR.restoring`): its files are compared
+   with its `COPY.json`, what is written is read back, all checksums are checked.
+2. The new directory and the old one exchange names. The old one is kept, under a name of its own.
 
-A crash before 2 leaves the old store and an incomplete directory, which the next restore removes;
-one behind it leaves the new store. Nothing of the old one is changed.
+A crash before 2 leaves the old store and an incomplete directory, which the next restore removes; a
+crash after it leaves the new store. Nothing of the old one is changed.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from amqpstore_tools.offline.locks import exclusive_lock
 from amqpstore_tools.offline.progress import Progress
 
 _TAG = "amqpstore-work"
-"""Says that a directory was made here, for a while."""
+"""Marks a temporary directory of this module."""
 
 
 @dataclass(frozen=True)
 class Restored:
-    """What came of it. `kept` is where the store that was there before is now, if one was."""
+    """The result. `kept` is where the previous store is now, if there was one."""
 
     copied: Copied
     kept: str | None
@@ -51,12 +51,13 @@ def restore(
     accept_damage: bool,
     progress: Progress = lambda *_: None,
 ) -> Restored:
-    """Put the copy in the directory `copy` in the place of the store in `directory`.
+    """Replace the store in `directory` by the copy in the directory `copy`.
 
-    `directory` is a store that nobody has open, or empty, or not there. With `links` files that
-    never change are shared with the copy; `accept_damage` of a copy of what was damaged already.
+    `directory` is a store that nobody has open, is empty, or does not exist. With `links` files
+    that never change are shared with the copy; with `accept_damage` a copy of a damaged store is
+    restored too.
     Raises: CopyError, StoreLockedError, NotAStoreError, FormatVersionError, DamageError, OSError;
-    `directory` is as it was then.
+    `directory` is unchanged then.
     """
     directory = os.path.realpath(directory)
     if os.path.realpath(copy) == directory:
@@ -64,7 +65,7 @@ def restore(
     options = Options(
         links=links,
         expected=_read_manifest(copy),
-        # A store that is used is not what its copy was for long.
+        # Unlike a copy, a store that is in use changes.
         manifest=False,
         refuse_damage=not accept_damage,
     )
@@ -80,11 +81,12 @@ def restore(
 
 @contextlib.contextmanager
 def beside(directory: str, suffix: str) -> Iterator[str]:
-    """A path, which is not there yet, for a store that is to take a directory's place.
+    """Return a path, which does not exist yet, for a store that will replace the one in a
+    directory.
 
-    It is in a directory of its own, beside: what a crash has left of that is removed first, and
-    what the block leaves of it in the end.
-    Raises: CopyError, when that cannot be, or is somebody else's; OSError.
+    It is in a temporary directory beside it: the remains of a crash are removed first, and those of
+    the block at the end.
+    Raises: CopyError, if that is not possible or the directory is not this module's; OSError.
     """
     if os.path.ismount(directory):
         raise CopyError(
@@ -109,7 +111,9 @@ def beside(directory: str, suffix: str) -> Iterator[str]:
 
 
 def _remove_work(path: str) -> None:
-    """The tag goes last, so that what is left by a crash is known."""
+    """Remove a temporary directory; the tag goes last, so that what a crash leaves is
+    recognised.
+    """
     if os.path.lexists(store := os.path.join(path, "store")):
         shutil.rmtree(store)
     with contextlib.suppress(FileNotFoundError):
@@ -118,7 +122,9 @@ def _remove_work(path: str) -> None:
 
 
 def take_place(new: str, directory: str, suffix: str) -> str:
-    """A new store, whole, takes the place of the one in `directory`. Returns where that is kept."""
+    """Replace the store in `directory` by a new, complete store. Returns where the old one is
+    kept.
+    """
     stamp = datetime.datetime.now(datetime.UTC).strftime("%Y%m%dT%H%M%S.%fZ")
     kept = f"{directory}.{suffix}-{stamp}"
     replace(new, directory, kept)
@@ -126,7 +132,7 @@ def take_place(new: str, directory: str, suffix: str) -> str:
 
 
 def give_to_owner(path: str, directory: str) -> None:
-    """What root makes is to be read by whom the broker runs as: who has `directory`."""
+    """Give files that root created to the user the broker runs as: the owner of `directory`."""
     old = os.stat(directory)
     os.chmod(path, stat.S_IMODE(old.st_mode))
     if os.geteuid() != 0:
@@ -137,7 +143,7 @@ def give_to_owner(path: str, directory: str) -> None:
 
 
 def is_free(directory: str) -> bool:
-    """Whether nothing is in a directory, or what a copy that was cut off has left."""
+    """Tell whether a directory is empty, or contains only an incomplete copy."""
     if not os.path.isdir(directory):
         return False
     names = set(os.listdir(directory)) - {LOCK}
@@ -145,7 +151,7 @@ def is_free(directory: str) -> bool:
 
 
 def _read_manifest(copy: str) -> Manifest | None:
-    """What the copy says it is, its catalog compared with that. Raises: CopyError, OSError."""
+    """Read the copy's manifest, and compare its catalog with it. Raises: CopyError, OSError."""
     found = manifests.read(copy)
     if found is None:
         return None

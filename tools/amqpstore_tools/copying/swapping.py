@@ -1,4 +1,4 @@
-"""Two directories swap names atomically: there is always exactly one under each name."""
+"""Two directories exchange names atomically: each name always has exactly one."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ _NOT_OFFERED = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP)
 
 
 def exchange(one: str, other: str) -> None:
-    """Trade the names of two directories of one parent. Durable on return.
+    """Exchange the names of two directories of one parent. Durable on return.
 
-    By renameat2(2), whose wrapper Python lacks. Raises: OSError; nothing was renamed then.
+    Uses renameat2(2), which Python does not wrap.
+    Raises: OSError; nothing was renamed then.
     """
     try:
         rename = ctypes.CDLL(None, use_errno=True).renameat2
@@ -32,10 +33,10 @@ def exchange(one: str, other: str) -> None:
 def replace(new: str, old: str, kept: str) -> None:
     """Put the directory `new` in the place of `old`, which is called `kept` from then on.
 
-    All on one file system; `kept` is not there yet. Durable on return. Where the file system
-    cannot exchange two names there is a moment in which there is no `old`: a crash then leaves
-    both, whole, under names that start with `kept`.
-    Raises: OSError; `old` is there as it was then.
+    All on one file system; `kept` does not exist yet. Durable on return. If the file system cannot
+    exchange two names, there is a moment without `old`: a crash then leaves both, whole, under
+    names that start with `kept`.
+    Raises: OSError; `old` is in its place then.
     """
     os.rename(new, kept)
     try:

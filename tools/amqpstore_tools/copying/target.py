@@ -1,4 +1,4 @@
-"""The directory that a copy is made in, while it is not finished."""
+"""The directory of a copy that is not finished."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from amqpstore.filenames import CATALOG, INDEX, MARKER, NEW_MARKER, QUARANTINE, 
 from amqpstore_tools.copying.manifest import MANIFEST
 
 INCOMPLETE = "COPY.incomplete"
-"""Says that a directory is one that a copy was being made in. Removed behind the marker."""
+"""Marks a directory as an incomplete copy. It is removed after the marker is written."""
 
 FOLDERS = (SEGMENTS, INDEX, CATALOG, QUARANTINE)
 
 
 def make_folders(target: str) -> None:
-    """Make the directories of a store."""
+    """Create the directories of a store."""
     for name in FOLDERS:
         os.makedirs(os.path.join(target, name), exist_ok=True)
 
 
 def clear(target: str) -> None:
-    """Remove what an incomplete copy consists of, and nothing else."""
+    """Remove an incomplete copy's files, and nothing else."""
     for path in _own_files(target):
         os.unlink(path)
     for name in FOLDERS:

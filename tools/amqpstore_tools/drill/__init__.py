@@ -1,14 +1,14 @@
-"""The durability drill: a machine that loses power, and what must be true of the store after it.
+"""The durability drill: a machine that loses power, and the invariants of the store after it.
 
-- `scenarios`: what `amqpstore drill` offers; `run`: one run of one scenario, with its seed.
+- `scenarios`: the scenarios of `amqpstore drill`; `run`: one run of one scenario, with its seed.
 - `board`, `verdict`, `report`, `page`: progress, the verdict on each invariant, and the results.
 
 On a simulated disk:
 
 - `trace`, `outside`, `random_history`: a recorded history of publishers and consumers.
 - `ledger`, `observation`, `invariants`: what they were promised, what a recovered store holds, and
-  the comparison of the two; `accounting`: the accounts of the store against a recount.
-- `explorer`, `prover`, `moves`: a power cut at every operation, and what must hold after it.
+  the comparison of the two; `accounting`: compares the accounts of the store with a recount.
+- `explorer`, `prover`, `moves`: a power cut at every operation, and the checks after it.
 - `loading`: a copy of a data directory on a simulated disk.
 
 On real files:

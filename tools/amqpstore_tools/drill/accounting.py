@@ -1,7 +1,7 @@
-"""The store's accounts against a recount: what a checkpoint says of segments and index files.
+"""Compares the store's accounts with a recount: what a checkpoint says of segments and index files.
 
-Both sides are read anew. The checkpoint's is in the catalog; the other is what the queues hold
-and which records are in the files. Made for a store of which nobody holds a run.
+Both sides are read again: the checkpoint's from the catalog, the other from what the queues hold
+and which records are in the files. The store must have no runs taken.
 """
 
 from __future__ import annotations
@@ -20,14 +20,16 @@ from amqpstore_tools.drill.invariants import Fault
 
 
 def misaccounted(store: Store, files: Files) -> list[Fault]:
-    """I8 and I12, right after a checkpoint: what it says and is not so."""
+    """Yield I8 and I12 faults, right after a checkpoint: where its accounts are wrong."""
     faults = [*_queue_faults(store, files), *_segment_faults(store, files)]
     faults.extend(_file_faults(store, files))
     return faults
 
 
 def _held(queue: Queue) -> Iterator[tuple[int, int, int]]:
-    """Sequence, message id and delivery count of each message of a queue that is in the log."""
+    """Yield sequence, message id and delivery count of each message of a queue that is in the
+    log.
+    """
     for run in (*queue.ready, *queue.quarantined):
         if run.first_id:
             for place in range(run.count):
@@ -35,7 +37,7 @@ def _held(queue: Queue) -> Iterator[tuple[int, int, int]]:
 
 
 def _queue_faults(store: Store, files: Files) -> Iterator[Fault]:
-    """I12: each message that a queue holds is live in one index file, and nothing else is."""
+    """Check I12: each message that a queue holds is live in one index file, and nothing else is."""
     reader = IndexReader(files, store.directory, _seed(store, files))
     indexed: dict[int, list[tuple[int, int, int]]] = {queue_id: [] for queue_id in store.queues}
     for (queue_id, number), state in tables.INDEX.read(store.definitions).items():
@@ -66,7 +68,7 @@ def _queue_faults(store: Store, files: Files) -> Iterator[Fault]:
 
 
 def _segment_faults(store: Store, files: Files) -> Iterator[Fault]:
-    """I8: references are those of the queues, and what they refer to is there."""
+    """Check I8: references are those of the queues, and their messages exist."""
     references = Counter(
         message_id for queue in store.queues.values() for _, message_id, _ in _held(queue)
     )
@@ -94,7 +96,7 @@ def _segment_faults(store: Store, files: Files) -> Iterator[Fault]:
 
 
 def _sizes(store: Store, files: Files, account: SegmentAccount) -> dict[int, int]:
-    """The sizes of the records of a segment's messages, by id."""
+    """Return the sizes of the records of a segment's messages, by id."""
     path = segment_path(store.directory, account.number)
     if not files.exists(path):
         return {}
@@ -112,7 +114,9 @@ def _sizes(store: Store, files: Files, account: SegmentAccount) -> dict[int, int
 
 
 def _file_faults(store: Store, files: Files) -> Iterator[Fault]:
-    """I8: each row is about a file that is there, and no file but the log's last is without one."""
+    """Check I8: each row is about an existing file, and every file has a row except the log's
+    last.
+    """
     names = files.list_directory(f"{store.directory}/{INDEX}")
     keys = {key for name in names if (key := index_key(name))}
     rows = tables.INDEX.read_keys(store.definitions)

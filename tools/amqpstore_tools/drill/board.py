@@ -14,11 +14,11 @@ _INTERVAL_S = 0.1
 
 @contextlib.contextmanager
 def board(name: str, settings: Settings) -> Iterator[Callable[[Run], None]]:
-    """The progress display of a run, on stderr; silent if stderr is not a terminal."""
+    """Return the progress display of a run, on stderr; silent if stderr is not a terminal."""
     if not sys.stderr.isatty():
         yield lambda _run: None
         return
-    # Here, so that the other verbs start without it.
+    # Imported here, so that the other verbs start without it.
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 

@@ -33,10 +33,10 @@ class BrokerError(OSError):
 
 
 class Broker:
-    """The broker on one data directory, on a port of the system's choice.
+    """The broker on one data directory, on a port that the system chooses.
 
-    Beside the directory are its log, its configuration, and a definitions file with a user of the
-    drill's own, as a copied store need not have any that is known here.
+    Beside the directory are its log, its configuration, and a definitions file with a user for the
+    drill, as the users of a copied store are not known here.
     """
 
     def __init__(self, directory: str) -> None:
@@ -74,7 +74,7 @@ class Broker:
         return Address(ready[1], int(ready[2]), _USER, _USER, "/")
 
     def kill(self) -> int | None:
-        """End it with SIGKILL. Returns its exit code if it had ended before, by itself."""
+        """End it with SIGKILL. Returns its exit code if it had ended by itself before."""
         process, self._process = self._process, None
         if process is None:
             return None
@@ -87,7 +87,7 @@ class Broker:
         return code
 
     def log_tail(self) -> str:
-        """The end of what it logged."""
+        """Return the end of its log."""
         with open(self._log_path, encoding="utf-8", errors="backslashreplace") as log:
             return log.read()[-1000:]
 

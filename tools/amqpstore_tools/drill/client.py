@@ -1,4 +1,4 @@
-"""The clients of the kill drill, one thread each, on the load generator's own wire client."""
+"""The clients of the kill drill, one thread each, on the load generator's client."""
 
 from __future__ import annotations
 
@@ -17,32 +17,34 @@ _KEY = struct.Struct(">QII")
 _LARGEST_BODY = 20 << 10
 _RECEIVE_BYTES = 1 << 16
 _REQUEUE = 2
-"""The bit in basic.nack."""
+"""The requeue bit in basic.nack."""
 
 _TIMEOUT_S = 30.0
 _TRANSACTION = 5
-"""Messages that are published, or moved, in one transaction."""
+"""How many messages are published, or moved, in one transaction."""
 
 QUEUES = ("drill-left", "drill-right")
-"""Publishers fill them, by themselves and in transactions; consumers take from them."""
+"""Publishers fill them, directly and in transactions; consumers take from them."""
 
 FANOUT = "drill-both"
 MOVES = ("drill-source", "drill-target")
-"""Messages of the one are moved to the other, in transactions."""
+"""Messages move from the first to the second, in transactions."""
 
 REJECTS = ("drill-rejecting", "drill-dead")
-"""Messages of the one are rejected, and dead-lettered to the other."""
+"""Messages in the first are rejected, and dead-lettered to the second."""
 
 TRANSACTED = 2
 """The number of the publisher that uses transactions."""
 
 _TO_MOVE, _TO_REJECT = 3, 4
 PUBLISHERS = (0, 1, _TO_MOVE, _TO_REJECT)
-"""The numbers of those that use confirms."""
+"""The numbers of the publishers that use confirms."""
 
 
 class Key(NamedTuple):
-    """Names a message: the number of the run, the publisher, and its place in what that sent."""
+    """Names a message: the number of the run, the publisher, and its place in what that publisher
+    sent.
+    """
 
     run: int
     publisher: int
@@ -50,18 +52,18 @@ class Key(NamedTuple):
 
 
 def body_of(key: Key) -> bytes:
-    """A body that tells its key, and can be made again from it."""
+    """Return a body that contains its key, and can be reproduced from it."""
     rng = random.Random(repr(tuple(key)))  # noqa: S311 (no secret)
     return _KEY.pack(*key) + rng.randbytes(rng.choice([0, 50, 600, rng.randint(0, _LARGEST_BODY)]))
 
 
 def key_of(body: bytes) -> Key | None:
-    """What a body says of itself; None where it is too short to say it."""
+    """Return the key in a body; None if the body is too short."""
     return Key(*_KEY.unpack_from(body)) if len(body) >= _KEY.size else None
 
 
 def routes_of(key: Key) -> tuple[str, ...]:
-    """The queues that the message goes to: one of them, or both by the fanout exchange."""
+    """Return the queues that the message goes to: one of them, or both by the fanout exchange."""
     if key.publisher == _TO_MOVE:
         return MOVES[:1]
     if key.publisher == _TO_REJECT:
@@ -70,17 +72,17 @@ def routes_of(key: Key) -> tuple[str, ...]:
 
 
 def homes_of(key: Key) -> tuple[str, ...]:
-    """The queues where the message may be, now or later."""
+    """Return the queues where the message may be, now or later."""
     return {_TO_MOVE: MOVES, _TO_REJECT: REJECTS}.get(key.publisher) or routes_of(key)
 
 
 def transaction_of(key: Key) -> tuple[int, int] | None:
-    """Which transaction it was published in: the run and a number."""
+    """Return the transaction it was published in: the run and a number."""
     return (key.run, key.place // _TRANSACTION) if key.publisher == TRANSACTED else None
 
 
 class Client(threading.Thread):
-    """A connection, in use until the broker is gone; `failure` says what else went wrong."""
+    """A connection that is used until the broker is gone; `failure` says what else went wrong."""
 
     def __init__(self, address: Address) -> None:
         super().__init__(daemon=True)
@@ -93,7 +95,7 @@ class Client(threading.Thread):
         try:
             connection = Connection(self._address)
         except ConnectError:
-            # The broker may be killed at any moment, this one too.
+            # The broker may be killed at any moment, including this one.
             return
         try:
             connection.socket.settimeout(_TIMEOUT_S)
@@ -114,7 +116,7 @@ class Client(threading.Thread):
 
     @staticmethod
     def encoded(key: Key, frame_max: int) -> bytes:
-        """The message, published to where it goes."""
+        """Encode a publish of the message to its queues."""
         routes = routes_of(key)
         exchange, routing_key = (FANOUT, "") if routes == QUEUES else ("", routes[0])
         return wire.publish(
@@ -127,7 +129,7 @@ class Client(threading.Thread):
         )
 
     def frames(self, connection: Connection) -> Iterator[frames.Frame]:
-        """The frames of one read; they are in `buffer` until the next."""
+        """Yield the frames of one read; they are in `buffer` until the next."""
         chunk = connection.socket.recv(_RECEIVE_BYTES)
         if not chunk:
             raise PeerError("the broker closed the socket")
@@ -178,7 +180,7 @@ class Publisher(Client):
 
 
 class Transactor(Client):
-    """Publishes some messages in each transaction, and commits one after the other."""
+    """Publishes some messages in each transaction, one transaction after the other."""
 
     def __init__(self, address: Address, run: int) -> None:
         super().__init__(address)
@@ -202,7 +204,7 @@ class Transactor(Client):
 
 @dataclass
 class _Coming:
-    """A delivery of which the body is not all there yet."""
+    """A delivery whose body is not complete yet."""
 
     tag: int = 0
     is_redelivered: bool = False
@@ -211,7 +213,7 @@ class _Coming:
 
 
 class Taker(Client):
-    """Takes from a queue. `unflagged`: were delivered as if for the first time."""
+    """Takes from a queue. `unflagged`: delivered without the redelivered flag."""
 
     def __init__(self, address: Address, queue: str) -> None:
         super().__init__(address)
@@ -220,7 +222,7 @@ class Taker(Client):
         self.unflagged: set[Key] = set()
 
     def answer(self, tag: int, key: Key | None) -> list[bytes]:
-        """What to send for a message that came."""
+        """Return the answer to a message."""
         raise NotImplementedError
 
     def work(self, connection: Connection) -> None:
@@ -242,11 +244,11 @@ class Taker(Client):
                 connection.socket.sendall(b"".join(answer))
 
     def committed(self) -> list[bytes]:
-        """What to send once a transaction is committed."""
+        """Return what to send after a transaction was committed."""
         return []
 
     def _is_whole(self, frame: frames.Frame, coming: _Coming) -> bool:
-        """Add a frame to a delivery; whether that is complete now."""
+        """Add a frame to a delivery. Returns whether that is complete now."""
         received = self._received
         if frames.method_of(received, frame) == wire.BASIC_DELIVER:
             arguments = frames.arguments_of(received, frame)
@@ -269,9 +271,9 @@ class Taker(Client):
 
 
 class Consumer(Taker):
-    """Acks some at once, gives some back, and holds the others until the end.
+    """Acks some messages at once, requeues some, and keeps the others unacked until the end.
 
-    `given_back` are those that it gave back, and then got again unflagged.
+    `given_back` are those that it requeued, and then received again unflagged.
     """
 
     def __init__(self, address: Address, queue: str, rng: random.Random) -> None:
@@ -297,7 +299,9 @@ class Consumer(Taker):
 
 
 class Rejecter(Taker):
-    """Rejects most messages, which are then dead-lettered, and holds the others until the end."""
+    """Rejects most messages, which are then dead-lettered, and keeps the others unacked until the
+    end.
+    """
 
     def __init__(self, address: Address, rng: random.Random) -> None:
         super().__init__(address, REJECTS[0])
@@ -310,10 +314,10 @@ class Rejecter(Taker):
 
 
 class Mover(Taker):
-    """Moves messages on: each transaction publishes some to the target, and acks them.
+    """Moves messages: each transaction publishes some to the target, and acks them.
 
-    `moved` are those of which it was told that they are; `delivered` had come before a commit was
-    sent that was answered, so that their delivery is durable.
+    `moved` are those whose commit was answered; `delivered` arrived before a commit was sent that
+    was answered, so that their delivery is durable.
     """
 
     def __init__(self, address: Address) -> None:

@@ -1,8 +1,8 @@
-"""Copies of data directories: a true one of the original, and cheap ones of that copy.
+"""Copies of data directories: an exact one of the original, and cheap ones of that copy.
 
-They are of every byte, and of what the store does not know: damage is what drills are about. (A
-copy to keep is `copying`'s.) The original is only read, while no broker has it: its lock is
-taken without writing into it.
+They contain every byte, including files unknown to the store: drills are about damage. (For copies
+to keep see `copying`.) The original is only read, while no broker has it: its lock is taken without
+writing to it.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from amqpstore.files import OsFiles
 from amqpstore_tools.offline.locks import shared_lock
 
 _LEFT_OUT = {LOCK, RESERVE, TRANSIENT, "lock.mdb"}
-"""Nothing in these survives a restart, or is meant to."""
+"""Files that do not survive a restart, or are not meant to."""
 
 
 def copy_store(directory: str, target: str) -> None:
-    """Copy the store in `directory` to `target`, which is not there yet.
+    """Copy the store in `directory` to `target`, which does not exist yet.
 
     Raises: NotAStoreError, StoreLockedError, FormatVersionError, DamageError (its marker), OSError.
     """
@@ -33,7 +33,7 @@ def copy_store(directory: str, target: str) -> None:
 
 
 def link_store(directory: str, target: str) -> None:
-    """Make `target`, in place of what is there, what the copy `directory` is.
+    """Replace `target` by a copy of the copy in `directory`.
 
     Files that are only ever appended to or removed share their bytes; the store's marker and
     catalog do not. See `own_bytes`.
@@ -43,7 +43,7 @@ def link_store(directory: str, target: str) -> None:
 
 
 def own_bytes(path: str) -> None:
-    """Give a linked file bytes of its own, that may be changed."""
+    """Give a linked file its own bytes, which may be changed."""
     copy = f"{path}.own"
     shutil.copyfile(path, copy)
     os.replace(copy, path)

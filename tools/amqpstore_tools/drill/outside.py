@@ -78,7 +78,7 @@ class Outside:
         return self._queues[name].ready_count
 
     def unacked_count(self, name: str) -> int:
-        """Runs that were taken from a queue, and are held."""
+        """Run that were taken from a queue, and are held."""
         return len(self._unacked[name])
 
     # The store's life.

@@ -33,7 +33,7 @@ class Ledger:
     """
 
     def __init__(self, path: str) -> None:
-        """Opens the file, or makes it, and keeps every other process out.
+        """Open the file, or makes it, and keeps every other process out.
 
         Two at once would take each other's branches for leftovers and roll them back.
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the two directories and the options."""
+    """Add the two directories and the options."""
     parser.description = (
         "Write what is new in the log of the store in DIR to Parquet files in OUT: every publish, "
         "delivery, ack and purge, once. A broker may be running on DIR. A run that was killed "

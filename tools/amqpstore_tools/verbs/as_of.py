@@ -19,7 +19,7 @@ _SHOWN = 20
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the archive, the queue and the time."""
+    """Add the archive, the queue and the time."""
     parser.description = (
         "Say what a queue held at a time, in its order: what had been published by then, without "
         "what had been acked, expired or purged."

@@ -19,10 +19,10 @@ _FAILED, _USAGE, _INTERRUPTED = 1, 2, 130
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the workload and its options.
+    """Add the workload and its options.
 
-    An option that was not given parses as None, so that `Settings.of` can tell it from one that
-    the workload does not take.
+    An option that was not given parses as None, so that `Settings.of` can tell it from one that the
+    workload does not take.
     """
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.description = (
@@ -112,7 +112,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Runs one benchmark; returns the exit code: 0, 1 failed, 2 wrong usage, 130 interrupted."""
+    """Run one benchmark; returns the exit code: 0, 1 failed, 2 wrong usage, 130 interrupted."""
     before = signal.signal(signal.SIGTERM, _interrupt)
     try:
         report: Report | StoreReport

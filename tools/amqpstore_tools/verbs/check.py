@@ -14,7 +14,7 @@ from amqpstore_tools.spark.engine import add_engine, executor_of
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the data directory and the options."""
+    """Add the data directory and the options."""
     parser.description = (
         "Look at every checksum, reference, counter and name in a data directory, whether the "
         "store opens or not. Nothing in it is changed."

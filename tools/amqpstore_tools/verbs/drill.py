@@ -33,7 +33,7 @@ class UsageError(Exception):
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the scenario and its options."""
+    """Add the scenario and its options."""
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.description = (
         "Break a throw-away store, or a copy of a real one, and see what survives. Scenarios:\n"
@@ -86,7 +86,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Runs the drill. Returns the exit code."""
+    """Run the drill. Returns the exit code."""
     # What a broken store logs is part of the drill, not of what is shown.
     logging.getLogger("amqpstore").addHandler(logging.NullHandler())
     # Thousands of stores a minute, and next to no cycles among what they leave.

@@ -23,7 +23,7 @@ _FOLLOW_LIMIT = 10
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the directory, what of it is looked at, and the options of all."""
+    """Add the directory, what of it is looked at, and the options of all."""
     parser.description = (
         "Show what is in the data directory DIR of a broker that does not run, or, with --live, of "
         "one that does. Nothing in it is changed."

@@ -27,7 +27,7 @@ _EXIT_CODES = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the data directory and what is to be done."""
+    """Add the data directory and what is to be done."""
     parser.description = (
         "Repair a data directory in which amqpstore check finds damage. First make a plan and read "
         "it: nothing is changed. Then apply it: the store is rebuilt from everything that is "
@@ -49,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Does what is asked. Returns the exit code."""
+    """Do what is asked. Returns the exit code."""
     return run_tool("repair", lambda: _run(arguments), has_live=False)
 
 

@@ -23,7 +23,7 @@ _DEFAULT_URL = "amqp://guest:guest@127.0.0.1:5672/%2F"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the archive, which of its messages, and where they go."""
+    """Add the archive, which of its messages, and where they go."""
     parser.description = (
         "Publish what was published to a queue in a time once more, in the same order, and wait "
         "for each confirm. Messages go straight into the queue, or with --routed the way that "

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the data directory and the file."""
+    """Add the data directory and the file."""
     parser.description = (
         "Draw what is in a data directory: rates by queue and time, sizes, how old it is what "
         "waits, why messages were delivered again or dead-lettered, garbage, and keys. The page "

@@ -12,7 +12,7 @@ from amqpstore_tools.stats.picture import show
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the directory and the options."""
+    """Add the directory and the options."""
     parser.description = (
         "Show how large the data directory DIR of a broker that does not run is, or, with --live, "
         "of one that does: what takes the room, how old it is, and what of it is garbage. Ages are "

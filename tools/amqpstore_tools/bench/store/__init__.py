@@ -1,10 +1,10 @@
 """The engine's own benchmark: `amqpstore bench store WORKLOAD`, without sockets.
 
 - `settings`: the options of each workload; `run`: the jobs that a workload consists of.
-- `job`, `process`, `child`: a job in a fresh interpreter, so that its memory and its start time are
-  its own.
-- `jobs`: the loops that are measured; `commits`: how batches become durable; `watch`: disk, memory
-  and background work as seen from outside.
+- `job`, `process`, `child`: a job in a new process, so that its memory and start time can be
+  measured.
+- `jobs`: the loops that are measured; `commits`: makes batches durable; `watch`: observes disk,
+  memory and background work from outside.
 - `report`: the result.
 
 Only `child` and what it imports use the engine.

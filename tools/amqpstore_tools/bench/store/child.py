@@ -1,7 +1,7 @@
-"""A process of `bench store`: one job, named as JSON on the command line, lines of JSON as output.
+"""A process of `bench store`: the job is JSON on the command line, the output lines of JSON.
 
 `{"done": n}` now and then, `{"figures": {...}}` once. A job that leaves its store open then waits
-for the end of its input, and mostly to be killed.
+for the end of its input, or more often to be killed.
 """
 
 import json
@@ -30,7 +30,7 @@ def _say(line: Figures) -> None:
 
 
 def main() -> None:
-    """Do the job."""
+    """Run the job."""
     job = Job(**json.loads(sys.argv[1]))
     _say({"figures": JOBS[job.name](job, _Teller())})
     if job.stays_open:

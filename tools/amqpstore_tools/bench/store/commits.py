@@ -1,4 +1,4 @@
-"""Making batches durable as the server's committer does it, in plain threading.
+"""Makes batches durable as the server's committer does, with plain threads.
 
 While one thread writes and syncs a batch, the other publishes the next one.
 """
@@ -13,7 +13,7 @@ from amqpstore.log import Batch
 
 class Commits:
     """Makes the batches of one store durable. With `inline` there is no thread, and `commit`
-    returns when it is durable.
+    returns when the batch is durable.
 
     `waited_ns` is how long the caller waited for the other thread, in all.
     """
@@ -29,7 +29,7 @@ class Commits:
         self._thread.start()
 
     def commit(self) -> None:
-        """Hand the open batch over, once the one before it is durable. Raises: DurabilityError."""
+        """Hand the open batch over once the one before it is durable. Raises: DurabilityError."""
         if self._inline:
             before = time.perf_counter_ns()
             self._store.sync()
@@ -41,7 +41,7 @@ class Commits:
             self._batches.put(batch)
 
     def wait(self) -> None:
-        """Return when all that was handed over is durable. Raises: DurabilityError."""
+        """Return when everything that was handed over is durable. Raises: DurabilityError."""
         if self._under_way is None:
             return
         before = time.perf_counter_ns()

@@ -1,4 +1,6 @@
-"""A job for a process of `bench store`, and what it comes to: what both sides of the pipe know."""
+"""A job for a process of `bench store`, and its result: the types that both sides of the pipe
+share.
+"""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -11,7 +13,7 @@ Tell = Callable[[int], None]
 
 
 class Job(NamedTuple):
-    """What to do, to the store in `directory`; see `StoreSettings` for the numbers."""
+    """The work to do on the store in `directory`; see `StoreSettings` for the numbers."""
 
     name: str
     directory: str
@@ -21,4 +23,4 @@ class Job(NamedTuple):
     inline: bool = False
     queues: int = 1
     immortal: int = 0
-    stays_open: bool = False  # whether the store is left as it is, for the process to be killed
+    stays_open: bool = False  # whether the store is left open, for the process to be killed

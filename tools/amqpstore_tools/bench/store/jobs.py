@@ -1,4 +1,4 @@
-"""The pieces of work that a process of `bench store` does to a store, each with its figures."""
+"""The jobs that a process of `bench store` can do to a store, each with its figures."""
 
 import time
 from collections.abc import Callable
@@ -17,14 +17,16 @@ from amqpstore_tools.bench.store.watch import (
 )
 
 _QUIET_S = 120.0
-"""Given up after that: background work must have come to an end by then."""
+"""The longest wait for background work to end."""
 
 _LOOK_NS = 50_000_000
 _STAMP_BYTES = 8
 
 
 class _Bodies:
-    """Makes messages that share an envelope and have bodies of their own, as from a socket."""
+    """Creates messages that share an envelope and have bodies of their own, as if read from a
+    socket.
+    """
 
     def __init__(self, size: int) -> None:
         self._envelope = Envelope("", "bench", b"\x10\x00\x02")  # delivery mode 2
@@ -32,7 +34,7 @@ class _Bodies:
         self._stamp = min(size, _STAMP_BYTES)
 
     def make(self, first: int, count: int) -> list[Message]:
-        """Messages number `first` and on."""
+        """Create messages from number `first` on."""
         envelope, filler, most = self._envelope, self._filler, (1 << (8 * self._stamp)) - 1
         return [
             Message(envelope, filler + (number & most).to_bytes(self._stamp, "big"))
@@ -47,7 +49,7 @@ def _open(directory: str) -> tuple[Store, WatchedWorker]:
 
 
 def fill(job: Job, tell: Tell) -> Figures:
-    """Publish to all of the queues; nobody takes anything."""
+    """Publish to all of the queues; nothing is consumed."""
     memory = MemoryWatch()
     written = written_bytes()
     store, worker = _open(job.directory)
@@ -96,7 +98,7 @@ def fill(job: Job, tell: Tell) -> Figures:
 
 
 def drain(job: Job, tell: Tell) -> Figures:
-    """Take and ack everything in the store, which a process before this one filled and closed."""
+    """Take and ack everything in the store, which an earlier process filled and closed."""
     memory = MemoryWatch()
     store, _ = _open(job.directory)
     (queue,) = store.queues.values()
@@ -136,7 +138,9 @@ def drain(job: Job, tell: Tell) -> Figures:
 
 
 def open_store(job: Job, _tell: Tell) -> Figures:
-    """Open the store that a killed process left; until it says its count, and the first message."""
+    """Open the store that a killed process left; measure the time until its count, and its first
+    message, are known.
+    """
     started = time.perf_counter_ns()
     store, _ = _open(job.directory)
     (queue,) = store.queues.values()
@@ -159,7 +163,7 @@ def open_store(job: Job, _tell: Tell) -> Figures:
 
 
 def churn(job: Job, tell: Tell) -> Figures:
-    """Messages pass through one queue, each taken and acked one batch after it was published."""
+    """Pass messages through one queue; each is taken and acked one batch after it was published."""
     memory = MemoryWatch()
     store, worker = _open(job.directory)
     staying = store.create_queue({"name": "staying"})
@@ -255,7 +259,7 @@ def _wait_until_quiet(store: Store, worker: WatchedWorker) -> float:
 
 
 def _disk_figures(directory: str) -> Figures:
-    """Bytes on disk: in all, and of what."""
+    """Return the bytes on disk: in all, and by kind."""
     found = disk_bytes(directory)
     parts = {f"disk_{name}_bytes": found.get(name, 0) for name in ("segments", "index", "catalog")}
     return {"disk_bytes": used_bytes(found), **parts, "disk_reserve_bytes": found.get("reserve", 0)}

@@ -1,4 +1,4 @@
-"""Running a job in a process of its own: its figures, its progress, and its end."""
+"""Runs a job in a process of its own: its figures, its progress, and its end."""
 
 import json
 import os
@@ -14,7 +14,7 @@ from amqpstore_tools.client.errors import BenchError
 
 
 class StoreProcess:
-    """A fresh interpreter that does one job. Killed, if need be, at the end of `with`.
+    """A new process that does one job. It is killed, if still running, at the end of `with`.
 
     Raises: BenchError, from `figures` and `finish`, when it failed or took longer than `timeout_s`.
     """
@@ -47,7 +47,9 @@ class StoreProcess:
         self.kill()
 
     def figures(self, tell: Callable[[int], None]) -> Figures:
-        """What the job came to; `process_s` is from the start of the process until it said so."""
+        """Return the result of the job; `process_s` is from the start of the process to the
+        result.
+        """
         if self._process.stdout:
             for line in self._process.stdout:
                 said = json.loads(line)
@@ -64,7 +66,7 @@ class StoreProcess:
         self.kill()
 
     def kill(self) -> None:
-        """SIGKILL, and wait for the process to be gone."""
+        """Send SIGKILL and wait until the process has ended."""
         self._timer.cancel()
         self._process.kill()
         self._process.wait()

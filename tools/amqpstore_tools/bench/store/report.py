@@ -11,13 +11,13 @@ from amqpstore_tools.offline import terminal
 
 @dataclass(frozen=True)
 class StoreReport:
-    """Figures by section: one for each piece of the run. Their names end in their unit."""
+    """Figures by section: one section for each job of the run. Their names end in their unit."""
 
     settings: StoreSettings
     sections: dict[str, Figures]
 
     def as_json(self) -> str:
-        """One line."""
+        """Return the result as JSON on one line."""
         return json.dumps(
             {
                 "workload": f"store {self.settings.workload}",
@@ -27,7 +27,7 @@ class StoreReport:
         )
 
     def print_table(self) -> None:
-        """Writes a table to standard output: a row for each figure, a column for each section."""
+        """Print a table to standard output: a row for each figure, a column for each section."""
         from rich.table import Table
 
         console = terminal.console(soft_wrap=True)
@@ -43,7 +43,7 @@ class StoreReport:
 
 
 def _flat(figures: Figures) -> Iterator[tuple[str, object]]:
-    """The figures, and each percentile as one of its own."""
+    """Yield the figures, and each percentile as a figure of its own."""
     for name, value in figures.items():
         if isinstance(value, dict):
             for part, number in value.items():

@@ -1,4 +1,4 @@
-"""The workloads: each is made of jobs, run one after the other, and put into a report."""
+"""The workloads: each is a sequence of jobs, whose results are put into a report."""
 
 import contextlib
 import os
@@ -15,10 +15,10 @@ from amqpstore_tools.client.errors import UsageError
 
 
 def run(settings: StoreSettings) -> StoreReport:
-    """Runs the workload once, in a directory made for it.
+    """Run the workload once, in a directory created for it.
 
-    Raises: UsageError (the directory is in use), BenchError (a process of the run failed, found
-    another number of messages than was due, or took too long), OSError.
+    Raises: UsageError (the directory is in use), BenchError (a process of the run failed, found a
+    wrong number of messages, or took too long), OSError.
     """
     with _directory(settings) as directory:
         workload = _WORKLOADS[settings.workload]
@@ -26,13 +26,13 @@ def run(settings: StoreSettings) -> StoreReport:
 
 
 class _Runner:
-    """Runs jobs one after the other, and shows how far they are when stderr is a terminal."""
+    """Runs jobs one after the other, and shows their progress when stderr is a terminal."""
 
     def __init__(self, settings: StoreSettings) -> None:
         self._timeout_s = settings.timeout
 
     def run(self, job: Job) -> Figures:
-        """Run a job to its end; one that leaves its store open is killed instead."""
+        """Run a job to its end; a job that leaves its store open is killed instead."""
         with self._shown(job) as tell, StoreProcess(job, timeout_s=self._timeout_s) as process:
             figures = process.figures(tell)
             if job.stays_open:
@@ -127,7 +127,7 @@ def _number(value: object) -> float:
 
 @contextlib.contextmanager
 def _directory(settings: StoreSettings) -> Iterator[str]:
-    """The directory of the run, empty; removed at its end unless it is to be kept."""
+    """Create the empty directory of the run; remove it at the end unless it is to be kept."""
     if settings.data:
         if os.path.exists(settings.data) and os.listdir(settings.data):
             raise UsageError(f"--data must name a new or empty directory, not {settings.data}")

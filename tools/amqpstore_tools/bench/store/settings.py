@@ -1,4 +1,4 @@
-"""What a run of `bench store` is asked to do, checked: each workload's options and defaults."""
+"""The settings of a run of `bench store`, checked: each workload's options and defaults."""
 
 import argparse
 from collections.abc import Mapping
@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from amqpstore_tools.client.errors import UsageError
 
 _FILLING: dict[str, object] = {"messages": 1_000_000, "size": 1024, "batch": 1000, "inline": False}
-# Which options a workload takes, with their defaults.
+# The options of each workload, with their defaults.
 WORKLOADS: Mapping[str, Mapping[str, object]] = {
     "fill": _FILLING,
     "memory": _FILLING,
@@ -32,28 +32,28 @@ ABOUT = {
 
 @dataclass(frozen=True)
 class StoreSettings:
-    """One run. Options that the workload does not take hold a value that is not looked at."""
+    """One run. Options that the workload does not take have values that are ignored."""
 
     workload: str
-    data: str  # the directory to be made for it; empty is one in the system's temporary one
+    data: str  # the directory to create; empty for one in the system's temporary directory
     keep: bool
     timeout: float  # seconds until a process of the run is given up
     messages: int = 0
     size: int = 1024  # bytes of a body
     batch: int = 1000  # messages that one fdatasync makes durable
-    inline: bool = False  # whether the fdatasync is waited for before the next publish
+    inline: bool = False  # whether to wait for the fdatasync before the next publish
     runs: int = 1
-    volume_bytes: int = 0  # of bodies that pass through
+    volume_bytes: int = 0  # bytes of bodies that pass through
     immortal: int = 1  # messages that stay, spread evenly over those that pass
     queues: int = 1
 
     def parameters(self) -> dict[str, object]:
-        """Everything that shaped the run, for the report."""
+        """Return everything that influences the run, for the report."""
         return {name: getattr(self, name) for name in WORKLOADS[self.workload]}
 
     @classmethod
     def of(cls, args: argparse.Namespace) -> "StoreSettings":
-        """From a parsed command line. Raises: UsageError."""
+        """Return the settings of a parsed command line. Raises: UsageError."""
         workload: str = args.store_workload
         chosen = {
             field.name: getattr(args, field.name)
@@ -91,7 +91,7 @@ _HELP = {
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the workloads of the store, each a parser with its own options."""
+    """Add the workloads of the store, each a parser with its own options."""
     workloads = parser.add_subparsers(dest="store_workload", metavar="WORKLOAD", required=True)
     for name, about in ABOUT.items():
         taken = workloads.add_parser(name, help=about, description=about)

@@ -1,4 +1,4 @@
-"""What is looked at from outside the store: its background work, its disk, the process's memory."""
+"""Observes the store from outside: its background work, its disk, the process's memory."""
 
 import contextlib
 import os
@@ -9,11 +9,11 @@ from amqpstore.compaction import Compacted, Compaction
 from amqpstore.worker import Outcome, ThreadWorker
 
 _PACE_S = 0.1
-"""Longer than the store waits until it looks again, beside the pace of compaction."""
+"""Longer than the store waits until it looks again, apart from the pace of compaction."""
 
 
 class WatchedWorker:
-    """A thread that does the store's background work, and keeps account of it.
+    """A thread that does the store's background work, and keeps track of it.
 
     Args: compaction_bytes_s, the store's option: work may be due that waits for its pace.
     """
@@ -53,13 +53,13 @@ class WatchedWorker:
         self._worker.close()
 
     def wait(self) -> bool:
-        """Wait until nothing is under way; `poll` then gives it. Returns whether there was any."""
+        """Wait until no work is running; `poll` returns it then. Returns whether there was any."""
         if self._is_busy:
             self._take(wait=True)
         return self._kept is not None
 
     def wait_for_pace(self) -> None:
-        """Wait until a compaction that is needed would have been due."""
+        """Wait until a necessary compaction would have started."""
         time.sleep(max(0.0, self._due - time.monotonic()))
 
     def _take(self, *, wait: bool) -> None:
@@ -83,7 +83,7 @@ class WatchedWorker:
 
 
 def disk_bytes(directory: str) -> dict[str, int]:
-    """Bytes allocated on disk, by file or first directory under `directory`."""
+    """Return the bytes allocated on disk, by file or first directory under `directory`."""
     found: dict[str, int] = {}
     for path, _, names in os.walk(directory):
         part = os.path.relpath(path, directory).split(os.sep)[0]
@@ -96,7 +96,9 @@ def disk_bytes(directory: str) -> dict[str, int]:
 
 
 def used_bytes(found: dict[str, int]) -> int:
-    """Add up what `disk_bytes` found, without the reserve, whose size is the same for any load."""
+    """Add up the result of `disk_bytes` without the reserve, whose size is the same for any
+    load.
+    """
     return sum(size for name, size in found.items() if name != "reserve")
 
 
@@ -109,12 +111,12 @@ class MemoryWatch:
         self._count = 0
 
     def sample(self) -> None:
-        """Look once."""
+        """Take a sample."""
         self._sum += resident_mib()
         self._count += 1
 
     def figures(self) -> dict[str, object]:
-        """Before, the mean of the samples, the peak and now, in MiB."""
+        """Return memory before, the mean of the samples, the peak and now, in MiB."""
         self.sample()
         return {
             "resident_before_mib": round(self.first_mib, 1),
@@ -125,17 +127,17 @@ class MemoryWatch:
 
 
 def resident_mib() -> float:
-    """Resident memory of this process."""
+    """Return the resident memory of this process."""
     return _status_mib("VmRSS")
 
 
 def peak_mib() -> float:
-    """The most resident memory that this process ever had."""
+    """Return the peak resident memory of this process."""
     return _status_mib("VmHWM")
 
 
 def written_bytes() -> int:
-    """What this process has handed to write calls so far, to whatever file."""
+    """Return the bytes that this process has passed to write calls so far, for any file."""
     return _number("/proc/self/io", "wchar")
 
 
@@ -144,6 +146,6 @@ def _status_mib(name: str) -> float:
 
 
 def _number(path: str, name: str) -> int:
-    """The number in a line `name: number`."""
+    """Return the number in a line `name: number`."""
     with open(path, encoding="ascii") as lines:
         return next(int(line.split()[1]) for line in lines if line.startswith(f"{name}:"))
