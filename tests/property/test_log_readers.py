@@ -28,7 +28,7 @@ from amqpstore_tools.inspect.follow import follow
 from amqpstore_tools.offline.image import StoreImage
 from amqpstore_tools.offline.reading import ReadOnlyFiles
 from amqpstore_tools.repair.facts import gather
-from amqpstore_tools.spark.reading.hold import release
+from amqpstore_tools.spark.reading.leases import release
 from amqpstore_tools.spark.reading.options import TapOptions
 from amqpstore_tools.spark.reading.scanning import Scanner
 from amqpstore_tools.spark.reading.schemas import spark_schema
@@ -139,7 +139,7 @@ def of_tap(directory: str) -> int:
         offset = reader.latestOffset({"segment": 0, "offset": 0, "lsn": 0}, ReadAllAvailable())
         return offset["offset"]
     finally:
-        release(reader._hold)
+        release(reader._lease)
 
 
 SEGMENT_BYTES = os.path.getsize(segment_path(written(), NUMBER))

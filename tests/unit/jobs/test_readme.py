@@ -10,7 +10,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from amqpstore_tools import __main__ as program
 from amqpstore_tools.archive.events import EVENTS, SCHEMA
-from amqpstore_tools.spark.engine import SparkMissingError, require_spark
+from amqpstore_tools.spark.requirements import SparkMissingError, require_spark
 
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "tools" / "amqpstore_tools" / "spark" / "JOBS.md").read_text("utf-8")

@@ -7,7 +7,7 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes
 
 from amqpstore import Store
-from amqpstore_tools.spark.reading.hold import release
+from amqpstore_tools.spark.reading.leases import release
 from amqpstore_tools.spark.reading.options import TapOptions
 from amqpstore_tools.spark.reading.schemas import spark_schema
 from amqpstore_tools.spark.streams.tap import LogGoneError, Offset, TapReader
@@ -60,8 +60,8 @@ def test_batches_are_cut_by_size_and_together_are_the_log(store: Store, tmp_path
     end = reader.latestOffset(start, ReadAllAvailable())
     assert [event for event, _, _ in events(reader, start, end)] == ["publish"]
     store.close()
-    release(reader._hold)
-    release(other._hold)
+    release(reader._lease)
+    release(other._lease)
 
 
 def test_a_batch_that_is_there_in_part_is_not_given_out(store: Store, tmp_path: Path) -> None:
@@ -80,7 +80,7 @@ def test_a_batch_that_is_there_in_part_is_not_given_out(store: Store, tmp_path: 
         ends.add((end["lsn"], end["offset"]))
     assert {lsn for lsn, _ in ends} == {0, 1, 2, 3, 4}
     assert len(ends) == 5
-    release(reader._hold)
+    release(reader._lease)
 
 
 def test_what_compaction_removed_meanwhile_is_said(store: Store, tmp_path: Path) -> None:
@@ -105,7 +105,7 @@ def test_what_compaction_removed_meanwhile_is_said(store: Store, tmp_path: Path)
     assert held[-1].initialOffset()["segment"] == 5
     store.close()
     for one in held:
-        release(one._hold)
+        release(one._lease)
 
 
 def test_what_the_disk_failed_to_write_is_not_given_out(
@@ -133,7 +133,7 @@ def test_what_the_disk_failed_to_write_is_not_given_out(
     end = reader.latestOffset({"segment": 1, "offset": 0, "lsn": 0}, ReadAllAvailable())
     assert (end["lsn"], end["offset"]) == (1, on_disk)
     store.abandon()
-    release(reader._hold)
+    release(reader._lease)
 
 
 def test_what_is_appended_while_it_is_synced_is_for_the_next_time(
@@ -159,4 +159,4 @@ def test_what_is_appended_while_it_is_synced_is_for_the_next_time(
     assert reader.latestOffset(start, ReadAllAvailable())["lsn"] == 1
     assert reader.latestOffset(start, ReadAllAvailable())["lsn"] == 2
     store.close()
-    release(reader._hold)
+    release(reader._lease)

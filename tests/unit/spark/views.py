@@ -4,7 +4,7 @@ from typing import Any
 
 from pyspark.sql.datasource import Filter
 
-from amqpstore_tools.spark.reading.hold import release
+from amqpstore_tools.spark.reading.leases import release
 from amqpstore_tools.spark.reading.options import ReadOptions
 from amqpstore_tools.spark.reading.plan import StorePartition
 from amqpstore_tools.spark.reading.reader import PushedReader, StoreReader
@@ -45,5 +45,5 @@ def held(reader: StoreReader) -> list[StorePartition]:
 
 
 def let_go(partitions: list[StorePartition]) -> None:
-    for path in {one.hold for one in partitions if one.hold}:
+    for path in {one.lease for one in partitions if one.lease}:
         release(path)

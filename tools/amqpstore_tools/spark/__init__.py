@@ -2,8 +2,8 @@
 
 Start reading with `sessions` and `source`. README.md has the options and the columns.
 
-- `sessions`, `java`, `engine`, `cluster`: a Spark session, the Java for it, the options of jobs,
-  and work that is spread over executors.
+- `sessions`, `java`, `requirements`: a Spark session, the Java for it, and whether Spark is there.
+- `engine`, `cluster`: the options of jobs, and work that is spread over executors.
 - `source`: the format as Spark sees it; `reading`: stores as data frames; `streams`: streams of a
   log, a queue or an exchange; `task_files`: files of a snapshot, opened by another process.
 - `check`, `drill`: `amqpstore check` and `amqpstore drill` on a cluster.

@@ -14,8 +14,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from amqpstore.errors import StoreError
-from amqpstore_tools.spark.engine import SparkMissingError
 from amqpstore_tools.spark.java import NoJavaError
+from amqpstore_tools.spark.requirements import SparkMissingError
 from amqpstore_tools.spark.sessions import start
 
 _POLL_S = 0.1

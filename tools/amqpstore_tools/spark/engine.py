@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import importlib.util
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from amqpstore.errors import StoreError
+from amqpstore_tools.spark.requirements import require_spark
 
 if TYPE_CHECKING:
     from amqpstore_tools.check.executor import Executor
@@ -16,19 +15,6 @@ if TYPE_CHECKING:
 PROCESS, SPARK = ENGINES = ("process", "spark")
 
 _LOCAL = "local[*]"
-
-
-class SparkMissingError(StoreError):
-    """Spark, or a Java for it, is not there."""
-
-
-def require_spark() -> None:
-    """Called before what needs Spark is imported. Raises: SparkMissingError."""
-    for package in ("pyspark", "pyarrow"):
-        if importlib.util.find_spec(package) is None:
-            raise SparkMissingError(
-                f"{package} is not installed, which this runs on: pip install 'amqpstore[spark]'"
-            )
 
 
 def add_engine(parser: argparse.ArgumentParser, what: str) -> None:

@@ -11,7 +11,8 @@ from amqpstore_tools.offline.exits import add_json, run_tool
 from amqpstore_tools.offline.json_output import write_json
 from amqpstore_tools.offline.progress import progress_bar
 from amqpstore_tools.offline.terminal import counted, say, size
-from amqpstore_tools.spark.engine import add_master, require_spark
+from amqpstore_tools.spark.engine import add_master
+from amqpstore_tools.spark.requirements import require_spark
 
 if TYPE_CHECKING:
     from amqpstore_tools.archive.manifest import Manifest

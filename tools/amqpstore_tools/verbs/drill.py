@@ -22,7 +22,8 @@ from amqpstore_tools.drill.run import LeftOutError, Settings
 from amqpstore_tools.drill.scenarios import SCENARIOS
 from amqpstore_tools.drill.scenarios.rounds import Drill, ProcessDrill
 from amqpstore_tools.drill.verdict import Account
-from amqpstore_tools.spark.engine import SPARK, add_engine, require_spark
+from amqpstore_tools.spark.engine import SPARK, add_engine
+from amqpstore_tools.spark.requirements import require_spark
 
 _VIOLATED, _USAGE, _LOCKED, _NOT_A_STORE, _FAILED, _INTERRUPTED = 1, 2, 3, 4, 5, 130
 _DEFAULT_SECONDS = 60.0

@@ -15,7 +15,8 @@ from amqpstore_tools.offline.json_output import write_json
 from amqpstore_tools.offline.progress import Progress, progress_bar
 from amqpstore_tools.offline.terminal import counted, say
 from amqpstore_tools.offline.times import time_ms
-from amqpstore_tools.spark.engine import add_master, require_spark
+from amqpstore_tools.spark.engine import add_master
+from amqpstore_tools.spark.requirements import require_spark
 from amqpstore_tools.transfer.lines import Line, MessageLine
 from amqpstore_tools.transfer.publishing import as_it_was_routed, publish_lines
 

@@ -2,8 +2,8 @@
 
 - `reader`, `options`, `schemas`, `wanted`: the data source, its options, the columns of each view,
   and the filters of a query.
-- `plan`, `live`, `hold`: on the driver: which task reads which segments, what of them is live, and
-  how the segments of a running broker are kept.
+- `plan`, `live`, `leases`: on the driver: which task reads which segments, what of them is live,
+  and how the segments of a running broker stay readable.
 - `scanning`, `envelopes`, `rows`: in a task: the records of a segment, message heads as columns,
   and rows as Arrow batches.
 - `messages`, `operations`, `findings`, `tables`: the views.

@@ -30,8 +30,8 @@ class ReadOptions:
     """Options of `spark.read`: the store in `path`, one of its views, and how.
 
     `wanted` says which rows of views `messages` and `transactions`; with `pushdown` filters of a
-    query say it too. `hold` is a directory for the hard links, empty for the one beside the store;
-    `hold_idle_s` is how long they stay when nobody reads by them. A task reads about
+    query say it too. `lease_directory` is for the hard links, empty for the one beside the
+    store; `lease_idle_s` is how long they stay when nobody reads them. A task reads about
     `partition_bytes` of segments; 0 is as it fits the store.
     """
 
@@ -42,8 +42,8 @@ class ReadOptions:
     wanted: Wanted = ALL
     pushdown: bool = False
     partition_bytes: int = 0
-    hold: str = ""
-    hold_idle_s: int = 3600
+    lease_directory: str = ""
+    lease_idle_s: int = 3600
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> ReadOptions:
@@ -59,8 +59,8 @@ class ReadOptions:
             wanted=wanted_by(options, view),
             pushdown=boolean(options, "pushdown", default=False) and view in _ROW_BY_ROW,
             partition_bytes=number(options, "partition_bytes", 0, least=0),
-            hold=options.get("hold", ""),
-            hold_idle_s=number(options, "hold_idle_s", 3600, least=1),
+            lease_directory=options.get("lease_directory", ""),
+            lease_idle_s=number(options, "lease_idle_s", 3600, least=1),
         )
 
 
@@ -161,15 +161,15 @@ def required(options: Mapping[str, str], name: str, hint: str) -> str:
 class TapOptions:
     """Options of `spark.readStream` in mode tap: the store in `path`, and from where on.
 
-    A micro-batch ends about `max_bytes` of the log behind its start. `hold` as in `ReadOptions`.
+    A micro-batch ends about `max_bytes` of the log behind its start. Leases as in `ReadOptions`.
     """
 
     path: str
     start: str = "earliest"
     max_bytes: int = 64 << 20
     fail_on_loss: bool = True
-    hold: str = ""
-    hold_idle_s: int = 86_400
+    lease_directory: str = ""
+    lease_idle_s: int = 86_400
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> TapOptions:
@@ -179,8 +179,8 @@ class TapOptions:
             start=choice(options, "start", "earliest", ("earliest", "latest")),
             max_bytes=number(options, "max_bytes", 64 << 20, least=1),
             fail_on_loss=boolean(options, "fail_on_loss", default=True),
-            hold=options.get("hold", ""),
-            hold_idle_s=number(options, "hold_idle_s", 86_400, least=1),
+            lease_directory=options.get("lease_directory", ""),
+            lease_idle_s=number(options, "lease_idle_s", 86_400, least=1),
         )
 
 

@@ -18,7 +18,7 @@ from amqpstore.identity import SegmentHeader
 from amqpstore_tools.offline.image import StoreImage
 from amqpstore_tools.offline.reading import ReadOnlyFile
 from amqpstore_tools.offline.segments import SegmentImage, SegmentState
-from amqpstore_tools.spark.reading.hold import SUFFIX, HeldFile, HoldError, hold
+from amqpstore_tools.spark.reading.leases import SUFFIX, LeasedFile, LeaseError, take_lease
 from amqpstore_tools.spark.reading.live import Collector, LiveRuns, runs_of
 from amqpstore_tools.spark.reading.messages import QueueName
 from amqpstore_tools.spark.reading.options import ReadOptions
@@ -49,8 +49,7 @@ class StorePartition(InputPartition):
     """What one task reads. `rows` are those that the driver has made already; of view `findings`
     there is nothing to be said.
 
-    `hold` is the directory of the
-    links, empty where the files are read in their place.
+    `lease` is the directory of the links, empty if the files are read in their place.
     """
 
     view: str
@@ -58,12 +57,12 @@ class StorePartition(InputPartition):
     names: Mapping[int, QueueName] = field(default_factory=dict)
     dictionaries: Mapping[int, bytes] = field(default_factory=dict)
     seed: int = 0
-    hold: str = ""
+    lease: str = ""
     rows: list[tuple[Any, ...]] = field(default_factory=list)
 
 
 def partitions(options: ReadOptions, wanted: Wanted) -> list[StorePartition]:
-    """Raises: NotAStoreError, FormatVersionError, SnapshotError, HoldError, OSError."""
+    """Raises: NotAStoreError, FormatVersionError, SnapshotError, LeaseError, OSError."""
     if options.view == "findings":
         return [StorePartition(options.view)]
     with StoreImage.open(options.path, live=True) as image:
@@ -92,9 +91,9 @@ class _Plan:
         if view == "messages":
             live = self._live(images)
             images = [one for one in images if self._may_have_rows(live.get(one.number, b""))]
-        held = self._hold(images)
-        tasks = [self._task(one, held, live.get(one.number, b"")) for one in images]
-        return [self._partition(group, held) for group in self._groups(tasks)]
+        lease = self._lease(images)
+        tasks = [self._task(one, lease, live.get(one.number, b"")) for one in images]
+        return [self._partition(group, lease) for group in self._groups(tasks)]
 
     def _segments(self) -> list[SegmentImage]:
         """Those that the store reads, in the order of their ids."""
@@ -142,30 +141,30 @@ class _Plan:
         names = (self._names.get(one, nobody) for one in LiveRuns(packed).queue_ids())
         return any(wanted.has_queue(name.vhost, name.queue) for name in names)
 
-    def _hold(self, images: list[SegmentImage]) -> str:
-        """Raises: HoldError, where a broker runs and its files cannot be held."""
+    def _lease(self, images: list[SegmentImage]) -> str:
+        """Raises: LeaseError, if a broker runs and its files cannot be linked."""
         if not images:
             return ""
         options = self._options
-        directory = options.hold or f"{os.path.normpath(options.path)}{SUFFIX}"
+        directory = options.lease_directory or f"{os.path.normpath(options.path)}{SUFFIX}"
         files = []
         try:
             for one in images:
                 file = self._image.files.open(one.path)
                 assert isinstance(file, ReadOnlyFile)  # an image has no others
-                files.append(HeldFile(file, _name(one), one.sound_size))
-            return hold(files, directory, idle_s=options.hold_idle_s)
-        except HoldError:
+                files.append(LeasedFile(file, _name(one), one.sound_size))
+            return take_lease(files, directory, idle_s=options.lease_idle_s)
+        except LeaseError:
             if self._image.is_live:
                 raise
             # No broker runs, and where nothing can be written none will remove anything.
             return ""
         finally:
-            for held in files:
-                held.file.close()
+            for leased in files:
+                leased.file.close()
 
-    def _task(self, image: SegmentImage, held: str, live: bytes) -> SegmentTask:
-        path = os.path.join(held, _name(image)) if held else os.path.abspath(image.path)
+    def _task(self, image: SegmentImage, lease: str, live: bytes) -> SegmentTask:
+        path = os.path.join(lease, _name(image)) if lease else os.path.abspath(image.path)
         return SegmentTask(image.number, path, image.sound_size, image.end_id or 0, live)
 
     def _groups(self, tasks: list[SegmentTask]) -> Iterator[list[SegmentTask]]:
@@ -186,7 +185,7 @@ class _Plan:
         if group:
             yield group
 
-    def _partition(self, group: list[SegmentTask], held: str) -> StorePartition:
+    def _partition(self, group: list[SegmentTask], lease: str) -> StorePartition:
         image = self._image
         dictionaries = tables.DICTIONARIES.read(image.rows)
         return StorePartition(
@@ -195,7 +194,7 @@ class _Plan:
             self._names,
             dictionaries,
             image.seed,
-            held,
+            lease,
         )
 
 

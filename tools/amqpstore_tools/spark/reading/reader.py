@@ -12,7 +12,7 @@ from pyspark.sql.types import StructType
 from amqpstore.compression import Decompressor
 from amqpstore.errors import StoreError
 from amqpstore_tools.offline.reading import ReadOnlyFiles
-from amqpstore_tools.spark.reading.hold import touch
+from amqpstore_tools.spark.reading.leases import renew
 from amqpstore_tools.spark.reading.live import LiveRuns
 from amqpstore_tools.spark.reading.messages import MessageBatches
 from amqpstore_tools.spark.reading.operations import operation_rows
@@ -27,11 +27,11 @@ from amqpstore_tools.spark.reading.wanted import wanted_of
 class GoneError(StoreError):
     """What a job was to read is not there any more."""
 
-    def __init__(self, path: str, *, was_held: bool) -> None:
-        if was_held:
+    def __init__(self, path: str, *, was_leased: bool) -> None:
+        if was_leased:
             what = (
-                "its hold was given up, as nobody had read from it for a while: "
-                'option("hold_idle_s") says how long. Load the store again.'
+                "its lease has expired because no task had read from it for a while: "
+                'option("lease_idle_s") says how long. Load the store again.'
             )
         else:
             what = "a broker was started on the store since. Load it again."
@@ -74,11 +74,11 @@ class StoreReader(DataSourceReader):
         self, partition: StorePartition, segment: SegmentTask, schema: pa.Schema
     ) -> Iterator[pa.RecordBatch]:
         try:
-            if partition.hold:
-                touch(partition.hold)
+            if partition.lease:
+                renew(partition.lease)
             file = ReadOnlyFiles().open(segment.path)
         except FileNotFoundError:
-            raise GoneError(segment.path, was_held=bool(partition.hold)) from None
+            raise GoneError(segment.path, was_leased=bool(partition.lease)) from None
         wanted = self._wanted
         try:
             scanner = Scanner(

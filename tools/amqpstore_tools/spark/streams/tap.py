@@ -8,9 +8,9 @@ An end that is given out is durable: the segment is `fdatasync`ed after it was r
 does it, so a crash of the broker cannot take back what was seen. A batch that is there in part is
 not given out.
 
-The segments are held (see `hold`) from the first batch on, and the hold's keeper links new ones as
-they come, so compaction takes nothing that was not read. When the stream starts again, the store
-must still have the segment that its checkpoint names.
+From the first batch on there is a lease on the segments (see `leases`), and its watcher links new
+ones as they appear, so compaction removes nothing that was not read. When the stream starts again,
+the store must still have the segment that its checkpoint names.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from amqpstore_tools.offline.catalog import CatalogImage, may_be_plain
 from amqpstore_tools.offline.instant import at_one_instant
 from amqpstore_tools.offline.reading import ReadOnlyFiles
 from amqpstore_tools.spark.reading.envelopes import EnvelopeColumns
-from amqpstore_tools.spark.reading.hold import SUFFIX, hold, link_new, touch
+from amqpstore_tools.spark.reading.leases import SUFFIX, link_new, renew, take_lease
 from amqpstore_tools.spark.reading.messages import QueueName
 from amqpstore_tools.spark.reading.options import TapOptions
 from amqpstore_tools.spark.reading.rows import batches_of
@@ -103,7 +103,7 @@ class TapReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._dictionaries: dict[int, bytes] = {}
         self._ends: dict[int, int] = {}
         self._seed: int | None = None
-        self._hold = ""
+        self._lease = ""
         self._last: Offset | None = None
 
     # Spark's names.
@@ -158,14 +158,14 @@ class TapReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             yield from _events(partition, arrow_schema(self._schema))
 
     def commit(self, end: Offset) -> None:
-        """All before is done with: it need not be held any more."""
-        if self._hold:
+        """Note that the log before `end` was read: its segments leave the lease."""
+        if self._lease:
             with contextlib.suppress(FileNotFoundError):
-                touch(self._hold)
-                for name in os.listdir(self._hold):
+                renew(self._lease)
+                for name in os.listdir(self._lease):
                     number = segment_number(name)
                     if number is not None and number < end["segment"]:
-                        os.unlink(os.path.join(self._hold, name))
+                        os.unlink(os.path.join(self._lease, name))
 
     # How the end of the log is found.
 
@@ -215,7 +215,7 @@ class TapReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _first(self, start: Offset) -> Offset:
         """Where the log is to be read from. Raises: LogGoneError."""
-        self._held()
+        self._take_lease()
         numbers = self._numbers()
         if not numbers:
             return start
@@ -237,7 +237,7 @@ class TapReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _numbers(self) -> list[int]:
         """Segments of the log that can be read, ascending."""
         found = set()
-        for directory in (self._hold, f"{self._directory}/{SEGMENTS}"):
+        for directory in (self._lease, f"{self._directory}/{SEGMENTS}"):
             for name in os.listdir(directory) if directory else ():
                 number = segment_number(name)
                 if number is not None and number < FIRST_COMPACTED:
@@ -245,7 +245,7 @@ class TapReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return sorted(found)
 
     def _path(self, number: int) -> str:
-        path = os.path.join(self._hold, segment_name(number))
+        path = os.path.join(self._lease, segment_name(number))
         return path if os.path.exists(path) else segment_path(self._directory, number)
 
     def _size(self, number: int) -> int:
@@ -254,16 +254,16 @@ class TapReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         size = os.path.getsize(self._path(number))
         return min(size, self._ends.get(number, size))
 
-    def _held(self) -> None:
-        """Hold all of the log that is there. Raises: NotAStoreError, HoldError."""
-        if self._hold and os.path.isdir(self._hold):
-            touch(self._hold)
+    def _take_lease(self) -> None:
+        """Take a lease on all of the log, or renew it. Raises: NotAStoreError, LeaseError."""
+        if self._lease and os.path.isdir(self._lease):
+            renew(self._lease)
             return
         self._seeded()
         segments = f"{self._directory}/{SEGMENTS}"
-        beside = self._options.hold or f"{self._directory}{SUFFIX}"
-        self._hold = hold([], beside, idle_s=self._options.hold_idle_s, follow=segments)
-        link_new(segments, self._hold)
+        beside = self._options.lease_directory or f"{self._directory}{SUFFIX}"
+        self._lease = take_lease([], beside, idle_s=self._options.lease_idle_s, follow=segments)
+        link_new(segments, self._lease)
 
     def _seeded(self) -> int:
         if self._seed is None:

@@ -1,4 +1,4 @@
-"""Holds: links that outlive their segments, and who removes them."""
+"""Leases: links that outlive their segments, and who removes them."""
 
 import json
 import os
@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from amqpstore_tools.offline.reading import ReadOnlyFile, ReadOnlyFiles
-from amqpstore_tools.spark.reading import hold as holds
-from amqpstore_tools.spark.reading.hold import Driver, HeldFile, hold, release, sweep
+from amqpstore_tools.spark.reading import leases
+from amqpstore_tools.spark.reading.leases import Driver, LeasedFile, release, sweep, take_lease
 
 TIMEOUT_S = 20.0
 
@@ -26,24 +26,24 @@ def until(condition: Callable[[], bool]) -> None:
 
 
 @pytest.fixture
-def held_file(tmp_path: Path) -> HeldFile:
+def leased_file(tmp_path: Path) -> LeasedFile:
     path = tmp_path / "0000000001.segment"
     path.write_bytes(b"bytes of a segment")
     file = ReadOnlyFiles().open(str(path))
     assert isinstance(file, ReadOnlyFile)
-    return HeldFile(file, path.name, 5)
+    return LeasedFile(file, path.name, 5)
 
 
 @pytest.fixture
 def driver() -> subprocess.Popen[bytes]:
-    """A process that holds are taken for; the test ends it."""
+    """A process that leases are taken for; the test ends it."""
     return subprocess.Popen(
         [sys.executable, "-c", "input()"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL
     )
 
 
 def as_driver(process: subprocess.Popen[bytes]) -> Driver:
-    return Driver(holds._host(), process.pid, holds._started(process.pid))
+    return Driver(leases._host(), process.pid, leases._started(process.pid))
 
 
 def end(process: subprocess.Popen[bytes]) -> None:
@@ -53,7 +53,7 @@ def end(process: subprocess.Popen[bytes]) -> None:
         process.stdin.close()
 
 
-def keeper_of(path: str) -> int:
+def watcher_of(path: str) -> int:
     for pid in filter(str.isdigit, os.listdir("/proc")):
         try:
             with open(f"/proc/{pid}/cmdline") as file:
@@ -64,23 +64,23 @@ def keeper_of(path: str) -> int:
     return 0
 
 
-def test_a_hold_goes_with_its_driver(
-    tmp_path: Path, held_file: HeldFile, driver: subprocess.Popen[bytes]
+def test_a_lease_goes_with_its_driver(
+    tmp_path: Path, leased_file: LeasedFile, driver: subprocess.Popen[bytes]
 ) -> None:
-    path = hold([held_file], str(tmp_path / "h"), idle_s=60, driver=as_driver(driver))
-    os.unlink(tmp_path / held_file.name)
+    path = take_lease([leased_file], str(tmp_path / "h"), idle_s=60, driver=as_driver(driver))
+    os.unlink(tmp_path / leased_file.name)
     sweep(str(tmp_path / "h"))
-    assert Path(path, held_file.name).read_bytes() == b"bytes of a segment"
+    assert Path(path, leased_file.name).read_bytes() == b"bytes of a segment"
     end(driver)
     until(lambda: not os.path.exists(tmp_path / "h"))
 
 
 def test_a_segment_that_is_gone_already_is_copied(
-    tmp_path: Path, held_file: HeldFile, driver: subprocess.Popen[bytes]
+    tmp_path: Path, leased_file: LeasedFile, driver: subprocess.Popen[bytes]
 ) -> None:
-    os.unlink(tmp_path / held_file.name)
-    path = hold([held_file], str(tmp_path / "h"), idle_s=60, driver=as_driver(driver))
-    assert Path(path, held_file.name).read_bytes() == b"bytes"
+    os.unlink(tmp_path / leased_file.name)
+    path = take_lease([leased_file], str(tmp_path / "h"), idle_s=60, driver=as_driver(driver))
+    assert Path(path, leased_file.name).read_bytes() == b"bytes"
     release(path)
     assert not os.path.exists(tmp_path / "h")
     end(driver)
@@ -90,7 +90,7 @@ OWNER = {"host": "other", "pid": 1, "started": "1", "idle_s": 60}
 
 
 @pytest.mark.parametrize(
-    "lease",
+    "owner",
     [
         *(b"", b"null", b"[]", b"5", b"\xff", b"[" * 4096),
         *(
@@ -102,13 +102,13 @@ OWNER = {"host": "other", "pid": 1, "started": "1", "idle_s": 60}
         ),
     ],
 )
-def test_a_hold_whose_lease_says_nothing_is_removed_when_it_is_old(
-    tmp_path: Path, lease: bytes
+def test_a_lease_whose_owner_is_not_readable_is_removed_when_it_is_old(
+    tmp_path: Path, owner: bytes
 ) -> None:
     path = tmp_path / "h" / "x"
     path.mkdir(parents=True)
-    (path / "0000000001.segment").write_bytes(b"held")
-    (path / "lease").write_bytes(lease)
+    (path / "0000000001.segment").write_bytes(b"leased")
+    (path / "lease").write_bytes(owner)
     sweep(str(tmp_path / "h"))
     assert path.exists(), "it may be one that is being made"
     os.utime(path / "lease", (1, 1))
@@ -116,21 +116,21 @@ def test_a_hold_whose_lease_says_nothing_is_removed_when_it_is_old(
     assert not path.exists()
 
 
-def test_a_hold_that_nobody_reads_from_is_given_up(
-    tmp_path: Path, held_file: HeldFile, driver: subprocess.Popen[bytes]
+def test_a_lease_that_nobody_reads_from_expires(
+    tmp_path: Path, leased_file: LeasedFile, driver: subprocess.Popen[bytes]
 ) -> None:
-    path = hold([held_file], str(tmp_path / "h"), idle_s=1, driver=as_driver(driver))
+    path = take_lease([leased_file], str(tmp_path / "h"), idle_s=1, driver=as_driver(driver))
     until(lambda: not os.path.exists(path))
     end(driver)
 
 
-def test_what_a_killed_keeper_left_is_removed_by_the_next(
-    tmp_path: Path, held_file: HeldFile, driver: subprocess.Popen[bytes]
+def test_what_a_killed_watcher_left_is_removed_by_the_next(
+    tmp_path: Path, leased_file: LeasedFile, driver: subprocess.Popen[bytes]
 ) -> None:
-    path = hold([held_file], str(tmp_path / "h"), idle_s=60, driver=as_driver(driver))
-    until(lambda: keeper_of(path) > 0)
-    os.kill(keeper_of(path), signal.SIGKILL)
-    until(lambda: keeper_of(path) == 0)
+    path = take_lease([leased_file], str(tmp_path / "h"), idle_s=60, driver=as_driver(driver))
+    until(lambda: watcher_of(path) > 0)
+    os.kill(watcher_of(path), signal.SIGKILL)
+    until(lambda: watcher_of(path) == 0)
     sweep(str(tmp_path / "h"))
     assert os.path.exists(path), "its driver still runs"
     end(driver)
@@ -149,7 +149,9 @@ def test_new_segments_are_linked_as_they_come(
 ) -> None:
     segments = tmp_path / "segments"
     segments.mkdir()
-    path = hold([], str(tmp_path / "h"), idle_s=60, driver=as_driver(driver), follow=str(segments))
+    path = take_lease(
+        [], str(tmp_path / "h"), idle_s=60, driver=as_driver(driver), follow=str(segments)
+    )
     (segments / "0000000007.segment").write_bytes(b"seven")
     (segments / "2147483648.segment").write_bytes(b"compacted")
     until(lambda: os.path.exists(os.path.join(path, "0000000007.segment")))

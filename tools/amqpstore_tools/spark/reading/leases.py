@@ -1,19 +1,19 @@
-"""Keeping the segments of a store there while jobs read them.
+"""Leases: they keep the segments of a store readable while jobs read them.
 
-A hold is a directory of hard links to segments. A broker may compact and remove what it likes
-meanwhile; what the links name stays, and takes room on the disk as long. Links were chosen over
-open files, as tasks run in other processes, and maybe on other machines that see the same files.
+A lease is a directory of hard links to segments. Meanwhile a broker may compact and remove segments
+as it likes; those that are linked stay, and take their room on the disk. Links were chosen over
+open files because tasks run in other processes, and maybe on other machines that see the same
+files.
 
-Who removes it:
+A lease is removed by
 
-1. Its keeper: a small process of its own that ends with the hold. It removes it when the driver
-   (Spark's JVM) is gone, however it ended, or when no task has read from it for `idle_s`.
-2. If the keeper was killed too: the process that takes the next hold on that store. A hold is given
-up
-   when nobody has its `lease` locked and its driver is gone.
+1. its watcher: a small process of its own, when the driver (Spark's JVM) has ended in whatever way,
+   or when no task has read from the lease for `idle_s`;
+2. if the watcher was killed too, the process that takes the next lease on that store. A lease has
+   expired when nobody has its file `lease` locked and its driver has ended.
 
-Order: the directory is made, `lease` is created and locked, links are made, the keeper starts and
-inherits the lock. A crash before the last leaves a hold that 2 removes.
+Order: the directory is made, `lease` is created and locked, links are made, the watcher starts and
+inherits the lock. A crash before the last step leaves a lease that 2 removes.
 """
 
 from __future__ import annotations
@@ -38,8 +38,10 @@ from amqpstore.filenames import FIRST_COMPACTED, segment_number
 from amqpstore_tools.offline.pinning import CANNOT_LINK
 from amqpstore_tools.offline.reading import ReadOnlyFile
 
-LEASE = "lease"
-SUFFIX = ".holds"
+SUFFIX = ".leases"
+"""Leases on the store DIR are in DIR.leases, if nothing else is said."""
+
+_OWNER_FILE = "lease"
 
 _YOUNG_S = 60
 """A directory without a lease may be one that is being made."""
@@ -47,22 +49,23 @@ _YOUNG_S = 60
 _COPY_BYTES = 1 << 20
 _FOLLOW_S = 0.1
 _LOOK_S = 2.0
-"""A keeper ends that soon when somebody else has removed its hold."""
+"""A watcher ends within this time when somebody else has removed its lease."""
 
 
-class HoldError(StoreError):
-    """The segments of a running broker cannot be held."""
+class LeaseError(StoreError):
+    """The segments of a running broker cannot be linked."""
 
     def __init__(self, directory: str, error: OSError) -> None:
         super().__init__(
             f"the segments of the running broker cannot be linked into {directory}: {error}. Name "
-            'a directory on the same file system that can be written to: option("hold", PATH).'
+            "a directory on the same file system that can be written to: "
+            'option("lease_directory", PATH).'
         )
         self.directory = directory
 
 
-class HeldFile(NamedTuple):
-    """A segment that is to be held: its file, the name in the hold, and how much of it counts."""
+class LeasedFile(NamedTuple):
+    """A segment to be linked: its file, its name in the lease, and how many bytes of it count."""
 
     file: ReadOnlyFile
     name: str
@@ -99,7 +102,7 @@ class Driver(NamedTuple):
 
 
 class _Owner(msgspec.Struct):
-    """What a lease says: whose hold it is, and how long nobody may read before it is given up."""
+    """Whose lease it is, and after how long without a reader it expires."""
 
     host: str
     pid: Annotated[int, msgspec.Meta(ge=1, lt=1 << 31)]
@@ -107,18 +110,18 @@ class _Owner(msgspec.Struct):
     idle_s: Annotated[int, msgspec.Meta(ge=0, lt=1 << 53)]
 
 
-def hold(
-    files: Iterable[HeldFile],
+def take_lease(
+    files: Iterable[LeasedFile],
     directory: str,
     *,
     idle_s: int,
     driver: Driver | None = None,
     follow: str = "",
 ) -> str:
-    """Link files into a new hold in `directory`. Returns the hold's own directory.
+    """Link files into a new lease in `directory`. Returns the directory of the lease itself.
 
-    Args: follow, a directory: the keeper links new segments of it as they come, too.
-    Raises: HoldError, OSError.
+    Args: follow, a directory: the watcher also links new segments in it as they appear.
+    Raises: LeaseError, OSError.
     """
     driver = driver or Driver.find()
     try:
@@ -127,47 +130,49 @@ def hold(
         path = os.path.join(directory, uuid.uuid4().hex)
         os.mkdir(path)
     except OSError as error:
-        raise HoldError(directory, error) from error
+        raise LeaseError(directory, error) from error
     try:
-        lease = os.open(os.path.join(path, LEASE), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        lease = os.open(
+            os.path.join(path, _OWNER_FILE), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600
+        )
         try:
             fcntl.flock(lease, fcntl.LOCK_EX | fcntl.LOCK_NB)
             os.write(lease, json.dumps(driver._asdict() | {"idle_s": idle_s}).encode())
             for one in files:
                 _link(one, path)
-            _start_keeper(path, lease, follow)
+            _start_watcher(path, lease, follow)
         finally:
             os.close(lease)
     except BaseException as error:
         _remove(path)
         if isinstance(error, OSError) and error.errno in CANNOT_LINK:
-            raise HoldError(directory, error) from error
+            raise LeaseError(directory, error) from error
         raise
     return path
 
 
-def touch(path: str) -> None:
-    """Somebody reads from a hold. Raises: FileNotFoundError, where it was given up."""
-    os.utime(os.path.join(path, LEASE))
+def renew(path: str) -> None:
+    """Note that somebody reads from a lease. Raises: FileNotFoundError, if it has expired."""
+    os.utime(os.path.join(path, _OWNER_FILE))
 
 
 def release(path: str) -> None:
-    """Remove a hold now. Whoever has a file of it open can go on reading."""
+    """Remove a lease now. A reader that has a file of it open can continue."""
     _remove(path)
 
 
 def sweep(directory: str) -> None:
-    """Remove the holds in a directory that nobody keeps any more."""
+    """Remove the expired leases in a directory."""
     for name in os.listdir(directory):
         path = os.path.join(directory, name)
         with contextlib.suppress(OSError):
-            if _is_given_up(path):
+            if _has_expired(path):
                 _remove(path)
 
 
-def _is_given_up(path: str) -> bool:
+def _has_expired(path: str) -> bool:
     try:
-        lease = os.open(os.path.join(path, LEASE), os.O_RDONLY | os.O_CLOEXEC)
+        lease = os.open(os.path.join(path, _OWNER_FILE), os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
         return not os.listdir(path) and time.time() - os.stat(path).st_mtime > _YOUNG_S
     try:
@@ -177,7 +182,7 @@ def _is_given_up(path: str) -> bool:
     except BlockingIOError:
         return False
     except ValueError:
-        # Whoever made it died before it said so, or it was damaged since: nobody keeps it.
+        # The process that made it died before it wrote the owner, or it was damaged since.
         return untouched_s > _YOUNG_S
     finally:
         os.close(lease)
@@ -185,7 +190,7 @@ def _is_given_up(path: str) -> bool:
 
 
 def _owner(lease: int) -> tuple[Driver, int]:
-    """Raises: ValueError, where the lease does not say it."""
+    """Return the driver of a lease and its `idle_s`. Raises: ValueError, if they cannot be read."""
     try:
         found = msgspec.json.decode(os.pread(lease, 4096, 0), type=_Owner)
     except RecursionError as error:
@@ -193,7 +198,7 @@ def _owner(lease: int) -> tuple[Driver, int]:
     return Driver(found.host, found.pid, found.started), found.idle_s
 
 
-def _link(one: HeldFile, path: str) -> None:
+def _link(one: LeasedFile, path: str) -> None:
     target = os.path.join(path, one.name)
     try:
         one.file.link(target)
@@ -207,8 +212,8 @@ def _link(one: HeldFile, path: str) -> None:
 
 
 def _remove(path: str) -> None:
-    """Remove a hold, the lease last: without it nobody would."""
-    for name in sorted(os.listdir(path), key=LEASE.__eq__):
+    """Remove a lease, its owner last: without that nobody would remove the rest after a crash."""
+    for name in sorted(os.listdir(path), key=_OWNER_FILE.__eq__):
         with contextlib.suppress(FileNotFoundError):
             os.unlink(os.path.join(path, name))
     with contextlib.suppress(OSError):
@@ -218,7 +223,7 @@ def _remove(path: str) -> None:
 
 
 def link_new(segments: str, path: str, above: int = 0) -> None:
-    """Link the segments of the log in a directory, with numbers from `above` on, into a hold."""
+    """Link the segments of the log in a directory, with numbers from `above` on, into a lease."""
     for name in os.listdir(segments):
         number = segment_number(name)
         if number is None or not above <= number < FIRST_COMPACTED:
@@ -227,11 +232,11 @@ def link_new(segments: str, path: str, above: int = 0) -> None:
             os.link(os.path.join(segments, name), os.path.join(path, name))
 
 
-def _start_keeper(path: str, lease: int, follow: str) -> None:
+def _start_watcher(path: str, lease: int, follow: str) -> None:
     root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-    # It returns when the keeper is a process of its own.
+    # It returns when the watcher is a process of its own.
     subprocess.run(  # noqa: S603 - this very module
-        [sys.executable, "-m", "amqpstore_tools.spark.reading.hold", path, str(lease), follow],
+        [sys.executable, "-m", "amqpstore_tools.spark.reading.leases", path, str(lease), follow],
         cwd=root,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
@@ -242,8 +247,8 @@ def _start_keeper(path: str, lease: int, follow: str) -> None:
     )
 
 
-def keep(path: str, lease: int, follow: str = "") -> None:
-    """Be the keeper of a hold: returns when it is removed."""
+def watch(path: str, lease: int, follow: str = "") -> None:
+    """Be the watcher of a lease: returns when the lease is removed."""
     driver, idle_s = _owner(lease)
     touched, touched_at = os.fstat(lease).st_mtime, time.monotonic()
     try:
@@ -269,7 +274,7 @@ def keep(path: str, lease: int, follow: str = "") -> None:
 
 
 def _highest(path: str) -> int:
-    """The highest number of a segment in a hold."""
+    """Return the highest number of a segment in a lease."""
     return max((number for name in os.listdir(path) if (number := segment_number(name))), default=0)
 
 
@@ -299,4 +304,4 @@ def _started(pid: int) -> str:
 if __name__ == "__main__":
     if os.fork():
         os._exit(0)
-    keep(sys.argv[1], int(sys.argv[2]), sys.argv[3])
+    watch(sys.argv[1], int(sys.argv[2]), sys.argv[3])

@@ -1,0 +1,66 @@
+"""No module imports itself by way of others, not even from inside a function.
+
+A cycle works as long as nobody imports its modules in another order, and then fails in a process
+that nobody thought of. Imports for the type checker alone (`if TYPE_CHECKING`) are no cycle.
+"""
+
+import ast
+from collections.abc import Iterator
+from graphlib import CycleError, TopologicalSorter
+
+import pytest
+
+from tests.unit.test_imports import Sources, imports, sources
+
+
+def test_no_module_imports_itself_by_way_of_others() -> None:
+    assert cycle_of(sources()) == []
+
+
+def cycle_of(modules: Sources) -> list[str]:
+    """The modules of a cycle, each of which is imported by the next; empty if there is none."""
+    try:
+        TopologicalSorter(graph_of(modules)).prepare()
+    except CycleError as error:
+        return list(error.args[1])
+    return []
+
+
+def graph_of(modules: Sources) -> dict[str, set[str]]:
+    """What each module imports of ours, anywhere in it."""
+    names = {name.removesuffix(".__init__"): name for name in modules}
+    graph = {}
+    for module, text in modules.items():
+        tree = WithoutTypes().visit(ast.parse(text))
+        found = {names[one] for one in nearest(names, set(imports(module, tree)))}
+        graph[module] = found - {module}
+    return graph
+
+
+def nearest(names: dict[str, str], imported: set[str]) -> Iterator[str]:
+    """The modules of ours among what is imported, but no package that is named for its module."""
+    for name in imported & names.keys():
+        if not any(one.startswith(f"{name}.") for one in imported & names.keys()):
+            yield name
+
+
+class WithoutTypes(ast.NodeTransformer):
+    """Leaves out what only a type checker imports."""
+
+    def visit_If(self, node: ast.If) -> ast.AST | list[ast.stmt]:
+        self.generic_visit(node)
+        return node.orelse if "TYPE_CHECKING" in ast.unparse(node.test) else node
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "is_cycle"),
+    [
+        ("import a.two", "from a.one import x", True),
+        ("def f():\n    from a.two import x", "import a.one", True),
+        ("if TYPE_CHECKING:\n    from a.two import x", "import a.one", False),
+        ("import a.two", "import b", False),
+    ],
+)
+def test_a_cycle_is_found(one: str, other: str, is_cycle: bool) -> None:
+    modules = {"a.__init__": "", "a.one": one, "a.two": other}
+    assert bool(cycle_of(modules)) is is_cycle
