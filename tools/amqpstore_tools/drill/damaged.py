@@ -21,7 +21,7 @@ from amqpstore_tools.drill.strangers import put_strangers, touched_strangers
 from amqpstore_tools.drill.verdict import Step
 
 CHECKED = ("I1", "I2", "I5", "I6", "I9", "I10", "I11", "I12")
-"""By `Damaged.settle`."""
+"""The invariants that `Damaged.settle` checks."""
 
 _OPTIONS = Options(
     segment_bytes=16 << 10,
@@ -37,8 +37,9 @@ _OPTIONS = Options(
 
 @dataclass(frozen=True)
 class Hit:
-    """What was damaged, in words; the file, from the store's directory on; and of a record its
-    kind, and its number where it is a message. `may_refuse`: the store need not open."""
+    """What was damaged, in words; the file, relative to the store's directory; and for a record its
+    kind, and its number if it is a message. `may_refuse`: the store need not open.
+    """
 
     did: str
     path: str
@@ -48,9 +49,9 @@ class Hit:
 
 
 class Damaged:
-    """The store of a drill of damage: `directory` is what a round may do anything to.
+    """The store of a drill of damage: a round may do anything to `directory`.
 
-    In the run's work directory: `store` is the whole one, `round` the copy.
+    In the run's work directory, `store` is the intact one and `round` the copy.
     """
 
     def __init__(self, run: runs.Run, examiner: Examiner) -> None:
@@ -60,7 +61,7 @@ class Damaged:
         self.directory = os.path.join(run.settings.work, "round")
         if run.settings.data is None:
             make_store(self._whole, random.Random(run.settings.seed))  # noqa: S311 (no secret)
-        # What a crash left is settled: from then on all of it is promised.
+        # This resolves everything a crash has left: from then on all of it is promised.
         Store.open(self._whole, options=_OPTIONS, worker=InlineWorker()).abandon()
         put_strangers(self._whole)
         link_store(self._whole, self.directory)
@@ -73,7 +74,7 @@ class Damaged:
         run.account.did["queues in the store"] = len(self.before.queues)
 
     def fresh(self) -> None:
-        """Have `directory` whole again."""
+        """Replace `directory` by an intact copy."""
         link_store(self._whole, self.directory)
 
     def path(self, name: str) -> str:
@@ -81,7 +82,7 @@ class Damaged:
         return os.path.join(self.directory, name)
 
     def record_files(self) -> list[str]:
-        """Segments and index files, from the directory on, in order."""
+        """Return segments and index files, relative to the directory, in order."""
         return [
             f"{directory}/{name}"
             for directory, number_of in ((SEGMENTS, segment_number), (INDEX, index_key))
@@ -90,7 +91,7 @@ class Damaged:
         ]
 
     def record_at(self, name: str, offset: int) -> tuple[Kind | None, int]:
-        """Kind and number of the record of a segment or an index file that has this offset."""
+        """Return kind and number of the record at this offset of a segment or an index file."""
         base = os.path.basename(name)
         key = index_key(base)
         number = key[1] if key else segment_number(base) or 0
@@ -105,7 +106,7 @@ class Damaged:
         return None, 0
 
     def settle(self, hit: Hit) -> None:
-        """Open the damaged store, and note what is wrong with it."""
+        """Open the damaged store, and note the faults in it."""
         run = self._run
         after = self._examiner.examine(self.directory)
         faults = [*_faults(self.before, after, hit), *touched_strangers(self.directory)]
@@ -154,7 +155,7 @@ def _queue_faults(
             yield "I1", f"{name}: message {number} came twice"
         served.add(sequence)
         if sequence not in known:
-            # An ack that was damaged is undone, and that is named.
+            # An ack that was damaged is undone, and that is reported.
             if hit.kind is Kind.MESSAGE or not after.damage:
                 yield "I5", f"{name}: message {number} was acked, and is back"
         elif known[sequence] != (number, digest):
@@ -174,7 +175,9 @@ def _queue_faults(
 
 
 def make_store(directory: str, rng: random.Random) -> None:
-    """A store of some segments: merged ones, checkpointed ones, and a log behind the checkpoint."""
+    """Create a store of some segments: merged ones, checkpointed ones, and a log behind the
+    checkpoint.
+    """
     with contextlib.closing(_Maker(directory, rng)) as maker:
         for _ in range(12):
             maker.publish()

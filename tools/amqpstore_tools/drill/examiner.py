@@ -1,8 +1,8 @@
-"""Opens a damaged store, takes all that is in it, and says what it was: in a process of its own.
+"""Opens a damaged store, takes everything in it, and reports it, in a process of its own.
 
-A catalog that is cut off may kill the process that reads it, and a broken store may take any time
-or memory; here that is a finding, and the drill goes on. One line of JSON on stdin names a
-directory, and one on stdout answers it.
+A truncated catalog may kill the process that reads it, and a broken store may take any time or
+memory; here that is a finding, and the drill continues. One line of JSON on stdin names a
+directory, and one on stdout is the answer.
 """
 
 from __future__ import annotations
@@ -40,9 +40,10 @@ _OPTIONS = Options(
 
 @dataclass
 class Taken:
-    """All that a queue gave: `messages` are sequence, message id and digest, as they came.
+    """Everything taken from a queue: `messages` are sequence, message id and digest, in that order.
 
-    It said that `said` are ready; `damaged` and `unreadable` are those that it could not give.
+    The queue reported `said` ready messages; `damaged` and `unreadable` are those it could not
+    deliver.
     """
 
     said: int = 0
@@ -53,8 +54,9 @@ class Taken:
 
 @dataclass
 class Examined:
-    """What became of a store: `error` why it did not open, `is_explained` whether it says what
-    is wrong with which file; or its queues by id, and what recovery named as damaged or lost."""
+    """The result for a store: `error` why it did not open, `is_explained` whether it says what is
+    wrong with which file; or its queues by id, and what recovery reported as damaged or lost.
+    """
 
     error: str = ""
     is_explained: bool = False
@@ -66,9 +68,9 @@ class Examined:
 
 
 class Examiner:
-    """The process, seen from outside; it is started when it is needed, and again when it died.
+    """The process, seen from outside; it is started when it is needed, and restarted after it died.
 
-    Args: command, what is run.
+    Args: command, to run.
     """
 
     def __init__(self, command: Sequence[str] = _COMMAND) -> None:
@@ -82,7 +84,7 @@ class Examiner:
         self._end()
 
     def examine(self, directory: str) -> Examined:
-        """Open the store in `directory`, and take all that it holds."""
+        """Open the store in `directory`, and take everything that it holds."""
         process = self._started()
         if process.stdin is None:
             raise RuntimeError("stdin is not a pipe")
@@ -119,7 +121,9 @@ class Examiner:
 
     @staticmethod
     def _line(process: subprocess.Popen[bytes]) -> bytes | None:
-        """A line, or what came of it before the process ended; None when nothing more comes."""
+        """Return a line, or what arrived before the process ended; None when nothing more
+        arrives.
+        """
         if process.stdout is None:
             raise RuntimeError("stdout is not a pipe")
         descriptor = process.stdout.fileno()
@@ -149,7 +153,7 @@ class Examiner:
 
 
 def examine_here(directory: str) -> Examined:
-    """The same in this process."""
+    """Examine a store in this process."""
     try:
         store = Store.open(directory, options=_OPTIONS, worker=InlineWorker())
     except StoreError as error:
@@ -169,7 +173,7 @@ def examine_here(directory: str) -> Examined:
         store.sync()
         store.checkpoint()
     except OSError:
-        # A file that is not there, or cannot be read, postpones a checkpoint; that is not damage.
+        # A file that is missing or cannot be read postpones a checkpoint; that is not damage.
         pass
     except Exception as error:  # noqa: BLE001 (whatever it is, it is the finding)
         found.error = f"it was opened, and then using it failed: {error!r}"
@@ -199,7 +203,7 @@ def _taken(store: Store, queue: Queue) -> Taken:
 def _main() -> None:
     resource.setrlimit(resource.RLIMIT_DATA, (_MEMORY_BYTES, _MEMORY_BYTES))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    # What a damaged store logs it also reports, and that is what is shown.
+    # A damaged store also reports what it logs, and the report is shown.
     logging.getLogger("amqpstore").addHandler(logging.NullHandler())
     for line in sys.stdin.buffer:
         found: dict[str, Any] = dataclasses.asdict(examine_here(json.loads(line)))

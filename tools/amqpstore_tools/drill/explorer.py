@@ -1,16 +1,16 @@
-"""Cuts the power at every operation of a history, and holds what is recovered to the promises.
+"""Cuts the power at every operation of a history, and compares what is recovered with the promises.
 
 At each operation, and for each image that a crash there may leave:
 
-- the store is opened, which must end without an error, and what it holds is checked;
-- the store is used: what is published to it now, and acked, must be there after one more crash,
-  behind what was there before, and the store must close in order;
-- recovery is itself crashed at each of its operations, and what is recovered then must be the
-  same: recovering twice gives the same as once.
+- the store is opened, which must succeed, and its content is checked;
+- the store is used: what is published and acked now must be there after one more crash, after what
+  was there before, and the store must close cleanly;
+- recovery is itself crashed at each of its operations, and what is recovered then must be the same:
+  recovering twice gives the same as once.
 
-Where a process is killed, and the machine goes on, what it wrote but did not sync is seen by the
-next process and still volatile: so every history is also cut off like that at each operation,
-recovered, and the power cut during and after that recovery.
+If a process is killed and the machine keeps running, its unsynced writes are visible to the next
+process and still volatile: so every history is also killed at each operation, recovered, and the
+power cut during and after that recovery.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ from amqpstore_tools.simulation.operations import (
 )
 
 _LEFT_NOTHING = (Commit, DataSync, DropCache, LockFile, SyncDirectory)
-"""Operations after which a killed process leaves nothing more to be synced than before."""
+"""Operations after which a killed process leaves the same unsynced state as before them."""
 
 
 @dataclass(frozen=True)
 class Violation:
-    """An invariant that does not hold, and where to find it again.
+    """A violated invariant, and how to find it again.
 
     Operations are counted from 1 through the trace; 0 is before the first.
     """
@@ -60,9 +60,10 @@ class Violation:
 
 @dataclass
 class Result:
-    """What an exploration saw: `images` of power cuts, `kills` of processes; `distinct` disks
-    were recovered and looked at, those of crashed recoveries too, and `distinct_used` of them also
-    used and their recovery crashed; and a store was `opened` so often in all."""
+    """The result of an exploration: `images` of power cuts, `kills` of processes. `distinct` disks
+    were recovered and checked, including those of crashed recoveries; `distinct_used` of them were
+    also used, and their recovery crashed. `opened` counts how often a store was opened in all.
+    """
 
     operations: int = 0
     images: int = 0
@@ -75,8 +76,9 @@ class Result:
 
 @dataclass(frozen=True)
 class Cut:
-    """All that was recovered from the cuts at one operation; `promised` messages had to be there
-    before it, and `least` to `most` were in the images."""
+    """Everything recovered from the cuts at one operation; `promised` messages had to survive, and
+    `least` to `most` were in the images.
+    """
 
     number: int
     operation: Operation
@@ -87,13 +89,14 @@ class Cut:
 
 
 class Explorer:
-    """Explores a history of the store that `open_store` opens; once or, with other draws, again.
+    """Explores a history of the store that `open_store` opens; once, or again with other random
+    choices.
 
-    What was seen at an operation is not looked at again.
+    States that were seen at an operation are not checked again.
 
     Args: seed, of all random choices; images_an_operation, the most images each time;
-    images_in_recovery, cuts_in_recovery and remembered, see `Prover`; stop_after, so many
-    violations; go_on, is told of each operation, and says whether to go on.
+    images_in_recovery, cuts_in_recovery and remembered, see `Prover`; stop_after, this many
+    violations; go_on, called for each operation, returns whether to continue.
     """
 
     def __init__(
@@ -119,8 +122,8 @@ class Explorer:
     def explore(self, trace: Trace, seed: str = "", numbers: range | None = None) -> Result:
         """Check images at every operation of a history, until `stop_after` violations.
 
-        Args: seed, another one of what is drawn from now on; numbers, of the operations, where it
-        is not all of them.
+        Args: seed, another one for the random choices from now on; numbers, of the operations, if
+        not all of them.
         """
         self._seed = seed or self._seed
         self._explore(trace, trace.numbers if numbers is None else numbers)
@@ -146,7 +149,7 @@ class Explorer:
             if isinstance(event, Asked | Promised | Opened):
                 ledger.note(event)
                 continue
-            # All that was promised before this operation must be in each image so far.
+            # Everything promised before this operation must be in each image so far.
             self._check(ledger, images, number, operation)
             operation, number = event, number + 1
             files.redo(operation)
@@ -155,7 +158,7 @@ class Explorer:
                 continue
             result.operations += 1
             images = list(self._images(files, number, operation))
-            # And what was asked for only after it may be in none of them.
+            # And a request that followed it may be in none of them.
             self._check(ledger, images, number, operation)
             if not isinstance(operation, _LEFT_NOTHING):
                 self._kill(ledger, files, number, operation)
@@ -231,8 +234,9 @@ class Explorer:
             self._violated(faults, number, operation, where)
 
     def _rng(self, number: int, purpose: str) -> random.Random:
-        """Return the random numbers of one operation, which can so be repeated without those before
-        it."""
+        """Return the random numbers of one operation, which do not depend on the operations before
+        it.
+        """
         return random.Random(f"{self._seed} {number} {purpose}")  # noqa: S311 (no secret)
 
     def _violated(

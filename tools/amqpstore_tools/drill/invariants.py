@@ -1,13 +1,13 @@
-"""What must be true of a recovered store, whatever the crash: the ledger against an observation.
+"""The invariants of a recovered store, whatever the crash: compares the ledger with an observation.
 
-The numbers are those of the project's list of invariants. Each fault is a pair: the invariant
-that does not hold, and what is wrong in words.
+The numbers are those of the project's list of invariants. Each fault is a pair: the violated
+invariant, and a description.
 
-Checked here: I1 confirmed messages are there, once per queue; I2 nothing else is, byte for byte;
-I3 one publish is in all of its queues or in none; I5 acks, purges and deletions that were
-promised hold, and deliveries are counted; I6 order; I10 a crash is no damage; I11 unknown files
-are untouched. I9 (opening ends, without an error), I12 (counts equal a recount) and "recovering
-twice gives the same as once" are checked where stores are opened: `explorer`, `observation`.
+Checked here: I1 confirmed messages are there, once per queue; I2 nothing else is, byte for byte; I3
+one publish is in all of its queues or in none; I5 promised acks, purges and deletions hold, and
+deliveries are counted; I6 order; I10 a crash is not damage; I11 unknown files are untouched. I9
+(opening ends, without an error), I12 (counts equal a recount) and "recovering twice gives the same
+as once" are checked where stores are opened: `explorer`, `observation`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ Fault = tuple[str, str]
 
 
 def broken_promises(ledger: Ledger, observation: Observation) -> list[Fault]:
-    """What the outside was told and is not so, or is so and nobody asked for."""
+    """Return where the store contradicts what the outside was promised, or contains what nobody
+    requested.
+    """
     faults = [
         ("I2", f"queue {name} was never asked for")
         for name in observation.queues
@@ -46,8 +48,9 @@ def broken_promises(ledger: Ledger, observation: Observation) -> list[Fault]:
 
 
 def faults_at_openings(ledger: Ledger, trace: Trace) -> list[Fault]:
-    """What is wrong with a store each time that it was opened in a history; `ledger` is what was
-    promised before, and what is promised at its end."""
+    """Return the faults each time that a store was opened in a history; `ledger` has the promises
+    before it, and afterwards those at its end.
+    """
     faults: list[Fault] = []
     for event in trace.events:
         if isinstance(event, Opened):
@@ -60,14 +63,14 @@ def faults_at_openings(ledger: Ledger, trace: Trace) -> list[Fault]:
 
 
 def reported_damage(report: RecoveryReport) -> list[Fault]:
-    """I10: nothing of a disk that only lost power is damaged, and nothing on it is lost."""
+    """Check I10: on a disk that only lost power, nothing is damaged and nothing is lost."""
     faults = [("I10", f"a crash was reported as damage: {damage}") for damage in report.damage]
     faults.extend(("I10", f"a message was reported as lost: {lost}") for lost in report.lost)
     return faults
 
 
 def touched_files(ledger: Ledger, files: MemoryFiles) -> list[Fault]:
-    """I11: what the store does not know is there as it was."""
+    """Check I11: files unknown to the store are unchanged."""
     return [
         ("I11", f"{path} was changed or removed")
         for path, content in ledger.files.items()

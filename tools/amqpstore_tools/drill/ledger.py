@@ -1,7 +1,7 @@
-"""What the outside may count on: the marks of a history, added up.
+"""The promises to the outside: the marks of a history, added up.
 
-Between `Asked` and `Promised` an effect may be there or not; after `Promised` it must be. When
-the store was opened, what it then showed is settled, one way or the other.
+Between `Asked` and `Promised` an effect may be visible or not; after `Promised` it must be. When
+the store is opened, everything it shows is decided, one way or the other.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from amqpstore_tools.drill.trace import Asked, Deed, Mark, Opened, Payload, Prom
 
 @dataclass
 class Entry:
-    """A message in a queue. `is_kept`: it is to survive a restart.
+    """A message in a queue. `is_kept`: it must survive a restart.
 
-    `may_be_gone` and `must_be_gone`: its removal was asked for, and promised. Deliveries are
+    `may_be_gone` and `must_be_gone`: its removal was requested, and promised. Deliveries are
     counted as `asked` and as durable (`promised`).
     """
 
@@ -44,7 +44,7 @@ class Account:
 
 @dataclass
 class Ledger:
-    """Accounts by queue name; `files`: content of those that the store does not know, by path."""
+    """Accounts by queue name; `files`: content of files unknown to the store, by path."""
 
     accounts: dict[str, Account] = field(default_factory=dict)
     files: dict[str, bytes] = field(default_factory=dict)
@@ -52,7 +52,7 @@ class Ledger:
 
     @classmethod
     def of(cls, observation: Observation) -> Ledger:
-        """A ledger in which what was seen, and nothing else, is settled."""
+        """Return a ledger in which exactly what was observed is promised."""
         accounts: dict[str, Account] = {}
         for name, queue in observation.queues.items():
             accounts[name] = Account(is_kept=True, must_be_there=True)
@@ -72,7 +72,7 @@ class Ledger:
 
     @classmethod
     def before(cls, trace: Trace) -> Ledger:
-        """A ledger of what was in the store before a history began."""
+        """Return a ledger of what was in the store before a history began."""
         return cls() if trace.before is None else cls.of(trace.before)
 
     @property

@@ -1,4 +1,4 @@
-"""A copy of a data directory, put onto a disk in memory: all of it synced."""
+"""A copy of a data directory on a disk in memory, everything synced."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from amqpstore_tools.simulation.memory_catalog import put_rows
 from amqpstore_tools.simulation.memory_files import MemoryFiles
 
 _MAX_BYTES = 32 << 20
-"""Each disk that is recovered is read as a whole, thousands of times."""
+"""Each recovered disk is read completely, thousands of times."""
 
 
 def load_store(directory: str, files: MemoryFiles, target: str) -> None:
-    """Make `target` on `files` what the copy `directory` is; the catalog becomes the model's.
+    """Copy the data directory `directory` to `target` on `files`; the catalog becomes the model's.
 
     Raises: LeftOutError, when it is too large; DamageError (the catalog), OSError.
     """

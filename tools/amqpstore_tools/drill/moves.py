@@ -1,8 +1,8 @@
-"""Messages that are moved from queue to queue, and the power cut at every operation of it.
+"""Moves messages from queue to queue, with a power cut at every operation.
 
-A transaction that acks a message in one queue and publishes it to others is what dead-lettering
-is made of. After any crash the message is in the source or in all of the targets (I4, I7), and
-once the move was promised, in the targets (I5).
+Dead-lettering is a transaction that acks a message in one queue and publishes it to others. After
+any crash the message is in the source or in all of the targets (I4, I7), and once the move was
+promised, in the targets (I5).
 """
 
 from __future__ import annotations
@@ -24,8 +24,9 @@ _SOURCE, _TARGETS = "drill-source", ("drill-target", "drill-copies")
 
 @dataclass(frozen=True)
 class Cut:
-    """All images of one cut: at operation `number`, `promised` of all moves were promised, and
-    `least` to `most` of them survived."""
+    """All images of one cut: at operation `number`, `promised` moves were promised, and `least` to
+    `most` of them survived.
+    """
 
     number: int
     operation: Operation
@@ -47,7 +48,7 @@ def explore_moves(
 ) -> None:
     """Move messages one by one, and recover at most `images` images at each operation.
 
-    `go_on` is told of each cut, and says whether to go on.
+    `go_on` is called for each cut, and returns whether to continue.
     """
     disk, events = _history(open_store, files, rng, moves)
     promised = number = 0
@@ -71,7 +72,9 @@ def explore_moves(
 def _history(
     open_store: OpenStore, files: MemoryFiles, rng: random.Random, moves: int
 ) -> tuple[MemoryFiles, list[Operation | int]]:
-    """The disk before the moves, and what was done to it: a number is of moves then promised."""
+    """Return the disk before the moves, and the operations on it; a number means that so many moves
+    were promised then.
+    """
     store = open_store(files)
     source, *targets = (store.create_queue({"name": name}) for name in (_SOURCE, *_TARGETS))
     bodies = [b"%d " % number + rng.randbytes(rng.choice([0, 80, 700])) for number in range(moves)]

@@ -1,4 +1,4 @@
-"""What an open store holds, read without changing it."""
+"""Reads what an open store holds, without changing it."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ class ObservedQueue:
 
 @dataclass(frozen=True)
 class Observation:
-    """Queues by name; `report` is what recovery said; `faults` is what contradicts itself.
+    """Queues by name; `report` is recovery's; `faults` are contradictions within the store.
 
-    Two are equal when the same is in the queues, whatever recovery said about it.
+    Two are equal when their queues are, whatever recovery reported.
     """
 
     queues: dict[str, ObservedQueue]
@@ -48,7 +48,7 @@ class Observation:
 
 
 def observe(store: Store) -> Observation:
-    """What a store holds that was just opened: nothing is taken yet, nothing published."""
+    """Observe a store that was just opened: nothing has been taken or published yet."""
     faults: list[tuple[str, str]] = []
     queues: dict[str, ObservedQueue] = {}
     for queue in store.queues.values():
@@ -67,7 +67,7 @@ def observe(store: Store) -> Observation:
 
 
 def _name_of(queue: Queue) -> str:
-    """What a broker calls a queue, or the one of its parts that this is."""
+    """Return a broker's name for a queue, or for the part of one that this is."""
     if not isinstance(queue.definition, dict) or "name" not in queue.definition:
         return f"queue {queue.id}"
     name = str(queue.definition["name"])
@@ -79,7 +79,7 @@ def _name_of(queue: Queue) -> str:
 
 
 def paged_runs(store: Store, files: Files, queue: Queue) -> list[Run]:
-    """What is ready in a queue, and in index files only, read without changing the queue.
+    """Read what is ready in a queue, and only in index files, without changing the queue.
 
     Raises: DamageError, OSError.
     """
@@ -120,7 +120,7 @@ def _read(store: Store, run: Run, name: str, faults: list[tuple[str, str]]) -> l
 
 
 def _recount(store: Store, queue: Queue, name: str) -> list[tuple[str, str]]:
-    """I12, and the order of the runs themselves."""
+    """Check I12, and the order of the runs themselves."""
     faults: list[tuple[str, str]] = []
     runs = list(queue.ready)
     counted = sum(run.count for run in runs)

@@ -1,7 +1,7 @@
 """The publishers and consumers of one store, as far as a drill needs them.
 
-Whatever they ask for is marked in the trace before the store is called, and whatever they are
-told when the store says so, through `Store.when_durable`.
+Requests are marked in the trace before the store is called, and answers when the store gives them,
+through `Store.when_durable`.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ NOW_MS = 1_700_000_000_000
 
 
 class Outside:
-    """Everyone who uses the store that `open_store` opens on `files`, under one `trace`.
+    """All users of the store that `open_store` opens on `files`, with one `trace`.
 
-    Args: first_number, of the requests; it goes into the messages' names, so that histories
-    which go on from each other have no name twice.
+    Args: first_number, of the requests; it is part of the messages' names, so that histories that
+    continue each other never use a name twice.
     """
 
     def __init__(
@@ -43,10 +43,12 @@ class Outside:
         self.files = files
         self.next_number = first_number
         self.damaged: list[str] = []
-        """Messages that the store gave up, because it could not read them."""
+        """Messages that the store gave up because it could not read them."""
         self.put_off: list[str] = []
-        """Why a checkpoint, asked for or made while closing, has to wait for a better disk."""
-        # By id, and by queue and sequence, so that it is known what was removed without reading it.
+        """Why a checkpoint, requested or made while closing, has to wait until the disk works
+        again.
+        """
+        # By id, and by queue and sequence, so that removed messages are known without reading them.
         self._names: dict[int, str] = {}
         self._names_in_queues: dict[tuple[str, int], str] = {}
         self._open_store = open_store
@@ -70,11 +72,11 @@ class Outside:
 
     @property
     def queue_names(self) -> list[str]:
-        """Queues that were created, and not deleted, since the store was opened or before."""
+        """Queues that were created, before or since the store was opened, and not deleted."""
         return list(self._queues)
 
     def ready_count(self, name: str) -> int:
-        """Messages that may be taken from a queue."""
+        """Return how many messages may be taken from a queue."""
         return self._queues[name].ready_count
 
     def unacked_count(self, name: str) -> int:
@@ -84,7 +86,7 @@ class Outside:
     # The store's life.
 
     def open(self) -> None:
-        """Open the store; what it then shows is promised."""
+        """Open the store; everything it shows then is promised."""
         self._store = store = self._open_store(self.files)
         observation = observe(store)
         self.trace.note(Opened(observation))
@@ -97,7 +99,7 @@ class Outside:
                 self._names[seen.message_id] = seen.name
 
     def close(self) -> None:
-        """Close the store in order."""
+        """Close the store cleanly."""
         try:
             self.store.close()
         except OSError as error:
@@ -105,7 +107,7 @@ class Outside:
         self._store = None
 
     def kill(self) -> None:
-        """End the process: what it wrote is there, what it had in memory is gone."""
+        """End the process: its writes remain, what it had in memory is lost."""
         self._batch = None
         if self._store is not None:
             self._store.abandon()
@@ -134,7 +136,7 @@ class Outside:
         number = self._ask(Deed.DELETE_QUEUE, (name,))
         self.store.delete_queue(self._queues.pop(name))
         self.trace.note(Promised(number))
-        # Consumers still hold what they took, and may yet ack it.
+        # Consumers still hold what they took, and may ack it later.
 
     # Messages.
 
@@ -167,12 +169,12 @@ class Outside:
         self._promise_later(number)
 
     def take(self, name: str, limit: int, *, acked: bool = False) -> None:
-        """Take from a queue, if it has something ready."""
+        """Take from a queue, if it has ready messages."""
         if not self.ready_count(name):
             return
         run = self.store.take(self._queues[name], limit, acked=acked)
         if isinstance(run, MessageDamagedError):
-            # Of messages whose index cannot be read no id is known.
+            # If the index cannot be read, the ids of its messages are unknown.
             self.damaged.append(self._names.get(run.message_id, f"messages of {name}"))
             return
         if isinstance(run, ReadLaterError):
@@ -180,7 +182,7 @@ class Outside:
             return
         if run is None:
             raise RuntimeError(f"nothing is ready in {name}, which said that something is")
-        # Which messages these are is known only now; nothing is written before the next sync.
+        # It is known only now which messages these are; nothing is written before the next sync.
         names = tuple(
             message_name(message.envelope.exchange, message.envelope.routing_key, message_id)
             for message_id, message in enumerate(run.messages or (), run.first_id)
@@ -190,7 +192,7 @@ class Outside:
             self._unacked[name].append((run, names))
 
     def ack(self, name: str, place: int = 0) -> None:
-        """Ack the run taken from a queue that is at `place` among those which are held, if any."""
+        """Ack the run at `place` among the unacked runs of a queue, if any."""
         if place >= len(self._unacked[name]):
             return
         run, names = self._unacked[name].pop(place)
@@ -202,7 +204,7 @@ class Outside:
         self._promise_later(number)
 
     def requeue(self, name: str, place: int = 0) -> None:
-        """Give back a run that is held, if any."""
+        """Requeue an unacked run, if any."""
         if place >= len(self._unacked[name]):
             return
         run, _ = self._unacked[name].pop(place)
@@ -210,7 +212,7 @@ class Outside:
             self.store.requeue(queue, run)
 
     def purge(self, name: str) -> None:
-        """Remove what is ready in a queue."""
+        """Remove the ready messages of a queue."""
         queue = self._queues[name]
         runs = [*queue.ready, *paged_runs(self.store, self.files, queue)]
         names = tuple(chain.from_iterable(self._names_in(name, run) for run in runs))
@@ -221,17 +223,17 @@ class Outside:
     # Durability: at once, or in the three steps of a committer.
 
     def sync(self) -> None:
-        """Have everything done so far made durable."""
+        """Make everything done so far durable."""
         self.finish_sync()
         self.store.sync()
 
     def begin_sync(self) -> None:
-        """Seal the batch; what is done from now on is the next one's."""
+        """Seal the batch; later changes belong to the next one."""
         self.finish_sync()
         self._batch = self.store.log.seal(NOW_MS)
 
     def finish_sync(self) -> None:
-        """Write the batch that was sealed."""
+        """Write the sealed batch."""
         if self._batch is not None:
             self.store.log.write(self._batch)
             self.store.log.complete(self._batch)
@@ -240,7 +242,7 @@ class Outside:
     # The store's own work.
 
     def checkpoint(self) -> None:
-        """Have a checkpoint made of all that is durable."""
+        """Let the store make a checkpoint of everything durable."""
         self.finish_sync()
         try:
             self.store.checkpoint()
@@ -248,12 +250,12 @@ class Outside:
             self.put_off.append(str(error))
 
     def housekeep(self, times: int = 1) -> None:
-        """Have the store begin due work or take over finished work, `times` times."""
+        """Let the store start due work or take over finished work, `times` times."""
         for _ in range(times):
             self.store.housekeep()
 
     def set_lazy(self, name: str, is_lazy: bool) -> None:
-        """Whether a queue is to keep bodies in memory that are on disk."""
+        """Set whether a queue keeps bodies in memory that are on disk."""
         self._queues[name].lazy = is_lazy
 
     def _names_in(self, name: str, run: Run) -> Iterator[str]:

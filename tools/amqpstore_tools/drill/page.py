@@ -1,4 +1,4 @@
-"""The page of a drill: one file of HTML, which loads nothing."""
+"""The HTML page of a drill: one file, which loads nothing."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ svg { width: 100%; height: auto; background: #8881; }
 
 
 def page(accounts: Sequence[Account]) -> str:
-    """The page about all scenarios of a drill."""
+    """Return the page about all scenarios of a drill."""
     violated = sum(len(account.findings) for account in accounts)
     verdict = f"{violated} violations" if violated else "nothing was violated"
     body = "".join(part for account in accounts for part in _scenario(account))
@@ -83,7 +83,7 @@ def _scenario(account: Account) -> Iterator[str]:
 
 
 def _charts(timeline: Sequence[Step]) -> Iterator[str]:
-    """One of each round that has several steps; else one of all rounds."""
+    """Yield a chart for each round with several steps; otherwise one for all rounds."""
     rounds = [list(steps) for _, steps in groupby(timeline, lambda step: step.round)]
     if rounds and all(len(steps) == 1 for steps in rounds):
         yield _chart([step for steps in rounds for step in steps], "All rounds")
@@ -105,7 +105,7 @@ def _chart(steps: Sequence[Step], title: str) -> str:
         )
 
     def stairs(heights: Sequence[int]) -> list[tuple[int, int]]:
-        # A number holds from its step up to the next: nothing lies between the two.
+        # A value holds from its step up to the next: nothing lies between the two.
         return [(place + end, height) for place, height in enumerate(heights) for end in (0, 1)]
 
     upper = stairs([step.most for step in steps])
@@ -128,7 +128,7 @@ def _chart(steps: Sequence[Step], title: str) -> str:
 
 
 def _rows(timeline: Sequence[Step]) -> Iterator[str]:
-    # Violated ones are never left out.
+    # Violations are never left out.
     shown = [step for place, step in enumerate(timeline) if place < _MAX_ROWS or step.is_violated]
     left_out = len(timeline) - len(shown)
     yield f"<details><summary>{len(shown)} steps"
@@ -154,7 +154,9 @@ def _rows(timeline: Sequence[Step]) -> Iterator[str]:
 
 
 def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Cells are HTML already. A head that begins with # is of a column of numbers."""
+    """Return a table. Cells are HTML already. A heading that begins with # is for a column of
+    numbers.
+    """
     kinds = [' class="number"' if head.startswith("#") else "" for head in heads]
     head = "".join(
         f"<th{kind}>{escape(text.lstrip('#'))}</th>"

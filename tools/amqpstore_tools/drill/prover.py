@@ -1,7 +1,7 @@
-"""What must hold of one disk that a crash has left, whatever was promised before.
+"""The checks of one disk after a crash, whatever was promised before.
 
-Opening it ends without an error; the store can be used, and what is then promised survives the
-next crash; and recovery may itself be crashed at any operation without changing what is there.
+Opening it must succeed; the store must be usable, and what it then promises must survive the next
+crash; and recovery may itself be crashed at any operation without changing the result.
 """
 
 from __future__ import annotations
@@ -23,18 +23,19 @@ from amqpstore_tools.simulation.memory_files import MemoryFiles
 from amqpstore_tools.simulation.operations import Operation
 
 _FIRST_NUMBER = 1_000_000
-"""The first number of requests to a recovered store: no history has as many."""
+"""The first number of requests to a recovered store: no history has that many."""
 
 REMEMBERED = 200_000
-"""Disks of neighbouring operations are often the same, and a long drill must not keep them all."""
+"""Disks of neighbouring operations are often the same; the limit keeps long drills from remembering
+all of them.
+"""
 
 
 @dataclass(frozen=True)
 class Recovered:
-    """What became of an image: what is in it, and what is wrong with that, whatever was promised.
+    """The result for an image: its content, and the faults in it, whatever was promised.
 
-    `after` is the disk that was left in the end; `operations`, where they were noted, are those
-    of the recovery.
+    `after` is the disk at the end; `operations`, if recorded, are those of the recovery.
     """
 
     observation: Observation | None
@@ -44,11 +45,11 @@ class Recovered:
 
 
 class Prover:
-    """Recovers disks, each of the same content once; `opened` counts how often a store was opened.
+    """Recovers disks, each content only once; `opened` counts how often a store was opened.
 
-    Args: images_in_recovery, the most images at each operation of a recovery; cuts_in_recovery,
-    the most operations that are drawn for that, and the one after it. Otherwise all of them;
-    remembered, messages on disks of which it remembers what became of them.
+    Args: images_in_recovery, the most images at each operation of a recovery; cuts_in_recovery, the
+    most operations drawn for that, each with the one after it, or None for all of them; remembered,
+    how many messages on disks whose results are remembered.
     """
 
     def __init__(
@@ -69,20 +70,20 @@ class Prover:
 
     @property
     def distinct(self) -> int:
-        """How many different disks were recovered and looked at."""
+        """How many different disks were recovered and checked."""
         return len(self._distinct)
 
     @property
     def distinct_used(self) -> int:
-        """Return on how many of them the store was also used, and its recovery crashed."""
+        """On how many of them the store was also used, and its recovery crashed."""
         return len(self._used)
 
     def recover(self, files: MemoryFiles) -> Recovered:
-        """Open the store on `files`, look at it, have it make a checkpoint, and abandon it."""
+        """Open the store on `files`, check it, let it make a checkpoint, and abandon it."""
         return self._opened(files, checkpoint=True)
 
     def reopened(self, files: MemoryFiles) -> Recovered:
-        """Open what is on a disk that has nothing unsynced, and look at it."""
+        """Open the store on a disk that has nothing unsynced, and check it."""
         digest = files.digest()
         known = self._reopened.get(digest) or self._proven.get(digest)
         if known is None:
@@ -92,7 +93,7 @@ class Prover:
         return known
 
     def proven(self, files: MemoryFiles, rng: random.Random) -> Recovered:
-        """Recover such a disk, use what was recovered, and crash the recovery."""
+        """Recover such a disk, use the recovered store, and crash the recovery."""
         digest = files.digest()
         known = self._proven.get(digest)
         if known is None:
@@ -106,10 +107,11 @@ class Prover:
         return known
 
     def used(self, files: MemoryFiles, rng: random.Random) -> Recovered:
-        """Open the store on `files`, look at it, and use it: publish, take and ack.
+        """Open the store on `files`, check it, and use it: publish, take and ack.
 
-        Then the power is cut, and the store is opened again. Its accounts are checked, by draw,
-        before it is used, or in the end: then it is also closed and opened once more.
+        Then the power is cut, and the store is opened again. Its accounts are checked either before
+        it is used or at the end, by random choice; at the end it is also closed and opened once
+        more.
         """
         trace = Trace(files.fork())
         outside = Outside(trace, files, self._open_store, first_number=_FIRST_NUMBER)
@@ -138,8 +140,9 @@ class Prover:
     def recovery_crashes(
         self, files: MemoryFiles, operations: Sequence[Operation], rng: random.Random
     ) -> Iterator[tuple[str, Image, bool]]:
-        """Images of a crash at operations of opening the store on `files`, and then of one right
-        after them: the flag says which it is."""
+        """Yield images of a crash at operations of opening the store on `files`, and then of one
+        right after them: the flag says which it is.
+        """
         disk = files.fork()
         places = range(len(operations))
         limit = self._cuts_in_recovery
@@ -153,7 +156,7 @@ class Prover:
     def _images(self, disk: MemoryFiles, rng: random.Random) -> list[Image]:
         limit = self._images_in_recovery
         images = list(crash_images(disk, rng, limit))
-        # There are two at least where something is unsynced.
+        # There are at least two if something is unsynced.
         return images if len(images) <= limit else rng.sample(images, limit)
 
     def _crash_faults(
@@ -186,14 +189,15 @@ class Prover:
     def _faults_in_use(
         self, trace: Trace, outside: Outside, before: Observation, is_checked: bool
     ) -> tuple[list[Fault], MemoryFiles]:
-        """Publish to an open store, take and ack, and open it again after a crash; where
-        `is_checked`, close it, open it again, and check its accounts. Also returns its disk."""
+        """Publish to an open store, take and ack, and open it again after a crash; if `is_checked`,
+        close it, open it again, and check its accounts. Also returns its disk.
+        """
         faults: list[Fault] = []
         is_clean = True
         try:
             _use(outside, before)
             outside.kill()
-            # Nothing but what was synced survives.
+            # Only synced data survives.
             files = outside.files.power_cut({}, {})
             outside = Outside(trace, files, self._open_store, outside.next_number)
             self.opened += 1
@@ -203,7 +207,8 @@ class Prover:
                 self.opened += 1
                 outside.open()
                 is_clean = outside.store.recovery_report.is_clean
-                # Only now: a torn segment of which nothing was adopted goes with the next start.
+                # Only now: a torn segment from which nothing was adopted is removed by the next
+                # start.
                 faults += _checkpoint_faults(outside.store, files)
             outside.kill()
         except Exception as error:  # noqa: BLE001 (whatever it is, it is the finding)
@@ -229,7 +234,7 @@ def _use(outside: Outside, before: Observation) -> None:
 
 
 def _checkpoint_faults(store: Store, files: MemoryFiles) -> list[Fault]:
-    """What is wrong with a checkpoint that is made now."""
+    """Return the faults of a checkpoint that is made now."""
     try:
         store.checkpoint()
         return misaccounted(store, files)
@@ -238,7 +243,7 @@ def _checkpoint_faults(store: Store, files: MemoryFiles) -> list[Fault]:
 
 
 class _Memory:
-    """What became of disks, by their digest; the oldest are forgotten."""
+    """The results of disks, by their digest; the oldest are dropped."""
 
     def __init__(self, most: int) -> None:
         self._most = most

@@ -1,4 +1,4 @@
-"""What publishers and consumers do, drawn by seed."""
+"""Random actions of publishers and consumers, by seed."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _STEPS = {
 
 
 SLOW = "drill-slow"
-"""A queue that is there all the time, and takes little and gives little."""
+"""A queue that always exists, and receives and delivers little."""
 
 
 _MAX_QUEUES = 5
@@ -36,7 +36,7 @@ _MAX_SLOW = 16
 
 
 def play(outside: Outside, rng: random.Random, steps: int) -> None:
-    """Open the store, do `steps` things to it, and close it or kill it."""
+    """Open the store, perform `steps` actions, and close it or kill it."""
     outside.open()
     if SLOW not in outside.queue_names:
         outside.create_queue(SLOW)
@@ -52,10 +52,12 @@ def play(outside: Outside, rng: random.Random, steps: int) -> None:
 
 
 def body(rng: random.Random) -> bytes:
-    """A message's body: mostly small, sometimes over several sectors, sometimes like a record."""
+    """Return a message's body: mostly small, sometimes over several sectors, sometimes like a
+    record.
+    """
     size = rng.choice([0, 1, 30, 100, 100, 300, 700, 1500])
     if rng.random() < 0.1:
-        # As a record of this store would look: of a number and a segment that may be the next.
+        # Like a record of this store: with a number and a segment that may be the next.
         return encode_record(
             Kind.MESSAGE, rng.randint(1, 50), rng.randint(1, 8), rng.randbytes(size), seed=0
         )
@@ -85,14 +87,14 @@ def _do(outside: Outside, step: str, rng: random.Random) -> None:
     elif step == "drain":
         _drain(outside, rng)
     elif step == "housekeep":
-        # Twice, as the first may but take over what was done.
+        # Twice, as the first may only take over finished work.
         outside.housekeep(2)
     else:
         _do_to_queue(outside, step, rng)
 
 
 def _do_to_queue(outside: Outside, step: str, rng: random.Random) -> None:
-    """Steps that need one. With nothing to do it to, the step is left out."""
+    """Perform a step that needs a queue. Without a suitable one, the step is left out."""
     names = outside.queue_names
     name = rng.choice(names)
     if step == "delete queue":
@@ -115,7 +117,7 @@ def _do_to_queue(outside: Outside, step: str, rng: random.Random) -> None:
 
 
 def _publish_fast_and_slow(outside: Outside, rng: random.Random) -> None:
-    """Segments of much that is soon gone, and of little that stays."""
+    """Publish enough for segments of many messages that are soon gone, and few that stay."""
     fast = [name for name in outside.queue_names if name != SLOW]
     for _ in range(rng.randint(2, 4)):
         outside.publish([SLOW], [rng.randbytes(20)])
@@ -126,9 +128,9 @@ def _publish_fast_and_slow(outside: Outside, rng: random.Random) -> None:
 
 
 def _drain(outside: Outside, rng: random.Random) -> None:
-    """Leave little of all queues but the slow one: then segments are mostly garbage."""
+    """Leave few messages in all queues but the slow one: then segments are mostly garbage."""
     if (count := outside.ready_count(SLOW)) > _MAX_SLOW:
-        # The same: what a disk costs to look at goes by what is on it.
+        # The same: the cost of checking a disk depends on its content.
         outside.take(SLOW, count - _MAX_SLOW // 2, acked=True)
     for name in outside.queue_names:
         left = rng.randint(0, 2)
@@ -154,6 +156,6 @@ def _publish(outside: Outside, rng: random.Random) -> None:
 def _create_queue(outside: Outside, rng: random.Random) -> None:
     names = outside.queue_names
     if len(names) >= _MAX_QUEUES:
-        # A long history goes on with as much as a short one: each of its disks is looked at.
+        # A long history continues with as much as a short one: each of its disks is checked.
         outside.delete_queue(rng.choice([name for name in names if name != SLOW]))
     outside.create_queue(f"drill-{outside.next_number}", durable=rng.random() < 0.85)

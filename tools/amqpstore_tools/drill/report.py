@@ -1,4 +1,4 @@
-"""What came of a drill: on the terminal, as JSON, and as a page."""
+"""The results of a drill: on the terminal, as JSON, and as a page."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from amqpstore_tools.offline import terminal
 
 
 def print_account(account: Account) -> None:
-    """Print what a scenario did, and its verdicts, to stdout."""
-    # Here, so that the other verbs start without it.
+    """Print the actions of a scenario, and its verdicts, to stdout."""
+    # Imported here, so that the other verbs start without it.
     from rich.table import Table
     from rich.text import Text
 
@@ -37,7 +37,7 @@ def print_account(account: Account) -> None:
             Text(INVARIANTS[invariant]),
         )
     console.print(table)
-    # The first of each invariant, as most of the others only say it again.
+    # The first of each invariant, as most of the others repeat it.
     firsts = {finding.invariant: finding for finding in reversed(account.findings)}
     for finding in firsts.values():
         console.print(Text(f"  {finding.invariant} violated: {finding.text}", "red"))
@@ -48,7 +48,7 @@ def print_account(account: Account) -> None:
 
 
 def as_json(accounts: Sequence[Account]) -> str:
-    """All of it, for machines."""
+    """Return everything as JSON."""
     return json.dumps(
         {
             "version": version("amqpstore"),

@@ -1,4 +1,4 @@
-"""One run of one scenario: its bounds, its seed, and where it notes what it finds."""
+"""One run of one scenario: its bounds, its seed, and its findings."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _MAX_FINDINGS = 50
 """The most findings of one run: then it ends, as more would only repeat them."""
 
 OF_THE_STORE = ("messages in the store", "queues in the store")
-"""What an account says of the store that is drilled, and not of what was done."""
+"""Facts in an account that are about the store of the drill, not about what was done."""
 
 _MAX_STEPS = 5_000
 """The most steps of a timeline."""
@@ -26,13 +26,12 @@ class LeftOutError(Exception):
 
 @dataclass(frozen=True)
 class Settings:
-    """What the command line said.
+    """The settings from the command line.
 
     `seconds`, `images` and `rounds` bound a run; None means no bound. `round`: only this one,
-    counted from 1.
-    `operations`: length of the one history that is drilled, where a scenario has such; `part`, from
-    1, is what is drilled of it, None all.
-    `data`: a real data directory, of which `work`, an empty directory, gets the copy.
+    counted from 1. `operations`: length of the one history that is drilled, for scenarios with
+    histories; `part`, from 1, selects a part of it, None all. `data`: a real data directory, which
+    is copied to `work`, an empty directory.
     """
 
     seed: str
@@ -47,7 +46,7 @@ class Settings:
 
 
 class Run:
-    """One run of the scenario `name`; `show` is called with it whenever something was done."""
+    """One run of the scenario `name`; `show` is called with it after every action."""
 
     def __init__(
         self, name: str, settings: Settings, show: Callable[[Run], None] = lambda _run: None
@@ -55,10 +54,10 @@ class Run:
         self.settings = settings
         self.account = Account(name, settings.seed)
         self.images = 0
-        """Disks that were recovered and looked at: what --images counts."""
+        """Disks that were recovered and checked: --images counts these."""
         self.round = 0
         self.rounds_follow = False
-        """Whether a round goes on where the one before it ended, each with one disk to look at."""
+        """Whether a round continues where the one before it ended, each with one disk to check."""
         self._show = show
         self._start = time.monotonic()
 
@@ -74,7 +73,7 @@ class Run:
 
     @property
     def elapsed_s(self) -> float:
-        """Since the run began."""
+        """Seconds since the run began."""
         return time.monotonic() - self._start
 
     @property
@@ -91,7 +90,7 @@ class Run:
         return min(1.0, max(done))
 
     def rounds(self) -> Iterator[random.Random]:
-        """A generator for each round, by the seed and the round's number alone."""
+        """Yield a random generator for each round, from the seed and the round's number alone."""
         number = self.settings.round or 1
         while not self.is_over:
             self.round = number
@@ -102,11 +101,11 @@ class Run:
                 return
 
     def rng(self, purpose: str) -> random.Random:
-        """Randomness of this round that depends on nothing before it."""
+        """Return a random generator for this round that depends on nothing before it."""
         return random.Random(f"{self.settings.seed} {self.round} {purpose}")  # noqa: S311 (no secret)
 
     def rng_of_all(self, purpose: str) -> random.Random:
-        """Randomness that is the same in every round."""
+        """Return a random generator that is the same in every round."""
         return random.Random(f"{self.settings.seed} {purpose}")  # noqa: S311 (no secret)
 
     def saw(self, invariants: Iterable[str], images: int = 1) -> None:
@@ -123,7 +122,7 @@ class Run:
             self.account.findings.append(finding)
 
     def join(self, account: Account) -> None:
-        """Note what a round did and found that ran elsewhere."""
+        """Add what a round did and found that ran elsewhere."""
         ours = self.account
         self.images += account.did["disks recovered"]
         for what, count in account.did.items():
@@ -142,22 +141,22 @@ class Run:
         ours.timeline += account.timeline[: max(_MAX_STEPS - len(ours.timeline), 0)]
 
     def step(self, step: Step) -> None:
-        """Note what was done, and show how far the run is."""
+        """Note what was done, and show the progress."""
         if len(self.account.timeline) < _MAX_STEPS:
             self.account.timeline.append(step)
         self.show()
 
     def show(self) -> None:
-        """Show how far the run is."""
+        """Show the progress."""
         self._show(self)
 
     def end(self) -> Account:
-        """What the run found."""
+        """Return what the run found."""
         self.account.seconds = self.elapsed_s
         return self.account
 
     def command(self) -> str:
-        """What shows this round again."""
+        """Return the command that repeats this round."""
         words = ["amqpstore", "drill", self.account.scenario, "--seed", self.settings.seed]
         which = "--images" if self.rounds_follow else "--round"
         words += [which, str(self.round)]

@@ -1,4 +1,4 @@
-"""Files that a store does not know, put into data directories: they are to stay as they are."""
+"""Files that a store does not know, put into data directories: they must not be changed."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ STRANGERS = {"by-hand": b"not the store's", f"{SEGMENTS}/notes.txt": b"nor this"
 
 
 def put_strangers(directory: str) -> None:
-    """Write them, in place of what is there."""
+    """Write the files, replacing existing ones."""
     for path, content in STRANGERS.items():
         with open(os.path.join(directory, path), "wb") as file:
             file.write(content)
 
 
 def touched_strangers(directory: str) -> Iterator[Fault]:
-    """I11: those that are not as they were put there."""
+    """Check I11: yield the files that have changed."""
     for path, content in STRANGERS.items():
         try:
             with open(os.path.join(directory, path), "rb") as file:

@@ -1,8 +1,9 @@
-"""A recorded history: what was done to a disk, and what the outside asked and was told meanwhile.
+"""A recorded history: operations on a disk, and the requests of and promises to the outside
+meanwhile.
 
-The marks between the operations are what a store is held to. `Asked` is noted before the store
-is called: from then on the effect may be there. `Promised` is noted when the outside is told
-(a confirm leaves, an ack is settled): from then on it must be there, through any crash.
+The marks between the operations are what a store is judged by. `Asked` is noted before the store is
+called: from then on the effect may be visible. `Promised` is noted when the outside is told (a
+confirm is sent, an ack is durable): from then on it must be visible after any crash.
 """
 
 from __future__ import annotations
@@ -23,8 +24,9 @@ EXCHANGE = "amqpstore-drill"
 
 
 class Payload(NamedTuple):
-    """What was published. Where a drill did, the routing key is the message's name: no two have
-    the same."""
+    """What was published. For a drill's messages the routing key is the message's name: no two have
+    the same.
+    """
 
     exchange: str
     routing_key: str
@@ -33,12 +35,12 @@ class Payload(NamedTuple):
 
 
 def message_name(exchange: str, routing_key: str, message_id: int) -> str:
-    """What a message is called: those that were in the store before the drill, by their id."""
+    """Return a message's name: messages that were in the store before the drill are named by id."""
     return routing_key if exchange == EXCHANGE else f"message {message_id}"
 
 
 class Deed(enum.Enum):
-    """What the outside asks for."""
+    """The kinds of requests from the outside."""
 
     CREATE_QUEUE = "create queue"
     DELETE_QUEUE = "delete queue"
@@ -51,9 +53,9 @@ class Deed(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """Request `number`: a deed to `queues`, about the messages `names`.
+    """Request `number`: a deed on `queues`, about the messages `names`.
 
-    `payloads`: of a PUBLISH. `is_kept`: what a PUBLISH or a CREATE_QUEUE makes is to survive a
+    `payloads`: of a PUBLISH. `is_kept`: what a PUBLISH or a CREATE_QUEUE makes must survive a
     restart. `content`: of a KEEP_FILE, whose path is in `names`.
     """
 
@@ -75,7 +77,7 @@ class Promised:
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """The store was opened, and holds this: all of it is promised from now on."""
+    """The store was opened with this content: all of it is promised from now on."""
 
     observation: Observation
 
@@ -85,7 +87,9 @@ Mark = Asked | Promised | Opened
 
 @dataclass
 class Trace:
-    """`base` is the disk before the first of the `events`, and `before` what a store there held."""
+    """`base` is the disk before the first of the `events`, and `before` the content of the store on
+    it.
+    """
 
     base: MemoryFiles
     before: Observation | None = None
@@ -93,14 +97,14 @@ class Trace:
 
     @property
     def numbers(self) -> range:
-        """Return the numbers of the operations, from 1."""
+        """The numbers of the operations, from 1."""
         return range(1, sum(not is_mark(event) for event in self.events) + 1)
 
     def note(self, event: Operation | Mark) -> None:
-        """Add what happened next."""
+        """Add the next event."""
         self.events.append(event)
 
 
 def is_mark(event: Operation | Mark) -> bool:
-    """Whether an event is a mark, and no operation on the disk."""
+    """Tell whether an event is a mark, and not an operation on the disk."""
     return isinstance(event, Asked | Promised | Opened)

@@ -1,4 +1,4 @@
-"""What a drill says in the end: of each invariant whether it held, was violated, or was not met."""
+"""The verdicts of a drill: each invariant held, was violated, or was not tested."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ class Finding:
 
 @dataclass(frozen=True)
 class Step:
-    """One line of the timeline: what was done, and what came of what had been promised.
+    """One line of the timeline: what was done, and how many of the promised messages survived.
 
     `promised` messages had to survive it; `least` and `most` of all that was seen did survive;
-    `named` were not served, and said to be damaged.
+    `named` were not served, and reported as damaged.
     """
 
     round: int
@@ -63,8 +63,9 @@ class Step:
 
 @dataclass
 class Account:
-    """What one scenario did and found. `checks` counts how often each invariant was looked at;
-    `left_out` says why nothing was done."""
+    """The actions and findings of one scenario. `checks` counts how often each invariant was
+    checked; `left_out` says why nothing was done.
+    """
 
     scenario: str
     seed: str
@@ -76,17 +77,17 @@ class Account:
     left_out: str = ""
 
     def checked(self, invariants: Iterable[str], times: int = 1) -> None:
-        """Note that these were looked at."""
+        """Note that these were checked."""
         for invariant in invariants:
             self.checks[invariant] += times
 
     def verdict(self, invariant: str) -> Verdict:
-        """Whether the invariant held wherever it was looked at."""
+        """Return whether the invariant held wherever it was checked."""
         if any(finding.invariant == invariant for finding in self.findings):
             return Verdict.VIOLATED
         return Verdict.HELD if self.checks[invariant] else Verdict.NOT_EXERCISED
 
     @property
     def verdicts(self) -> dict[str, Verdict]:
-        """Return the verdict on every invariant, in order."""
+        """The verdict on every invariant, in order."""
         return {invariant: self.verdict(invariant) for invariant in INVARIANTS}

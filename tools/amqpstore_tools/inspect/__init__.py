@@ -1,7 +1,7 @@
-"""`amqpstore inspect`: what is in a store, from the whole of it down to one record.
+"""`amqpstore inspect`: the content of a store, from an overview down to one record.
 
 - `overview`, `page`: the whole store, gathered and printed.
-- `vhost`, `queue`, `segment`, `message`, `transaction`: one thing in it, gathered as JSON has it,
-  and printed.
+- `vhost`, `queue`, `segment`, `message`, `transaction`: one part of it, gathered for JSON, and
+  printed.
 - `follow`: the log as it grows; `names`: queues by their ids.
 """

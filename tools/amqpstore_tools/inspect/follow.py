@@ -1,9 +1,9 @@
-"""The log as it grows, transaction by transaction, as `tail -f` has it.
+"""The log as it grows, transaction by transaction, like `tail -f`.
 
 Nothing is locked, and the store is not opened: a broker may start, stop and crash meanwhile. A
-batch is shown when it is on disk, whole and synced. The size of the last segment is looked at ten
-times a second, which takes next to no time; names of queues are read again when a queue is met that
-has none yet.
+batch is shown when it is on disk, whole and synced. The size of the last segment is checked ten
+times a second, which costs next to nothing; names of queues are read again when an unknown queue
+occurs.
 """
 
 from __future__ import annotations
@@ -42,9 +42,10 @@ def follow(
     most: int | None,
     wait: Callable[[], None] | None = None,
 ) -> None:
-    """Show the last `most` transactions of the last segment, None is all, and then what comes.
+    """Show the last `most` transactions of the last segment, None is all, and then new ones.
 
-    Returns on KeyboardInterrupt. Args: wait, called while there is nothing new.
+    Returns on KeyboardInterrupt.
+    Args: wait, called while there is nothing new.
     Raises: NotAStoreError, FormatVersionError, DamageError (the marker), OSError.
     """
     wait = wait or partial(time.sleep, _POLL_S)
@@ -77,13 +78,13 @@ def _show(
     if not names.keys() >= {operation.queue_id for operation in found.operations}:
         names |= _names(directory)
         for operation in found.operations:
-            # Its queue is deleted by now: it is not looked for again.
+            # Its queue has been deleted: it is not looked up again.
             names.setdefault(operation.queue_id, QueueName(None, None))
     show({"event": "transaction", **transaction_facts(found, names)})
 
 
 def _names(directory: str) -> Names:
-    """The queues that the catalog has now; none where it cannot be read."""
+    """Return the queues that the catalog has now; none if it cannot be read."""
     with tempfile.TemporaryDirectory(prefix="amqpstore-follow-") as copy:
         try:
             at_one_instant(directory, copy, lambda: None)
@@ -109,18 +110,18 @@ class _Log:
         self._seed = seed
         self._files = OsFiles()
         self._number = max(self._numbers(), default=0)
-        # Behind the last batch that was returned, and how much of the file was looked at.
+        # The end of the last batch that was returned, and how much of the file was checked.
         self._offset = 0
         self._length = 0
         self._file: File | None = None
 
     def new(self) -> list[TransactionImage | Facts]:
-        """What is on disk, synced, and was not returned yet: transactions, and what is between."""
+        """Return what is on disk, synced, and was not returned yet: transactions, and gaps."""
         found: list[TransactionImage | Facts] = []
         file = self._file or self._open()
         if file is None:
             return found
-        # In this order: what is there of the next one was begun when this one was whole.
+        # In this order: content of the next segment was begun when this one was whole.
         later = [number for number in self._numbers() if number > self._number]
         length = file.size()
         if length > self._length:
@@ -148,7 +149,8 @@ class _Log:
         doubtful: StoredBatch | None = None
         for batch in batches(scanned, partial(_payload, file), self._offset, length):
             if doubtful is not None:
-                # Another one was begun behind it: it was durable, and what is missing is damaged.
+                # Another one was begun after it: this one was durable, and what is missing is
+                # damaged.
                 found += self._shown(segment, doubtful)
             doubtful = None if batch.is_whole() else batch
             if doubtful is None:
@@ -158,7 +160,7 @@ class _Log:
     def _shown(
         self, segment: SegmentImage, batch: StoredBatch
     ) -> Iterator[TransactionImage | Facts]:
-        """Yield what is said of a batch that is durable, and go on behind it."""
+        """Yield the facts of a durable batch, and continue after it."""
         self._offset = batch.end
         yield from map(self._gap, batch.gaps)
         if transaction := TransactionImage.of(segment, batch):
@@ -194,13 +196,13 @@ class _Log:
         self._offset = self._length = 0
 
     def _open(self) -> File | None:
-        """The segment that is next, where there is one."""
+        """Open the next segment, if it exists."""
         if not self._number:
             self._number = min(self._numbers(), default=0)
         try:
             self._file = self._files.open(segment_path(self._directory, self._number))
         except FileNotFoundError:
-            # It was dropped before it was looked at: all in it was done with.
+            # It was dropped before it was read: nothing in it was needed any more.
             self._number = min([one for one in self._numbers() if one > self._number], default=0)
         return self._file
 

@@ -1,4 +1,4 @@
-"""One message: its record, its routing, its properties, its body, and which queues hold it."""
+"""One message: its record, its routing, its properties, its body, and the queues that hold it."""
 
 from __future__ import annotations
 
@@ -23,8 +23,9 @@ _HEX_BYTES = 16
 
 
 def facts(image: StoreImage, message_id: int, form: str | None) -> Facts:
-    """Args: form, of the body, one of FORMS; None: what fits of it, as text or hex.
+    """Return the facts about a message.
 
+    Args: form, of the body, one of FORMS; None: a preview, as text or hex.
     Raises: NotFoundError, OSError.
     """
     stored = image.message(message_id)
@@ -94,7 +95,7 @@ def _record(stored: StoredMessage) -> Facts:
 
 
 def _batch(image: StoreImage, stored: StoredMessage) -> Facts:
-    """The LSN and the time of the batch it came with; compaction does not keep them."""
+    """Return the LSN and the time of its batch; compaction does not keep them."""
     if not stored.segment.is_compacted:
         transaction = next(image.transactions(stored.segment, stored.record.offset), None)
         if transaction and transaction.record.batch == stored.record.batch:
@@ -135,7 +136,7 @@ def _body(body: bytes, form: str | None) -> Facts:
             raise NotFoundError(f"the body is not JSON: {error}; --body text shows it") from None
     if form != "hex":
         try:
-            # A character that the end of the preview cuts is none of its faults.
+            # A character that is cut at the end of the preview is not an error.
             text = part.decode() if not is_cut else _whole_characters(part)
         except UnicodeDecodeError:
             if form == "text":
@@ -148,7 +149,7 @@ def _body(body: bytes, form: str | None) -> Facts:
 
 
 def _whole_characters(part: bytes) -> str:
-    """The text but for a character that is cut at its end. Raises: UnicodeDecodeError."""
+    """Decode a text except a character that is cut at its end. Raises: UnicodeDecodeError."""
     return codecs.getincrementaldecoder("utf-8")().decode(part)
 
 
@@ -163,7 +164,7 @@ def _entry(entry: Entry) -> Facts:
 
 
 def show(found: Facts) -> None:
-    """Print it."""
+    """Print the facts."""
     from rich.text import Text
 
     out = console()
@@ -259,7 +260,7 @@ def _show_body(found: Facts) -> None:
 
 
 def hex_dump(body: bytes) -> str:
-    """Lines of offset, 16 bytes in hex, and what of them is printable ASCII."""
+    """Return lines of offset, 16 bytes in hex, and the printable ASCII among them."""
     lines = []
     for offset in range(0, len(body), _HEX_BYTES):
         row = body[offset : offset + _HEX_BYTES]

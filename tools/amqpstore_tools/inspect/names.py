@@ -1,4 +1,4 @@
-"""Queues by their ids, as operations name them."""
+"""Names of queues by id, for operations."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Facts = dict[str, Any]
 
 
 class QueueName(NamedTuple):
-    """What a queue is called; None where the catalog does not say."""
+    """The name of a queue; None if the catalog does not have it."""
 
     vhost: str | None
     name: str | None
@@ -24,12 +24,12 @@ Names = dict[int, QueueName]
 
 
 def names_of(queues: list[QueueImage]) -> Names:
-    """The names of queues, by id."""
+    """Return the names of queues, by id."""
     return {queue.id: QueueName(queue.vhost, queue.name) for queue in queues}
 
 
 def operation_facts(operation: Operation, names: Names) -> Facts:
-    """One operation, as JSON has it."""
+    """Return the facts of one operation."""
     vhost, name = names.get(operation.queue_id, UNKNOWN)
     found = {
         "operation": operation_name(operation.kind),

@@ -1,4 +1,4 @@
-"""The whole of a store on one page."""
+"""The overview of a store, on one page."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _BAR = 20
 
 
 def facts(image: StoreImage) -> Facts:
-    """All of it. Reads the index files."""
+    """Return all facts. Reads the index files."""
     return {
         **store_facts(image),
         "vhosts": sorted(image.rows("vhosts")),
@@ -53,7 +53,7 @@ def facts(image: StoreImage) -> Facts:
 
 
 def store_facts(image: StoreImage) -> Facts:
-    """Which store it is, and what of it cannot be read."""
+    """Return which store it is, and which parts of it cannot be read."""
     return {
         "directory": image.directory,
         "format_version": image.format_version,
@@ -70,7 +70,7 @@ def store_facts(image: StoreImage) -> Facts:
 
 
 def queue_facts(queues: Iterable[QueueImage]) -> list[Facts]:
-    """The queues as a broker has them: the levels of one with priorities are taken together."""
+    """Return the queues as a broker has them: the priority levels of one queue are combined."""
     together: dict[tuple[str | None, str | None, int], Facts] = {}
     for queue in queues:
         totals = queue.totals()
@@ -87,7 +87,7 @@ def queue_facts(queues: Iterable[QueueImage]) -> list[Facts]:
 
 
 def segment_facts(segment: SegmentImage) -> Facts:
-    """One segment, without reading its records."""
+    """Return the facts of one segment, without reading its records."""
     header = segment.header() if segment.size else None
     account = segment.account
     return {
@@ -111,7 +111,7 @@ def segment_facts(segment: SegmentImage) -> Facts:
 
 
 def last_recovery(directory: str) -> Facts | None:
-    """The last report that a start of a broker left; None where there is none."""
+    """Return the last recovery report of a broker; None if there is none."""
     reports = os.path.join(directory, REPORTS)
     try:
         names = sorted(name for name in os.listdir(reports) if name.startswith("recovery-"))
@@ -130,7 +130,7 @@ def last_recovery(directory: str) -> Facts | None:
 
 
 def _checkpoint(image: StoreImage) -> Facts | None:
-    """Where the last one was; None where there is none, or the catalog does not say."""
+    """Return where the last checkpoint was; None if there is none, or the catalog does not say."""
     start = image.tail.start
     return start._asdict() if start.segment and not image.is_rebuilt else None
 
@@ -153,7 +153,7 @@ def _queue(queue: QueueImage) -> Facts:
 
 
 def exchange_facts(image: StoreImage) -> list[Facts]:
-    """The exchanges that are not there from the start."""
+    """Return the exchanges except the predeclared ones."""
     rows = [row for row in image.rows("exchanges").values() if isinstance(row, Mapping)]
     return [plain(dict(row)) for row in rows]
 

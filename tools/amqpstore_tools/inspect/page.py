@@ -1,4 +1,4 @@
-"""The whole of a store, printed for people."""
+"""Prints the overview of a store."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _BAR = 20
 
 
 def show(found: Facts, most: int) -> None:
-    """Print it. Args: most, rows of a table, 0 is all."""
+    """Print the facts. Args: most, rows of a table, 0 is all."""
     out = console()
     show_store(found)
     _show_topology(found, most)
@@ -40,7 +40,7 @@ def show(found: Facts, most: int) -> None:
 
 
 def show_store(found: Facts) -> None:
-    """The first lines: which store it is."""
+    """Print the first lines: which store it is."""
     from rich.text import Text
 
     out = console()
@@ -92,7 +92,7 @@ def _show_topology(found: Facts, most: int) -> None:
 
 
 def show_queues(queues: list[Facts], most: int) -> None:
-    """The largest first, where they are many."""
+    """Print the queues, the largest first if there are many."""
     out = console()
     ready = sum(queue["ready"] for queue in queues)
     out.print(heading(f"Queues: {len(queues):,}, with {counted(ready, 'message')}"))
@@ -126,7 +126,9 @@ def show_queues(queues: list[Facts], most: int) -> None:
 
 
 def show_segments(segments: list[Facts], most: int) -> None:
-    """A bar for each; where they are many, a strip of all, and those with the most garbage."""
+    """Print a bar for each segment; if there are many, a strip of all, and those with the most
+    garbage.
+    """
     out = console()
     total = sum(one["bytes"] for one in segments)
     garbage = sum(one["garbage_bytes"] or 0 for one in segments)
@@ -258,11 +260,11 @@ def _live(segment: Facts) -> float:
 
 
 def first(values: list[Any], most: int) -> list[Any]:
-    """As many as are shown; 0 is all."""
+    """Return the values that are shown; 0 is all."""
     return values[:most] if most else values
 
 
 def more(values: list[Any], most: int) -> None:
-    """Say how many are not."""
+    """Print how many are not shown."""
     if most and len(values) > most:
         console().print(f"  and {len(values) - most:,} more: --limit 0 shows all", style="dim")

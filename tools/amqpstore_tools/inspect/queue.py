@@ -20,10 +20,11 @@ _BATCH = 1000
 
 
 def facts(image: StoreImage, name: str, vhost: str | None, first: int, most: int) -> Facts:
-    """`messages` is an iterator: there may be many.
+    """Return the facts of a queue; `messages` is an iterator, as there may be many.
 
-    Args: name, or `#ID` for a stored queue by its id; first, the sequence from which on messages
-    are listed, and `most` of them, 0 is all. Raises: NotFoundError, OSError.
+    Args: name, or `#ID` for a stored queue by its id; first, the first sequence to list, and `most`
+    messages, 0 is all.
+    Raises: NotFoundError, OSError.
     """
     queues = find_queues(image, name, vhost)
     [summary] = queue_facts(queues)
@@ -51,7 +52,7 @@ def facts(image: StoreImage, name: str, vhost: str | None, first: int, most: int
 
 
 def find_queues(image: StoreImage, name: str, vhost: str | None) -> list[QueueImage]:
-    """The stored queues of a name: one a priority that it has had. Raises: NotFoundError."""
+    """Return the stored queues of a name: one for each priority in use. Raises: NotFoundError."""
     found = [
         queue
         for queue in image.queues
@@ -69,7 +70,7 @@ def find_queues(image: StoreImage, name: str, vhost: str | None) -> list[QueueIm
             f"there is no queue {shown(name)}{where}; `amqpstore inspect DIR --limit 0` lists all, "
             "and #ID names one by its id"
         )
-    # As a broker serves them: the highest priority first.
+    # In the order of delivery: the highest priority first.
     return sorted(found, key=lambda queue: -(queue.level or 0))
 
 
@@ -96,7 +97,7 @@ def _all_messages(image: StoreImage, queues: list[QueueImage], first: int) -> It
 
 
 def show(found: Facts) -> None:
-    """Print it."""
+    """Print the facts."""
     from rich.text import Text
 
     out = console()

@@ -1,4 +1,4 @@
-"""One segment: what it is, and the records in it with the gaps between them."""
+"""One segment: its state, and the records in it with the gaps between them."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ _BAR = 40
 
 
 def facts(image: StoreImage, number: int, first: int, most: int) -> Facts:
-    """Args: first, the offset from which on records are listed, and `most` of them, 0 is all.
+    """Return the facts of a segment.
 
+    Args: first, the first offset to list, and `most` records, 0 is all.
     Raises: NotFoundError, OSError.
     """
     segment = image.segment(number)
@@ -34,7 +35,7 @@ def facts(image: StoreImage, number: int, first: int, most: int) -> Facts:
     sizes: Counter[str] = Counter()
     listed: list[Facts] = []
     gaps: list[Facts] = []
-    # A torn tail is shown as well: whoever looks into a segment wants to see what is left of it.
+    # A torn tail is shown as well: whoever inspects a segment wants to see what is left of it.
     size = segment.size if segment.end is None else min(segment.end, segment.size)
     for found in segment.scan(size=size):
         name = Kind(found.kind).name if isinstance(found, Record) else "gap"
@@ -81,7 +82,7 @@ def _store_id(segment: SegmentImage) -> str | None:
 
 
 def show(found: Facts) -> None:
-    """Print it."""
+    """Print the facts."""
     from rich.text import Text
 
     out = console()

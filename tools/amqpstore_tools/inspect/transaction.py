@@ -15,7 +15,7 @@ Facts = dict[str, Any]
 
 
 def facts(image: StoreImage, lsn: int) -> Facts:
-    """Raises: NotFoundError, OSError."""
+    """Return the facts of a transaction. Raises: NotFoundError, OSError."""
     found = image.transaction(lsn)
     if found is None:
         if lsn >= image.tail.end.lsn:
@@ -28,7 +28,7 @@ def facts(image: StoreImage, lsn: int) -> Facts:
 
 
 def transaction_facts(found: TransactionImage, names: Names) -> Facts:
-    """One transaction, as JSON has it."""
+    """Return one transaction for JSON."""
     return {
         "lsn": found.lsn,
         "time_ms": found.time_ms,
@@ -44,7 +44,7 @@ def transaction_facts(found: TransactionImage, names: Names) -> Facts:
 
 
 def operation_text(operation: Facts) -> tuple[str, str, str, str]:
-    """What happened, to what queue, to which sequences, and what else is to be said."""
+    """Return the operation, its queue, its sequences, and details, as text."""
     first, count = operation["first_sequence"], operation["message_count"]
     sequences = f"#{first}" if count == 1 else f"#{first}..{first + count - 1}"
     rest = []
@@ -65,7 +65,7 @@ def operation_text(operation: Facts) -> tuple[str, str, str, str]:
 
 
 def show(found: Facts) -> None:
-    """Print it."""
+    """Print the facts."""
     from rich.text import Text
 
     out = console()

@@ -17,7 +17,7 @@ Facts = dict[str, Any]
 
 
 def facts(image: StoreImage, name: str) -> Facts:
-    """Raises: NotFoundError, OSError."""
+    """Return the facts of a virtual host. Raises: NotFoundError, OSError."""
     vhosts = image.rows("vhosts")
     if name not in vhosts:
         there = ", ".join(shown(one) for one in sorted(vhosts)) or "none that can be read"
@@ -37,7 +37,7 @@ def facts(image: StoreImage, name: str) -> Facts:
 
 
 def _of(image: StoreImage, name: str, vhost: str) -> list[Facts]:
-    """The rows of a table that are of a virtual host."""
+    """Return the rows of a table that belong to a virtual host."""
     rows = [plain(row) for row in image.rows(name).values() if isinstance(row, Mapping)]
     return [row for row in rows if row.get("vhost") == vhost]
 
@@ -49,7 +49,7 @@ def _order(binding: Facts) -> tuple[str, str, str, str]:
 
 
 def show(found: Facts, most: int) -> None:
-    """Print it. Args: most, rows of a table, 0 is all."""
+    """Print the facts. Args: most, rows of a table, 0 is all."""
     from rich.text import Text
 
     out = console()

@@ -1,12 +1,12 @@
 """A store that no broker runs on, read without being opened or changed.
 
-- `image`: the face of it all: a store, read by the engine's own codec and recovery.
+- `image`: the entry point: a store, read by the engine's own codec and recovery.
 - `reading`, `scanning`: files that can only be read, and the records of a segment.
 - `locks`, `snapshot`, `instant`, `pinning`: the lock that keeps a broker out, or, while one runs,
   its catalog at one instant and files that stay readable.
-- `catalog`, `rebuilt`: the tables of LMDB as far as they can be read, and what segments and index
-  files say where they cannot.
-- `listing`, `segments`, `queues`, `prepared`: files, and what is in each.
+- `catalog`, `rebuilt`: the tables of LMDB as far as they can be read, and their reconstruction from
+  segments and index files where they cannot.
+- `listing`, `segments`, `queues`, `prepared`: the files, and the content of each.
 - `recovering`, `messages`, `contents`: recovery in memory, messages by id, and records decoded.
 - `progress`, `exits`, `json_output`, `terminal`, `times`: the command line of all these tools.
 """

@@ -1,4 +1,4 @@
-"""The catalog of a store, read-only, and as far as it can be read."""
+"""The catalog of a store, read-only, as far as it can be read."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from amqpstore_tools.offline.reading import ReadOnlyFiles
 
 
 class BadRow(NamedTuple):
-    """A row that is not what was written, and the reason.
+    """A row that is not as it was written, and the reason.
 
-    `is_corrected`: only one bit of it is wrong, and it is read as it was.
+    `is_corrected`: only one bit of it is wrong, and it was corrected.
     """
 
     table: str
@@ -30,9 +30,10 @@ class BadRow(NamedTuple):
 
 
 def may_be_plain(directory: str) -> bool:
-    """Whether rows of the catalog of a store may be without a checksum: see `amqpstore.rows`.
+    """Tell whether rows of the catalog of a store may be without a checksum: see `amqpstore.rows`.
 
-    They may be where no marker says that they have one. Raises: FormatVersionError, OSError.
+    They may, unless the marker says that they have one.
+    Raises: FormatVersionError, OSError.
     """
     try:
         found = marker.read(ReadOnlyFiles(), directory)
@@ -42,12 +43,13 @@ def may_be_plain(directory: str) -> bool:
 
 
 class CatalogImage:
-    """The LMDB environment in the directory `path`: nothing in it is made, changed or locked.
+    """The LMDB environment in the directory `path`: nothing in it is created, changed or locked.
 
-    `reason` says why none of it can be read, None where it can; `tables` are the names of those
-    that are there, `bad_rows` those that `rows` met; `is_plain`, whether one
-    was met that has no checksum. Nobody may write to it meanwhile: of a running store, a copy is
-    read (see `snapshot`). Args: plain, as `may_be_plain` says of the store.
+    `reason` says why nothing can be read, None if it can; `tables` are the names of existing
+    tables, `bad_rows` those that `rows` found; `is_plain`, whether one was found without a
+    checksum. Nobody may write to it meanwhile: for a running store, a copy is read (see
+    `snapshot`).
+    Args: plain, as `may_be_plain` returns it for the store.
     """
 
     def __init__(self, path: str, *, plain: bool) -> None:
@@ -59,7 +61,7 @@ class CatalogImage:
         self.bad_rows: list[BadRow] = []
         self._environment: Any = None
         try:
-            # LMDB does not survive a page that leads nowhere.
+            # LMDB crashes on a page number that leads nowhere.
             check_pages(self.path)
             self._environment = lmdb.open(
                 path, readonly=True, lock=False, create=False, max_dbs=MAX_TABLES
@@ -75,9 +77,9 @@ class CatalogImage:
             self.tables = sorted(self._databases)
 
     def rows(self, table: str) -> dict[str, Value]:
-        """All rows of a table that can be read; none where it is not there.
+        """Return all readable rows of a table; none if it does not exist.
 
-        Raises: DamageError, where it cannot be read at all.
+        Raises: DamageError, if it cannot be read at all.
         """
         if self.reason is not None:
             raise DamageError(self.path, 0, self.reason)
@@ -108,16 +110,16 @@ class CatalogImage:
         return [row for row in self.bad_rows if not row.is_corrected]
 
     def commit(self, _changes: Sequence[Change]) -> NoReturn:
-        """Not here. Raises: OSError."""
+        """Not supported: the catalog is read-only. Raises: OSError."""
         raise OSError(f"{self.path} is open for reading only")
 
     def refuse(self, reason: str) -> None:
-        """None of it is to be read, as it is not this store's."""
+        """Treat all of it as unreadable, because it belongs to another store."""
         self.reason = reason
         self.close()
 
     def close(self) -> None:
-        """Give the file back."""
+        """Close the file."""
         if self._environment is not None:
             self._environment.close()
             self._environment = None
@@ -134,12 +136,12 @@ class RowsCatalog:
         self._tables = tables
 
     def rows(self, table: str) -> dict[str, Value]:
-        """The rows of a table, in the order of their keys."""
+        """Return the rows of a table, in the order of their keys."""
         return dict(sorted(self._tables.get(table, {}).items()))
 
     def commit(self, _changes: Sequence[Change]) -> NoReturn:
-        """Not here. Raises: OSError."""
+        """Not supported: the catalog is read-only. Raises: OSError."""
         raise OSError("these rows are open for reading only")
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: no file is open."""

@@ -1,4 +1,4 @@
-"""Messages and transactions, decoded for people: what is ill-formed is shown as the bytes it is."""
+"""Messages and transactions, decoded for people: malformed parts are shown as bytes."""
 
 from __future__ import annotations
 
@@ -38,11 +38,13 @@ PROPERTIES = (
     "app_id",
     "cluster_id",
 )
-"""Those of class basic, in their order on the wire; the first has the flag of the highest bit."""
+"""The properties of class basic, in their order on the wire; the first has the flag of the highest
+bit.
+"""
 
 
 class StoredMessage(NamedTuple):
-    """A sound MESSAGE record, and where it is."""
+    """A sound MESSAGE record, and its place."""
 
     segment: SegmentImage
     record: Record
@@ -59,17 +61,20 @@ class StoredMessage(NamedTuple):
         return bool(self.record.flags & COMPRESSED)
 
     def message(self, decoder: MessageDecoder) -> Message:
-        """What was published. Raises: ValueError, when the payload does not fit together, or the
-        body cannot be decompressed."""
+        """Decode the message. Raises: ValueError, when the payload is inconsistent, or the body
+        cannot be decompressed.
+        """
         return decode_message(self.payload, self.record.flags, decoder)
 
     def head(self) -> Message:
-        """The same with the body as it is on disk, which may be compressed. Raises: ValueError."""
+        """Decode the message with its body as it is on disk, which may be compressed. Raises:
+        ValueError.
+        """
         return decode_message(self.payload, 0, MessageDecoder({}, bytes))
 
     @property
     def stored_body_bytes(self) -> int:
-        """Size of the body as it is on disk; of the whole payload where its lengths do not fit."""
+        """Size of the body on disk; of the whole payload if its lengths are inconsistent."""
         try:
             return len(self.payload) - head_size(self.payload)
         except ValueError:
@@ -88,7 +93,7 @@ class TransactionImage(NamedTuple):
 
     @classmethod
     def of(cls, segment: SegmentImage, batch: StoredBatch) -> TransactionImage | None:
-        """Return that of a batch; None where it has none that is sound."""
+        """Return the transaction of a batch; None without a sound TRANSACTION."""
         record = batch.transaction
         if record is None:
             return None
@@ -103,7 +108,7 @@ class TransactionImage(NamedTuple):
 
 
 def operation_name(kind: int) -> str:
-    """What an operation is called in FORMAT.md; its number where that is not known here."""
+    """Return the name of an operation in FORMAT.md; its number if it is unknown here."""
     try:
         return OperationKind(kind).name
     except ValueError:
@@ -111,9 +116,9 @@ def operation_name(kind: int) -> str:
 
 
 def properties_of(raw: bytes) -> dict[str, Any]:
-    """Content properties that are there, by name, as plain values (see `plain`).
+    """Decode content properties, by name, as plain values (see `plain`).
 
-    Raises: ValueError, when they are not properties of class basic: a library may keep others.
+    Raises: ValueError, when they are not properties of class basic: a library may store others.
     """
     try:
         decoded = decode_properties(raw)
@@ -130,7 +135,7 @@ def edited_properties(
     without_headers: Collection[str],
     **properties: Any,
 ) -> bytes:
-    """Properties with some of them, and some of their headers, changed; all else byte for byte.
+    """Change some properties and headers; everything else stays the same, byte for byte.
 
     Raises: ValueError, for a value that does not fit.
     """
@@ -138,9 +143,9 @@ def edited_properties(
 
 
 def plain(value: Any) -> Any:
-    """A value of a field table, or of the catalog, as JSON has it.
+    """Convert a value of a field table, or of the catalog, for JSON.
 
-    Bytes become text where they are UTF-8 and `{"hex": ...}` where they are not, decimals text.
+    Bytes become text if they are UTF-8 and `{"hex": ...}` otherwise, decimals become text.
     """
     if isinstance(value, dict):
         return {str(plain_key(key)): plain(one) for key, one in value.items()}
@@ -159,12 +164,12 @@ def plain(value: Any) -> Any:
 
 
 def plain_key(key: Any) -> Any:
-    """A key of a map as text, or a number."""
+    """Convert a key of a map to text or a number."""
     return key.decode("utf-8", "backslashreplace") if isinstance(key, bytes) else key
 
 
 def lengths_of(payload: bytes) -> tuple[int, int, int]:
-    """Bytes of exchange, routing key and properties, as a MESSAGE's payload has them.
+    """Return the lengths in bytes of exchange, routing key and properties in a MESSAGE's payload.
 
     Raises: ValueError.
     """

@@ -1,4 +1,4 @@
-"""How tools that work on a data directory end: what they print, and their exit codes.
+"""The end of tools that work on a data directory: errors, and exit codes.
 
 tools/README.md has the table of exit codes.
 """
@@ -19,7 +19,7 @@ from amqpstore_tools.offline.terminal import shown_lines
 
 OK = 0
 DAMAGED = NOT_FOUND = 1
-"""It was done, and damage was found; or what was asked for is not there."""
+"""The tool finished and found damage; or what it was asked for does not exist."""
 USAGE = 2
 LOCKED = 3
 NOT_A_STORE = 4
@@ -28,34 +28,34 @@ INTERRUPTED = 130
 
 
 class ToolError(Exception):
-    """What was asked for cannot be done. The message says why, and what to do."""
+    """The tool cannot do what it was asked for. The message says why, and what to do."""
 
     exit_code = FAILED
 
 
 class NotFoundError(ToolError):
-    """What was asked for is not there; the message says what, and what may be done."""
+    """Something does not exist; the message says what, and what to do."""
 
     exit_code = NOT_FOUND
 
 
 class UsageError(ToolError):
-    """The command line asks for what is not possible."""
+    """The command line is not valid."""
 
     exit_code = USAGE
 
 
 def add_json(parser: argparse.ArgumentParser, one: str = "") -> None:
-    """The option that all tools have, and the note on exit codes.
+    """Add the option that all tools have, and the note on exit codes.
 
-    Args: one, what exit code 1 means; nothing, where the tool has no such end.
+    Args: one, the meaning of exit code 1; empty if the tool does not use it.
     """
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.epilog = exit_codes(one)
 
 
 def exit_codes(one: str = "") -> str:
-    """The note on exit codes. Args: as for `add_json`."""
+    """Return the note on exit codes. Args: as for `add_json`."""
     return (
         f"Exit codes: 0 done, {f'1 {one}, ' if one else ''}2 wrong usage, 3 a broker or another "
         "tool has the store open, 4 it is not a store, 5 it failed, 130 interrupted."
@@ -70,14 +70,14 @@ def run_tool(
     as_json: bool = False,
     cannot: int | None = None,
 ) -> int:
-    """Run a tool. Returns the exit code: what it returned, where that is not None.
+    """Run a tool. Returns the exit code: what it returned, or 0 for None.
 
     An error is a line on stderr, and with `as_json` an object on stdout too.
-    Args: verb, its name; has_live, whether `--live` is there for it; cannot, the code of every
-    failure, where it is one for all.
+    Args: verb, its name; has_live, whether it has `--live`; cannot, the exit code of every failure,
+    if it is the same for all.
     """
     if isinstance(sys.stdout, io.TextIOWrapper):
-        # Bars and names where only ASCII is taken: anything is better than nothing.
+        # Bars and names on a terminal that only takes ASCII: anything is better than nothing.
         sys.stdout.reconfigure(errors="replace")
 
     def fail(code: int, error: BaseException, text: str) -> int:
@@ -87,13 +87,13 @@ def run_tool(
         sys.stderr.write(f"amqpstore {verb}: {shown_lines(text)}\n")
         return code
 
-    # So that what is half done is cleared away.
+    # So that unfinished work is cleaned up.
     before = signal.signal(signal.SIGTERM, _interrupt)
     try:
         code = tool()
         sys.stdout.flush()
     except BrokenPipeError:
-        # Whoever read it has seen enough. What is left in the buffer goes nowhere.
+        # The reader has closed the pipe. What is left in the buffer is dropped.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return OK
     except StoreLockedError as error:

@@ -1,8 +1,8 @@
-"""A store as it is on disk: read by the engine's own codec and recovery, and changed by nothing.
+"""A store as it is on disk: read by the engine's own codec and recovery, and never changed.
 
-What recovery would do at the next start is done here in memory: the catalog's last checkpoint, then
-the log behind it. So what is said to be live is what a broker would serve. Where the catalog cannot
-be read, segments and index files say it alone: see `rebuilt`.
+Recovery, as the next start would do it, is done here in memory: the catalog's last checkpoint, then
+the log behind it. So everything reported as live is what a broker would serve. If the catalog
+cannot be read, segments and index files are used alone: see `rebuilt`.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class LogTail(NamedTuple):
     """The log behind the last checkpoint: from `start` to before `end`.
 
     `segments` and `bytes` that it has, `batches` and their `messages` and `operations`.
-    `torn_bytes` and `rolled_back` messages are left out of it: of a batch that is there in part.
+    `torn_bytes` and `rolled_back` messages are excluded: they belong to an incomplete batch.
     """
 
     start: Position
@@ -70,7 +70,7 @@ class LogTail(NamedTuple):
 
 
 class Holder(NamedTuple):
-    """A queue that holds a message, and where in it."""
+    """A queue that holds a message, and its place there."""
 
     queue: QueueImage
     entry: Entry
@@ -109,11 +109,11 @@ class StoreImage:
 
     @classmethod
     def open(cls, directory: str, *, live: bool = False) -> Self:
-        """Look at the store in a directory. Nothing in there is made, changed or locked to readers.
+        """Read the store in a directory. Nothing in it is created, changed or locked to readers.
 
-        Args: live, where a broker runs on it: look at a snapshot.
-        Raises: NotAStoreError, FormatVersionError, StoreLockedError (a broker runs on it, and
-        `live` is not said), SnapshotError, OSError.
+        Args: live, a broker runs on it: read a snapshot.
+        Raises: NotAStoreError, FormatVersionError, StoreLockedError (a broker runs on it, without
+        `live`), SnapshotError, OSError.
         """
         directory = os.path.normpath(directory)
         _check_directory(directory)
@@ -150,10 +150,10 @@ class StoreImage:
         self.close()
 
     def close(self) -> None:
-        """Let go of everything, and let brokers in."""
+        """Release everything, and let brokers in."""
         self._exit.close()
 
-    # What is said of the store as a whole.
+    # The store as a whole.
 
     @property
     def recovered(self) -> Recovered:
@@ -162,7 +162,7 @@ class StoreImage:
 
     @property
     def is_rebuilt(self) -> bool:
-        """Whether segments and index files had to say it alone."""
+        """Whether segments and index files had to be used without the catalog."""
         return self.catalog_reason is not None
 
     @property
@@ -188,18 +188,18 @@ class StoreImage:
         )
 
     def rows(self, table: str) -> Mapping[str, Any]:
-        """The rows of a table of the catalog that can be read; none where it cannot."""
+        """Return the readable rows of a table of the catalog; none if it cannot be read."""
         try:
             return self.catalog.rows(table)
         except DamageError:
             return {}
 
-    # What is in it.
+    # Its content.
 
     @cached_property
     def segments(self) -> list[SegmentImage]:
-        """All segments that the store knows or that are there, in the order of their ids."""
-        # Recovery did without the catalog where it could not be read.
+        """All segments that exist or that the store knows, in the order of their ids."""
+        # Recovery did without the catalog because it could not be read.
         rows = {
             name: {} if self.is_rebuilt else self.rows(name)
             for name in ("segments", "ends", "quarantine")
@@ -209,17 +209,17 @@ class StoreImage:
 
     @cached_property
     def quarantined(self) -> list[SegmentImage]:
-        """The segments in `quarantine/`: the store reads them no more."""
+        """The segments in `quarantine/`: the store no longer reads them."""
         return list(self._listing().quarantined())
 
     def segment(self, number: int) -> SegmentImage | None:
-        """The segment of a number, in `quarantine/` too; None where there is none."""
+        """Return the segment with a number, in `quarantine/` too; None if there is none."""
         found = [one for one in [*self.segments, *self.quarantined] if one.number == number]
         return found[0] if found else None
 
     @cached_property
     def index_files(self) -> list[IndexImage]:
-        """All index files that are there or that the catalog knows, by queue and number."""
+        """All index files that exist or that the catalog knows, by queue and number."""
         return self._listing().known_index_files(self._recovered)
 
     @cached_property
@@ -253,7 +253,7 @@ class StoreImage:
 
     @cached_property
     def prepared(self) -> list[PreparedImage]:
-        """Transactions that were prepared, and those of which the next start removes the rest."""
+        """Prepared transactions, and decided ones whose rest the next start removes."""
         checkpoint_state = self._recovered.checkpoint_state
         found = []
         for queue_id, row in tables.PREPARED.read(self.rows).items():
@@ -268,25 +268,26 @@ class StoreImage:
 
     @cached_property
     def decoder(self) -> MessageDecoder:
-        """What decoding a message needs: the store's dictionaries among it."""
+        """The decoder of messages, with the store's dictionaries."""
         dictionaries = tables.DICTIONARIES.read(self.rows)
         return MessageDecoder({}, Decompressor(dictionaries).decompress)
 
     def message(self, message_id: int) -> StoredMessage | None:
-        """A message whose record is sound, live or not yet dropped. Raises: OSError."""
+        """Return a message with a sound record, live or not yet dropped. Raises: OSError."""
         for _, found in self.messages([message_id]):
             return found
         return None
 
     def messages(self, ids: Iterable[int]) -> Iterator[tuple[int, StoredMessage | None]]:
-        """Messages of ascending ids, each with None where no sound record of it exists.
+        """Yield messages of ascending ids, each with None if it has no sound record.
 
-        Segments are read once, from where the first one of theirs is. Raises: OSError.
+        Segments are read once, from their first message asked for.
+        Raises: OSError.
         """
         return read_messages(self.segments, ids)
 
     def holders(self, message_id: int) -> list[Holder]:
-        """The queues that hold a message. Reads all index files. Raises: OSError."""
+        """Return the queues that hold a message. Reads all index files. Raises: OSError."""
         found = []
         for queue in self.queues:
             for columns in queue.columns():
@@ -296,18 +297,18 @@ class StoreImage:
         return found
 
     def log_segments(self) -> list[SegmentImage]:
-        """The segments of the log that are there, in the order of their LSNs."""
+        """Return the existing segments of the log, in the order of their LSNs."""
         log = [one for one in self.segments if not one.is_compacted and one.size]
         return sorted(log, key=attrgetter("number"))
 
     def transactions(self, segment: SegmentImage, start: int = 0) -> Iterator[TransactionImage]:
-        """The sound TRANSACTIONs of a segment, from offset `start` on. Raises: OSError."""
+        """Yield the sound TRANSACTIONs of a segment, from offset `start` on. Raises: OSError."""
         for batch in segment.batches(start):
             if transaction := TransactionImage.of(segment, batch):
                 yield transaction
 
     def transaction(self, lsn: int) -> TransactionImage | None:
-        """The TRANSACTION of an LSN, where the log still has it. Raises: OSError."""
+        """Return the TRANSACTION of an LSN, if the log still has it. Raises: OSError."""
         for segment in reversed(self.log_segments()):
             is_later = False
             for transaction in self.transactions(segment):
@@ -317,10 +318,10 @@ class StoreImage:
                 if not is_later:
                     break
             if is_later:
-                return None  # All of its LSNs are lower, and those of earlier segments too.
+                return None  # all its LSNs are lower, and those of earlier segments too
         return None
 
-    # How it is made.
+    # Construction.
 
     def _find_store(self) -> uuid.UUID | None:
         """Find which store it is, and leave a catalog out that is not of it.
@@ -346,7 +347,7 @@ class StoreImage:
     def _in_marker(self) -> bytes | None:
         """Raises: FormatVersionError, OSError."""
         try:
-            # The marker is never written over, so it is read where it is.
+            # The marker is never overwritten, so it is read in place.
             found = marker.read(ReadOnlyFiles(), self.directory)
         except DamageError as error:
             self.marker_reason = error.reason
@@ -362,7 +363,7 @@ class StoreImage:
 
 
 def _check_directory(directory: str) -> None:
-    """Raises: NotAStoreError, when nothing in it was made by a store."""
+    """Raises: NotAStoreError, when a directory has no files of a store."""
     if not os.path.isdir(directory):
         reason = "it is a file" if os.path.exists(directory) else "it is not there"
         raise NotAStoreError(directory, reason)

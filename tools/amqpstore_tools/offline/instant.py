@@ -1,15 +1,16 @@
-"""One instant of a store that a broker may be writing: its catalog, and what was there with it.
+"""One instant of a store that a broker may be writing: its catalog, and the files that belong to
+it.
 
-The catalog alone changes all at once. So an instant is a catalog, and whatever else is looked at,
-between two looks at the number of the last commit that say the same. If they differ it is all done
-again. A queue's row is committed before the log speaks of the queue, and what moved out of a queue
-is durable before its row is removed: so the log, as it is seen at such an instant, has no operation
+Only the catalog changes atomically. So an instant is a catalog, and everything else that is read
+between two reads of the number of the last commit, if these are equal. If they differ, everything
+is read again. A queue's row is committed before the log mentions the queue, and messages that moved
+out of a queue are durable before its row is removed: so at such an instant the log has no operation
 on a queue that the catalog does not know.
 
 The catalog's file is copied to a directory of the reader's. A reader that LMDB knows of would have
-to write to `catalog/lock.mdb`, and a killed one would keep the broker from using pages again; one
-that it does not know of may see its pages given to a later commit. And the copy's pages can be
-looked at before LMDB follows them: a damaged file would end the process.
+to write to `catalog/lock.mdb`, and a killed one would keep the broker from reusing pages; one that
+it does not know of may see its pages reused by a later commit. And the copy's pages can be checked
+before LMDB follows them: a damaged file would crash the process.
 """
 
 from __future__ import annotations
@@ -37,10 +38,10 @@ _PAUSE_S = 0.005
 _COPY_BYTES = 1 << 20
 _FIRST_MAP_BYTES = 64 << 20
 _OTHER_DESCRIPTORS = 64
-"""That are needed for all else."""
+"""Descriptors that are needed for everything else."""
 
 Tables = dict[bytes, list[tuple[bytes, bytes]]]
-"""A catalog as it is: rows by the name of their table."""
+"""The raw catalog: rows by the name of their table."""
 
 T = TypeVar("T")
 
@@ -57,7 +58,7 @@ class SnapshotError(StoreError):
 def at_one_instant(directory: str, folder: str, look: Callable[[], T]) -> T:
     """Copy the catalog of a store, as one of its commits left it, to `folder`.
 
-    Returns what `look` returned while that was the last commit; it may be called again and again.
+    Returns what `look` returned while that was the last commit; it may be called repeatedly.
     Raises: SnapshotError, DamageError (the catalog's first pages), OSError, what `look` raises.
     """
     catalog = os.path.join(directory, CATALOG, FILE_NAME)
@@ -78,9 +79,11 @@ def at_one_instant(directory: str, folder: str, look: Callable[[], T]) -> T:
 
 
 def read_tables(folder: str) -> Tables:
-    """All rows of the catalog in `folder`, which nobody writes to. Raises: DamageError, OSError."""
+    """Read all rows of the catalog in `folder`, which nobody writes to. Raises: DamageError,
+    OSError.
+    """
     path = os.path.join(folder, FILE_NAME)
-    # LMDB does not survive a page that leads nowhere.
+    # LMDB crashes on a page number that leads nowhere.
     check_pages(path)
     try:
         with (
@@ -101,7 +104,8 @@ def read_tables(folder: str) -> Tables:
 
 
 def write_tables(folder: str, tables: Tables) -> None:
-    """A new catalog with these rows, durably: `data.mdb` in `folder`. Raises: OSError, lmdb.Error.
+    """Write a new catalog with these rows, durably: `data.mdb` in `folder`. Raises: OSError,
+    lmdb.Error.
 
     Nobody else knows of it yet, so it needs no lock.
     """
@@ -137,7 +141,7 @@ def allow_descriptors(directory: str, files: int) -> None:
 
 
 def _copy_file(source: str, target: str) -> None:
-    """Copy the bytes of a file, its first ones first: LMDB's choice of a state is in them."""
+    """Copy the bytes of a file, the first ones first: LMDB's choice of a state is in them."""
     file = OsFiles().open(source)
     try:
         with open(target, "wb") as copy:

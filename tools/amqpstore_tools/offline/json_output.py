@@ -1,4 +1,4 @@
-"""JSON on stdout: one object, of which a list may be longer than memory."""
+"""JSON on stdout: one object, whose lists may be longer than memory."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 def write_json(facts: Mapping[str, Any]) -> None:
-    """Write an object. What is an iterator in it is written as a list, item by item."""
+    """Write an object. Iterators in it are written as lists, item by item."""
     out = sys.stdout
     separator = "{\n"
     for key, value in facts.items():

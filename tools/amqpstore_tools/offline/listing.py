@@ -1,4 +1,4 @@
-"""The segments and index files of a store that are there, each with what is known of it."""
+"""Lists the existing segments and index files of a store, each with its state."""
 
 from __future__ import annotations
 
@@ -25,8 +25,9 @@ Rows = Mapping[str, Mapping[str, Any]]
 
 
 class Listing:
-    """The files of the store in `directory`. Args: seed, of its checksums. Raises (all of it):
-    OSError."""
+    """The files of the store in `directory`. Args: seed, of its checksums. All methods raise
+    OSError.
+    """
 
     def __init__(self, files: Files, directory: str, seed: int) -> None:
         self._files = files
@@ -34,15 +35,15 @@ class Listing:
         self._seed = seed
 
     def segment_files(self) -> Iterator[SegmentImage]:
-        """Those in `segments/`, by themselves."""
+        """Yield the segments in `segments/`, without the catalog."""
         return self._segments_in(SEGMENTS, SegmentState.SEALED)
 
     def quarantined(self) -> Iterator[SegmentImage]:
-        """Those in `quarantine/`: the store reads them no more."""
+        """Yield the segments in `quarantine/`: the store no longer reads them."""
         return self._segments_in(QUARANTINE, SegmentState.QUARANTINED)
 
     def index_files(self) -> Iterator[IndexImage]:
-        """Those in `index/`, by themselves."""
+        """Yield the index files in `index/`, without the catalog."""
         directory = f"{self._directory}/{INDEX}"
         for name in self._files.list_directory(directory):
             if key := index_key(name):
@@ -52,10 +53,10 @@ class Listing:
     def segments(
         self, recovered: Recovered, rows: Rows, *, is_counted: bool
     ) -> Iterable[SegmentImage]:
-        """All segments that the store knows or that are there.
+        """Return all segments that exist or that the store knows.
 
-        Args: rows, of `segments`, `ends` and `quarantine`; is_counted, whether what is live of each
-        is known.
+        Args: rows, of `segments`, `ends` and `quarantine`; is_counted, whether live messages are
+        known.
         """
         accounts = (
             {one.number: one for one in recovered.checkpoint_state.accounts} if is_counted else {}
@@ -83,7 +84,7 @@ class Listing:
         return images.values()
 
     def known_index_files(self, recovered: Recovered) -> list[IndexImage]:
-        """All index files that are there or that the catalog knows, by queue and number."""
+        """Return all index files that exist or that the catalog knows, by queue and number."""
         images = {(one.queue_id, one.number): one for one in self.index_files()}
         for queue in recovered.checkpoint_state.queues.values():
             for file in queue.files:

@@ -1,4 +1,4 @@
-"""The lock of a data directory: for who reads it, copies it, or changes it without a broker."""
+"""The lock of a data directory: for tools that read, copy or change it without a broker."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ from amqpstore.files import OsFiles
 def shared_lock(directory: str) -> Iterator[None]:
     """Keep brokers out of a store while it is read; other readers can come in. Changes nothing.
 
-    Where the lock's file is missing no broker has been there since it was copied, and nothing is
-    made. Raises: StoreLockedError, OSError.
+    If the lock's file is missing, no broker has run here since the store was copied, and nothing is
+    created.
+    Raises: StoreLockedError, OSError.
     """
     try:
         descriptor = os.open(os.path.join(directory, LOCK), os.O_RDONLY | os.O_CLOEXEC)
@@ -51,9 +52,10 @@ def shared_lock_if_free(directory: str) -> Iterator[bool]:
 
 @contextlib.contextmanager
 def exclusive_lock(directory: str, verb: str) -> Iterator[None]:
-    """Have a store to oneself, as a broker has: readers stay out too.
+    """Lock a store exclusively, as a broker does: readers stay out too.
 
-    Args: verb, which others are told of. Raises: StoreLockedError, OSError.
+    Args: verb, which others are told of.
+    Raises: StoreLockedError, OSError.
     """
     try:
         lock = OsFiles().lock(

@@ -1,4 +1,4 @@
-"""Messages found by their ids, in as few reads of segments as their order allows."""
+"""Finds messages by id, in as few reads of segments as their order allows."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from amqpstore_tools.offline.segments import SegmentImage
 def read_messages(
     segments: Sequence[SegmentImage], ids: Iterable[int]
 ) -> Iterator[tuple[int, StoredMessage | None]]:
-    """Messages of ascending ids, each with None where no sound record of it exists.
+    """Yield messages of ascending ids, each with None if it has no sound record.
 
-    Args: segments, in the order of their ids. Raises: OSError.
+    Args: segments, in the order of their ids.
+    Raises: OSError.
     """
     readable = [one for one in segments if one.first_id < one.end_id and one.size]
     reader: _MessageReader | None = None
@@ -32,7 +33,9 @@ def read_messages(
 
 
 class _MessageReader:
-    """Reads messages of one segment, of ascending ids: on from the last, or from a mark behind."""
+    """Reads messages of one segment, of ascending ids: from the last one on, or from a later entry
+    of the offset table.
+    """
 
     def __init__(self, segment: SegmentImage) -> None:
         self.segment = segment
@@ -42,7 +45,7 @@ class _MessageReader:
         self._is_started = False
 
     def read(self, message_id: int) -> StoredMessage | None:
-        """The message, if a sound record of it is there."""
+        """Return the message, if it has a sound record."""
         offset = self.segment.offset_before(message_id)
         if not self._is_started or offset > self._offset:
             self._scan = self.segment.scan_payloads(offset, kinds=(Kind.MESSAGE,))

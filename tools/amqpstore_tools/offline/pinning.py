@@ -1,10 +1,9 @@
-"""Pinned files: what is in them stays there to be read, whatever a broker does meanwhile.
+"""Pinned files: their content stays readable, whatever a broker does meanwhile.
 
-A file is pinned by an open descriptor, at the size that it had: the broker may append to it, or
-remove it, and what is read here stays what it was. That takes microseconds, one descriptor a file,
-and no room on the disk; nothing has to be cleared away after a crash. Who needs a file for longer
-than a process lives, or on another machine, gives the pinned file another name: see
-`ReadOnlyFile.link`.
+A file is pinned by an open descriptor, at its current size: the broker may append to it, or remove
+it, and what is read here stays the same. That takes microseconds, one descriptor per file, and no
+space on the disk; nothing has to be cleaned up after a crash. To keep a file longer than a process
+lives, or for another machine, give the pinned file another name: see `ReadOnlyFile.link`.
 """
 
 from __future__ import annotations
@@ -27,11 +26,13 @@ CANNOT_LINK = frozenset(
         errno.ENOSYS,
     }
 )
-"""How a file system says that a file gets no other name there; its bytes may still be copied."""
+"""Errors with which a file system refuses another name for a file; its bytes may still be
+copied.
+"""
 
 
 class SizedFile(ReadOnlyFile):
-    """A file as large as it was, whatever was appended to it since."""
+    """A file at its size when it was pinned, whatever was appended to it since."""
 
     def __init__(self, path: str, descriptor: int, size: int) -> None:
         super().__init__(path, descriptor)
@@ -45,7 +46,9 @@ class SizedFile(ReadOnlyFile):
 
 
 class PinnedFile(SizedFile):
-    """A file of `PinnedFiles`, whose descriptor it is: `release` closes it, and not `close`."""
+    """A file of `PinnedFiles`, which shares its descriptor: `release` closes it, `close` does
+    not.
+    """
 
     @property
     def descriptor(self) -> int:
@@ -53,26 +56,29 @@ class PinnedFile(SizedFile):
         return self._descriptor
 
     def stat(self) -> os.stat_result:
-        """Ask for what the system knows of it now."""
+        """Return the system's current status of the file."""
         return os.fstat(self._descriptor)
 
     def datasync(self) -> None:
-        """Make what is read of it durable. Changes nothing, and takes no error from the broker."""
+        """Make the bytes that were read durable. Changes nothing, and takes no error away from the
+        broker.
+        """
         OsFile.datasync(self)
 
     def close(self) -> None:
         """Do nothing: others may have it open too."""
 
     def release(self) -> None:
-        """Let go of it: what the broker has removed gives back its room on the disk."""
+        """Close it: files that the broker has removed free their disk space now."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
 
 
 class PinnedFiles(ReadOnlyFiles):
-    """The files of some directories as they were when these were pinned; nothing that came later
-    is there."""
+    """The files of some directories as they were when these were pinned; later files are not
+    there.
+    """
 
     def __init__(self) -> None:
         self._files: dict[str, PinnedFile] = {}
@@ -104,11 +110,11 @@ class PinnedFiles(ReadOnlyFiles):
         raise FileNotFoundError(errno.ENOENT, "it is not in the snapshot", path)
 
     def find(self, path: str) -> PinnedFile | None:
-        """Look for a file; None where it was not there."""
+        """Return a file; None if it was not pinned."""
         return self._files.get(path)
 
     def sync_directory(self, path: str) -> None:
-        """What was read of new files is durable too."""
+        """Sync a directory, so that new files that were read are durable too."""
         OsFiles.sync_directory(self, path)
 
     def list_directory(self, path: str) -> list[str]:
@@ -118,11 +124,11 @@ class PinnedFiles(ReadOnlyFiles):
         return path in self._files
 
     def descriptors(self) -> dict[str, tuple[int, int]]:
-        """List the descriptor and the size of every file, by its path."""
+        """Return the descriptor and the size of every file, by its path."""
         return {path: (file.descriptor, file.size()) for path, file in self._files.items()}
 
     def release(self) -> None:
-        """Let go of every file."""
+        """Close every file."""
         for file in self._files.values():
             file.release()
         self._files.clear()

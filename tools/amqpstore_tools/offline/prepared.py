@@ -1,4 +1,4 @@
-"""Prepared transactions: what their rows in the catalog say."""
+"""Prepared transactions, from their rows in the catalog."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from amqpstore.tables import PreparedRow
 
 
 class Locked(NamedTuple):
-    """A run that a prepared transaction is to ack."""
+    """A run that a prepared transaction will ack."""
 
     queue_id: int
     first_sequence: int
@@ -27,7 +27,7 @@ class Waiting(NamedTuple):
 class PreparedImage(NamedTuple):
     """A transaction whose messages wait in the stored queue `queue_id`, which no client sees.
 
-    `label` is its owner's. It is undecided; where `is_undecided` is not so, the next start removes
+    `label` is its owner's. If `is_undecided` is false, it is decided, and the next start removes
     what is left of it.
     """
 
@@ -39,7 +39,7 @@ class PreparedImage(NamedTuple):
 
 
 def prepared_of(queue_id: int, row: PreparedRow, *, is_undecided: bool) -> PreparedImage:
-    """Return what a row says."""
+    """Parse a row."""
     locked = [Locked(*one) for one in row.locked]
     publishes = [
         Waiting(first, count, priority, tuple(of for of, _, _ in placements))

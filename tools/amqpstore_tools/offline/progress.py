@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 _INTERVAL_S = 0.1
 
 Progress = Callable[[str, int, int], None]
-"""Told what is done, how much of it, and how much that will be; 0 where that is not known."""
+"""Called with a description, how much is done, and the total; 0 if it is unknown."""
 
 
 @contextlib.contextmanager
@@ -22,7 +22,7 @@ def progress_bar(*, in_bytes: bool = True) -> Iterator[Progress]:
     if not sys.stderr.isatty():
         yield lambda *_: None
         return
-    # Here, so that the other verbs start without it.
+    # Imported here, so that the other verbs start without it.
     from rich.console import Console
     from rich.progress import (
         BarColumn,

@@ -1,4 +1,4 @@
-"""What is live of a queue, as recovery would have it, without a body of it in memory."""
+"""The live messages of a queue, as recovery would find them, without their bodies in memory."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _RUN_ENTRIES = 16_384
 
 
 class Entry(NamedTuple):
-    """Where one message of a queue is.
+    """The place of one message of a queue.
 
-    `size` in bytes, of its MESSAGE record without compression, 0 where that is not known;
-    `expires_ms` since 1970, 0 is never; `delivery_count` is how often it has been delivered.
+    `size` in bytes, of its MESSAGE record without compression, 0 if unknown; `expires_ms` since
+    1970, 0 is never; `delivery_count` is how often it has been delivered.
     """
 
     sequence: int
@@ -29,7 +29,7 @@ class Entry(NamedTuple):
 
 
 class Unreadable(NamedTuple):
-    """An index file that cannot be read, and how many messages live in it."""
+    """An index file that cannot be read, and how many live messages it has."""
 
     path: str
     reason: str
@@ -40,7 +40,8 @@ class Totals(NamedTuple):
     """Totals of one queue: messages, and `bytes` of their MESSAGE records without compression.
 
     `ready` are those that a broker would deliver, `delivered` those that it has delivered before;
-    `locked` wait for a decision, and `unreadable` are in index files that cannot be read.
+    `locked` wait for the decision on a transaction, and `unreadable` are in index files that cannot
+    be read.
     """
 
     ready: int
@@ -51,11 +52,12 @@ class Totals(NamedTuple):
 
 
 class QueueImage:
-    """The stored queue `id`; a broker's queue with priorities is several of them, one a level.
+    """The stored queue `id`; a broker's queue with priorities is several of them, one per level.
 
-    `definition` is the owner's, None where the catalog has none; `lost` are sequences of messages
-    whose record was damaged behind the checkpoint. `locked_count` messages are not ready, as a
-    prepared transaction is to ack them; `is_hidden` where it holds what such a one is to publish.
+    `definition` is the owner's, None if the catalog has none; `lost` are sequences of messages
+    whose record was damaged behind the checkpoint. `locked_count` messages are not ready, because a
+    prepared transaction will ack them; `is_hidden`, whether it holds the messages that such a
+    transaction will publish.
     """
 
     def __init__(
@@ -82,42 +84,43 @@ class QueueImage:
 
     @property
     def vhost(self) -> str | None:
-        """Its virtual host, where a broker made it."""
+        """Its virtual host, if a broker created it."""
         return _text(self.definition, "vhost")
 
     @property
     def name(self) -> str | None:
-        """Its name, where it has one."""
+        """Its name, if it has one."""
         return name_of(self.definition)
 
     @property
     def label(self) -> str:
-        """What to call it for people."""
+        """Its name for people."""
         if self.is_hidden:
             return f"prepared transaction (queue id {self.id})"
         return self.name if self.name is not None else f"queue id {self.id}"
 
     @property
     def level(self) -> int | None:
-        """The priority whose messages it holds, where it is not the lowest."""
+        """The priority whose messages it holds, if not the lowest."""
         definition = self.definition
         level = definition.get("level") if isinstance(definition, Mapping) else None
         return level if isinstance(level, int) else None
 
     @property
     def live_count(self) -> int:
-        """Messages that it holds, those that cannot be read among them."""
+        """Messages that it holds, including those that cannot be read."""
         return sum(file.live for file in self._index.files) + self._index.fresh.count
 
     @property
     def next_sequence(self) -> int:
-        """No sequence from here on was ever given."""
+        """The first sequence that was never assigned."""
         return self._index.next_sequence
 
     def columns(self) -> Iterator[Entries]:
-        """Its live messages as columns, up to 16,384 at a time, ascending in sequence.
+        """Yield its live messages as columns, up to 16,384 at a time, ascending in sequence.
 
-        Index files that cannot be read are left out, and are in `unreadable` then. Raises: OSError.
+        Index files that cannot be read are left out and added to `unreadable`.
+        Raises: OSError.
         """
         self.unreadable = []
         spans: list[tuple[int, IndexFile | Run]] = [
@@ -131,12 +134,12 @@ class QueueImage:
                 yield from self._of_file(span)
 
     def entries(self) -> Iterator[Entry]:
-        """Its live messages one by one, ascending in sequence. Raises: OSError."""
+        """Yield its live messages one by one, ascending in sequence. Raises: OSError."""
         for columns in self.columns():
             yield from map(Entry, *columns[:6])
 
     def totals(self) -> Totals:
-        """How much it holds. Reads all of its index files. Raises: OSError."""
+        """Count its messages. Reads all of its index files. Raises: OSError."""
         ready = delivered = size = 0
         for columns in self.columns():
             counts = columns.delivery_counts
@@ -156,7 +159,7 @@ class QueueImage:
             return
         live = file.live_entries(entries)
         if not was_changed:
-            # It takes a byte an entry as long as it is open.
+            # It takes one byte per entry while it is open.
             file.close()
         if live.sequences:
             yield live
@@ -175,9 +178,9 @@ class QueueImage:
 
 
 def name_of(definition: Any) -> str | None:
-    """What a queue is called by its definition; None where that does not say.
+    """Return the name of a queue by its definition; None if that has none.
 
-    A history of a `SharedStore` has no name of its own: it is called as a broker's would be.
+    A history of a `SharedStore` has no name of its own: it is named as a broker's would be.
     """
     if of := _text(definition, "history_of"):
         return f"amq.consumed.{of}"

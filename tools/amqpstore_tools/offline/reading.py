@@ -23,23 +23,24 @@ class ReadOnlyFile(OsFile):
         _refuse(self.path)
 
     def datasync(self) -> None:
-        """Nothing, as nothing was written."""
+        """Do nothing: nothing was written."""
 
     def link(self, path: str) -> None:
-        """Give the file another name, also where it has lost its own by now.
+        """Give the file another name, even if it has lost its own by now.
 
-        Raises: FileNotFoundError, where it has none left at all; OSError, where there can be none.
+        Raises: FileNotFoundError, if it has no name left at all; OSError, if it cannot have another
+        one.
         """
         descriptors = os.open("/proc/self/fd", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            # Without a directory's descriptor Python does not follow the link in there.
+            # Python follows the link in /proc only if it gets a directory descriptor.
             os.link(str(self._descriptor), path, src_dir_fd=descriptors, follow_symlinks=True)
         finally:
             os.close(descriptors)
 
 
 class ReadOnlyFiles(OsFiles):
-    """The real file system, of which nothing is changed. A directory that is not there is empty."""
+    """The real file system, read-only. A directory that does not exist is empty."""
 
     def open(self, path: str) -> File:
         return ReadOnlyFile(path, open_regular(path))
@@ -48,11 +49,11 @@ class ReadOnlyFiles(OsFiles):
         try:
             return super().list_directory(path)
         except FileNotFoundError:
-            # A copy may come without the directories that were empty.
+            # A copy may lack the directories that were empty.
             return []
 
     def sync_directory(self, path: str) -> None:
-        """Nothing, as nothing was written."""
+        """Do nothing: nothing was written."""
 
     def make_directory(self, path: str) -> None:
         _refuse(path)
@@ -74,7 +75,7 @@ class ReadOnlyFiles(OsFiles):
 
 
 def read_around(file: File, offset: int, size: int) -> bytes:
-    """As `file.read`, with zeros for pages of 4096 bytes that the disk cannot read (EIO).
+    """Read as `file.read` does, with zeros for pages of 4096 bytes that the disk cannot read (EIO).
 
     Raises: OSError, any other.
     """
@@ -108,10 +109,10 @@ def scan_file(
     last_numbers: Mapping[int, int] | None = None,
     window_bytes: int = WINDOW_BYTES,
 ) -> Iterator[Record | Gap]:
-    """What `records.scan` finds in the first `size` bytes of a file, read window by window.
+    """Yield what `records.scan` finds in the first `size` bytes of a file, read window by window.
 
-    A window grows if a record, or a gap, is longer. Raises: OSError, but for EIO:
-    see `read_around`.
+    A window grows if a record, or a gap, is longer.
+    Raises: OSError, except EIO: see `read_around`.
     """
     last = dict(last_numbers or {})
     base = start
@@ -141,7 +142,7 @@ def scan_file(
 
 
 def _may_go_on(content: bytes, gap: Gap) -> bool:
-    """Whether more of the file could show that a gap is a record, or ends elsewhere."""
+    """Tell whether more of the file could show that a gap is a record, or ends elsewhere."""
     if gap.end == len(content):
         return True
     magic, *_, length, _, _ = HEADER.unpack_from(content, gap.offset)

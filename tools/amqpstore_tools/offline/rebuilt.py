@@ -1,10 +1,10 @@
-"""What segments and index files say without the catalog: rows that recovery can start from.
+"""Rows for recovery when there is no catalog, reconstructed from segments and index files.
 
-Without the catalog it is not known where the last checkpoint was, what of an index file was acked
-before it, and which files only wait to be removed. So the log is read from its first segment that
-is left, and each message counts as live that an index file or a sound ENQUEUE names and no sound
-ACK or PURGE that is left. Nothing that was live is missing for that; messages whose ACK stood in a
-segment that was dropped since are there again.
+Without the catalog it is not known where the last checkpoint was, which entries of an index file
+were acked before it, and which files only wait to be removed. So the log is read from its first
+remaining segment, and each message counts as live that is in an index file or a sound ENQUEUE, and
+in no remaining sound ACK or PURGE. So no live message is missing; messages whose ACK was in a
+segment that has been dropped since reappear.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ Tables = dict[str, dict[str, Value]]
 
 
 class Uncounted(SegmentAccounts):
-    """Accounts of which nobody knows how many queues held a message before."""
+    """Accounts for which it is unknown how many queues held a message before."""
 
     def release(self, _ids: Sequence[int], _sizes: Sequence[int]) -> None:
-        """Nothing: what is live is not known of any segment."""
+        """Do nothing: live messages are unknown for every segment."""
 
 
 class Spans:
@@ -42,13 +42,13 @@ class Spans:
         self._spans: list[tuple[int, int]] = []
 
     def add(self, first: int, end: int) -> None:
-        """Those from `first` to before `end`; ranges mostly come in ascending order."""
+        """Add those from `first` to before `end`; ranges mostly come in ascending order."""
         if self._spans and self._spans[-1][1] == first:
             first = self._spans.pop()[0]
         self._spans.append((first, end))
 
     def sort(self) -> None:
-        """Before they are looked at. Those that overlap, of copies, become one."""
+        """Sort the ranges before use; overlapping ones, from copies, are merged."""
         disjoint: list[tuple[int, int]] = []
         for first, end in sorted(self._spans):
             if disjoint and first <= disjoint[-1][1]:
@@ -57,7 +57,7 @@ class Spans:
         self._spans = disjoint
 
     def flags(self, sequences: Sequence[int]) -> Bits:
-        """For each of ascending sequences, whether it is in one of them."""
+        """Return for each of ascending sequences whether it is in a range."""
         flags = Bits(len(sequences))
         place = max(bisect_right(self._spans, (sequences[0], 1 << 64)) - 1, 0)
         for first, end in self._spans[place:]:
@@ -69,7 +69,7 @@ class Spans:
 
 
 def rebuilt_tables(segments: Sequence[SegmentImage], index: Iterable[IndexImage]) -> Tables:
-    """Rows of `store`, `heads`, `index`, `segments` and `marks`. Raises: OSError."""
+    """Return rows of `store`, `heads`, `index`, `segments` and `marks`. Raises: OSError."""
     log = sorted(one.number for one in segments if not one.is_compacted)
     position = Position(log[0] if log else 0, 0, 1, 1)
     changes = StoreRows(position=position).changes()
@@ -102,7 +102,7 @@ def _read_enqueues(segment: SegmentImage, enqueued: dict[int, Spans]) -> None:
 
 
 def _compacted_rows(segment: SegmentImage) -> tuple[SegmentRow, OffsetTableRow]:
-    """Rows that say which messages are in a compacted segment, and where."""
+    """Return rows with the messages in a compacted segment, and their places."""
     table = Segment(Descriptors(segment.files), segment.path, segment.number, segment.seed)
     ids = array("Q")
     for found in segment.scan():
@@ -120,7 +120,7 @@ def _compacted_rows(segment: SegmentImage) -> tuple[SegmentRow, OffsetTableRow]:
 def _index_states(
     index: Iterable[IndexImage], enqueued: dict[int, Spans]
 ) -> Iterable[tuple[IndexKey, IndexState]]:
-    """The state of each index file: of as much as is sound, and is not given by the log as well."""
+    """Yield the state of each index file: of the sound part that the log does not also contain."""
     given: dict[int, Spans] = {}
     for file in sorted(index, key=lambda one: (one.queue_id, one.number)):
         entries, end_bytes = _sound_entries(file)
@@ -156,7 +156,7 @@ def _index_states(
 
 
 def _sound_entries(file: IndexImage) -> tuple[Entries, int]:
-    """The entries before the first damage of an index file, and where they end."""
+    """Return the entries before the first damage of an index file, and where they end."""
     entries = no_entries()
     end_bytes = 0
     for found in file.blocks():

@@ -1,4 +1,4 @@
-"""Recovery in memory: from what can be read of a store to what the next start would make of it."""
+"""Recovery in memory: from the readable parts of a store to the result of the next start."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from amqpstore_tools.offline.rebuilt import Tables, Uncounted
 MISSING = "the file is missing"
 
 _MALFORMED = (LookupError, TypeError, ValueError, AttributeError, OverflowError)
-"""What recovery may raise where rows of the catalog are not what FORMAT.md says."""
+"""Errors of recovery if rows of the catalog are not as FORMAT.md says."""
 
 _TABLES = ("store", "heads", "index", "segments", "marks", "ends", "quarantine")
-"""A row that is missing in one of these changes what is live, or where it is."""
+"""A missing row in one of these changes which messages are live, or where they are."""
 
 Definitions = Mapping[int, Any]
 
@@ -88,11 +88,11 @@ def _recovered(
 
 
 def _leave_unknown(recovered: Recovered) -> None:
-    """Take back what recovery only says because the rows are not the catalog's."""
+    """Remove what recovery reports only because the rows are not the catalog's."""
     report = recovered.report
-    # Segments that were dropped are missing too, and nothing tells which.
+    # Dropped segments are missing too, and nothing tells which those are.
     report.damage = [one for one in report.damage if one[3] != MISSING]
-    # What compaction moved is not in the log, where recovery looks for all of it.
+    # Messages that compaction moved are not in the log, where recovery looks for all of them.
     moved = [one.ids for one in recovered.checkpoint_state.accounts if one.ids]
     report.lost = [one for one in report.lost if not any(_is_among(ids, one[2]) for ids in moved)]
     recovered.checkpoint_state.accounts = Uncounted(())

@@ -1,8 +1,8 @@
-"""The records of a segment, as fast as Python goes through them.
+"""Scans the records of a segment as fast as Python can.
 
 A segment is mostly MESSAGE records back to back. For these a scanner has a tight loop that does as
-little as can be done for what it is after. Whatever is not one of them leaves the loop for
-`records.record_at`, the engine's own word on what is sound, and is told here.
+little as its purpose allows. Anything else leaves the loop for `records.record_at`, the engine's
+own decision on what is sound, and is reported here.
 """
 
 from __future__ import annotations
@@ -25,22 +25,23 @@ from amqpstore.records import (
 )
 
 LEADS = struct.Struct(">QQIIII")
-"""As `records.HEADER`, with all before the number as one integer."""
+"""As `records.HEADER`, with everything before the number as one integer."""
 
 BATCH_BITS = 0xFFFF
 
 PLAIN_MESSAGE = int.from_bytes(MAGIC + bytes([Kind.MESSAGE, 0, 0, 0]), "big")
-"""That integer, of a MESSAGE that is not compressed, of batch 0."""
+"""That integer, for an uncompressed MESSAGE of batch 0."""
 
 WINDOW_BYTES = 512 << 10
-"""Read at a time: what fits the processor's cache is checked twice as fast as what does not."""
+"""Read at a time: content that fits in the processor's cache is checked twice as fast."""
 
 
 class RecordScanner(ABC):
-    """Goes through one segment from `start` up to `end`, once.
+    """Scans one segment from `start` up to `end`, once.
 
-    `gaps` are the places that are not records. Args: read, which takes a file, an offset and a
-    size; segment, its number; seed, of the checksums.
+    `gaps` are the places that are not records.
+    Args: read, a function of a file, an offset and a size; segment, its number; seed, of the
+    checksums.
     """
 
     def __init__(
@@ -52,56 +53,56 @@ class RecordScanner(ABC):
         self._end = end
         self._segment = segment
         self._seed = seed
-        # Where the last whole batch that was read ends: at the end, behind it is what may be torn.
+        # Where the last whole batch so far ends; at the end, what follows may be torn.
         self.whole_end = start
         self._batch_start = start
         # Messages that the TRANSACTIONs so far enqueue.
         self._claimed = 0
-        # What its records say of the batch that they are of: -1 where none did yet.
+        # The batch number in the records of the current batch: -1 if there is none yet.
         self._tag = -1
         self._last = dict.fromkeys(map(int, Kind), 0)
         self._search = Search()
-        # What is in memory of the file: `_content` from `_base` on.
+        # The part of the file in memory: `_content` from `_base` on.
         self._content = b""
         self._base = start
 
-    # What a scanner makes of it.
+    # Called by the scan, for subclasses.
 
     @abstractmethod
     def _messages(self, offset: int) -> int:
-        """Go through sound plain MESSAGE records from an offset in the window on.
+        """Scan sound plain MESSAGE records from an offset in the window on.
 
-        Returns where the first record starts that is none, or is not in the window.
+        Returns where the first record starts that is not one, or is not in the window.
         """
 
     @abstractmethod
     def _message(self, record: Record, payload: bytes) -> None:
-        """A sound MESSAGE that was left to the slow way."""
+        """Handle a sound MESSAGE outside of the tight loop."""
 
     @abstractmethod
     def _transaction(self, record: Record, time_ms: int, operations: list[Operation]) -> None:
-        """Take a sound TRANSACTION: its batch ends with it."""
+        """Handle a sound TRANSACTION: its batch ends with it."""
 
     @abstractmethod
     def _malformed_transaction(self, record: Record, reason: str) -> None:
-        """Take a TRANSACTION that no store writes: it counts as a gap in its batch."""
+        """Handle a TRANSACTION that no store writes: it counts as a gap in its batch."""
 
     @abstractmethod
     def _is_whole(self) -> bool:
-        """Tell whether the batch, which ends here, is whole: see `amqpstore.batches`."""
+        """Tell whether the batch that ends here is whole: see `amqpstore.batches`."""
 
     @abstractmethod
     def _end_batch(self, end: int) -> None:
-        """The batch ends at an offset; what follows is another's."""
+        """End the batch at an offset; what follows belongs to another."""
 
     @abstractmethod
     def _header(self, record: Record, payload: bytes) -> None:
-        """A sound SEGMENT record."""
+        """Handle a sound SEGMENT record."""
 
-    # How it is gone through.
+    # The scan.
 
     def _windows(self) -> Iterator[None]:
-        """Go through all of it; stops behind each window. Raises: OSError."""
+        """Scan everything; yields after each window. Raises: OSError."""
         offset = self._start
         while offset < self._end:
             self._load(offset)
@@ -121,10 +122,11 @@ class RecordScanner(ABC):
         self._tag = -1
 
     def _load(self, offset: int) -> None:
-        """Have the record at `offset` in memory, whole where it can be."""
+        """Load the record at `offset` into memory, as a whole if possible."""
         size = WINDOW_BYTES
         if offset == self._base and self._content:
-            # One longer than the window, as its header says; or where none is sound, all the rest.
+            # A record longer than the window, by its header; or all the rest, if no header is
+            # sound.
             size = self._end - offset
         self._content = self._read(offset, min(size, self._end - offset))
         self._base = offset
@@ -133,18 +135,18 @@ class RecordScanner(ABC):
             self._end = offset
 
     def _has_record(self, offset: int) -> bool:
-        """Whether what is in memory holds the record at `offset`, or all that follows."""
+        """Tell whether the memory has the whole record at `offset`, or the rest of the file."""
         start = offset - self._base
         if self._base + len(self._content) >= self._end:
             return start < len(self._content)
         if start + HEADER.size > len(self._content):
             return False
-        # A length that is wrong leads to a damaged record, which is looked at in all the rest.
+        # A wrong length gives a damaged record, for which all the rest is searched.
         length = HEADER.unpack_from(self._content, start)[6]
         return start + HEADER.size + int(length) <= len(self._content)
 
     def _other(self, offset: int) -> int:
-        """Whatever is at `offset`. Returns where it ends."""
+        """Handle anything else at `offset`. Returns where it ends."""
         content, base = self._content, self._base
         found = record_at(content, offset - base, self._segment, self._seed)
         if isinstance(found, Record) and (reason := not_next(found.number, self._last[found.kind])):
@@ -170,7 +172,7 @@ class RecordScanner(ABC):
         return record.end
 
     def _end_with(self, record: Record, payload: bytes) -> None:
-        """End the batch with its TRANSACTION, if that is one that a store can have written."""
+        """End the batch with its TRANSACTION, if it is one that a store can have written."""
         try:
             time_ms, operations = sound_operations(payload, record.end, self._claimed)
         except ValueError as error:

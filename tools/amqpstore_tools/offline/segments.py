@@ -1,4 +1,4 @@
-"""Segments and index files as they are on disk, each with what the catalog says of it."""
+"""Segments and index files on disk, each with the catalog's view of it."""
 
 from __future__ import annotations
 
@@ -18,29 +18,29 @@ from amqpstore_tools.offline.reading import read_around, scan_file
 
 
 class SegmentState(enum.Enum):
-    """What a segment is to the store."""
+    """The role of a segment in the store."""
 
     OPEN = "open"
-    """The last one of the log; its end is not noted."""
+    """The last one of the log; its end is not recorded."""
     SEALED = "sealed"
-    """Another one of the log."""
+    """An earlier one of the log."""
     COMPACTED = "compacted"
     LEFT_OVER = "left over"
     """Nothing needs it: the next start removes it, or moves it to `quarantine/`."""
     QUARANTINED = "quarantined"
     """In `quarantine/`."""
     MISSING = "missing"
-    """The catalog speaks of it, and there is no file."""
+    """It is in the catalog, and there is no file."""
 
 
 @dataclass
 class SegmentImage:
-    """Segment `number` at `path`, of `size` bytes, or none where it is missing.
+    """Segment `number` at `path`, of `size` bytes, or none if it is missing.
 
-    `end` is what is noted of its end, and `torn_at` where a torn tail begins; bytes after either
-    are not part of the store. Its messages have ids from `first_id` to before `end_id`, (0, 0)
-    where that is not known; `account` says what of them is live, None where nothing does. `marks`
-    are ids, ascending, and where their records are.
+    `end` is its recorded end, and `torn_at` where a torn tail begins; bytes after either are not
+    part of the store. Its messages have ids from `first_id` to before `end_id`, (0, 0) if unknown;
+    `account` says which are live, None if unknown. `marks` are ids, ascending, and the offsets of
+    their records.
     """
 
     files: Files
@@ -61,7 +61,7 @@ class SegmentImage:
 
     @property
     def is_compacted(self) -> bool:
-        """Whether compaction wrote it; otherwise it is of the log."""
+        """Whether compaction wrote it; otherwise it belongs to the log."""
         return self.number >= FIRST_COMPACTED
 
     @property
@@ -72,7 +72,7 @@ class SegmentImage:
 
     @property
     def live_bytes(self) -> int:
-        """What of it is needed, as a part of its size."""
+        """Bytes of its size that are needed."""
         account = self.account
         if account is None or self.state in (SegmentState.LEFT_OVER, SegmentState.MISSING):
             return 0
@@ -80,18 +80,19 @@ class SegmentImage:
 
     @property
     def garbage_bytes(self) -> int:
-        """What of it is not, and so what compaction would win."""
+        """Bytes of its size that are not needed, and that compaction would free."""
         return self.size - self.live_bytes
 
     def header(self) -> SegmentHeader | Gap:
-        """What its SEGMENT record says; why there is none. Raises: OSError."""
+        """Return its SEGMENT record, or why there is none. Raises: OSError."""
         return read_header(self.files, self.path, self.number)
 
     def scan(self, start: int = 0, size: int | None = None) -> Iterator[Record | Gap]:
-        """Its records and the gaps between them, as `records.scan` has it, window by window.
+        """Yield its records and the gaps between them, as `records.scan` does, window by window.
 
-        Args: start, where a record starts; size, of the file as far as it counts, if not all of
-        what is part of the store. Raises: OSError.
+        Args: start, where a record starts; size, how much of the file to read, if not everything
+        that is part of the store.
+        Raises: OSError.
         """
         for found, _ in self.scan_payloads(start, size, kinds=()):
             yield found
@@ -103,7 +104,7 @@ class SegmentImage:
         *,
         kinds: Sequence[int] = (Kind.TRANSACTION,),
     ) -> Iterator[tuple[Record | Gap, bytes]]:
-        """The same, with the payload of records of some kinds; it is empty for all others."""
+        """Scan with the payload of records of some kinds; it is empty for all others."""
         file = self.files.open(self.path)
         size = self.sound_size if size is None else size
         try:
@@ -118,7 +119,7 @@ class SegmentImage:
             file.close()
 
     def batches(self, start: int = 0) -> Iterator[StoredBatch]:
-        """Cut it into batches, from offset `start` on, where one begins. Raises: OSError."""
+        """Yield its batches, from offset `start` on, where one begins. Raises: OSError."""
         file = self.files.open(self.path)
         try:
             scanned = scan_file(file, self.sound_size, self.number, self.seed, start=start)
@@ -134,14 +135,14 @@ class SegmentImage:
             file.close()
 
     def offset_before(self, message_id: int) -> int:
-        """Where a record starts at or before that of a message."""
+        """Return where a record starts at or before that of a message."""
         place = bisect_right(self.table_ids, message_id) - 1
         return self.table_offsets[place] if place >= 0 else 0
 
 
 @dataclass
 class IndexImage:
-    """Index file `number` of a queue; `state` is what the catalog says of it, None: nothing."""
+    """Index file `number` of a queue; `state` is its row in the catalog, None if there is none."""
 
     files: Files
     path: str
@@ -152,9 +153,9 @@ class IndexImage:
     state: IndexState | None
 
     def blocks(self, size: int | None = None) -> Iterator[tuple[Record, int, Entries] | Gap]:
-        """Its INDEX records with the queue that each names, and the gaps between them.
+        """Yield its INDEX records with the queue that each names, and the gaps between them.
 
-        Args: size, of the file as far as it counts; all of it, if it is not said.
+        Args: size, how much of the file to read, by default all.
         Raises: OSError.
         """
         if self.size is None:

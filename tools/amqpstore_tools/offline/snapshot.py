@@ -1,12 +1,11 @@
-"""A consistent state of a store that a broker runs on, taken without the broker's knowing.
+"""A consistent state of a store that a broker runs on, taken without the broker's involvement.
 
-It is the catalog as one of its commits left it (see `instant`), and every file that was there with
-it, pinned (see `pinning`). A file that such a catalog names and that is not there was lost: nothing
-can have removed it, as only a later commit would have let go of it.
+It is the catalog as one of its commits left it (see `instant`), and every file that existed with
+it, pinned (see `pinning`). A file that such a catalog names and that does not exist was lost: it
+cannot have been removed, as only a later commit would have released it.
 
-The end of the log may be on its way to the disk. The last segment is `fdatasync`ed before it is
-read, as recovery does it, so that what is shown is durable; a batch that is there in part is left
-out.
+The end of the log may not be on disk yet. The last segment is `fdatasync`ed before it is read, as
+recovery does, so that what is shown is durable; an incomplete batch is left out.
 """
 
 from __future__ import annotations
@@ -20,8 +19,8 @@ from amqpstore_tools.offline.pinning import PinnedFiles
 
 
 class Snapshot:
-    """A snapshot of the store in `directory`: its `files`, and `catalog_path`, where a copy of its
-    catalog is.
+    """A snapshot of the store in `directory`: its `files`, and `catalog_path`, with a copy of its
+    catalog.
 
     Raises: SnapshotError, DamageError (the catalog cannot be told apart from a torn one), OSError.
     """
@@ -40,11 +39,11 @@ class Snapshot:
             raise
 
     def close(self) -> None:
-        """Let go of all files."""
+        """Close all files."""
         self._exit.close()
 
     def _pin(self) -> None:
-        # Each time anew, as a later commit may be about other files of the same names.
+        # Pinned again each time, as a later commit may refer to other files of the same names.
         self.files.release()
         for name in (SEGMENTS, INDEX, QUARANTINE):
             self.files.pin(f"{self.directory}/{name}")

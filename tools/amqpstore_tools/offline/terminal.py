@@ -1,4 +1,6 @@
-"""How offline tools show things to people: sizes, times, bars, and names that are only shown."""
+"""Terminal output of offline tools: sizes, times, bars, and names that cannot control the
+terminal.
+"""
 
 from __future__ import annotations
 
@@ -17,27 +19,26 @@ _LEVELS = "▁▂▃▄▅▆▇█"
 _UNITS = ("KiB", "MiB", "GiB", "TiB", "PiB")
 
 _UNWRAPPED = 1 << 20
-"""Columns of what goes to a pipe or a file: a wrapped path is not found by grep."""
+"""Columns of output to a pipe or a file: grep does not find a path that is wrapped."""
 _PICTURE = 80
-"""Columns that a picture has there."""
+"""Columns of a picture there."""
 
 
 def console(*, soft_wrap: bool = False) -> Console:
-    """Make one that writes to stdout: in colours and wrapped where that is a terminal, and each
-    row in one line, however long, where it is a pipe or a file.
+    """Make a console that writes to stdout: in colours and wrapped on a terminal, and each row in
+    one line, however long, in a pipe or a file.
 
     Args: soft_wrap, whether a terminal is left to wrap long lines, so that they can be copied.
     """
-    # Here, so that the other verbs start without it.
+    # Imported here, so that the other verbs start without it.
     from rich.console import Console
 
     class OutConsole(Console):
         def on_broken_pipe(self) -> None:
-            """What `exits.run_tool` does with it: the reader of the pipe is gone, which is not a
-            failure."""
+            """Handle a closed pipe as `exits.run_tool` does: it is not a failure."""
             raise BrokenPipeError
 
-    # A width that is given also wins over COLUMNS, which shells export.
+    # An explicit width also takes precedence over COLUMNS, which shells export.
     width = None if sys.stdout.isatty() else _UNWRAPPED
     return OutConsole(
         file=sys.stdout,
@@ -50,18 +51,19 @@ def console(*, soft_wrap: bool = False) -> Console:
 
 
 def picture_width(out: Console) -> int:
-    """Say how many columns a picture may have: the terminal's, or 80 where there is none."""
+    """Return how many columns a picture may have: the terminal's, or 80 without one."""
     return _PICTURE if out.width == _UNWRAPPED else out.width
 
 
 def say(text: str, out: TextIO | None = None) -> None:
-    """Write lines of text, on stdout if nothing else is said, that do nothing to a terminal."""
+    """Write lines of text, to stdout by default, that cannot control the terminal."""
     (out or sys.stdout).write(f"{shown_lines(text)}\n")
 
 
 def table(*columns: str, right: str = "", wrap: str = "") -> Table:
-    """An empty table with these headings; those in `right` are numbers, those in `wrap` text that
-    may be folded."""
+    """Return an empty table with these headings; those in `right` are numbers, those in `wrap` text
+    that may be folded.
+    """
     from rich.table import Table
 
     made = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
@@ -76,14 +78,14 @@ def table(*columns: str, right: str = "", wrap: str = "") -> Table:
 
 
 def heading(text: str) -> Text:
-    """The first line of a part."""
+    """Return the first line of a part."""
     from rich.text import Text
 
     return Text(f"\n{text}", "bold")
 
 
 def shown(text: object, most: int = 0) -> str:
-    """Any text as one that does nothing to a terminal: what does not print is shown as an escape.
+    """Escape a text so that it cannot control the terminal.
 
     Args: most, characters of it, if not all.
     """
@@ -92,18 +94,18 @@ def shown(text: object, most: int = 0) -> str:
 
 
 def shown_lines(text: str) -> str:
-    """The same, but that it keeps its line feeds and tabs."""
+    """Escape a text as `shown` does, but keep line feeds and tabs."""
     return "\n".join("\t".join(map(shown, line.split("\t"))) for line in text.split("\n"))
 
 
 def counted(count: int, noun: str) -> str:
-    """A number of things: one message, two messages."""
+    """Return a number of things: one message, two messages."""
     plural = noun if count == 1 else f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}s"
     return f"{count:,} {plural}"
 
 
 def size(count: int) -> str:
-    """Bytes, in the unit that makes it a short number."""
+    """Return bytes, in the unit that makes it a short number."""
     if count < 1000:
         return f"{count} B"
     number = float(count)
@@ -116,7 +118,7 @@ def size(count: int) -> str:
 
 
 def when(ms: int | None) -> str:
-    """A time, ms since 1970, in UTC; a dash for none."""
+    """Return a time, ms since 1970, in UTC; a dash for none."""
     if not ms:
         return "-"
     try:
@@ -127,7 +129,7 @@ def when(ms: int | None) -> str:
 
 
 def age(ms: int) -> str:
-    """How long something takes or ago it is, in the unit that makes it a short number."""
+    """Return a duration or an age, in the unit that makes it a short number."""
     seconds = ms / 1000
     for limit, divisor, unit in ((120, 1, "s"), (7200, 60, "min"), (172_800, 3600, "h")):
         if seconds < limit:
@@ -136,7 +138,7 @@ def age(ms: int) -> str:
 
 
 def bar(fraction: float, width: int) -> str:
-    """A bar of `width` characters, of which a fraction is filled."""
+    """Return a bar of `width` characters, of which a fraction is filled."""
     eighths = round(min(max(fraction, 0.0), 1.0) * width * 8)
     if fraction > 0:
         eighths = max(eighths, 1)
@@ -145,7 +147,7 @@ def bar(fraction: float, width: int) -> str:
 
 
 def split_bar(live: float, width: int) -> Text:
-    """A bar of what is live, in green, and what is garbage."""
+    """Return a bar of live bytes, in green, and garbage."""
     from rich.text import Text
 
     full = round(min(max(live, 0.0), 1.0) * width)
@@ -155,7 +157,7 @@ def split_bar(live: float, width: int) -> Text:
 
 
 def strip(fractions: list[float], width: int) -> str:
-    """A column for each fraction, as high as it is; where there are many, for their averages."""
+    """Return a column for each fraction, as high as it is; averages of them if there are many."""
     columns = min(len(fractions), width)
     found = []
     for column in range(columns):
@@ -168,7 +170,7 @@ def strip(fractions: list[float], width: int) -> str:
 
 
 def _is_printed(one: str) -> bool:
-    # Marks that turn the direction of what follows are of category Cf.
+    # Characters that change the direction of what follows are of category Cf.
     return one == " " or (one.isprintable() and unicodedata.category(one) != "Cf")
 
 

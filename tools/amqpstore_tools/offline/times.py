@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 
 def time_ms(text: str) -> int:
-    """A time in ms since 1970: ISO 8601, in UTC where it names no zone, or such a number.
+    """Parse a time as ms since 1970: ISO 8601, in UTC without a zone, or a number.
 
     Raises: argparse.ArgumentTypeError.
     """

@@ -1,15 +1,15 @@
-"""What amqpstore adds to AMQP 0-9-1, for pika's BlockingConnection.
+"""amqpstore's extensions of AMQP 0-9-1, for pika's BlockingConnection.
 
 `XaResource` is the resource manager's side of two-phase commit (class dtx, X/Open XA), for a
 transaction manager to drive; `get()` is a basic.get that waits; `publish()` is for many messages of
 a transaction, which it publishes in half the time; `KeptProperties` and `RawProperties` are
-properties byte for byte.
-The package needs pika (`pip install amqpstore[pika]`) and imports nothing else of amqpstore.
+properties byte for byte. The package needs pika (`pip install amqpstore[pika]`) and imports nothing
+else of amqpstore.
 
-- `xa`, `xid`, `status`: the resource manager, the name of a branch, and what became of it.
+- `xa`, `xid`, `status`: the resource manager, the name of a branch, and its outcome.
 - `get`: a basic.get that waits.
 - `methods`, `inside`: the methods of class dtx, and the only use of pika's private interface.
-- `errors`: what can go wrong, all of it an AMQPError too.
+- `errors`: the exceptions, each also an AMQPError.
 - `money_transfer`, `money_ledger`, `money_steps`: an example that can be killed at each step.
 """
 

@@ -1,4 +1,4 @@
-"""What can go wrong, as exceptions; all of them are pika's AMQPError too."""
+"""The exceptions of this package; all of them are pika's AMQPError too."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class ExtensionMissingError(AMQPError):
 
 
 class PikaChangedError(AMQPError):
-    """This release of pika has not the private parts that this package needs."""
+    """This release of pika does not have the private parts that this package needs."""
 
     def __init__(self, version: str, missing: str) -> None:
         super().__init__(
@@ -39,7 +39,7 @@ class XaError(AMQPError):
 
 
 class XaRolledBackError(XaError):
-    """The branch was rolled back instead. It is over; the channel goes on."""
+    """The branch was rolled back instead. It is over; the channel stays open."""
 
     def __init__(self, method: str, status: XaStatus) -> None:
         super().__init__(f"{method}: the branch was rolled back ({status.name})")
@@ -58,7 +58,9 @@ class XaHeuristicError(XaError):
 
 
 class XaRefusedError(XaError):
-    """The server closed the channel for a method of class dtx: go on with another channel."""
+    """The server closed the channel because of a method of class dtx: continue on another
+    channel.
+    """
 
     usual_xa_code: ClassVar[str] = "XAER_RMERR"
 
@@ -68,7 +70,7 @@ class XaRefusedError(XaError):
         self.reply_text = reply_text
         named = _XA_CODE.search(reply_text)
         self.xa_code = named[0] if named else self.usual_xa_code
-        """The name that X/Open's xa.h has for it, such as XAER_DUPID."""
+        """The error code of X/Open's xa.h, such as XAER_DUPID."""
 
 
 class XaNotFoundError(XaRefusedError):
@@ -85,7 +87,7 @@ class XaProtocolError(XaRefusedError):
 
 
 class XaAccessRefusedError(XaRefusedError):
-    """403: the branch is another user's, and there is no right to decide it."""
+    """403: the branch is another user's, and this user has no permission to decide it."""
 
 
 _XA_CODE = re.compile(r"\bXAER_[A-Z]+")
@@ -93,6 +95,6 @@ _KINDS = {404: XaNotFoundError, 406: XaProtocolError, 403: XaAccessRefusedError}
 
 
 def refusal(method: str, closed: ChannelClosedByBroker) -> XaRefusedError:
-    """The exception for a channel that the server closed in answer to a method."""
+    """Return the exception for a channel that the server closed in answer to a method."""
     kind = _KINDS.get(closed.reply_code, XaRefusedError)
     return kind(method, closed.reply_code, closed.reply_text)

@@ -14,7 +14,7 @@ CAPABILITY = "basic.get.wait"
 
 
 class WaitingGet(Basic.Get):
-    """basic.get with a field table behind its bits, which other servers do not know."""
+    """basic.get with a field table after its bits, which other servers do not know."""
 
     def __init__(self, queue: str, no_ack: bool, wait_ms: int) -> None:
         super().__init__(queue=queue, no_ack=no_ack)
@@ -29,13 +29,13 @@ class WaitingGet(Basic.Get):
 def get(
     channel: BlockingChannel, queue: str, *, wait_s: float = 0, auto_ack: bool = False
 ) -> tuple[Basic.GetOk, BasicProperties, bytes] | None:
-    """One message, as soon as there is one; None when none came within `wait_s` seconds.
+    """Return one message as soon as there is one; None if none came within `wait_s` seconds.
 
     The server waits, so nothing is polled and no message is missed. As with every call of a
-    BlockingConnection, its other channels stand still meanwhile; heartbeats are answered.
+    BlockingConnection, its other channels are blocked meanwhile; heartbeats are answered.
 
-    Raises: ValueError when `wait_s` is negative or not finite. ExtensionMissingError when it is
-    not 0 and the server has no capability `basic.get.wait`.
+    Raises: ValueError when `wait_s` is negative or not finite. ExtensionMissingError when it is not
+    0 and the server has no capability `basic.get.wait`.
     """
     if not 0 <= wait_s < math.inf:
         raise ValueError(f"wait_s is {wait_s}: it must be 0 or more, and finite")

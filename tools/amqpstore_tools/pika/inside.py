@@ -1,8 +1,8 @@
-"""The one place that touches what pika does not offer to others.
+"""The only module that uses private parts of pika.
 
-pika has no public way to send a method that is not in its own specification, to decode one, to
-wait for it, or to read the server's capabilities beyond four of them. Four names of it are enough,
-the same from pika 1.3 to 1.4:
+pika has no public way to send a method that is not in its own specification, to decode one, to wait
+for it, or to read the server's capabilities beyond four of them. Four names of it are enough, the
+same from pika 1.3 to 1.4:
 
 - `pika.spec.methods`, the table by which frames are decoded: new replies are entered there;
 - `BlockingChannel._impl`, the channel that does the work, with the connection it belongs to;
@@ -13,8 +13,8 @@ the same from pika 1.3 to 1.4:
 A get that waits needs one more, `Channel._send_method`: see `sending_instead`. Publishing without
 waiting for the socket each time needs `_impl` and `_flush_output`: see `publish`. What is received
 keeps its properties byte for byte by `pika.spec.props`, the table of their classes: see
-`keep_properties`. Each is looked for when it is needed, so that another pika is an error that says
-so and not an AttributeError.
+`keep_properties`. Each is looked up when it is needed, so that another release of pika gives an
+error that says so, not an AttributeError.
 """
 
 from __future__ import annotations
@@ -35,27 +35,27 @@ from amqpstore_tools.pika.errors import ExtensionMissingError, PikaChangedError
 _Reply = TypeVar("_Reply", bound=Method)
 
 _FLUSHED = 64
-"""Messages that are published at once: they are in memory twice for as long."""
+"""Messages that are published at once: they are in memory twice meanwhile."""
 
 
 class KeptProperties(pika.BasicProperties):
-    """Properties as pika decodes them, and `raw`, as they came.
+    """Properties as pika decodes them, and `raw`, the bytes as received.
 
-    pika makes integers of floating-point headers, and cannot read or write every number.
+    pika converts floating-point headers to integers, and cannot read or write every number.
     """
 
     raw = b""
 
     def decode(self, encoded: bytes, offset: int = 0) -> KeptProperties:
         self.raw = bytes(encoded[offset:])
-        # An infinite number is one that pika cannot read: `raw` says it, and nothing else is lost.
+        # pika cannot read an infinite number: `raw` has it, and nothing else is lost.
         with suppress(ValueError, OverflowError):
             super().decode(encoded, offset)
         return self
 
 
 class RawProperties(pika.BasicProperties):
-    """Properties that are sent as these bytes: flags and list, as class basic has them."""
+    """Properties that are sent as these bytes: flags and list, in the encoding of class basic."""
 
     def __init__(self, raw: bytes) -> None:
         super().__init__()
@@ -75,14 +75,14 @@ class Outgoing(NamedTuple):
 
 
 def make_known(*replies: type[Method]) -> None:
-    """Have pika decode these methods."""
+    """Make pika decode these methods."""
     table = _part(spec, "methods")
     for reply in replies:
         table[reply.INDEX] = reply
 
 
 def keep_properties() -> None:
-    """Have pika give received messages `KeptProperties`, in all of this process."""
+    """Make pika return received messages with `KeptProperties`, in the whole process."""
     _part(spec, "props")[pika.BasicProperties.INDEX] = KeptProperties
 
 
@@ -103,11 +103,11 @@ def call(channel: BlockingChannel, request: Method, reply: type[_Reply]) -> _Rep
 
 
 def publish(channel: BlockingChannel, messages: Iterable[Outgoing]) -> None:
-    """Publish messages, with the socket waited for after some of them and not after each.
+    """Publish messages, waiting for the socket after some of them and not after each.
 
-    That is what takes `BlockingChannel.basic_publish` its time, which does the same else. For a
-    channel in a transaction; one in confirm mode would wait for no confirm. Raises: whatever pika
-    raises when the channel or the connection is lost.
+    That wait takes most of the time of `BlockingChannel.basic_publish`, which does the same
+    otherwise. For a channel in a transaction; in confirm mode this would not wait for confirms.
+    Raises: whatever pika raises when the channel or the connection is lost.
     """
     send = _part(_part(channel, "_impl"), "basic_publish")
     flush = _part(channel, "_flush_output")
@@ -134,12 +134,12 @@ def require(channel: BlockingChannel, capability: str) -> None:
 def sending_instead(
     channel: BlockingChannel, kind: type[Method], replacement: Method
 ) -> Generator[None]:
-    """While this is open, the channel sends `replacement` where pika means to send a `kind`.
+    """Replace methods within the context: the channel sends `replacement` when pika sends a `kind`.
 
     basic.get has a reply with content, which `_rpc` does not know how to wait for; pika's own
-    basic_get does. So that is used, and only the method that it sends is exchanged.
+    basic_get does. So that is used, and only the method that it sends is replaced.
 
-    Raises: PikaChangedError when nothing was exchanged.
+    Raises: PikaChangedError when nothing was replaced.
     """
     channel_object = _part(channel, "_impl")
     send = _part(channel_object, "_send_method")
@@ -162,7 +162,7 @@ def sending_instead(
 
 
 def _part(owner: object, name: str) -> Any:
-    """An attribute of pika's that is not declared for others."""
+    """Return a private attribute of pika's."""
     try:
         return getattr(owner, name)
     except AttributeError:

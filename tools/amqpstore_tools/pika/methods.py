@@ -1,7 +1,7 @@
-"""The methods of class dtx (100), as pika wants them: requests encode, replies decode.
+"""The methods of class dtx (100) for pika: requests encode, replies decode.
 
-The layout is in `server/PROTOCOL.md`. Importing this module makes the replies known to pika's
-frame decoder.
+The layout is in `server/PROTOCOL.md`. Importing this module makes the replies known to pika's frame
+decoder.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def _index(method_id: int) -> int:
 
 
 class Request(Method):
-    """A method that the server answers; this one has no arguments."""
+    """A method that the server answers; without arguments."""
 
     @property
     def synchronous(self) -> bool:
@@ -46,7 +46,7 @@ class BranchRequest(Request):
 
 
 class Reply(Method):
-    """A method that the server sends; this one has no arguments."""
+    """A method that the server sends; without arguments."""
 
     @property
     def synchronous(self) -> bool:
@@ -57,7 +57,7 @@ class Reply(Method):
 
 
 class StatusReply(Reply):
-    """A reply that has an xa-status (short), which may be one that XaStatus does not know."""
+    """A reply with an xa-status (short), which may be one that XaStatus does not know."""
 
     status: int = 0
 
@@ -213,7 +213,7 @@ class SetTimeoutOk(Reply):
 
 
 def _bits(*flags: bool) -> bytes:
-    """Consecutive bits in one octet, the first the lowest (AMQP 0-9-1, 4.2.5.2)."""
+    """Encode consecutive bits in one octet, the first the lowest (AMQP 0-9-1, 4.2.5.2)."""
     return bytes((sum(flag << position for position, flag in enumerate(flags)),))
 
 

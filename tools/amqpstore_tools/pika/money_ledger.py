@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from amqpstore_tools.pika.xid import Xid
 
 XID_FORMAT = 0x4D4F4E59
-"""Marks the xids of this example, whatever ledger they are of: "MONY"."""
+"""Marks the xids of this example, whatever ledger they belong to: "MONY"."""
 
 LARGEST_CENTS = 2**63 - 1
 
@@ -26,9 +26,9 @@ class LedgerError(Exception):
 
 
 class Ledger:
-    """Accounts in whole cents, and which branches are to be committed.
+    """Accounts in whole cents, and the branches to be committed.
 
-    A decision to commit is a row, written by the very transaction that changes the account. So
+    A decision to commit is a row, written by the same transaction that changes the account. So
     there is a decision exactly if the account was changed; no row means rollback (presumed abort).
     """
 
@@ -62,7 +62,7 @@ class Ledger:
 
     @contextmanager
     def transaction(self) -> Generator[None]:
-        """All that is done within is done, and on disk, when this ends; or none of it."""
+        """Do everything within the context atomically; it is on disk when the context ends."""
         self._connection.execute("BEGIN IMMEDIATE")
         try:
             yield
@@ -73,7 +73,7 @@ class Ledger:
             raise
 
     def open_account(self, name: str, cents: int) -> None:
-        """Make an account, where there is none of this name."""
+        """Create an account, unless one of this name exists."""
         with self.transaction():
             self._connection.execute(
                 "INSERT OR IGNORE INTO account (name, cents) VALUES (?, ?)", (name, cents)
@@ -83,7 +83,7 @@ class Ledger:
         return dict(self._connection.execute("SELECT name, cents FROM account ORDER BY name"))
 
     def withdraw(self, name: str, cents: int) -> bool:
-        """Take money from an account; False when there is no such account or not enough in it."""
+        """Take money from an account; False when it does not exist or has not enough."""
         changed = self._connection.execute(
             "UPDATE account SET cents = cents - ?2 WHERE name = ?1 AND cents >= ?2", (name, cents)
         )
@@ -93,15 +93,15 @@ class Ledger:
         return Xid.new(XID_FORMAT, self._identity)
 
     def owns(self, xid: Xid) -> bool:
-        """Whether the branch is of this ledger, so that it is here that it is decided."""
+        """Tell whether the branch belongs to this ledger, which then decides it."""
         return xid.format_id == XID_FORMAT and xid.global_id.startswith(self._identity)
 
     def decide_commit(self, xid: Xid) -> None:
-        """Decide, once the transaction around this is committed, that the branch is."""
+        """Decide that the branch is committed, once the surrounding transaction is."""
         self._connection.execute("INSERT INTO decision (global_id) VALUES (?)", (xid.global_id,))
 
     def forget_decision(self, xid: Xid) -> None:
-        """The branch is committed, and nobody will ask any more."""
+        """Forget the decision: the branch is committed, and nobody will ask for it again."""
         self._connection.execute("DELETE FROM decision WHERE global_id = ?", (xid.global_id,))
 
     def to_be_committed(self) -> list[Xid]:
@@ -109,7 +109,7 @@ class Ledger:
         return [Xid(XID_FORMAT, global_id) for (global_id,) in rows]
 
     def _identify(self) -> bytes:
-        """What tells this ledger's xids from another's: 16 random octets, the same for ever."""
+        """Return the identity of this ledger in its xids: 16 random octets, never changed."""
         row = self._connection.execute("SELECT ledger FROM identity").fetchone()
         if row is not None:
             return bytes(row[0])

@@ -1,4 +1,4 @@
-"""The example's steps by name, so that a crash at each of them can be tried out."""
+"""The example's steps by name, so that a crash at each of them can be tried."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ STEPS = {
 
 
 class Steps:
-    """Ends or stops this process where it was told to.
+    """Ends or pauses this process at given steps.
 
-    At a step of `die_at` the process kills itself with SIGKILL. The first time that it is at a
+    At a step of `die_at` the process kills itself with SIGKILL. The first time that it reaches a
     step of `pause_at` it writes `at STEP` to stdout and waits for a line on stdin.
     """
 

@@ -1,24 +1,25 @@
-"""An example: pay out money from a SQLite table against orders from one queue, into another.
+"""An example: pays out money from a SQLite table for orders from one queue, with receipts into
+another.
 
     python -m amqpstore_tools.pika.money_transfer --url amqp://guest:guest@localhost \\
         --ledger money.db --account alice=10000 --order alice=2500
 
 An order says `{"id": ..., "account": ..., "cents": ...}`. For each, exactly one receipt is
-published, `{"id": ..., "cents": ...}`: the money is in the account or in the receipt, never in
-both and never in neither, whenever this process or the broker dies.
+published, `{"id": ..., "cents": ...}`: the money is in the account or in the receipt, never in both
+and never in neither, whenever this process or the broker dies.
 
-What makes it so is a small transaction manager, `Transfers`. The order's ack and the receipt are
-one branch of the broker's; the account and the decision to commit are one transaction of SQLite:
+A small transaction manager, `Transfers`, ensures this. The order's ack and the receipt are one
+branch of the broker's; the account and the decision to commit are one transaction of SQLite:
 
 1. start the branch; change the account; publish the receipt; ack the order; end the branch.
 2. prepare. From here on the broker can commit whatever happens.
 3. write the decision beside the account, and commit SQLite. This decides.
 4. commit the branch; forget the decision.
 
-A crash before 2 leaves nothing: SQLite and the broker both roll back. One between 2 and 3 leaves
-a branch in doubt and no decision: the next start rolls it back. One between 3 and 4 leaves a
-branch in doubt and a decision: the next start commits it. One within 4 leaves a decision for a
-branch that is not in doubt any more: the next start forgets it.
+A crash before 2 leaves nothing: SQLite and the broker both roll back. A crash between 2 and 3
+leaves a branch in doubt and no decision: the next start rolls it back. A crash between 3 and 4
+leaves a branch in doubt and a decision: the next start commits it. A crash within 4 leaves a
+decision for a branch that is no longer in doubt: the next start forgets it.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ _PERSISTENT = pika.BasicProperties(delivery_mode=2, content_type="application/js
 _FAILED, _INTERRUPTED = 1, 130
 _RETRY_EVERY_S = 0.1
 _LONGEST_WAIT_S = 5.0
-"""How long to wait for an order before looking again for branches in doubt."""
+"""How long to wait for an order before checking again for branches in doubt."""
 _HOPELESS = (
     AuthenticationError,
     ProbableAuthenticationError,
@@ -64,18 +65,18 @@ _HOPELESS = (
     ExtensionMissingError,
     PikaChangedError,
 )
-"""What another try does not mend."""
+"""Errors that another attempt does not fix."""
 
 
 class Names(NamedTuple):
-    """The queues."""
+    """The names of the queues."""
 
     orders: str
     receipts: str
 
 
 class Order(NamedTuple):
-    """What is to be paid out. An order that cannot be read is one of nothing."""
+    """A payment order. An unreadable order is for nothing."""
 
     id: object
     account: str
@@ -86,7 +87,7 @@ class Order(NamedTuple):
         try:
             fields = json.loads(body)
             identity, account, cents = fields["id"], fields["account"], fields["cents"]
-            account.encode()  # JSON has strings that UTF-8 and so SQLite have not
+            account.encode()  # JSON has strings that UTF-8, and so SQLite, does not have
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             return cls(None, "", 0)
         if type(account) is str and type(cents) is int and 0 < cents <= LARGEST_CENTS:
@@ -114,7 +115,9 @@ class Transfers:
         """Orders that were paid or refused."""
 
     def settle_in_doubt(self) -> None:
-        """Decide by the log what an earlier session has left in doubt, and tidy the log up."""
+        """Decide, by the log of decisions, the branches that an earlier session left in doubt, and
+        clean up the log.
+        """
         to_be_committed = set(self._ledger.to_be_committed())
         in_doubt = {xid for xid in self._xa.recover() if self._ledger.owns(xid)}
         self._steps.reached("in-doubt-listed")
@@ -126,11 +129,12 @@ class Transfers:
             _say(f"in doubt: {xid} {'committed' if xid in to_be_committed else 'rolled back'}")
             self._steps.reached("in-doubt-decided")
         for xid in to_be_committed:
-            # It was decided only after it was prepared: not in doubt any more, it is committed.
+            # The decision is written after the prepare: a branch that is no longer in doubt is
+            # committed.
             self._ledger.forget_decision(xid)
 
     def settle_next(self, wait_s: float) -> bool:
-        """Settle one order; False when none came in time."""
+        """Settle one order; False if none came in time."""
         message = get(self._channel, self._names.orders, wait_s=wait_s)
         if message is None:
             return False
@@ -168,9 +172,10 @@ class Transfers:
 
 
 def serve(arguments: argparse.Namespace, ledger: Ledger) -> int:
-    """Settle orders until none came for `--idle-s`; connect again whenever that is lost.
+    """Settle orders until none came for `--idle-s`; reconnect when the connection is lost.
 
-    Returns the number of orders. Raises: AMQPError when nothing went well for `--retry-s`.
+    Returns the number of orders.
+    Raises: AMQPError when nothing succeeded for `--retry-s`.
     """
     names = Names(arguments.orders, arguments.receipts)
     steps = Steps(arguments.die_at, arguments.pause_at)
@@ -189,7 +194,7 @@ def serve(arguments: argparse.Namespace, ledger: Ledger) -> int:
                         settled += 1
                         last_order = time.monotonic()
                     else:
-                        # A connection that was lost may have got its last prepare through late.
+                        # The last prepare of a lost connection may have reached the broker late.
                         transfers.settle_in_doubt()
                     went_well = time.monotonic()
                 return settled
@@ -216,7 +221,7 @@ def send_orders(arguments: argparse.Namespace) -> None:
 def main(command_line: Sequence[str] | None = None) -> int:
     """Run the example. Returns the exit code."""
     arguments = _parser().parse_args(command_line)
-    # What pika logs of a lost connection comes as an exception too.
+    # pika also raises an exception for a lost connection that it logs.
     logging.getLogger("pika").addHandler(logging.NullHandler())
     try:
         with closing(Ledger(arguments.ledger)) as ledger:

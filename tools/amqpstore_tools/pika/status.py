@@ -1,4 +1,4 @@
-"""What became of a branch, as the server says it."""
+"""The outcome of a branch, as the server reports it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class XaStatus(enum.IntEnum):
     HEURMIX = 6
     """The branch was committed in part and rolled back in part, without the transaction manager."""
     RDONLY = 7
-    """The branch that was to be prepared had done no work. It is over: it is not to be decided."""
+    """The branch to be prepared had done no work. It is over, and must not be decided."""
 
     @property
     def is_rollback(self) -> bool:

@@ -1,4 +1,4 @@
-"""The broker as a resource manager that a transaction manager drives, by X/Open's names."""
+"""The broker as a resource manager that a transaction manager drives, with X/Open's names."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ _Reply = TypeVar("_Reply", bound=Method)
 
 
 class XaResource:
-    """Two-phase commit over one channel, which this selects for it.
+    """Two-phase commit over one channel, on which it selects dtx.
 
     Between `start` and `end`, what the channel publishes, acks, nacks and rejects belongs to the
     branch: it happens when the branch is committed, or not at all. After `end`, this or any other
     XaResource of the same user prepares, commits or rolls it back. A branch that is prepared
-    survives the loss of the connection, of this process and of the broker, until it is decided;
-    one that is not is rolled back with its channel.
+    survives the loss of the connection, of this process and of the broker, until it is decided; one
+    that is not is rolled back with its channel.
 
     Every method waits for the server's reply; what was prepared or committed is on disk by then.
     Each raises:
@@ -34,12 +34,12 @@ class XaResource:
       decided by someone else, and the channel goes on;
     - XaNotFoundError, XaProtocolError and XaAccessRefusedError when the server refuses it, and
       the channel is closed: make another channel, and another XaResource of it;
-    - pika's AMQPConnectionError when the connection is lost. Whether it was done is then not
-      known: ask `recover` on another connection.
+    - pika's AMQPConnectionError when the connection is lost. The outcome is then unknown: ask
+      `recover` on another connection.
     """
 
     def __init__(self, channel: BlockingChannel) -> None:
-        """Selects dtx on an open channel that is used for neither tx nor confirms.
+        """Select dtx on an open channel that is used for neither tx nor confirms.
 
         Raises: ExtensionMissingError when the server has no capability `dtx`.
         """
@@ -84,9 +84,9 @@ class XaResource:
         self._change(methods.Forget(xid), methods.ForgetOk)
 
     def recover(self) -> list[Xid]:
-        """The branches in doubt: prepared, not decided, and for this user to decide.
+        """Return the branches in doubt: prepared, not decided, and for this user to decide.
 
-        They may be of several transaction managers: decide none but your own.
+        They may belong to several transaction managers: decide only your own.
         """
         reply = self._call(methods.Recover(), methods.RecoverOk)
         try:
@@ -95,7 +95,9 @@ class XaResource:
             raise XaError(f"{methods.RecoverOk.NAME} cannot be read: {error}") from error
 
     def get_timeout(self, xid: Xid) -> int:
-        """After how many seconds the branch is rolled back if it is not prepared; 0 is never."""
+        """Return after how many seconds the branch is rolled back if it is not prepared; 0 is
+        never.
+        """
         return self._call(methods.GetTimeout(xid), methods.GetTimeoutOk).timeout_s
 
     def set_timeout(self, xid: Xid, timeout_s: int) -> None:
@@ -125,9 +127,9 @@ def _status(method: str, number: int) -> XaStatus:
 
 
 def _checked(method: str, number: int) -> XaStatus:
-    """The status, when it is OK or RDONLY.
+    """Return the status, when it is OK or RDONLY.
 
-    Raises: XaRolledBackError or XaHeuristicError when it is not.
+    Raises: XaRolledBackError or XaHeuristicError otherwise.
     """
     status = _status(method, number)
     if status.is_rollback:

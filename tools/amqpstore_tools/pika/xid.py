@@ -23,7 +23,7 @@ class Xid:
     """
 
     format_id: int
-    """Which scheme the other two follow, 0 to 2**32 - 1; the transaction manager's choice."""
+    """The naming scheme of the other two, 0 to 2**32 - 1; the transaction manager's choice."""
     global_id: bytes
     """1 to 64 octets, the same for all branches of a transaction."""
     branch_id: bytes = b""
@@ -39,7 +39,9 @@ class Xid:
 
     @classmethod
     def new(cls, format_id: int, prefix: bytes = b"", branch_id: bytes = b"") -> Self:
-        """An xid that was never used: its global-id is `prefix` (up to 48 octets) and 16 random."""
+        """Return an xid that was never used: its global-id is `prefix` (up to 48 octets) and 16
+        random ones.
+        """
         return cls(format_id, prefix + uuid.uuid4().bytes, branch_id)
 
     def encode(self) -> bytes:
@@ -55,9 +57,9 @@ class Xid:
 
     @classmethod
     def decode_all(cls, encoded: bytes) -> list[Self]:
-        """The xids that stand one behind another, as in recover-ok.
+        """Decode consecutive xids, as in recover-ok.
 
-        Raises: ValueError when they end in the middle, or one of them is none.
+        Raises: ValueError when they end in the middle, or one of them is not valid.
         """
         xids = []
         offset = 0
@@ -75,7 +77,7 @@ class Xid:
 
 
 def _octets(encoded: bytes, offset: int) -> tuple[bytes, int]:
-    """The short octet string at `offset`, and where the next field is."""
+    """Return the short octet string at `offset`, and where the next field starts."""
     end = offset + 1 + encoded[offset] if offset < len(encoded) else offset + 1
     if end > len(encoded):
         raise ValueError(f"an xid ends in the middle, at octet {len(encoded)}")

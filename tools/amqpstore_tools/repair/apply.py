@@ -1,4 +1,4 @@
-"""Carrying out a plan: build beside the store, check what it would be, then change places."""
+"""Carries out a plan: builds files beside the store, checks the result, then replaces files."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _TRIAL = "trial"
 
 @contextlib.contextmanager
 def locked(directory: str) -> Iterator[None]:
-    """Within, nobody else has the store open, readers included.
+    """Lock the store exclusively; readers are kept out too.
 
     Raises: NotAStoreError, StoreLockedError, OSError.
     """
@@ -54,12 +54,12 @@ def locked(directory: str) -> Iterator[None]:
 
 
 def apply_plan(directory: str, plan: Plan, tell: Progress = lambda *_: None) -> Repair | None:
-    """Carry out a plan; None where it has no step. It is durable on return.
+    """Carry out a plan; None if it has no step. It is durable on return.
 
-    Where an earlier call was interrupted, this finishes it.
+    If an earlier call was interrupted, this finishes it.
     Raises: OtherStoreError, StateDiffersError, UnfinishedError (with another plan), NotCleanError,
-    NotAStoreError, FormatVersionError, StoreLockedError, OSError. Nothing was changed then; but for
-    an OSError, behind which it may be called again, or undone.
+    NotAStoreError, FormatVersionError, StoreLockedError, OSError. Nothing was changed then; except
+    after an OSError, after which it may be called again, or undone.
     """
     with locked(directory):
         if repair := unfinished(directory):

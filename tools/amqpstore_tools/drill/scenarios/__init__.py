@@ -1,13 +1,13 @@
-"""What a drill may do to a store: one scenario a module, each with `ABOUT` and `run()`.
+"""The scenarios of a drill: one module each, with `ABOUT` and `run()`.
 
-`run()` continues until its `Run` is over, notes what it did and found there, and leaves nothing
+`run()` continues until its `Run` is over, notes there what it did and found, and leaves nothing
 behind outside the work directory of the run.
 
 - `power_cut`, `clock_jumps`, `failing_sync`, `full_disk`: on a simulated disk; `failing_calls`,
   `simulated`: what they share.
 - `kill`: the real broker process.
 - `bit_flips`, `missing_files`, `torn_catalog`: damaged files.
-- `rounds`: the rounds of any of them, and what runs them, this process or a cluster.
+- `rounds`: runs the rounds of any scenario, in this process or on a cluster.
 """
 
 from __future__ import annotations
@@ -29,7 +29,9 @@ from amqpstore_tools.drill.scenarios import (
 
 
 class Scenario(NamedTuple):
-    """What it does, and how. Each works on a store of its own or on the run's copy of one."""
+    """The description and function of a scenario. Each works on a store of its own or on the run's
+    copy of one.
+    """
 
     about: str
     run: Callable[[Run], None]

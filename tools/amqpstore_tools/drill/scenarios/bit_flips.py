@@ -1,5 +1,6 @@
-"""One bit is flipped: of a segment or an index file it is named, and costs only its record; of the
-catalog it is named, and the store does not open, or nothing is other than it was."""
+"""Flips one bit: in a segment or an index file it must be reported and cost only its record; in the
+catalog it must be reported and the store refuse to open, or nothing must change.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ _OF_CATALOG = 0.25
 
 
 def run(run: Run) -> None:
-    """Flip a bit a round."""
+    """Flip one bit per round."""
     with Examiner() as examiner:
         damaged = Damaged(run, examiner)
         damaged.fresh()
@@ -37,7 +38,7 @@ def run(run: Run) -> None:
                 did = f"bit {bit} of byte {offset} of {_CATALOG} flipped"
                 damaged.settle(Hit(did, _CATALOG, may_refuse=True))
                 continue
-            # Half of the flips by size, half of them in any file, so that small ones get theirs.
+            # Half of the flips by size, half of them in any file, so that small files are hit too.
             weights = sizes if rng.random() < 0.5 else [min(size, 1) for size in sizes]
             name = rng.choices(names, weights)[0]
             offset, bit = rng.randrange(os.path.getsize(damaged.path(name))), rng.randrange(8)

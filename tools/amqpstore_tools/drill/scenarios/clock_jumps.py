@@ -1,10 +1,10 @@
 """The wall clock jumps: by seconds or years, forwards or backwards, between batches and restarts.
 
-The store notes the time with each batch and expires messages by a time that its caller gives; its
-order is by numbers alone. So whatever the clock says, everything that was promised is there but
-for what had expired by the time that was given, and that is never back. And what the store does by
-itself, checkpoints and compaction, is due by a clock that nobody can set: it neither stops nor
-comes all at once.
+The store records the time with each batch and expires messages by a time that its caller gives; its
+order is by numbers alone. So whatever the clock says, everything that was promised is there except
+messages that had expired by the time given, and those never return. The store's own work,
+checkpoints and compaction, is due by a clock that cannot be set: it neither stops nor comes all at
+once.
 """
 
 from __future__ import annotations
@@ -34,15 +34,16 @@ _STEPS = 40
 _QUIET_STEPS = 20
 _GARBAGE_BYTES = 8 * _OPTIONS.segment_bytes
 _MAX_BYTES = 5 * _OPTIONS.segment_bytes
-"""Segments beyond twice what is live: the log's own, two more, and one that was just begun."""
+"""Segments beyond twice the live bytes: the log's own, two more, and one that was just begun."""
 
 _QUEUE = "drill-orders"
 
 
 @dataclass
 class _World:
-    """A store, its disk, its clocks, and what must be in its queue: bodies, in order, with the time
-    when each expires (0: never)."""
+    """A store, its disk, its clocks, and the expected content of its queue: bodies, in order, with
+    the time when each expires (0: never).
+    """
 
     files: MemoryFiles
     store: Store
@@ -54,7 +55,7 @@ class _World:
 
 
 def run(run: Run) -> None:
-    """A history a round."""
+    """Run one history per round."""
     base = base_of(run)
     for rng in run.rounds():
         files = base.disk.fork()
@@ -81,7 +82,7 @@ def _step(world: _World, rng: random.Random) -> tuple[str, list[Fault]]:
     draw = rng.random()
     if draw < 0.35:
         jump_ms = rng.choice(_JUMPS_MS) * rng.choice([-1, 1])
-        # What no clock of an operating system says is not tried.
+        # Times that no operating system's clock reports are not tried.
         world.clock.set_wall(max(1, world.clock.wall_ms() + jump_ms))
         return f"clock jumped by {jump_ms} ms, to {world.clock.wall_ms()}", []
     if draw < 0.6:
@@ -94,7 +95,7 @@ def _step(world: _World, rng: random.Random) -> tuple[str, list[Fault]]:
 
 
 def _work(world: _World, rng: random.Random) -> tuple[str, list[Fault]]:
-    """Make garbage, jump, and let some time pass in which nobody does anything."""
+    """Make garbage, let the clock jump, and let some time pass without any activity."""
     jump_ms = rng.choice(_JUMPS_MS) * rng.choice([-1, 0, 1])
     _consume(world, rng)
     world.clock.set_wall(max(1, world.clock.wall_ms() + jump_ms))
@@ -115,7 +116,7 @@ def _work(world: _World, rng: random.Random) -> tuple[str, list[Fault]]:
 
 
 def _consume(world: _World, rng: random.Random) -> None:
-    """Send messages through the queue, behind what is in it: they are garbage, nothing else is."""
+    """Send messages through the queue, behind its content: they alone become garbage."""
     bodies = [rng.randbytes(200) for _ in range(_GARBAGE_BYTES // 200)]
     envelope = Envelope("", "orders", b"\x10\x00\x02", persistent=True)
     first = world.queue.next_sequence
@@ -142,7 +143,7 @@ def _publish(world: _World, rng: random.Random) -> tuple[str, list[Fault]]:
 
 
 def _expire(world: _World) -> tuple[str, list[Fault]]:
-    """Take out what has expired by now, as a broker does."""
+    """Remove what has expired by now, as a broker does."""
     faults: list[Fault] = []
     now_ms = world.clock.wall_ms()
     count = 0
@@ -164,7 +165,7 @@ def _expire(world: _World) -> tuple[str, list[Fault]]:
 
 
 def _sync(world: _World) -> None:
-    """Make a batch durable, noted as of the time that the clock says."""
+    """Make a batch durable, with the time of the clock."""
     log = world.store.log
     if batch := log.seal(world.clock.wall_ms()):
         log.write(batch)
@@ -173,10 +174,10 @@ def _sync(world: _World) -> None:
 
 def _reopen(world: _World) -> Iterator[Fault]:
     world.store.abandon()
-    # Nothing but what was synced survives.
+    # Only synced data survives.
     world.files = world.files.power_cut({}, {})
     try:
-        # A start knows nothing of what the monotonic clock said before.
+        # A start does not know the monotonic clock's readings before it.
         world.clock = SimulatedClock(world.clock.wall_ms())
         world.store = open_store(world.files, _OPTIONS, world.clock)
     except Exception as error:  # noqa: BLE001 (whatever it is, it is the finding)

@@ -1,7 +1,7 @@
-"""What the scenarios of failing calls share: a random workload in which a call fails.
+"""A random workload in which a call fails, shared by the scenarios of failing calls.
 
-The store must stop, or say that it puts something off. What was promised until then must be there
-when it is opened again: after the process ended, and after the power was cut as well.
+The store must stop, or report that it postpones something. What was promised until then must be
+there when it is opened again: after the process ended, and also after a power cut.
 """
 
 from __future__ import annotations
@@ -72,11 +72,11 @@ def fail_one_call(
     lasting = ", and all such calls after it" if for_good else ""
     did = f"call {nth}, {call}, failed with {kind.name}{lasting}"
     found: list[Fault] = []
-    # A full disk, once: what is missing was written with the room of the reserve.
+    # A full disk, once: what is missing was written with the space of the reserve.
     is_made_up_for = kind in NO_SPACE and not for_good
     if error is None and _is_of_the_log(call) and not is_made_up_for:
         found.append(("I1", f"{call.split()[0]} of the log failed, and the store went on"))
-    # While the fault lasts: nobody is to be promised anything now.
+    # While the fault lasts nothing may be promised.
     outside.kill()
     disk = outside.files.fork()
     if for_good and faults.has_struck:
@@ -89,7 +89,7 @@ def fail_one_call(
 
 
 class LastingFaults(Faults):
-    """From the n-th call on all that begin with one of `verbs` fail."""
+    """Makes all calls that begin with one of `verbs` fail, from the n-th on."""
 
     def __init__(self, nth: int, kind: FaultKind, verbs: Sequence[str]) -> None:
         super().__init__(nth, kind)
@@ -101,8 +101,9 @@ class LastingFaults(Faults):
 
 
 def _is_of_the_log(call: str) -> bool:
-    """Whether a call is a write or a sync of the log; what fails in the background may be seen
-    later, or by the next start only."""
+    """Tell whether a call is a write or a sync of the log; background failures may be noticed
+    later, or only by the next start.
+    """
     verb, _, path = call.partition(" ")
     number = segment_number(path.rpartition("/")[2])
     is_log = path.startswith(f"{DIRECTORY}/{SEGMENTS}/") and 0 < (number or 0) < FIRST_COMPACTED
@@ -110,7 +111,9 @@ def _is_of_the_log(call: str) -> bool:
 
 
 def _places(base: Base, told: _Told, verbs: Sequence[str]) -> list[int]:
-    """Which calls of a history may fail: those that begin with one of `verbs`, counted from 0."""
+    """Return which calls of a history may fail: those that begin with one of `verbs`, counted from
+    0.
+    """
     faults = Faults(-1)
     told(base.outside(functools.partial(open_faulty_store, faults=faults)))
     return [place for place, call in enumerate(faults.calls) if call.startswith(tuple(verbs))]
@@ -119,8 +122,9 @@ def _places(base: Base, told: _Told, verbs: Sequence[str]) -> list[int]:
 def _restart_faults(
     run: Run, disk: MemoryFiles, trace: Trace, faults: LastingFaults
 ) -> list[Fault]:
-    """What is wrong with a start while the fault lasts: all that was promised is there, or it is
-    refused, and the operating system's reason is named."""
+    """Return the faults of a start while the calls fail: everything promised must be there, or the
+    start must be refused with the operating system's reason.
+    """
     try:
         store = open_faulty_store(disk, faults)
     except (OSError, StoreError) as error:
@@ -149,8 +153,9 @@ def _ledger(trace: Trace) -> Ledger:
 def _left_behind(
     run: Run, rng: random.Random, trace: Trace, left: MemoryFiles, did: str, is_violated: bool
 ) -> list[Fault]:
-    """What is wrong after the process ended, and after the machine lost power as well: at once, or
-    when the next process had used what it found."""
+    """Return the faults after the process ended, and after the machine lost power as well: at once,
+    or when the next process had used what it found.
+    """
     ledger = _ledger(trace)
     prover = Prover(open_store, 2)
     disks = [image.files for image in crash_images(left, rng, _IMAGES)]

@@ -1,9 +1,9 @@
-"""An fdatasync, a directory's fsync or a commit of the catalog fails, done or not, or lost.
+"""An fdatasync, a directory's fsync or a commit of the catalog fails: done, not done, or lost.
 
-Lost is what Linux makes of pages that it could not write: it takes them for written, so the next
-process reads them, no later sync writes them, and a power cut takes them.
+Lost is how Linux treats pages that it could not write: it marks them as written, so the next
+process reads them, no later sync writes them, and a power cut loses them.
 
-It is fatal: nothing more is promised, and nothing is retried on that file.
+The failure is fatal: nothing more is promised, and nothing is retried on that file.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _SYNCS = ("datasync", "sync_directory", "commit")
 
 
 def run(run: Run) -> None:
-    """Fail one a round."""
+    """Fail one call per round."""
     base = base_of(run)
     for rng in run.rounds():
         kind = rng.choice((FaultKind.EIO, FaultKind.DONE_ANYWAY, FaultKind.LOST))

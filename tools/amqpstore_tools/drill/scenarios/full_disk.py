@@ -1,9 +1,8 @@
-"""The disk is full: from one write on, once or for good, in the middle of the write or at its
-start.
+"""The disk is full from one write on, once or for good, in the middle of the write or at its start.
 
-Or somebody else fills it, at any moment, and takes what the store gives up as well. Then publishers
-are refused, and restarts, deliveries, acks, purges and deletes go on, as the store has kept a
-reserve for them; and once there is room again, all is there.
+Or another program fills it, at any moment, and takes the space that the store frees as well. Then
+publishers are refused; restarts, deliveries, acks, purges and deletes continue, as the store has
+kept a reserve for them; and once there is space again, everything is there.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ _OPTIONS = OPTIONS._replace(least_free_bytes=32 << 10, reserve_bytes=256 << 10)
 
 
 def run(run: Run) -> None:
-    """Fill the disk once a round."""
+    """Fill the disk once per round."""
     base = base_of(run)
     for rng in run.rounds():
         draw = rng.random()
@@ -61,13 +60,13 @@ def _fill_by_others(run: Run, rng: random.Random, base: Base) -> None:
     files.capacity_bytes = sum(map(len, files.contents())) + _ROOM_BYTES
     outside.kill()
     outside.open()
-    # Its owner has it look at the disk now and then: here it makes its reserve, if it has none.
+    # Its owner lets it check the disk now and then: here it creates its reserve, if it has none.
     outside.housekeep()
     faults: list[Fault] = []
     did = "others filled the disk"
     try:
         if rng.random() < 0.5:
-            # After its last look at the disk: the store is in the middle of its work.
+            # After its last check of the disk: the store is in the middle of its work.
             outside.publish([rng.choice(outside.queue_names)], [rng.randbytes(2000)])
             outside.begin_sync()
             _fill(files)
@@ -116,7 +115,7 @@ def _fill_by_others(run: Run, rng: random.Random, base: Base) -> None:
 
 
 def _fill(files: MemoryFiles) -> None:
-    """Somebody else writes until there is no room left."""
+    """Write files of another program until no space is left."""
     other = files.create(_OTHER)
     other.append([bytes(files.free_bytes("/"))])
     other.close()
@@ -135,7 +134,7 @@ def _empty(outside: Outside, rng: random.Random) -> None:
 
 
 def _serve(outside: Outside) -> None:
-    """Take and ack some of each queue, and have the store do its own work."""
+    """Take and ack some messages of each queue, and let the store do its own work."""
     for name in outside.queue_names:
         outside.take(name, 3)
         outside.sync()

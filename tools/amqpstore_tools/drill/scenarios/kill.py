@@ -2,9 +2,9 @@
 
 Publishers with confirms, one with transactions, and two consumers are at work on two durable
 queues; messages of a third are moved to a fourth, in transactions, and those of a fifth are
-rejected and dead-lettered. After each kill the store is opened, what it holds is read, and held
-against what the clients were told. What the clients do, and when the kill comes, depends on the
-seed; how far the broker had come by then, on the machine.
+rejected and dead-lettered. After each kill the store is opened, and its content compared with what
+the clients were told. The actions of the clients and the time of the kill depend on the seed; how
+far the broker had come by then depends on the machine.
 """
 
 from __future__ import annotations
@@ -63,9 +63,10 @@ _TO_DEAD: dict[str, TableItem] = {
 
 @dataclass
 class _Known:
-    """What the clients know, over all kills: `gone` are messages that a look at the store, after
-    their ack, did not find: they must not come back. `moved` are in the target for good, and
-    `delivered` count as that. `before`: queues that nobody uses, as they were."""
+    """What the clients know, over all kills. `gone` are messages that were missing when the store
+    was examined after their ack: they must not come back. `moved` are in the target for good, and
+    `delivered` count as delivered. `before` has queues that nobody uses, with their content.
+    """
 
     before: dict[str, ObservedQueue] = field(default_factory=dict)
     sent: list[Key] = field(default_factory=list)
@@ -85,7 +86,7 @@ class _Known:
 
 
 def run(run: Run) -> None:
-    """Kill the broker once a round; every tenth round begins with a new store, or a new copy."""
+    """Kill the broker once per round; every tenth round begins with a new store, or a new copy."""
     run.rounds_follow = run.settings.round is None
     known = _Known()
     directory = ""
@@ -108,7 +109,7 @@ def run(run: Run) -> None:
 
 
 def _copied(source: str, directory: str) -> dict[str, ObservedQueue]:
-    """Copy a store once more. Returns what it holds. Raises: StoreError."""
+    """Copy a store once more. Returns its content. Raises: StoreError."""
     store = Store.open(source, worker=InlineWorker())
     try:
         queues = observe(store).queues
@@ -121,7 +122,9 @@ def _copied(source: str, directory: str) -> dict[str, ObservedQueue]:
 def _work_and_kill(
     run: Run, broker: Broker, address: Address, known: _Known, rng: random.Random
 ) -> int:
-    """Let clients work until a drawn number of confirms came. Returns how many came in all."""
+    """Let clients work until a random number of confirms arrived. Returns how many arrived in
+    all.
+    """
     _declare(address)
     confirms = threading.Semaphore(0)
     window = rng.choice([1, 20, 200])
@@ -179,7 +182,7 @@ def _declare(address: Address) -> None:
 
 
 def _look(run: Run, directory: str, known: _Known) -> Iterator[Fault]:
-    """What is wrong with a copy of what the broker left behind."""
+    """Yield the faults in a copy of what the broker left behind."""
     copy = os.path.join(run.settings.work, "look")
     link_store(directory, copy)
     try:
@@ -245,7 +248,7 @@ def _queue_faults(
     if name in QUEUES and (lost := sorted(known.promised(name) - set(found))):
         yield "I1", f"{name}: {len(lost)} confirmed messages are lost: {lost[:3]}"
     if name == REJECTS[1]:
-        # What was held when the broker was killed is rejected later.
+        # Messages that were unacked when the broker was killed are rejected later.
         return
     by_publisher: dict[int, list[Key]] = {}
     for key in found:
@@ -267,7 +270,7 @@ def _fan_out_faults(known: _Known, found: dict[str, list[Key]]) -> Iterator[Faul
 
 
 def _transaction_faults(known: _Known, found: dict[str, list[Key]]) -> Iterator[Fault]:
-    """I4: of a transaction all is there, but for what was acked since, or nothing."""
+    """Check I4: of a transaction everything is there, except what was acked since, or nothing."""
     there = {name: set(found.get(name, ())) for name in QUEUES}
     kept: dict[tuple[int, int], str] = {}
     missing: dict[tuple[int, int], str] = {}
@@ -286,7 +289,9 @@ def _transaction_faults(known: _Known, found: dict[str, list[Key]]) -> Iterator[
 def _pair_faults(
     pair: tuple[str, str], known: _Known, found: dict[str, list[Key]]
 ) -> Iterator[Fault]:
-    """I7: each message is in the source or in the target; I5: what was moved is in the target."""
+    """Check I7: each message is in the source or in the target; I5: moved messages are in the
+    target.
+    """
     source, target = (set(found.get(name, ())) for name in pair)
     if both := sorted(source & target):
         yield "I7", f"{len(both)} messages are in {pair[0]} and in {pair[1]}: {both[:3]}"

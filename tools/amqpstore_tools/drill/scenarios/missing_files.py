@@ -1,4 +1,4 @@
-"""A file of the store is gone: what was in it is named, and all else is served.
+"""A file of the store is missing: its content must be reported, and everything else served.
 
 Without its marker or its catalog a store does not open, and says which is missing.
 """
@@ -17,7 +17,7 @@ ABOUT = "remove a segment, an index file, the catalog, the marker, or a whole di
 
 
 def run(run: Run) -> None:
-    """Remove one a round."""
+    """Remove one file per round."""
     with Examiner() as examiner:
         damaged = Damaged(run, examiner)
         damaged.fresh()
@@ -30,7 +30,7 @@ def run(run: Run) -> None:
             if not os.path.isdir(path):
                 os.unlink(path)
             elif name == SEGMENTS:
-                # But for what the store does not know.
+                # Except files that the store does not know.
                 for one in damaged.record_files():
                     if one.startswith(SEGMENTS):
                         os.unlink(damaged.path(one))

@@ -1,11 +1,11 @@
 """The power is cut at every operation of a recorded random workload, on a simulated disk.
 
 The first of three rounds moves messages between queues in transactions; the others publish, take,
-ack, purge and restart, each another history. Of each operation the images that a cut may leave are
-recovered, recovery is itself cut, and the recovered store is used; see `explorer`. Where the
-length of the history is given there is one, and each round looks at more images of it: part by
-part, each of which remembers what it has seen and knows nothing of the others, so that they may be
-explored elsewhere.
+ack, purge and restart, each in another history. The images that a cut may leave at each operation
+are recovered, recovery is itself cut, and the recovered store is used; see `explorer`. If the
+length of the history is given there is only one, and each round checks more images of it: in parts,
+each of which remembers only what it has seen itself, so that they can be explored on other
+machines.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _CHECKED_OF_MOVES = ("I4", "I5", "I7", "I9")
 
 
 def run(run: Run) -> None:
-    """Explore a history a round, or the one of the given length in each."""
+    """Explore one history per round, or in each round the one of the given length."""
     base = base_of(run)
     length = run.settings.operations
     if length is not None:
@@ -71,7 +71,7 @@ def _history(base: Base, rng: random.Random, steps: int) -> Trace:
 
 
 class _Exploration:
-    """One history, or a part of it, from 1. Each time that it is explored others are drawn."""
+    """One history, or a part of it, from 1. Each exploration makes other random choices."""
 
     def __init__(self, run: Run, trace: Trace, part: int | None = None) -> None:
         self._run = run

@@ -1,6 +1,6 @@
-"""Rounds of a scenario, and who runs them: this process, or whatever else is a `Drill`.
+"""The rounds of a scenario, run by this process or by any other `Drill`.
 
-A round depends on the seed and its number alone, so it does the same wherever it runs.
+A round depends only on the seed and its number, so it does the same wherever it runs.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from amqpstore_tools.drill.scenarios import SCENARIOS
 from amqpstore_tools.drill.verdict import Account
 
 Show = Callable[[Run], None]
-"""Told how far a run is."""
+"""Shows the progress of a run."""
 
 
 def run_rounds(name: str, settings: Settings, show: Show = lambda _run: None) -> Account:
     """Run the rounds of a scenario that the settings name. Returns what was found.
 
-    Raises: LeftOutError, where the scenario cannot work on the data directory; StoreError, OSError.
+    Raises: LeftOutError, if the scenario cannot work on the data directory; StoreError, OSError.
     """
     if settings.data:
         copy_store(settings.data, os.path.join(settings.work, "store"))
@@ -31,14 +31,14 @@ def run_rounds(name: str, settings: Settings, show: Show = lambda _run: None) ->
 
 
 class Drill(Protocol):
-    """Where the rounds of scenarios run."""
+    """Runs the rounds of scenarios."""
 
     def run(self, name: str, settings: Settings, show: Show) -> Account:
-        """As `run_rounds`, as its bounds allow."""
+        """Run rounds as `run_rounds` does, within its bounds."""
 
 
 class ProcessDrill:
-    """This process, one round after another."""
+    """Runs one round after another in this process."""
 
     def run(self, name: str, settings: Settings, show: Show) -> Account:
         return run_rounds(name, settings, show)

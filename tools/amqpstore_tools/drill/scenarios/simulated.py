@@ -1,4 +1,6 @@
-"""The store of the scenarios that run on a disk in memory: small numbers for what is large."""
+"""The store of the scenarios on a disk in memory: small limits, so that little data reaches
+them.
+"""
 
 from __future__ import annotations
 
@@ -32,32 +34,33 @@ OPTIONS = Options(
 def open_store(
     files: MemoryFiles, options: Options = OPTIONS, clock: Clock = SYSTEM_CLOCK
 ) -> Store:
-    """The store on a simulated disk."""
+    """Open the store on a simulated disk."""
     return stores.open_store(DIRECTORY, files, options, clock=clock)
 
 
 def open_faulty_store(files: MemoryFiles, faults: Faults) -> Store:
-    """The same store, where calls to files and catalog are counted, and may fail."""
+    """Open the same store so that calls to files and catalog are counted, and may fail."""
 
     return stores.open_store(DIRECTORY, files, OPTIONS, faults=faults)
 
 
 @dataclass(frozen=True)
 class Base:
-    """The disk that a scenario begins with, which nobody writes to; `before` is what a store
-    there held, where there is one."""
+    """The initial disk of a scenario, which is never written to; `before` is the content of the
+    store on it, if there is one.
+    """
 
     disk: MemoryFiles
     before: Observation | None = None
 
     def outside(self, open_store: OpenStore) -> Outside:
-        """Everyone who will use the store; it is there, or made when it is opened."""
+        """Return the users of the store, which exists or is created when it is opened."""
         files = self.disk.fork()
         return Outside(Trace(self.disk, self.before), files, open_store)
 
 
 def base_of(run: Run) -> Base:
-    """An empty disk; or the run's copy of a data directory, in memory, closed in order.
+    """Return an empty disk; or the run's copy of a data directory, in memory, closed cleanly.
 
     Raises: LeftOutError, OSError, StoreError.
     """
@@ -65,7 +68,7 @@ def base_of(run: Run) -> Base:
     if run.settings.data is None:
         return Base(disk)
     load_store(os.path.join(run.settings.work, "store"), disk, DIRECTORY)
-    # What a crash left is settled: from then on all of it is promised.
+    # This resolves everything a crash has left: from then on all of it is promised.
     for _ in range(2):
         store = open_store(disk)
         before = observe(store)
@@ -81,7 +84,7 @@ def base_of(run: Run) -> Base:
 
 
 def keep_unknown_files(outside: Outside) -> None:
-    """Put files into the store that are none of its own."""
+    """Put files into the store that are not its own."""
     outside.open()
     for name, content in STRANGERS.items():
         path = f"{DIRECTORY}/{name}"

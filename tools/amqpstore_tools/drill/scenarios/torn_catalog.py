@@ -1,4 +1,4 @@
-"""The catalog is cut off, or has pages of zeros, garbage, or what is elsewhere in it.
+"""The catalog is truncated, or has pages of zeros, garbage, or another place's content.
 
 Either the store does not open and says why, or everything that was promised is there.
 """
@@ -20,7 +20,7 @@ _SECTOR_BYTES, _PAGE_BYTES = 512, 4096
 
 
 def run(run: Run) -> None:
-    """Tear it once a round."""
+    """Damage it once per round."""
     with Examiner() as examiner:
         damaged = Damaged(run, examiner)
         for rng in run.rounds():
