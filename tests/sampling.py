@@ -1,7 +1,12 @@
-"""A run of tests that is bounded in time: `--for SECONDS`, in an order that a seed draws.
+"""The seed of a run of tests, and what is drawn with it; runs that are bounded in time.
 
-Which of the long proofs such a run gets to changes with the seed, so that many runs come to all of
-them. `--seed N` runs the same order again.
+Every run has a seed, which it prints, and `--seed N` draws the same again. It decides
+
+- what a test marked `rounds(count)` runs on: it gets that many values of `seed`. So each run of the
+  long proofs proves other histories than those before it;
+- the examples of hypothesis;
+- with `--for SECONDS` the order of the tests: so what a bounded run gets to is another part each
+  time, and many runs come to all of it.
 """
 
 import random
@@ -21,16 +26,47 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="SECONDS",
         help="run tests in an order drawn by --seed, and begin none after that many seconds",
     )
-    group.addoption("--seed", dest="sample_seed", type=int, help="default: another one each time")
+    group.addoption("--seed", dest="run_seed", type=int, help="default: another one each time")
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
-    if config.option.sample_s is None:
-        return
-    seed = getattr(config, "workerinput", {}).get("sample_seed", config.option.sample_seed)
-    if seed is None:
-        seed = random.SystemRandom().randrange(1 << 31)
-    config.pluginmanager.register(Sample(config.option.sample_s, seed))
+    # Workers of xdist draw what the others draw: they must all collect the same tests.
+    config.option.run_seed = getattr(config, "workerinput", {}).get(
+        "run_seed", config.option.run_seed
+    )
+    if config.option.run_seed is None:
+        config.option.run_seed = random.SystemRandom().randrange(1 << 31)
+    if config.option.hypothesis_seed is None:
+        config.option.hypothesis_seed = config.option.run_seed
+    if config.option.sample_s is not None:
+        config.pluginmanager.register(Sample(config.option.sample_s, config.option.run_seed))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """Called by xdist for each worker."""
+    node.workerinput["run_seed"] = node.config.option.run_seed
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    return f"seed: --seed {config.option.run_seed} runs the same again"
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Draw the seeds of a test's rounds. A round's id is its number, so that ids stay the same."""
+    if marker := metafunc.definition.get_closest_marker("rounds"):
+        (count,) = marker.args
+        rng = random.Random(f"{metafunc.config.option.run_seed} {metafunc.definition.nodeid}")
+        seeds = [rng.randrange(1 << 32) for _ in range(count)]
+        metafunc.parametrize("seed", seeds, ids=map(str, range(count)))
+
+
+def pytest_terminal_summary(
+    terminalreporter: TerminalReporter, exitstatus: int, config: pytest.Config
+) -> None:
+    if exitstatus:
+        terminalreporter.write_line(f"--seed {config.option.run_seed} runs the same again")
 
 
 class Sample:
@@ -41,14 +77,6 @@ class Sample:
         self._seed = seed
         self._until = 0.0
         self._ended: set[str] = set()
-
-    @pytest.hookimpl(optionalhook=True)
-    def pytest_configure_node(self, node: Any) -> None:
-        """The workers of xdist draw the same order."""
-        node.workerinput["sample_seed"] = self._seed
-
-    def pytest_report_header(self) -> str:
-        return f"sample: none begins after {self._seconds:g} s, --seed {self._seed}"
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
@@ -68,5 +96,5 @@ class Sample:
 
     def pytest_terminal_summary(self, terminalreporter: TerminalReporter) -> None:
         terminalreporter.write_line(
-            f"sample: {len(self._ended)} tests in {self._seconds:g} s; --seed {self._seed}"
+            f"sample: {len(self._ended)} tests in {self._seconds:g} s, --seed {self._seed}"
         )

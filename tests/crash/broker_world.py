@@ -332,7 +332,12 @@ Later = Callable[[Places], Places]
 
 
 def violations(
-    world: World, *, images: int = 12, later: Later | None = None, stop_after: int = 5
+    world: World,
+    *,
+    images: int = 12,
+    later: Later | None = None,
+    stop_after: int = 5,
+    seed: int = 0,
 ) -> list[str]:
     """What is wrong with any of the disks that a crash may leave, at each operation of a history.
 
@@ -345,7 +350,7 @@ def violations(
     at_last: list[tuple[str, Found]] = []
     wrong: dict[str, str] = {}
     disk = world.base
-    rng = random.Random("broker")
+    rng = random.Random(f"broker {seed}")
 
     def check() -> None:
         for where, found in at_last:

@@ -177,11 +177,12 @@ def test_a_bit_in_every_part_of_every_record_of_the_log() -> None:
 
 
 @pytest.mark.long
-def test_every_bit_of_the_log() -> None:
+@pytest.mark.rounds(2)
+def test_a_bit_of_every_byte_of_the_log(seed: int) -> None:
+    rng = random.Random(seed)
     for path, record in records(logged_store().files):
         for offset in range(record.offset, record.end):
-            for bit in range(8):
-                check(path, record, offset, bit)
+            check(path, record, offset, rng.randrange(8))
 
 
 # What is before the checkpoint is not read at open: damage is found when a message is taken.
@@ -269,11 +270,12 @@ def test_a_bit_in_every_part_of_what_is_before_the_checkpoint() -> None:
 
 
 @pytest.mark.long
-def test_every_bit_of_what_is_before_the_checkpoint() -> None:
+@pytest.mark.rounds(2)
+def test_a_bit_of_every_byte_of_what_is_before_the_checkpoint(seed: int) -> None:
+    rng = random.Random(seed)
     for path, record in records(checkpointed_store().files):
         for offset in range(record.offset, record.end):
-            for bit in range(8):
-                check_taken(path, record, offset, bit)
+            check_taken(path, record, offset, rng.randrange(8))
 
 
 def test_rot_that_comes_after_opening_is_named_when_it_is_read() -> None:

@@ -272,14 +272,15 @@ def test_branches_that_are_drawn(seed: int) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("seed", range(60))
-def test_many_branches_that_are_drawn(seed: int) -> None:
-    assert violations(drawn(f"long {seed}", 30), images=25) == []
+@pytest.mark.rounds(20)
+def test_more_branches_that_are_drawn(seed: int) -> None:
+    assert violations(drawn(f"long {seed}", 30), images=25, seed=seed) == []
 
 
 @pytest.mark.long
-def test_many_images() -> None:
-    assert violations(branches(), images=400) == []
+@pytest.mark.rounds(4)
+def test_more_images(seed: int) -> None:
+    assert violations(branches(), images=100, seed=seed) == []
 
 
 # Broken copies.

@@ -360,9 +360,10 @@ def test_a_message_is_in_exactly_one_place_with_its_deaths(history: Callable[[],
 
 
 @pytest.mark.long
+@pytest.mark.rounds(2)
 @pytest.mark.parametrize("history", HISTORIES, ids=lambda history: history.__name__)
-def test_many_images(history: Callable[[], World]) -> None:
-    assert violations(history(), images=400, later=HISTORIES[history]) == []
+def test_more_images(history: Callable[[], World], seed: int) -> None:
+    assert violations(history(), images=100, later=HISTORIES[history], seed=seed) == []
 
 
 def test_a_delay_that_is_over_while_the_broker_is_down_is_routed_at_its_start() -> None:

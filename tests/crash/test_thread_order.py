@@ -214,7 +214,7 @@ def test_in_whatever_order_threads_go_on_every_promise_is_kept(
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("seed", range(200))
+@pytest.mark.rounds(30)
 def test_in_many_orders_every_promise_is_kept(seed: int, monkeypatch: Patch) -> None:
     assert violated(seed, monkeypatch, steps=3 * STEPS, images=10) == []
 

@@ -126,7 +126,7 @@ def test_two_ledgers_decide_their_own_branches(url: str, money: Money, tmp_path:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.rounds(3)
 def test_both_are_killed_at_random(broker: BrokerProcess, money: Money, seed: int) -> None:
     generator = random.Random(seed)
     money.publish_orders(broker.url, count=40)

@@ -245,7 +245,7 @@ class Walk:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("seed", range(1, 12))
+@pytest.mark.rounds(8)
 def test_a_random_walk(broker: BrokerProcess, seed: int) -> None:
     walk = Walk(broker, seed)
     for _ in range(STEPS):

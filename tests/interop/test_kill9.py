@@ -232,6 +232,6 @@ def test_kill9_loses_nothing_confirmed(broker: BrokerProcess, seed: int) -> None
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("seed", range(100, 140))
-def test_kill9_loses_nothing_confirmed_over_many_seeds(broker: BrokerProcess, seed: int) -> None:
+@pytest.mark.rounds(20)
+def test_kill9_loses_nothing_confirmed_many_times(broker: BrokerProcess, seed: int) -> None:
     prove(broker, seed)

@@ -6,9 +6,10 @@ is trusted once it was seen to fail: with a bug in the broker, any of `broker_bu
 
 from collections.abc import Callable
 
+import hypothesis
 import pytest
 from hypothesis import HealthCheck, Phase, settings
-from hypothesis.stateful import run_state_machine_as_test
+from hypothesis.stateful import get_state_machine_test, run_state_machine_as_test
 
 from tests.property.broker_bugs import BUGS, HISTORIES
 from tests.property.broker_machine import BrokerAgainstModel
@@ -41,12 +42,14 @@ UNTIL_IT_FAILS = settings(
 """The examples are always the same, and there are far more than a bug needs to show."""
 
 
-class LongHistories(BrokerAgainstModel):
-    """The same with more examples, of more steps."""
+LONG_HISTORIES = settings(max_examples=600, stateful_step_count=60, database=None)
 
 
-TestLongHistories = pytest.mark.long(pytest.mark.timeout(3600)(LongHistories.TestCase))
-TestLongHistories.settings = settings(max_examples=10_000, stateful_step_count=60)
+@pytest.mark.long
+@pytest.mark.rounds(10)
+def test_long_histories(seed: int) -> None:
+    run = get_state_machine_test(BrokerAgainstModel, settings=LONG_HISTORIES)
+    hypothesis.seed(seed)(run)()
 
 
 @pytest.mark.parametrize(

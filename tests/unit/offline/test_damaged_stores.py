@@ -13,9 +13,6 @@ import pytest
 
 from tests.unit.offline.stores import Command, files_of
 
-ROUNDS = 6
-LONG_ROUNDS = 300
-
 VIEWS = (
     ["inspect"],
     ["stats"],
@@ -61,14 +58,19 @@ def damage(directory: str, draw: random.Random) -> str:
     return f"{how} at {place} of {name}"
 
 
-@pytest.mark.parametrize(
-    "seed",
-    [
-        *range(ROUNDS),
-        *(pytest.param(seed, marks=pytest.mark.long) for seed in range(ROUNDS, LONG_ROUNDS)),
-    ],
-)
+@pytest.mark.parametrize("seed", range(6))
 def test_whatever_is_damaged(seed: int, busy: str, command: Command) -> None:
+    look_at_damage(seed, busy, command)
+
+
+@pytest.mark.long
+@pytest.mark.rounds(100)
+def test_whatever_else_is_damaged(seed: int, busy: str, command: Command) -> None:
+    look_at_damage(seed, busy, command)
+
+
+def look_at_damage(seed: int, busy: str, command: Command) -> None:
+    """Damage a store, and have every view show it."""
     draw = random.Random(seed)
     done = [damage(busy, draw) for _ in range(draw.choice([1, 1, 2, 5]))]
     for verb, *rest in VIEWS:

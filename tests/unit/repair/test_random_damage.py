@@ -30,7 +30,6 @@ from tests.unit.check.stores import History
 from tests.unit.repair.mending import mend
 
 SEEDS = range(20)
-LONG_SEEDS = range(1000, 2000)
 
 Content = dict[str, Any]
 
@@ -56,7 +55,7 @@ class Before:
         self.records = sound_messages(directory, self.seed)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def stores(tmp_path_factory: pytest.TempPathFactory) -> list[Before]:
     path = tmp_path_factory.mktemp("stores")
     return [Before(str(path / f"store{seed}"), seed) for seed in range(6)]
@@ -74,7 +73,7 @@ def test_several_damages(stores: list[Before], tmp_path: Path, seed: int) -> Non
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("seed", LONG_SEEDS)
+@pytest.mark.rounds(200)
 def test_any_damage(stores: list[Before], tmp_path: Path, seed: int) -> None:
     rng = random.Random(seed)
     look_at(stores[seed % len(stores)], tmp_path, rng, rng.randint(1, 4))
