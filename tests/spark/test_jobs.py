@@ -23,16 +23,15 @@ from amqpstore_tools.archive.writing import SegmentItem, Written
 from amqpstore_tools.check.engine import check, check_all
 from amqpstore_tools.check.store import Checked
 from amqpstore_tools.client.connection import Address
-from amqpstore_tools.drill.run import Run as DrillRun
 from amqpstore_tools.drill.run import Settings
-from amqpstore_tools.drill.scenarios import SCENARIOS
+from amqpstore_tools.drill.scenarios.rounds import drill
 from amqpstore_tools.repair.plan import make_plan
 from amqpstore_tools.report.gathering import gather
 from amqpstore_tools.report.page import page
 from amqpstore_tools.report.tally import Item, Tally
 from amqpstore_tools.spark.check import SparkExecutor
 from amqpstore_tools.spark.cluster import Cluster, JobError
-from amqpstore_tools.spark.drill import SparkDrill
+from amqpstore_tools.spark.drill import SparkTasks
 from amqpstore_tools.transfer.lines import MessageLine
 from amqpstore_tools.transfer.publishing import publish_lines
 from amqpstore_tools.verbs.check import as_json
@@ -303,9 +302,7 @@ def test_a_drill_says_what_it_says_on_one_core(
     cluster: Cluster, tmp_path: Path, name: str, rounds: int, operations: int | None
 ) -> None:
     settings = Settings("seven", str(tmp_path), rounds=rounds, operations=operations)
-    one = DrillRun(name, settings)
-    SCENARIOS[name].run(one)
-    expected, found = one.end(), SparkDrill(cluster).run(name, settings)
+    expected, found = drill(name, settings), drill(name, settings, SparkTasks(cluster))
     assert found.verdicts == expected.verdicts
     assert (found.did, found.checks) == (expected.did, expected.checks)
     assert found.findings == expected.findings

@@ -20,7 +20,7 @@ from amqpstore_tools.drill import report
 from amqpstore_tools.drill.board import board
 from amqpstore_tools.drill.run import LeftOutError, Settings
 from amqpstore_tools.drill.scenarios import SCENARIOS
-from amqpstore_tools.drill.scenarios.rounds import Drill, ProcessDrill
+from amqpstore_tools.drill.scenarios.rounds import TaskExecutor, drill
 from amqpstore_tools.drill.verdict import Account
 from amqpstore_tools.spark.engine import SPARK, add_engine
 from amqpstore_tools.spark.requirements import require_spark
@@ -124,7 +124,7 @@ def _run(arguments: argparse.Namespace) -> list[Account]:
         seconds = _DEFAULT_SECONDS
     accounts = []
     with contextlib.ExitStack() as stack:
-        drill = stack.enter_context(_drill(arguments))
+        executor = stack.enter_context(_executor(arguments))
         for name in names:
             directory = stack.enter_context(
                 tempfile.TemporaryDirectory(prefix="amqpstore-drill-", dir=work)
@@ -141,7 +141,7 @@ def _run(arguments: argparse.Namespace) -> list[Account]:
             )
             with board(name, settings) as show:
                 try:
-                    accounts.append(drill.run(name, settings, show))
+                    accounts.append(drill(name, settings, executor, show))
                 except LeftOutError as error:
                     if arguments.scenario != "all":
                         raise
@@ -152,18 +152,18 @@ def _run(arguments: argparse.Namespace) -> list[Account]:
 
 
 @contextlib.contextmanager
-def _drill(arguments: argparse.Namespace) -> Iterator[Drill]:
+def _executor(arguments: argparse.Namespace) -> Iterator[TaskExecutor | None]:
     """What the options of `add_engine` name. Raises: SparkMissingError, JobError."""
     if arguments.engine != SPARK:
-        yield ProcessDrill()
+        yield None
         return
     require_spark()
     # Here, so that the other verbs start without Spark.
     from amqpstore_tools.spark.cluster import cluster
-    from amqpstore_tools.spark.drill import SparkDrill
+    from amqpstore_tools.spark.drill import SparkTasks
 
     with cluster(arguments.master, "drill") as spark:
-        yield SparkDrill(spark)
+        yield SparkTasks(spark)
 
 
 def _checked_work(work: str | None, data: str | None) -> str | None:

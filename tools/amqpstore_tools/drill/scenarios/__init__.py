@@ -7,7 +7,7 @@ behind outside the work directory of the run.
   `simulated`: what they share.
 - `kill`: the real broker process.
 - `bit_flips`, `missing_files`, `torn_catalog`: damaged files.
-- `rounds`: runs the rounds of any scenario, in this process or on a cluster.
+- `rounds`: the rounds of any of them, in this process or as tasks of an executor.
 """
 
 from __future__ import annotations

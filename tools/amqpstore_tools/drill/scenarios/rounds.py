@@ -1,27 +1,85 @@
-"""The rounds of a scenario, run by this process or by any other `Drill`.
+"""Rounds of a scenario, and where they run: in this process, or as tasks of an executor.
 
-A round depends only on the seed and its number, so it does the same wherever it runs.
+A round depends on the seed and its number alone, so it does the same wherever it runs. In one
+process all rounds are one task: they share the copy of the data directory and what they have seen,
+and the bounds of the run end a round early. As tasks they begin in waves, and the bounds are looked
+at between them; where the rounds are of one history, its parts are the tasks, each with all rounds.
+What tasks found is put together in the order of their numbers, so that the verdicts are the same.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import os
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from operator import attrgetter
 from typing import Protocol
 
 from amqpstore_tools.drill.copying import copy_store
-from amqpstore_tools.drill.run import Run, Settings
+from amqpstore_tools.drill.run import LeftOutError, Run, Settings
 from amqpstore_tools.drill.scenarios import SCENARIOS
+from amqpstore_tools.drill.scenarios.power_cut import PARTS
 from amqpstore_tools.drill.verdict import Account
 
+ON_ONE_MACHINE = ("kill",)
+"""A round continues where the one before it ended, with a broker that runs on this machine."""
+
+_ROUNDS_AT_ONCE = 2
+"""Rounds in a wave, for each task that can run at a time: some take longer than others."""
+
 Show = Callable[[Run], None]
-"""Shows the progress of a run."""
+"""Called to show how far a run is."""
+
+
+class TaskExecutor(Protocol):
+    """Where the tasks of a drill run."""
+
+    @property
+    def width(self) -> int:
+        """How many tasks run at a time."""
+
+    def run(
+        self,
+        tasks: Sequence[Settings],
+        work: Callable[[Settings], Account | str],
+        tell: Callable[[], None],
+    ) -> Iterable[Account | str]:
+        """Run tasks. Returns what came of each, in their order. Args: tell, called meanwhile."""
+
+
+def drill(
+    name: str,
+    settings: Settings,
+    executor: TaskExecutor | None = None,
+    show: Show = lambda _run: None,
+) -> Account:
+    """Run a scenario as its bounds allow. Returns what was found.
+
+    Args: executor, of its rounds; None for this process.
+    Raises: LeftOutError, where the scenario cannot work on the data directory; StoreError, OSError,
+    and what the executor raises.
+    """
+    if executor is None or name in ON_ONE_MACHINE:
+        return run_rounds(name, settings, show)
+    run = Run(name, settings, show)
+    for tasks in _waves(run, executor.width):
+        all_found = executor.run(tasks, partial(_task, name), run.show)
+        for task, found in zip(tasks, all_found, strict=True):
+            if isinstance(found, str):
+                raise LeftOutError(found)
+            run.round = task.round or run.round
+            run.join(found)
+        run.show()
+    run.account.timeline.sort(key=attrgetter("round"))
+    return run.end()
 
 
 def run_rounds(name: str, settings: Settings, show: Show = lambda _run: None) -> Account:
-    """Run the rounds of a scenario that the settings name. Returns what was found.
+    """Run the rounds of a scenario that the settings name, one after the other.
 
-    Raises: LeftOutError, if the scenario cannot work on the data directory; StoreError, OSError.
+    Returns and raises as `drill` in this process.
     """
     if settings.data:
         copy_store(settings.data, os.path.join(settings.work, "store"))
@@ -30,15 +88,38 @@ def run_rounds(name: str, settings: Settings, show: Show = lambda _run: None) ->
     return run.end()
 
 
-class Drill(Protocol):
-    """Runs the rounds of scenarios."""
+def _waves(run: Run, width: int) -> Iterator[list[Settings]]:
+    """Yield the tasks of a run that may run at the same time."""
+    settings = run.settings
+    if run.account.scenario == "power-cut" and settings.operations:
+        yield _parts(settings, width)
+        return
+    number = settings.round or 1
+    last = settings.round or settings.rounds
+    # The bounds of the drill bound no task: what it does would depend on where it runs.
+    unbound = dataclasses.replace(settings, seconds=None, images=None, rounds=None)
+    while not run.is_over and (last is None or number <= last):
+        end = number + _ROUNDS_AT_ONCE * width
+        if last is not None:
+            end = min(end, last + 1)
+        yield [dataclasses.replace(unbound, round=one) for one in range(number, end)]
+        number = end
 
-    def run(self, name: str, settings: Settings, show: Show) -> Account:
-        """Run rounds as `run_rounds` does, within its bounds."""
+
+def _parts(settings: Settings, width: int) -> list[Settings]:
+    """Return the parts of one history; the bounds are divided among them."""
+    shared = dataclasses.replace(
+        settings,
+        seconds=settings.seconds and settings.seconds * width / PARTS,
+        images=settings.images and -(-settings.images // PARTS),
+    )
+    return [dataclasses.replace(shared, part=part) for part in range(1, PARTS + 1)]
 
 
-class ProcessDrill:
-    """Runs one round after another in this process."""
-
-    def run(self, name: str, settings: Settings, show: Show) -> Account:
-        return run_rounds(name, settings, show)
+def _task(name: str, settings: Settings) -> Account | str:
+    """Return what a task found, or why it was left out. It has a work directory of its own."""
+    with tempfile.TemporaryDirectory(prefix="amqpstore-drill-") as work:
+        try:
+            return run_rounds(name, dataclasses.replace(settings, work=work))
+        except LeftOutError as error:
+            return str(error)
