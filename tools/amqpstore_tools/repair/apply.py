@@ -89,7 +89,7 @@ def _compare(directory: str, plan: Plan, now: Plan) -> None:
 
 
 def _prepare(directory: str, planned: Planned, tell: Progress) -> Repair:
-    """Build all that is new, check it, and write the journal."""
+    """Build everything new, check it, and write the journal."""
     plan = planned.plan
     number = max((one.number for one in repairs(directory)), default=0) + 1
     repair = Repair(directory, number)
@@ -126,7 +126,7 @@ def _prepare(directory: str, planned: Planned, tell: Progress) -> Repair:
 
 
 def _after(plan: Plan, new: Listing) -> Listing:
-    """What the store will be, as far as it is known."""
+    """Return the state of the store after the repair, as far as it is known."""
     gone = tuple(f"{name}/" for name in plan.moves)
     kept = {
         name: row
@@ -137,7 +137,7 @@ def _after(plan: Plan, new: Listing) -> Listing:
 
 
 def _try(directory: str, repair: Repair, after: Listing, puts: list[str], tell: Progress) -> None:
-    """Check the store as it will be, put together of links. Raises: NotCleanError."""
+    """Check the repaired store, put together of links. Raises: NotCleanError."""
     trial = os.path.join(repair.path, _TRIAL)
     for name in (SEGMENTS, INDEX, CATALOG, QUARANTINE):
         os.makedirs(os.path.join(trial, name))

@@ -1,4 +1,4 @@
-"""The files of the repaired store that are new: written beside it, and durable on return."""
+"""Builds the new files of the repaired store beside it; durable on return."""
 
 from __future__ import annotations
 
@@ -53,9 +53,9 @@ _KEPT_TABLES = ("users", "exchanges", "bindings", "permissions", "policies", "di
 
 
 def build_marker(facts: Facts, to: str) -> None:
-    """Write the marker in a directory that is there: of the version that the catalog there has.
+    """Write the marker into an existing directory, with the version of the catalog there.
 
-    Where there is none, the store keeps its catalog.
+    If there is no catalog, the store keeps its own.
     """
     is_new = os.path.exists(os.path.join(to, CATALOG))
     version = FORMAT_VERSION if is_new else facts.checked.format_version
@@ -82,7 +82,7 @@ class Builder:
         self._longest = max((run.count for run in runs), default=0)
 
     def run(self) -> None:
-        """Write all of it. Raises: OSError, DurabilityError."""
+        """Write everything. Raises: OSError, DurabilityError."""
         for name in (SEGMENTS, INDEX, CATALOG):
             self._files.make_directory(os.path.join(self._to, name))
         layout = self._layout
@@ -108,7 +108,7 @@ class Builder:
     # Segments.
 
     def _keep(self, segment: SegmentFacts) -> None:
-        """The rows of a segment that stays as it is."""
+        """Write the rows of a segment that stays as it is."""
         path = segment_path(self._facts.directory, segment.number)
         table = Segment(Descriptors(ReadOnlyFiles()), path, segment.number, self._facts.seed)
         file = ReadOnlyFiles().open(path)
@@ -129,7 +129,7 @@ class Builder:
             )
 
     def _rewrite(self, rewrite: Rewrite) -> None:
-        """A new segment, with the live messages of others."""
+        """Write a new segment with the live messages of others."""
         path = segment_path(self._to, rewrite.number)
         table = Segment(Descriptors(self._files), path, rewrite.number, self._facts.seed)
         table.create()
@@ -162,7 +162,7 @@ class Builder:
         self._account(table, ids, sizes, size)
 
     def _merged(self, sources: Sequence[SegmentFacts]) -> Iterator[tuple[int, int, bytes, int]]:
-        """Id, size without compression, payload and flags of live messages, by ascending id."""
+        """Yield id, uncompressed size, payload and flags of live messages, by ascending id."""
         wanted: dict[int, list[tuple[int, int]]] = {source.number: [] for source in sources}
         live = Ranges()
         for run in self._held:
@@ -175,7 +175,7 @@ class Builder:
         if len(sources) == 1:
             yield from self._live(sources[0], wanted[sources[0].number])
             return
-        # Several copies of some messages are rare: what is live of them fits in memory.
+        # Several copies of some messages are rare: their live messages fit in memory.
         found = [one for source in sources for one in self._live(source, wanted[source.number])]
         yield from sorted(found)
 
@@ -199,7 +199,7 @@ class Builder:
             file.close()
 
     def _start_log(self) -> int:
-        """The segment behind which the log goes on. Returns its size."""
+        """Create the segment after which the log continues. Returns its size."""
         number = self._layout.log_segment
         header = self._header(number)
         file = self._files.create(segment_path(self._to, number))
@@ -218,7 +218,7 @@ class Builder:
         return encode_segment_header(number, FORMAT_VERSION, self._facts.store_id, self._made_ms)
 
     def _account(self, table: Segment, ids: array[int], sizes: array[int], end_bytes: int) -> None:
-        """The rows of a segment with messages of these ids, ascending, and sizes."""
+        """Write the rows of a segment with messages of these ids, ascending, and sizes."""
         references = self._references(ids)
         account = SegmentAccount(table.number, ids[0])
         account.end_id = ids[-1] + 1
@@ -237,7 +237,7 @@ class Builder:
         self._changes.append(tables.OFFSET_TABLES.put(table.number, table.offset_table_row()))
 
     def _references(self, ids: array[int]) -> array[int]:
-        """How many queues hold each of some messages, whose ids ascend."""
+        """Return how many queues hold each of some messages, whose ids ascend."""
         changes = [0] * (len(ids) + 1)
         low = bisect_left(self._held_starts, ids[0] - self._longest)
         high = bisect_left(self._held_starts, ids[-1] + 1)
@@ -252,7 +252,7 @@ class Builder:
     # Index files.
 
     def _index(self, queue: QueueTruth) -> None:
-        """New index files of a queue, and their rows."""
+        """Write new index files of a queue, and their rows."""
         number = self._next_index_number(queue.id)
         for entries in _files(queue.ready, self._truth):
             block = encode_block(queue.id, number, entries, self._facts.seed)
@@ -276,7 +276,9 @@ class Builder:
             number += 1
 
     def _next_index_number(self, queue_id: int) -> int:
-        """One that none of its index files had: so no name stands for two files."""
+        """Return a number that none of its index files had, so that no name stands for two
+        files.
+        """
         numbers = [one.number for one in self._facts.index if one.queue_id == queue_id]
         return max(numbers, default=0) + 1
 
@@ -321,12 +323,12 @@ class Builder:
 
 
 def _read_bytes(one: SegmentFacts | Rewrite) -> int:
-    """How much is read to keep a segment, or to write one anew."""
+    """Return how many bytes have to be read to keep a segment, or to rewrite one."""
     return sum(source.end for source in one.sources) if isinstance(one, Rewrite) else one.end
 
 
 def _files(runs: Iterable[Run], truth: Truth) -> Iterator[Entries]:
-    """The entries of each index file of a queue: sequences and ids ascend in it."""
+    """Yield the entries of each index file of a queue: sequences and ids ascend in it."""
     entries = no_entries()
     for run in runs:
         done = 0

@@ -1,4 +1,6 @@
-"""Why a repair is refused. Nothing was changed, unless the message says otherwise."""
+"""The reasons for which a repair is refused. Nothing was changed, unless the message says
+otherwise.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +8,11 @@ from amqpstore import StoreError
 
 
 class RepairError(StoreError):
-    """A repair, or its undoing, cannot be done."""
+    """A repair, or its undo, cannot be done."""
 
 
 class UnknownStoreError(RepairError):
-    """Nothing in the directory says which store it is of."""
+    """Nothing in the directory says which store it belongs to."""
 
     def __init__(self, directory: str) -> None:
         super().__init__(
@@ -30,7 +32,7 @@ class BadPlanError(RepairError):
 
 
 class BadJournalError(RepairError):
-    """The journal of an earlier repair does not read as one."""
+    """The journal of an earlier repair cannot be parsed."""
 
     def __init__(self, path: str, reason: str) -> None:
         super().__init__(
@@ -43,7 +45,7 @@ class BadJournalError(RepairError):
 
 
 class StateDiffersError(RepairError):
-    """The store is not as it was when the plan was made. `names` are some of what differs."""
+    """The store has changed since the plan was made. `names` are some of the differences."""
 
     def __init__(self, directory: str, names: list[str]) -> None:
         some = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
@@ -69,7 +71,7 @@ class OtherStoreError(RepairError):
 
 
 class UnfinishedError(RepairError):
-    """An earlier repair, or its undoing, was interrupted."""
+    """An earlier repair, or its undo, was interrupted."""
 
     def __init__(self, directory: str, name: str) -> None:
         super().__init__(
@@ -81,7 +83,7 @@ class UnfinishedError(RepairError):
 
 
 class UsedSinceError(RepairError):
-    """The store was used since it was repaired: what it took in would be lost."""
+    """The store was used since it was repaired: an undo would lose what it received."""
 
     def __init__(self, directory: str, names: list[str]) -> None:
         some = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
@@ -95,7 +97,7 @@ class UsedSinceError(RepairError):
 
 
 class NothingToUndoError(RepairError):
-    """No repair of this store is left to be undone."""
+    """No repair of this store is left to undo."""
 
     def __init__(self, directory: str) -> None:
         super().__init__(f"{directory}: there is no repair here that could be undone.")
@@ -103,7 +105,7 @@ class NothingToUndoError(RepairError):
 
 
 class UndoneDiffersError(RepairError):
-    """What a repair had kept is not what it was when it was put there."""
+    """Files that a repair had kept have changed since."""
 
     def __init__(self, directory: str, names: list[str], kept: str) -> None:
         some = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
@@ -118,7 +120,7 @@ class UndoneDiffersError(RepairError):
 
 
 class NotCleanError(RepairError):
-    """What the repair would come to is not clean: this is a bug of ours, or the disk is failing."""
+    """The repaired store would not be clean: this is a bug of amqpstore, or the disk is failing."""
 
     def __init__(self, directory: str, findings: list[str]) -> None:
         some = "; ".join(findings[:3]) + ("; ..." if len(findings) > 3 else "")

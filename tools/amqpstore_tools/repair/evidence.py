@@ -12,7 +12,7 @@ from amqpstore.shapes import Rows
 
 
 class Accounted:
-    """The accounts that agree with themselves. Args: rows, None where the catalog is lost."""
+    """The consistent accounts. Args: rows, None if the catalog is lost."""
 
     def __init__(self, rows: Rows | None) -> None:
         found = tables.SEGMENTS.read(rows.__getitem__).values() if rows else ()
@@ -21,7 +21,7 @@ class Accounted:
         )
 
     def references(self, message_id: int) -> int | None:
-        """How many queues held a message; None where nothing is known of it."""
+        """Return how many queues held a message; None if unknown."""
         place = bisect_right(self._accounts, message_id, key=attrgetter("first_id")) - 1
         if place < 0 or message_id >= self._accounts[place].end_id:
             return None
@@ -34,7 +34,7 @@ class Accounted:
         return account.references[at] if account.references else 1
 
     def live(self) -> Iterator[tuple[int, int]]:
-        """Id and references of each message that was live, ascending."""
+        """Yield id and references of each message that was live, ascending."""
         for account in self._accounts:
             yield from account.live()
 

@@ -1,4 +1,6 @@
-"""What is sound in a store, whatever the catalog says of it: segments, batches, index blocks."""
+"""The sound parts of a store, whatever the catalog says of them: segments, batches, index
+blocks.
+"""
 
 from __future__ import annotations
 
@@ -32,9 +34,9 @@ from amqpstore_tools.repair.errors import UnknownStoreError
 
 @dataclass
 class SegmentFacts:
-    """What is in segment `number`, up to `end`; `size` is that of its file.
+    """The content of segment `number`, up to `end`; `size` is that of its file.
 
-    `is_sound`: all of it up to there is as it was written, so it can stay as it is.
+    `is_sound`: everything up to there is as it was written, so it can stay as it is.
     """
 
     number: int
@@ -53,12 +55,12 @@ class SegmentFacts:
 
     @property
     def runs(self) -> list[Ids]:
-        """Its messages that can be read."""
+        """Its readable messages."""
         return self.scanned.runs
 
     @property
     def first_id(self) -> int:
-        """Return the first id of its messages; 0 if it has none."""
+        """The first id of its messages; 0 if it has none."""
         return min((run.first_id for run in self.runs), default=0)
 
     @property
@@ -76,8 +78,9 @@ class LogBatch(NamedTuple):
 
 @dataclass
 class Facts:
-    """All that is sound. `rows` are the catalog's, None where it is lost; `codes` what a check
-    found; `copy` is that of the definitions, if there is one of this store."""
+    """Everything sound. `rows` are the catalog's, None if it is lost; `codes` the findings of a
+    check; `copy` is that of the definitions, if there is one of this store.
+    """
 
     directory: str
     checked: Checked
@@ -99,11 +102,11 @@ class Facts:
         return {finding.code for finding in self.checked.findings}
 
     def is_lost(self, table: str) -> bool:
-        """Whether rows of a table may be missing."""
+        """Tell whether rows of a table may be missing."""
         return self.rows is None or any(one == table for one, _ in self.checked.damaged_rows)
 
     def table(self, table: str) -> dict[str, Any]:
-        """The rows of a table; those that are lost from the copy, as it was made last."""
+        """Return the rows of a table; lost rows come from the latest copy."""
         rows = dict(self.rows[table]) if self.rows is not None else {}
         if self.copy and table == "dictionaries":
             # One never changes, and only the copy of it has a checksum.
@@ -116,7 +119,7 @@ class Facts:
         return rows
 
     def log(self) -> Iterator[LogBatch]:
-        """The batches of the log that have their TRANSACTION, in their order."""
+        """Yield the batches of the log that have their TRANSACTION, in order."""
         lsn = 0
         for number in sorted(self.segments):
             segment = self.segments[number]
@@ -128,7 +131,7 @@ class Facts:
 
 
 def gather(directory: str, checked: Checked, tell: Progress) -> Facts:
-    """Read all segments and index files of a store that a check has looked at.
+    """Read all segments and index files of a store that a check has examined.
 
     Raises: UnknownStoreError, FormatVersionError, OSError.
     """
@@ -164,7 +167,7 @@ def gather(directory: str, checked: Checked, tell: Progress) -> Facts:
 
 
 def _distrust_what_does_not_ascend(facts: Facts) -> None:
-    """LSNs, ids and the sequences of a queue ascend from segment to segment."""
+    """Distrust LSNs, ids and sequences of a queue that do not ascend from segment to segment."""
     lsn = message_id = 0
     sequences: dict[int, int] = {}
     for number in sorted(facts.segments):
@@ -197,7 +200,9 @@ def _segment(
     noted: int | None,
     is_open: bool,
 ) -> SegmentFacts:
-    """What is in a segment. Args: noted, its end, if it is; is_open, its last batch may be torn."""
+    """Read a segment. Args: noted, its recorded end, if any; is_open, whether its last batch may be
+    torn.
+    """
     file = StoreFile(ReadOnlyFiles(), directory, segment_name(number), Findings())
     try:
         scanner = Scanner(file.read, file.size, segment=number, seed=facts.seed, measure=measure)
@@ -215,7 +220,9 @@ def _segment(
 
 
 def _was_durable(facts: Facts, segment: SegmentFacts) -> bool:
-    """Whether a checkpoint knew the last batch of the log: then it is damaged, and not torn."""
+    """Tell whether a checkpoint knew the last batch of the log: then it is damaged, and not
+    torn.
+    """
     last = segment.scanned.batches[-1]
     position = StoreRows.read(facts.table).position
     if position and position.segment == segment.number and last.start < position.offset:
@@ -231,7 +238,7 @@ def _was_durable(facts: Facts, segment: SegmentFacts) -> bool:
 
 
 def _drop_last(segment: SegmentFacts) -> None:
-    """Take the last batch back: nothing from its start on is part of the segment."""
+    """Drop the last batch: nothing from its start on is part of the segment."""
     scanned = segment.scanned
     segment.end = end = scanned.batches.pop().start
     scanned.gaps = [gap for gap in scanned.gaps if gap.offset < end]
@@ -245,7 +252,7 @@ def _drop_last(segment: SegmentFacts) -> None:
 
 
 def _leave_out_unread(segment: SegmentFacts) -> None:
-    """Take messages that cannot be read out of the runs."""
+    """Remove messages that cannot be read from the runs."""
     for unread in segment.scanned.unread:
         for place, run in enumerate(segment.runs):
             if run.first_id <= unread.message_id < run.end_id:

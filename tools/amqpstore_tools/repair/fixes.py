@@ -1,4 +1,4 @@
-"""What a repair does about each finding. FINDINGS.md shows the same to people."""
+"""The fix for each finding. FINDINGS.md has the same for people."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ FIXES = {
 """What is done, by code; findings with any other code do not cause a repair."""
 
 NAMES_ONLY = frozenset({"file-unknown"})
-"""Findings that are mended by moving files away."""
+"""Findings that are fixed by moving files away."""
 
 MARKER_ONLY = frozenset({"marker-missing", "marker-damaged"})
-"""Findings that are mended by a new marker."""
+"""Findings that are fixed by a new marker."""

@@ -1,4 +1,4 @@
-"""In which segment each message is, where more than one has it: in one that can stay as it is."""
+"""Chooses a segment for each message that is in more than one: one that can stay as it is."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Homes:
         self.known = known
 
     def pieces(self, first_id: int, end_id: int) -> Iterator[_Piece]:
-        """What there is of a range of ids, in its order."""
+        """Yield the pieces of a range of ids, in order."""
         pieces = self._pieces
         place = max(bisect_right(pieces, first_id, key=_FIRST) - 1, 0)
         while place < len(pieces) and pieces[place][0] < end_id:
@@ -41,7 +41,7 @@ class Homes:
             place += 1
 
     def sizes(self, first_id: int, count: int) -> array[int]:
-        """The sizes of messages that are all there."""
+        """Return the sizes of messages, all of which exist."""
         found = array("I")
         for *_, sizes in self.pieces(first_id, first_id + count):
             found.extend(sizes)

@@ -1,16 +1,16 @@
-"""The directory of a repair: what it replaced, and a journal by which it goes on, or back.
+"""The directory of a repair: what it replaced, and a journal by which it is finished or undone.
 
 `quarantine/repair-N/` holds `old/`, what was moved out of the store; `new/`, what is to be moved
 in; and `journal.json`. Files are moved by renaming them, in this order:
 
 1. The new files are written to `new/`, and the journal says `applying`. All of it is durable.
-2. The store's marker is moved to `old/`: without it, no broker takes the directory for a store.
-3. All that is replaced or removed is moved to `old/`, then what is new is moved in.
+2. The store's marker is moved to `old/`: without it, no broker opens the directory.
+3. All files that are replaced or removed are moved to `old/`, then the new ones are moved in.
 4. The new marker is moved in. The journal says `applied`.
 
-A crash before 1 is done leaves a directory without a journal, which means nothing. A crash behind
-it leaves what each name's place says of it, so that `go_on` does the rest and `go_back` the
-opposite, both as often as they are needed.
+A crash before the end of 1 leaves a directory without a journal, which is ignored. After a later
+crash the place of each file shows whether it was moved, so that `go_on` does the rest and `go_back`
+the opposite; both may be repeated.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ NEW = "new"
 
 
 class State(enum.StrEnum):
-    """How far a repair is."""
+    """The state of a repair."""
 
     APPLYING = "applying"
     APPLIED = "applied"
@@ -48,8 +48,8 @@ class State(enum.StrEnum):
 class Journal:
     """The journal of one repair. Names are relative to the directory of the store.
 
-    `moves` go to `old/`, `puts` come from `new/`; `directories` were made, and are removed again
-    by an undo. `before` and `after` list the store.
+    `moves` go to `old/`, `puts` come from `new/`; `directories` were created, and an undo removes
+    them again. `before` and `after` list the store.
     """
 
     plan: str
@@ -65,7 +65,7 @@ class Journal:
 
 @dataclass
 class Repair:
-    """Repair `number` of the store in `directory`; `journal` is None where it was not begun."""
+    """Repair `number` of the store in `directory`; `journal` is None if it was not begun."""
 
     directory: str
     number: int
@@ -77,30 +77,30 @@ class Repair:
 
     @property
     def name(self) -> str:
-        """From the store's directory on."""
+        """Its path, relative to the store's directory."""
         return f"{QUARANTINE}/{os.path.basename(self.path)}"
 
     @property
     def is_unfinished(self) -> bool:
-        """Whether files may be on their way."""
+        """Whether some files may have been moved and others not."""
         return self.journal is not None and self.journal.state in (State.APPLYING, State.UNDOING)
 
     def write(self, journal: Journal) -> None:
-        """Make the journal durable, with all that is in the directory. Raises: OSError."""
+        """Make the journal durable, with everything in the directory. Raises: OSError."""
         self.journal = journal
         write_durably(os.path.join(self.path, JOURNAL), json.dumps(asdict(journal), indent=1))
         for path in (self.path, os.path.dirname(self.path), self.directory):
             OsFiles().sync_directory(path)
 
     def set_state(self, state: State) -> None:
-        """Note how far it is, durably."""
+        """Record the state, durably."""
         if self.journal is None:
             raise ValueError(f"{self.path} has no journal")
         self.journal.state = state
         self.write(self.journal)
 
     def go_on(self) -> None:
-        """Finish what was begun. Raises: OSError; it may be called again."""
+        """Finish an interrupted repair or undo. Raises: OSError; it may be called again."""
         journal = self._begun()
         moves = sorted(journal.moves, key=lambda name: name != MARKER)
         for name in moves:
@@ -120,12 +120,12 @@ class Repair:
         self.set_state(State.APPLIED)
 
     def go_back(self) -> None:
-        """Put everything back where it was. Raises: OSError; it may be called again."""
+        """Move everything back to where it was. Raises: OSError; it may be called again."""
         journal = self._begun()
         moved = set(journal.moves)
         for name in sorted(journal.puts, key=lambda name: name != MARKER):
             new = self._path(NEW, name)
-            # What is in its place is the old one as long as that is not in `old/`.
+            # The file in its place is the old one as long as that is not in `old/`.
             is_in = name not in moved or os.path.lexists(self._path(OLD, name))
             if not os.path.lexists(new) and is_in:
                 self._move(self._place(name), new)
@@ -142,9 +142,9 @@ class Repair:
         self._sync()
 
     def remove(self) -> None:
-        """Remove the directory, the journal last; and `quarantine/` where nothing else is in it.
+        """Remove the directory, the journal last; and `quarantine/` if nothing else is in it.
 
-        Only for one that was not begun, or that is undone.
+        Only for a repair that was not begun, or that is undone.
         """
         for name in (NEW, OLD, "trial"):
             shutil.rmtree(os.path.join(self.path, name), ignore_errors=True)
@@ -163,19 +163,21 @@ class Repair:
         return os.path.join(self.path, part, name)
 
     def _forget_lock(self) -> None:
-        """LMDB makes its lock file again; one of another environment it must not find."""
+        """Remove LMDB's lock file, which it recreates: it must not find that of another
+        environment.
+        """
         with contextlib.suppress(FileNotFoundError):
             os.unlink(os.path.join(self.directory, CATALOG, "lock.mdb"))
 
     @staticmethod
     def _move(path: str, to: str) -> None:
-        """Rename a file, where it is not done yet."""
+        """Rename a file, unless it is done already."""
         if os.path.lexists(path):
             os.makedirs(os.path.dirname(to), exist_ok=True)
             os.rename(path, to)
 
     def _sync(self) -> None:
-        """Make all that was moved durable."""
+        """Make all moves durable."""
         for root in (self.directory, self.path):
             for path, names, _ in os.walk(root):
                 if path == self.directory:
@@ -185,7 +187,7 @@ class Repair:
 
 
 def repairs(directory: str) -> list[Repair]:
-    """All repairs of a store that are there, the first one first.
+    """Return all existing repairs of a store, the first one first.
 
     Raises: BadJournalError, OSError.
     """
@@ -219,12 +221,12 @@ def _read(path: str) -> Journal:
 
 
 def unfinished(directory: str) -> Repair | None:
-    """The repair that was interrupted, if one was."""
+    """Return the repair that was interrupted, if any."""
     return next((one for one in repairs(directory) if one.is_unfinished), None)
 
 
 def clear_remains(found: Iterable[Repair]) -> None:
-    """Remove what is left of repairs that were never begun, or that are undone."""
+    """Remove the remains of repairs that were never begun, or that are undone."""
     for repair in found:
         is_undone = repair.journal is not None and repair.journal.state is State.UNDONE
         kept = os.path.join(repair.path, OLD)
@@ -234,7 +236,7 @@ def clear_remains(found: Iterable[Repair]) -> None:
 
 
 def remove_empty_quarantine(directory: str) -> None:
-    """Remove `quarantine/` where nothing is in it: nobody makes it before it is needed."""
+    """Remove `quarantine/` if nothing is in it: it is only created when it is needed."""
     with contextlib.suppress(OSError):
         os.rmdir(os.path.join(directory, QUARANTINE))
 

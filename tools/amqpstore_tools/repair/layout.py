@@ -1,4 +1,4 @@
-"""What becomes of segments: which stay as they are, which are written anew, which nobody needs."""
+"""Decides for each segment: it stays as it is, is rewritten, or is not needed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from amqpstore_tools.repair.ranges import Ranges
 from amqpstore_tools.repair.truth import Truth
 
 _MAX_AHEAD = 1024
-"""A number in the catalog that is further from those of files is taken for damaged."""
+"""A number in the catalog that is further ahead of those of files counts as damaged."""
 
 
 class Rewrite(NamedTuple):
@@ -26,8 +26,9 @@ class Rewrite(NamedTuple):
 
 @dataclass
 class Layout:
-    """`kept` segments stay, `rewrites` are made, `gone` ones have nothing live. The log goes on
-    behind `log_segment`, a new one that has only its header."""
+    """`kept` segments stay, `rewrites` are made, `gone` ones have nothing live. The log continues
+    after `log_segment`, a new one that has only its header.
+    """
 
     kept: list[SegmentFacts]
     rewrites: list[Rewrite]
@@ -73,7 +74,9 @@ def live_ids(truth: Truth) -> Ranges:
 
 
 def _overlapping(segments: Iterable[SegmentFacts]) -> list[list[SegmentFacts]]:
-    """Groups of segments whose ranges of ids overlap: no message is looked for in two."""
+    """Return groups of segments whose ranges of ids overlap: each id must be looked up in one
+    segment only.
+    """
     groups: list[list[SegmentFacts]] = []
     end = 0
     for segment in sorted(segments, key=lambda one: (one.first_id, one.number)):
@@ -86,7 +89,7 @@ def _overlapping(segments: Iterable[SegmentFacts]) -> list[list[SegmentFacts]]:
 
 
 def _highest(facts: Facts, numbers: range) -> int:
-    """The highest number of a segment of a kind that was given."""
+    """Return the highest number of a segment of a kind that was ever used."""
     highest = max((one for one in facts.segments if one in numbers), default=numbers.start - 1)
     rows = facts.rows
     if rows is None:

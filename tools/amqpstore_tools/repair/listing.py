@@ -1,4 +1,4 @@
-"""What is in a store's directory, with a digest of each file: so that a state can be told again."""
+"""Lists a store's directory with a digest of each file, so that its state can be recognised."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ from collections.abc import Callable, Iterator
 from amqpstore.filenames import CATALOG, LOCK, QUARANTINE, RESERVE, TRANSIENT, repair_number
 
 Listing = dict[str, list[object]]
-"""By name, from the store's directory on: what it is (`file`, `directory`, `link`, `other`), its
-size in bytes, and the SHA-256 of what is in it: of a file with gaps of zeros, as of sparse files,
-that of the rest, and of where these are."""
+"""By name, relative to the store's directory: the type (`file`, `directory`, `link`, `other`), the
+size in bytes, and the SHA-256 of the content: for a file with gaps of zeros, as in sparse files,
+that of the rest, and of its places.
+"""
 
 _NO_PART = {LOCK, RESERVE, TRANSIENT, "reports", f"{CATALOG}/lock.mdb"}
-"""What a repair neither reads nor changes, and what is in it means nothing to the store."""
+"""Not read or changed by a repair; their content means nothing to the store."""
 
 _CHUNK_BYTES = 1 << 20
 
@@ -39,7 +40,7 @@ def listing(directory: str, tell: Tell = lambda *_: None) -> Listing:
 
 
 def entry(path: str) -> list[object]:
-    """What is said of one name. Raises: OSError."""
+    """Return the entry of one name. Raises: OSError."""
     found = os.lstat(path)
     if stat.S_ISDIR(found.st_mode):
         return ["directory", 0, ""]
@@ -52,12 +53,12 @@ def entry(path: str) -> list[object]:
 
 
 def digest_of(found: Listing) -> str:
-    """One digest of a whole listing, 64 hexadecimal digits."""
+    """Return one digest of a whole listing, 64 hexadecimal digits."""
     return hashlib.sha256(json.dumps(found, sort_keys=True).encode()).hexdigest()
 
 
 def differences(before: Listing, after: Listing) -> list[str]:
-    """Names of which two listings do not say the same, sorted."""
+    """Return the names whose entries differ, sorted."""
     return sorted(
         name for name in before.keys() | after.keys() if before.get(name) != after.get(name)
     )
@@ -69,7 +70,7 @@ def _names(directory: str, prefix: str) -> Iterator[str]:
         if full in _NO_PART or (prefix == f"{QUARANTINE}/" and repair_number(name)):
             continue
         if full != QUARANTINE:
-            # That it is there says nothing: what is in it does.
+            # Its existence means nothing: its content does.
             yield full
         path = os.path.join(directory, full)
         if os.path.isdir(path) and not os.path.islink(path):
@@ -77,10 +78,10 @@ def _names(directory: str, prefix: str) -> Iterator[str]:
 
 
 def _digest_of_file(descriptor: int, size: int) -> str:
-    """The SHA-256 of a file in hexadecimal digits. Raises: OSError.
+    """Return the SHA-256 of a file in hexadecimal digits. Raises: OSError.
 
-    Whole chunks of zeros are left out, and what the file system has no blocks for is not even read:
-    a file of a page may say that it has a TiB.
+    Whole chunks of zeros are left out, and ranges without blocks are not even read: a file of one
+    page may claim a size of a TiB.
     """
     digest = hashlib.sha256()
     gaps: list[tuple[int, int]] = []
@@ -103,16 +104,16 @@ def _digest_of_file(descriptor: int, size: int) -> str:
 
 
 def _next_data(descriptor: int, offset: int, size: int) -> int:
-    """Where the next of a file's blocks is, from an offset on; its size where none is left."""
+    """Return where the file's next block is, from an offset on; its size if none is left."""
     try:
         return os.lseek(descriptor, offset, os.SEEK_DATA)
     except OSError as error:
-        # A file system that cannot tell says that all of it is data.
+        # A file system that cannot tell reports everything as data.
         return size if error.errno == errno.ENXIO else offset
 
 
 def _read(descriptor: int, offset: int, size: int) -> bytes:
-    """A chunk of a file. What the disk cannot read counts as zeros, like everywhere."""
+    """Read a chunk of a file. What the disk cannot read counts as zeros, as elsewhere."""
     wanted = min(_CHUNK_BYTES, size - offset)
     try:
         return os.pread(descriptor, wanted, offset).ljust(wanted, b"\0")

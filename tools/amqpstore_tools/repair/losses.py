@@ -1,4 +1,4 @@
-"""Where in the log behind the last checkpoint TRANSACTIONs are lost, and acks with them."""
+"""Finds where TRANSACTIONs are lost in the log behind the last checkpoint, and acks with them."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ Place = tuple[int, int]
 
 
 def last_loss(facts: Facts, start: Place) -> Place | None:
-    """The last place in the log from which a TRANSACTION is missing; None where none is.
+    """Return the last place in the log where a TRANSACTION is missing; None if there is none.
 
-    What was in a queue by then may have been acked there. Args: start, of what is looked at.
+    Messages that were in a queue by then may have been acked there.
+    Args: start, of the part to check.
     """
     log = [one for one in facts.segments.values() if not one.is_compacted]
     read = sorted((one for one in log if one.number >= start[0]), key=lambda one: one.number)
@@ -36,7 +37,7 @@ def last_loss(facts: Facts, start: Place) -> Place | None:
         if _is_cut(segment, noted.end if noted else None):
             found = segment.number, segment.size
         if noted:
-            # Behind a crash, the LSN of what was torn may have been left out.
+            # After a crash, the LSN of the torn batch may have been left out.
             lsn = 0
         wanted = segment.number + 1
     if wanted <= max([start[0], *(one for one in ends if one < wanted + 1024)]):
@@ -45,7 +46,7 @@ def last_loss(facts: Facts, start: Place) -> Place | None:
 
 
 def _is_cut(segment: SegmentFacts, noted: int | None) -> bool:
-    """Whether the file ends before it should, or nothing of it is left."""
+    """Tell whether the file ends before it should, or nothing of it is left."""
     if noted is not None and segment.end < noted:
         return True
     return not segment.scanned.batches and bool(segment.scanned.gaps)

@@ -1,4 +1,4 @@
-"""What queues are called whose definitions are lost, in the way the broker defines queues."""
+"""Names for queues whose definitions are lost, in the form of the broker's definitions."""
 
 from __future__ import annotations
 
@@ -11,18 +11,19 @@ RECOVERED = "amq.recovered.{id}"
 
 
 def definition_of(vhost: str, name: str, arguments: dict[str, Any] | None = None) -> dict[str, Any]:
-    """A durable queue's definition."""
+    """Return the definition of a durable queue."""
     return {"vhost": vhost, "name": name, "auto_delete": False, "arguments": arguments or {}}
 
 
 def mend_definitions(
     definitions: dict[int, Any], hidden: Collection[int], vhosts: dict[str, Any]
 ) -> set[int]:
-    """Name queues that have no name, so that a broker can take them in.
+    """Name queues that have no name, so that a broker can use them.
 
-    A nameless queue is named after its id, a level without its queue becomes that queue, and every
-    virtual host that a queue names is there. Args: hidden, queues of prepared transactions, which
-    have none. Returns the ids of queues whose definition was made up.
+    A nameless queue is named after its id, a priority level without its queue becomes that queue,
+    and every virtual host that a queue names is created.
+    Args: hidden, queues of prepared transactions, which have no name. Returns the ids of queues
+    whose definition was made up.
     """
     mended = set()
     vhost = DEFAULT_VHOST if DEFAULT_VHOST in vhosts or not vhosts else min(vhosts)
@@ -46,7 +47,7 @@ def mend_definitions(
 
 
 def _says_its_name(row: Any) -> bool:
-    """Whether a definition can be its owner's: that of a broker, or of a library."""
+    """Tell whether a definition can be its owner's: that of a broker, or of a library."""
     return (
         isinstance(row, dict)
         and bool(row)

@@ -1,4 +1,4 @@
-"""A plan: what is wrong with a store, what would change, and what is lost by it."""
+"""A plan: the faults of a store, the changes, and the losses."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ VERSION = 1
 class Plan:
     """The plan of a repair of the store `store_id`, hexadecimal, in the state that `files` list.
 
-    `steps` each have the `code` of a finding, what is `found`, what changes (`does`) and, where
-    messages are lost by it, from which `queue` and how many `messages`. `queues` say what each
-    holds afterwards. `moves` go to quarantine, `makes` are written; `notes` hold for all of it.
+    `steps` have the `code` of a finding, what is `found`, what changes (`does`) and, if messages
+    are lost, from which `queue` and how many `messages`. `queues` have their content afterwards.
+    `moves` go to quarantine, `makes` are written; `notes` concern the whole plan.
     """
 
     store_id: str
@@ -51,11 +51,11 @@ class Plan:
 
     @property
     def digest(self) -> str:
-        """Return the digest of the plan and of the state for which it was made."""
+        """The digest of the plan and of the state for which it was made."""
         return digest_of({"plan": [json.dumps(self.as_json(), sort_keys=True)]})
 
     def as_json(self) -> dict[str, Any]:
-        """As it is written to a file."""
+        """Return the plan as it is written to a file."""
         return {
             "amqpstore_repair_plan": VERSION,
             "state": digest_of(self.files),
@@ -65,7 +65,7 @@ class Plan:
 
 @dataclass
 class Planned:
-    """A plan and what it was made from; without a rebuild the rest is not there."""
+    """A plan and its basis; without a rebuild the basis is missing."""
 
     plan: Plan
     facts: Facts
@@ -80,7 +80,7 @@ def make_plan(
     made_ms: int | None = None,
     executor: Executor | None = None,
 ) -> Planned:
-    """Look at a store that the caller keeps brokers out of, and decide what to do about it.
+    """Check a store that the caller keeps brokers out of, and plan its repair.
 
     Args: executor, of the check, if not this process.
     Raises: NotAStoreError, FormatVersionError, UnfinishedError, UnknownStoreError, OSError.
@@ -112,7 +112,7 @@ def make_plan(
         _tell_of_files(plan, planned.layout)
         _tell_of_queues(plan, planned.truth, checked)
     else:
-        # The marker is moved away first and comes back last: no broker starts meanwhile.
+        # The marker is moved away first and returns last: no broker starts meanwhile.
         plan.makes = [MARKER]
     if MARKER in files:
         plan.moves.append(MARKER)

@@ -1,4 +1,4 @@
-"""Sets of numbers that are mostly contiguous: ids, sequences."""
+"""Sets of mostly contiguous numbers: ids, sequences."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Ranges:
         return place >= 0 and number < self._ranges[place][1]
 
     def add(self, first: int, end: int) -> None:
-        """Numbers from `first` to before `end`; some of them may be there."""
+        """Add numbers from `first` to before `end`; some of them may be in the set."""
         if first >= end:
             return
         ranges = self._ranges
@@ -34,7 +34,7 @@ class Ranges:
         ranges[low:high] = [(first, end)]
 
     def missing(self, first: int, end: int) -> list[tuple[int, int]]:
-        """What of a range is not there."""
+        """Return the parts of a range that are not in the set."""
         found = []
         place = bisect_right(self._ranges, first, key=_END)
         while first < end:
@@ -48,7 +48,7 @@ class Ranges:
         return found
 
     def within(self, first: int, end: int) -> list[tuple[int, int]]:
-        """What of a range is there."""
+        """Return the parts of a range that are in the set."""
         place = bisect_right(self._ranges, first, key=_END)
         found = []
         while place < len(self._ranges) and self._ranges[place][0] < end:

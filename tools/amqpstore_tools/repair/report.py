@@ -1,4 +1,4 @@
-"""A plan, and what came of it, on the terminal."""
+"""A plan, and its result, on the terminal."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from amqpstore_tools.repair.journal import Repair
 from amqpstore_tools.repair.plan import Plan
 
 _MAX_SHOWN = 8
-"""Steps of one code; the plan's file has all of them."""
+"""Steps shown for one code; the plan's file has all of them."""
 
 _COLOURS = {"error": "bold red", "warning": "yellow", "note": "cyan"}
 
 
 def print_plan(plan: Plan, directory: str, path: str, console: Console) -> None:
-    """Everything that a person has to know before it is carried out."""
+    """Print everything that a person has to know before it is carried out."""
     if not plan.steps:
         console.print(Text("The store is sound: there is nothing to repair.", "bold green"))
         console.print(f"{path} is a plan with no steps.", highlight=False)
@@ -46,7 +46,7 @@ def print_plan(plan: Plan, directory: str, path: str, console: Console) -> None:
 
 
 def print_applied(plan: Plan, repair: Repair | None, directory: str, console: Console) -> None:
-    """What was done."""
+    """Print what was done."""
     if repair is None:
         console.print(Text("The plan has no steps: nothing was changed.", "bold green"))
         return

@@ -1,19 +1,19 @@
-"""What every queue holds: from index files, the log, and what the catalog still says.
+"""Finds what every queue holds: from index files, the log, and the readable part of the catalog.
 
-The last checkpoint says what of the index files is live, and the log what came and went behind it.
-Where a part of that is lost, the rest is asked:
+The last checkpoint says which entries of the index files are live, and the log what was added and
+removed after it. If a part of that is lost, the other sources are used:
 
 - entries of an index file that is damaged are looked for in the log, from its start;
-- what was acked of them the row's bitmap says, where the places of the entries are known, else
+- the row's bitmap says which of them were acked, if the places of the entries are known, otherwise
   the accounts, which count how many queues hold each message;
-- a sound ACK or PURGE in the log always holds;
-- where none of them says that a message was acked, it was not: rather twice than never. Those
-  that are there only for that are `again`, and flagged redelivered.
+- a sound ACK or PURGE in the log always counts;
+- if no source says that a message was acked, it was not: rather delivered twice than never.
+  Messages kept only for this reason are `again`, and flagged redelivered.
 
 Sound messages whose queue is no longer known go to a queue of their own.
 
-Past 600 lines because index files, log and catalog are weighed against each other, message by
-message, and each source corrects what the others said.
+Past 600 lines because index files, log and catalog are compared message by message, and each source
+corrects the others.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _INDEX_CODES = {"index-missing", "index-damaged", "index-order", "index-row-diff
 
 
 class Lost(NamedTuple):
-    """Messages that a queue held and whose records are not sound, or not there."""
+    """Messages that a queue held and whose records are missing or damaged."""
 
     first_sequence: int
     first_id: int
@@ -60,8 +60,9 @@ class Lost(NamedTuple):
 
 @dataclass
 class QueueTruth:
-    """A queue, and what is ready in it. `again` counts messages that may have been acked;
-    `is_recovered`: what it was called is lost."""
+    """A queue, and its ready messages. `again` counts messages that may have been acked;
+    `is_recovered`, whether its name is lost.
+    """
 
     id: int
     definition: Any
@@ -72,7 +73,9 @@ class QueueTruth:
     is_recovered: bool = False
 
     def put(self, run: Run) -> list[tuple[int, int]]:
-        """Add what of a run is not there yet. Returns the ranges of sequences that were added."""
+        """Add the part of a run that is missing. Returns the ranges of sequences that were
+        added.
+        """
         there = Ranges()
         for one in self.ready.between(run.first_sequence, run.end):
             there.add(one.first_sequence, one.end)
@@ -89,10 +92,10 @@ class QueueTruth:
 
 @dataclass
 class Truth:
-    """All of it: queues and prepared transactions by id, and what no number may be below of.
+    """The result: queues and prepared transactions by id, and lower bounds for numbers.
 
-    `orphans` are the ids of messages that are in no queue but that of the lost, `notes` what is
-    to be said of the whole.
+    `orphans` are the ids of messages that are only in the queue of lost messages, `notes` concern
+    the whole.
     """
 
     queues: dict[int, QueueTruth]
@@ -108,9 +111,9 @@ class Truth:
 
 
 class _Hole(NamedTuple):
-    """Sequences of which an index file had entries that are lost.
+    """Sequences whose entries in an index file are lost.
 
-    `acked` of each, if known; `delivered` counts by sequence, where any is known.
+    `acked` of each, if known; `delivered` counts by sequence, if known.
     """
 
     first: int
@@ -119,14 +122,14 @@ class _Hole(NamedTuple):
     delivered: dict[int, int]
 
     def times(self, sequence: int) -> int:
-        """How often a message had been delivered, or may have been."""
+        """Return how often a message had been delivered, or may have been."""
         if self.acked is None:
             return max(self.delivered.values(), default=0)
         return self.delivered.get(sequence, 0)
 
 
 def find_truth(facts: Facts) -> Truth:
-    """What the store holds. Raises: OSError."""
+    """Find what the store holds. Raises: OSError."""
     return _Finder(facts).run()
 
 
@@ -149,7 +152,7 @@ class _Finder:
         start = self._position
         self._lost_at = last_loss(facts, (start.segment, start.offset)) if start else None
         self._behind: dict[int, Ranges] = {}
-        # Live entries of queues that are deleted, and not yet released by a checkpoint.
+        # Live entries of deleted queues, which no checkpoint has released yet.
         self._held_elsewhere: Counter[int] = Counter()
         self._short = Ranges()
         rowed = set()
@@ -189,7 +192,7 @@ class _Finder:
         return None if is_lost or self._rows["heads"] or self._rows["index"] else START
 
     def _acks_are_complete_from(self) -> int:
-        """From which segment of the log on none is missing or damaged."""
+        """Return the segment from which on no ack of the log is missing or damaged."""
         log = [one for one in self._facts.segments.values() if not one.is_compacted]
         complete = _MOST
         for segment in sorted(log, key=lambda one: -one.number):
@@ -198,10 +201,10 @@ class _Finder:
             complete = segment.number
         return complete
 
-    # Which queues there are.
+    # Which queues exist.
 
     def _evident_ids(self) -> set[int]:
-        """Ids of queues that the log and index files speak of."""
+        """Return the ids of queues that the log and index files mention."""
         found = {image.queue_id for image in self._facts.index}
         for _, batch in self._log:
             found |= {one.queue_id for one in batch.operations}
@@ -276,7 +279,7 @@ class _Finder:
         queue.next_sequence = max(queue.next_sequence, entries.sequences[-1] + 1)
 
     def _salvage(self, queue: QueueTruth, state: IndexState, blocks: list[Entries | None]) -> None:
-        """What is left of a damaged index file, and what of it is not."""
+        """Use the sound part of a damaged index file, and note the rest."""
         acked = Bits.of(state.acked, state.entries)
         places = _places(blocks, state.entries)
         last_sequence, last_place = state.first - 1, 0
@@ -310,7 +313,7 @@ class _Finder:
     def _note_hole(
         self, queue: QueueTruth, state: IndexState, first: int, end: int, place: int, stop: int
     ) -> None:
-        """Entries of these places are lost, and they are among these sequences."""
+        """Note that entries of these places, within these sequences, are lost."""
         if first >= end or (place >= 0 and place == stop):
             return
         counts = [*state.delivered.values(), *(one[2] for one in state.postponed_deliveries)]
@@ -329,7 +332,7 @@ class _Finder:
         self._holes.setdefault(queue.id, []).append(hole)
 
     def _read_unrowed(self, image: IndexImage) -> None:
-        """An index file of which the catalog does not say what became of its entries."""
+        """Read an index file without a row: which of its entries were acked is unknown."""
         queue = self._truth.queues.get(image.queue_id)
         for block in _blocks(image, None):
             if block is not None:
@@ -342,7 +345,7 @@ class _Finder:
         delivered = {place: times for place, times in enumerate(block.delivery_counts) if times}
         state = IndexState(0, 0, count, block.sequences[0], block.sequences[-1] + 1)
         for run in live_runs(block, state._replace(delivered=delivered), 0, _MOST):
-            # Where the log is there from its start, it has all that was acked.
+            # A log that is complete from its start has all acks.
             self._consider(queue, run, is_sure=self._complete_from <= 1)
 
     def _explain(self, block: Entries) -> None:
@@ -356,9 +359,9 @@ class _Finder:
     def _consider(
         self, queue: QueueTruth, run: Run, acked: Bits | None = None, *, is_sure: bool = False
     ) -> None:
-        """Put messages in a queue, but for those that are said to be done with.
+        """Put messages in a queue, except those that are known to be acked.
 
-        Args: acked, of each; is_sure, no ACK of them can be missing.
+        Args: acked, of each; is_sure, whether no ACK of them can be missing.
         """
         unsure = self._unsure.setdefault(queue.id, Ranges())
         queue.next_sequence = max(queue.next_sequence, run.end)
@@ -376,12 +379,12 @@ class _Finder:
             sequence = end
 
     def _is_dead(self, message_id: int) -> bool | None:
-        """Whether no queue held a message; None where nothing says so."""
+        """Tell whether no queue held a message; None if unknown."""
         references = self._accounted.references(message_id)
         return None if references is None else not references
 
     def _settle_doubts(self) -> None:
-        """Where a bitmap and its count differ, the accounts say which entries are live."""
+        """Decide by the accounts which entries are live if a bitmap and its count differ."""
         ids = {one for _, entries, _ in self._doubtful for one in entries.ids}
         held: Counter[int] = Counter()
         for queue in self._truth.queues.values() if ids else ():
@@ -431,7 +434,7 @@ class _Finder:
                 _deliver(queue, one.first_sequence, one.message_count, one.detail)
 
     def _enqueue(self, queue: QueueTruth, operation: Operation, one: LogBatch) -> None:
-        """What came behind the checkpoint, or may have come behind it."""
+        """Add messages that were enqueued after the checkpoint, or may have been."""
         run = enqueued(operation)
         boundary = self._boundary(queue, run, one)
         if self._lost_at and (one.segment.number, one.batch.start) >= self._lost_at:
@@ -442,14 +445,14 @@ class _Finder:
             queue.put(_part(run, boundary, run.end))
 
     def _boundary(self, queue: QueueTruth, run: Run, one: LogBatch) -> int | None:
-        """From which sequence of a run on the last checkpoint had not seen it, if that is known."""
+        """Return the first sequence of a run that the last checkpoint had not seen, if known."""
         if self._position is not None:
             return run.first_sequence if one.batch.lsn >= self._position.lsn else run.end
         head = self._heads.get(queue.id)
         return None if head is None else min(max(head, run.first_sequence), run.end)
 
     def _fill_holes_from_log(self) -> None:
-        """Entries of index files that are lost, as far as the log still has them."""
+        """Fill in lost entries of index files, as far as the log still has them."""
         if not (self._holes or self._is_index_lost):
             return
         for one in self._log:
@@ -466,7 +469,9 @@ class _Finder:
                         self._fill(queue, _part(run, run.first_sequence, boundary), one)
 
     def _fill(self, queue: QueueTruth, run: Run, one: LogBatch) -> None:
-        """What came before the checkpoint is in an index file, if it is live: was it lost?"""
+        """Fill in messages from before the checkpoint: live ones are in an index file, if that is
+        not lost.
+        """
         queue.next_sequence = max(queue.next_sequence, run.end)
         is_sure = one.segment.number >= self._complete_from
         if self._is_index_lost:
@@ -483,10 +488,10 @@ class _Finder:
                     _deliver(queue, sequence, 1, hole.times(sequence))
 
     def _fill_holes_by_order(self) -> None:
-        """Entries that no log has any more: ids ascend as sequences do.
+        """Fill in entries that no log has any more, by order: ids ascend as sequences do.
 
-        Where all that is missing is of one queue, and as many messages are live that nobody holds
-        as places of it are, each has its place. When it expires, and its priority, is lost.
+        If everything missing belongs to one queue, and there are as many live messages without a
+        queue as missing places, each has its place. Expiry and priority are lost.
         """
         if self._is_index_lost or len(self._holes) != 1:
             return
@@ -520,7 +525,7 @@ class _Finder:
             )
 
     def _note_short(self) -> None:
-        """Messages that more queues held than are known: which ones, nothing tells."""
+        """Note messages that more queues held than are known: nothing tells which queues."""
         if not self._is_index_whole:
             held = self._held_counts()
             for message_id, references in self._accounted.live():
@@ -528,7 +533,7 @@ class _Finder:
                     self._short.add(message_id, message_id + 1)
 
     def _held_counts(self) -> Counter[int]:
-        """How many queues hold each message, as the last checkpoint left it."""
+        """Return how many queues hold each message, as of the last checkpoint."""
         held = Counter(self._held_elsewhere)
         for queue in self._truth.queues.values():
             for run in queue.ready:
@@ -551,13 +556,13 @@ class _Finder:
                     run.delivery_count = max(run.delivery_count, 1)
                     queue.ready.insert(run)
 
-    # What follows.
+    # Consequences.
 
     def _number(self) -> None:
         truth = self._truth
         lsns = [batch.lsn for one in self._facts.segments.values() for batch in one.scanned.batches]
         start = self._position or START
-        # One more: a torn tail's was given as well.
+        # One more: that of a torn tail was used as well.
         truth.next_lsn = max([start.lsn, *(lsn + 1 for lsn in lsns)]) + 1
         ends = [end for _, end in (*self._explained, *truth.homes.known)]
         if self._rows is not None:
@@ -576,7 +581,9 @@ class _Finder:
                 queue.ready.remove(lost.first_sequence, lost.message_count)
 
     def _mend_prepared(self) -> None:
-        """Prepared transactions publish what is left of their messages, and stay undecided."""
+        """Fix prepared transactions: they publish the messages that are left, and stay
+        undecided.
+        """
         for queue_id, row in self._truth.prepared.items():
             ready = self._truth.queues[queue_id].ready
             groups = [part for group in row.publishes for part in _left_of(group, ready)]
@@ -612,7 +619,7 @@ class _Finder:
         return is_history and self._is_index_whole
 
     def _lost_and_found(self) -> QueueTruth:
-        """The queue of messages whose queue is not known."""
+        """Return the queue for messages whose queue is unknown."""
         truth = self._truth
         vhosts = truth.vhosts
         if not vhosts:
@@ -655,9 +662,9 @@ class _Finder:
 
 
 def _left_of(group: Sequence[Any], ready: ReadyList) -> list[list[Any]]:
-    """A group of messages that a prepared transaction publishes, in parts that are there.
+    """Return the existing parts of a group of messages that a prepared transaction publishes.
 
-    Where none is, they were transient, or the transaction is decided: it stays as it is.
+    If there is none, they were transient, or the transaction is decided: the group is unchanged.
     """
     first, count, priority, placements = group
     there = Ranges()
@@ -677,7 +684,7 @@ def _left_of(group: Sequence[Any], ready: ReadyList) -> list[list[Any]]:
 
 
 def _part(run: Run, first: int, end: int) -> Run:
-    """A run's messages from sequence `first` to before `end`."""
+    """Return a run's messages from sequence `first` to before `end`."""
     return Run(
         first,
         end - first,
@@ -689,14 +696,14 @@ def _part(run: Run, first: int, end: int) -> Run:
 
 
 def _deliver(queue: QueueTruth, first: int, count: int, times: int) -> None:
-    """Messages have been delivered so often, at least."""
+    """Set a lower bound for how often messages have been delivered."""
     for run in queue.ready.remove(first, count):
         run.delivery_count = max(run.delivery_count, times)
         queue.ready.insert(run)
 
 
 def _blocks(image: IndexImage | None, size: int | None) -> Iterator[Entries | None]:
-    """The blocks of an index file up to `size`, and None where some are lost."""
+    """Yield the blocks of an index file up to `size`, and None for lost ones."""
     if image is None:
         yield None
         return
@@ -720,7 +727,7 @@ def _ascend(entries: Entries) -> bool:
 
 
 def _places(blocks: Iterable[Entries | None], total: int) -> list[tuple[int, Entries | None]]:
-    """Each block with the place of its first entry in the file; -1 where that is not known."""
+    """Return each block with the place of its first entry in the file; -1 if unknown."""
     found = list(blocks)
     placed: list[tuple[int, Entries | None]] = [(-1, block) for block in found]
     place = 0
@@ -742,7 +749,7 @@ def _places(blocks: Iterable[Entries | None], total: int) -> list[tuple[int, Ent
 
 
 def _queue_ids(keys: Iterable[str]) -> Iterator[int]:
-    """The queues that keys of damaged rows name; what is not a queue's key names none."""
+    """Yield the queues that keys of damaged rows name; keys of another form name none."""
     for key in keys:
         with contextlib.suppress(ValueError):
             yield tables.QUEUES.parse_key(key)

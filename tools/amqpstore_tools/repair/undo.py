@@ -1,4 +1,4 @@
-"""Undoing a repair: exactly what was there before comes back."""
+"""Undo of a repair: restores exactly the state before it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from amqpstore_tools.repair.listing import differences, listing
 
 
 def undo(directory: str, tell: Progress = lambda *_: None) -> Repair:
-    """Take the last repair back; one that was interrupted as well. It is durable on return.
+    """Undo the last repair, even an interrupted one. It is durable on return.
 
     Raises: NothingToUndoError, UsedSinceError (nothing was changed), UndoneDiffersError,
     NotAStoreError, StoreLockedError, OSError (it may be called again).

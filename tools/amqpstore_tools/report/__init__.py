@@ -1,6 +1,6 @@
-"""`amqpstore report`: a store as one page with pictures.
+"""`amqpstore report`: a store as one page with charts.
 
 - `gathering`: plans what is counted, and has it counted on Spark, segment by segment.
-- `tally`: what a task counts.
-- `charts`, `page`: the pictures, and the page.
+- `tally`: the counts of a task.
+- `charts`, `page`: the charts, and the page.
 """

@@ -1,4 +1,4 @@
-"""Pictures as inline SVG: no script, and nothing to load. Every mark says its number as a title."""
+"""Charts as inline SVG: no script, and nothing to load. Every mark has its number as a title."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ _LABEL = 230
 _ROW = 22
 _AXIS = 18
 _LETTER = 6.4
-"""About how wide a letter of small text is."""
+"""Approximate width of a letter of small text."""
 
 
 class Series(NamedTuple):
-    """Numbers in the order of the columns, and the class of CSS that they are drawn in."""
+    """Numbers in the order of the columns, and the CSS class that they are drawn in."""
 
     name: str
     style: str
@@ -24,7 +24,7 @@ class Series(NamedTuple):
 
 
 def bars(rows: Sequence[tuple[str, float, str]], style: str = "a") -> str:
-    """A bar a row: what it is called, how long it is, and what is written at its end."""
+    """Return one bar per row: its label, its length, and the text at its end."""
     if not rows:
         return ""
     most = max(value for _, value, _ in rows) or 1
@@ -42,7 +42,7 @@ def bars(rows: Sequence[tuple[str, float, str]], style: str = "a") -> str:
 
 
 def shares(rows: Sequence[tuple[str, Sequence[float]]], names: Sequence[str], unit: str) -> str:
-    """A bar a row, of the same length, in parts: classes `s0`, `s1` and so on."""
+    """Return one bar per row, all of the same length, in parts: classes `s0`, `s1` and so on."""
     parts = []
     room = _WIDTH - _LABEL - 150
     for place, (name, values) in enumerate(rows):
@@ -64,7 +64,7 @@ def shares(rows: Sequence[tuple[str, Sequence[float]]], names: Sequence[str], un
 def columns(
     series: Sequence[Series], labels: Sequence[str], unit: str, *, stacked: bool, height: int = 150
 ) -> str:
-    """Columns over time or size: of several series beside each other, or on top of each other."""
+    """Return columns over time or size: several series beside each other, or stacked."""
     count = len(labels)
     if not count:
         return ""
@@ -99,7 +99,7 @@ def columns(
 
 
 def heat(rows: Sequence[tuple[str, Sequence[float]]], labels: Sequence[str], unit: str) -> str:
-    """A row of squares each: the more, the darker, all by one measure."""
+    """Return a row of squares each: the more, the darker, on one common scale."""
     if not rows or not labels:
         return ""
     most = max((value for _, values in rows for value in values), default=0) or 1

@@ -1,4 +1,4 @@
-"""What a report is of: what the driver sees of a store, and what tasks count in its segments."""
+"""Gathers the figures of a report: on the driver, and by tasks that count in segments."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ _BUCKETS_MS = (
 _MAX_BUCKETS = 96
 
 Spread = Callable[[Sequence[Item], Callable[[Iterable[Item]], Tally]], Iterable[Tally]]
-"""Has neighbouring items counted together, wherever. Returns what came of each group."""
+"""Counts groups of neighbouring items, on any machine. Returns the result of each group."""
 
 
 class QueueFigures(NamedTuple):
-    """A queue by its name, and what it holds; `bytes` without compression."""
+    """A queue's name and content; `bytes` without compression."""
 
     name: str
     ready: int
@@ -46,7 +46,7 @@ class SegmentFigures(NamedTuple):
 
 @dataclass(frozen=True)
 class Figures:
-    """Everything that is on a page. Buckets of time are `bucket_ms` long."""
+    """Everything on a page. Buckets of time are `bucket_ms` long."""
 
     directory: str
     taken_ms: int
@@ -57,7 +57,7 @@ class Figures:
 
 
 def gather(directory: str, spread: Spread, *, is_local: bool) -> Figures:
-    """Count everything in the store in `directory`, also of one that a broker runs on.
+    """Count everything in the store in `directory`; a broker may be running on it.
 
     Raises: NotAStoreError, FormatVersionError, SnapshotError, OSError.
     """
@@ -121,7 +121,7 @@ def _queues(image: StoreImage) -> dict[int, QueueFigures]:
 
 
 def _bucket_ms(span_ms: int) -> int:
-    """The shortest one of which there are not too many."""
+    """Return the shortest length that does not give too many buckets."""
     for bucket_ms in _BUCKETS_MS:
         if span_ms / bucket_ms <= _MAX_BUCKETS:
             return bucket_ms

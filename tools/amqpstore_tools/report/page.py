@@ -1,4 +1,4 @@
-"""The page of a report: one file of HTML, which loads nothing."""
+"""The HTML page of a report: one file, which loads nothing."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ footer { margin-top: 3rem; color: var(--dim); font-size: 13px; }
 
 
 def page(figures: Figures) -> str:
-    """The page about a store."""
+    """Return the page about a store."""
     title = f"The store in {figures.directory}"
     body = "".join(
         f"<section><h2>{heading}</h2>\n{content}</section>\n"
@@ -90,7 +90,7 @@ def _buckets(figures: Figures) -> range:
     found = {bucket for _, bucket, _ in figures.tally.events}
     if not found:
         return range(0)
-    # A clock that was wrong once must not make the picture endless.
+    # A clock that was wrong once must not make the chart endless.
     last = max(found)
     return range(max(min(found), last - _MAX_COLUMNS + 1), last + 1)
 

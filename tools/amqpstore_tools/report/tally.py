@@ -1,4 +1,4 @@
-"""What is counted in segments, by tasks, and added up."""
+"""The counts of tasks in segments, and their sum."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from amqpstore_tools.spark.reading.live import LiveRuns
 from amqpstore_tools.spark.reading.scanning import Batch, Scanner
 
 AGES_MS = (60_000, 600_000, 3_600_000, 86_400_000, 7 * 86_400_000)
-"""Where the groups of ages end; what is older is in the last one."""
+"""The upper bounds of the age groups; older messages are in the last one."""
 
 UNKNOWN_AGE = len(AGES_MS) + 1
-"""The group of what was published before the log begins."""
+"""The group of messages that were published before the log begins."""
 
 _MAX_KEYS = 200_000
 _KEPT_KEYS = 20_000
@@ -55,12 +55,12 @@ class Shared:
 
 @dataclass
 class Tally:
-    """Numbers of a store, or of some segments of it. Queues are ids, buckets of time numbers.
+    """The counts of a store, or of some segments of it. Queues are ids, buckets of time numbers.
 
-    `events` by queue, bucket and what happened; `bytes` published by queue and bucket;
-    `redelivered` by queue and how often (10: or more); `dead` by reason and the queue's name;
-    `keys` by exchange and routing key; `sizes` of bodies by the number of bits in them; `ages` of
-    what waits, by queue and group; `oldest` of these by queue, in ms since 1970.
+    `events` by queue, bucket and event; `bytes` published by queue and bucket; `redelivered` by
+    queue and count (10: or more); `dead` by reason and the queue's name; `keys` by exchange and
+    routing key; `sizes` of bodies by the number of bits in them; `ages` of waiting messages, by
+    queue and group; `oldest` of these by queue, in ms since 1970.
     """
 
     events: Counter[tuple[int, int, str]] = field(default_factory=Counter)
@@ -75,7 +75,7 @@ class Tally:
     damaged: int = 0
 
     def add(self, other: Tally) -> None:
-        """What was counted elsewhere."""
+        """Add counts that were made elsewhere."""
         for one in fields(self):
             ours, theirs = getattr(self, one.name), getattr(other, one.name)
             if isinstance(ours, Counter):
@@ -87,7 +87,7 @@ class Tally:
         self.prune()
 
     def prune(self) -> None:
-        """Forget the rarest keys, where there are too many to remember."""
+        """Drop the rarest keys if there are too many."""
         if len(self.keys) > _MAX_KEYS:
             self.keys = Counter(dict(self.keys.most_common(_KEPT_KEYS)))
 
@@ -167,7 +167,7 @@ class _Count:
                 oldest[run.queue_id] = min(known, batch.time_ms)
 
     def _name(self, heads: list[bytes]) -> None:
-        """What the heads of messages say."""
+        """Parse the heads of messages."""
         for number, times in self._heads.items():
             if number < 0:
                 continue
@@ -184,7 +184,7 @@ class _Count:
 
 
 def _causes(raw: bytes) -> Iterator[tuple[str, str]]:
-    """Why a message was last dead-lettered, and out of which queue."""
+    """Yield why a message was last dead-lettered, and from which queue."""
     try:
         deaths: Any = properties_of(raw).get("headers", {}).get("x-death")
     except ValueError:

@@ -1,10 +1,10 @@
-"""All that a power cut may leave of a disk.
+"""The states that a power cut may leave of a disk.
 
-What was synced is there. Of what was not, any part may be: of a file's writes a prefix, all but
-one, only one, or any of its 512-byte sectors, and where the size grew but a sector was not
-written there are zeros, garbage, or stale bytes of some other file; of a directory's changes
-any subset. Files and directories are independent of each other. The possibilities are gone
-through exhaustively while they are few, and drawn by seed when they are many.
+What was synced is there. Of the rest, any part may be: of a file's writes a prefix, all but one,
+only one, or any of its 512-byte sectors; if the size grew but a sector was not written, it has
+zeros, garbage, or stale bytes of some other file; of a directory's changes any subset. Files and
+directories are independent of each other. The possibilities are enumerated exhaustively while they
+are few, and drawn by seed when they are many.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from amqpstore_tools.simulation.memory_files import MemoryFiles
 from amqpstore_tools.simulation.nodes import UnsyncedDirectory, UnsyncedFile
 
 SECTOR_BYTES = 512
-"""What a disk writes whole or not at all."""
+"""A disk writes a sector as a whole or not at all."""
 
 _EXHAUSTIVE = 4
 """Up to this many sectors, or changes of a directory, every subset is an outcome."""
 
 
 class Outcome(NamedTuple):
-    """One thing that may have become of one file."""
+    """A possible state of one file."""
 
     description: str
     content: bytes
 
 
 class Survivors(NamedTuple):
-    """One thing that may have become of one directory: the changes, by place, that survived."""
+    """A possible state of one directory: the places of the changes that survived."""
 
     description: str
     places: tuple[int, ...]
@@ -48,13 +48,15 @@ class Image:
 
 
 Fill = Callable[[int, int], bytes]
-"""What is in a sector that was not written: from its offset in the file, and a size in bytes."""
+"""Returns the content of a sector that was not written, for its offset in the file and a size in
+bytes.
+"""
 
 
 def crash_images(files: MemoryFiles, rng: random.Random, limit: int) -> Iterator[Image]:
-    """At most `limit` different images of a power cut now; all there are, where they are fewer.
+    """Yield at most `limit` different images of a power cut now; all of them, if there are fewer.
 
-    The first two are: all survived, and nothing did.
+    The first two are: everything survived, and nothing did.
     """
     unsynced_files, unsynced_directories = files.unsynced()
     stale = _stale_fill(files, rng)
@@ -83,7 +85,7 @@ def crash_images(files: MemoryFiles, rng: random.Random, limit: int) -> Iterator
 
 
 def file_outcomes(file: UnsyncedFile, stale: Fill, rng: random.Random) -> list[Outcome]:
-    """What may become of a file: all of it first, then nothing of what was not synced."""
+    """Return the possible states of a file: first all of it, then without everything unsynced."""
     outcomes: dict[bytes, str] = {}
     for description, content in _file_contents(file, stale, rng):
         outcomes.setdefault(content, description)
@@ -132,7 +134,7 @@ def _file_contents(
 
 
 def _with_sectors(synced: bytes, whole: bytes, kept: Sequence[int], fill: Fill) -> bytes:
-    """`whole`, but for what is behind `synced` and in no sector of `kept`: that is filled."""
+    """Return `whole`, with all bytes behind `synced` filled that are in no sector of `kept`."""
     parts = [synced]
     start = len(synced)
     while start < len(whole):
@@ -144,9 +146,9 @@ def _with_sectors(synced: bytes, whole: bytes, kept: Sequence[int], fill: Fill) 
 
 
 def _stale_fill(files: MemoryFiles, rng: random.Random) -> Fill:
-    """Sectors of what is elsewhere on the disk, as blocks that were used before have them.
+    """Return a fill of sectors from elsewhere on the disk, as reused blocks have them.
 
-    Only of what was synced: no other block of the disk has a sector that was never written.
+    Only of synced data: no other block of the disk has a sector that was never written.
     """
     pool: list[bytes] | None = None
 
@@ -175,7 +177,9 @@ def _directory_outcomes(directory: UnsyncedDirectory, rng: random.Random) -> lis
 
 
 def _subsets(items: range, rng: random.Random) -> list[tuple[int, ...]]:
-    """Subsets of `items`, but for none and all: each one, or those that tell most and a few."""
+    """Return subsets of `items`, except none and all: each one, or the most telling ones and some
+    others.
+    """
     if len(items) <= _EXHAUSTIVE:
         sizes = range(1, len(items))
         return [kept for size in sizes for kept in itertools.combinations(items, size)]
@@ -188,9 +192,9 @@ def _subsets(items: range, rng: random.Random) -> list[tuple[int, ...]]:
 def _combinations(
     choices: Sequence[Sequence[Outcome | Survivors]], rng: random.Random, limit: int
 ) -> Iterator[tuple[Outcome | Survivors, ...]]:
-    """One of each of the choices: in every combination, or at most `limit` of them.
+    """Yield one of each of the choices: in every combination, or at most `limit` of them.
 
-    When drawn: everything and nothing, then each single choice with all the rest surviving.
+    If drawn: everything and nothing, then each single choice with all the rest surviving.
     """
     count = 1
     for outcomes in choices:

@@ -1,4 +1,4 @@
-"""Calls that fail, once, at a place that is counted; and bits that come back flipped."""
+"""Calls that fail once, at a counted place; and bits that are read flipped."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from amqpstore_tools.simulation.memory_files import MemoryFile
 
 
 class FaultKind(enum.Enum):
-    """How a call fails. With MEMORY it is a MemoryError. Of a SHORT_WRITE the first half is written
-    before the disk is full; of a DONE_ANYWAY all that was asked for is done before the error;
-    of a LOST the disk gets nothing, now or later, and until the power is cut it reads as if it had
-    all: only on a simulated disk."""
+    """How a call fails. MEMORY raises a MemoryError. SHORT_WRITE writes the first half before the
+    disk is full; DONE_ANYWAY does everything before the error; LOST writes nothing to the disk, now
+    or later, but until the power is cut it reads as if it had: only on a simulated disk.
+    """
 
     EIO = errno.EIO
     ENOSPC = errno.ENOSPC
@@ -31,13 +31,13 @@ class FaultKind(enum.Enum):
 
 
 NO_SPACE = (FaultKind.ENOSPC, FaultKind.SHORT_WRITE)
-"""Faults of a disk that is full."""
+"""Faults of a full disk."""
 
 
 class Faults:
-    """The n-th call fails, counted from 0 over all files and catalogs that share this.
+    """Makes the n-th call fail, counted from 0 over all files and catalogs that share this.
 
-    Only calls that begin with `of` are counted; `calls` are those made so far, in words. With a
+    Only calls that begin with `of` are counted; `calls` are those made so far, as text. With a
     negative `nth` none of them fails.
     """
 
@@ -49,18 +49,18 @@ class Faults:
 
     @property
     def has_struck(self) -> bool:
-        """Whether the call was made that fails."""
+        """Whether the failing call was made."""
         return 0 <= self.nth < len(self.calls)
 
     def counts(self, call: str) -> bool:
-        """Whether this call is the one that fails."""
+        """Count a call. Returns whether it is the one that fails."""
         if not call.startswith(self._of):
             return False
         self.calls.append(call)
         return len(self.calls) - 1 == self.nth
 
     def error(self, path: str) -> OSError | MemoryError:
-        """What the call raises."""
+        """Return the error of the failing call."""
         if self.kind is FaultKind.MEMORY:
             return MemoryError(path)
         named = {FaultKind.SHORT_WRITE: errno.ENOSPC}
@@ -69,7 +69,7 @@ class Faults:
         return OSError(number, os.strerror(number), path)
 
     def check(self, call: str, path: str) -> None:
-        """Raises: OSError, MemoryError, when it is this call that fails."""
+        """Raises: OSError, MemoryError, when this is the failing call."""
         if self.counts(f"{call} {path}"):
             raise self.error(path)
 
@@ -169,7 +169,9 @@ class FaultyFiles:
 
 
 class FaultyCatalog:
-    """A catalog whose commits are counted by `faults`; one that fails may hold all the same."""
+    """A catalog whose commits are counted by `faults`; a failing commit may take effect all the
+    same.
+    """
 
     def __init__(self, catalog: Catalog, faults: Faults, path: str) -> None:
         self._catalog = catalog
@@ -195,7 +197,7 @@ class FaultyCatalog:
 
 
 class UnreadableFile:
-    """A file of which some bytes cannot be read: see `UnreadableFiles`."""
+    """A file with some unreadable bytes: see `UnreadableFiles`."""
 
     def __init__(self, file: File, place: UnreadableFiles) -> None:
         self.path = file.path
@@ -225,7 +227,7 @@ class UnreadableFile:
 
 
 class RottenFile:
-    """A file of which one bit comes back flipped: see `RottenFiles`."""
+    """A file with one flipped bit: see `RottenFiles`."""
 
     def __init__(self, file: File, rot: RottenFiles) -> None:
         self.path = file.path
@@ -257,7 +259,7 @@ class RottenFile:
 
 
 class _OtherFiles:
-    """Files of which one is seen as something else when it is opened."""
+    """Files of which one is replaced by something else when it is opened."""
 
     def __init__(self, files: Files, path: str) -> None:
         self._files = files
@@ -302,9 +304,8 @@ class _OtherFiles:
 
 
 class RottenFiles(_OtherFiles):
-    """Files where, in the one at `path`, bit `bit` (0 to 7) of the byte at `offset` is flipped.
-
-    It is so while `is_rotten`.
+    """Files with a flipped bit, in the one at `path`: bit `bit` (0 to 7) of the byte at `offset`,
+    while `is_rotten`.
     """
 
     def __init__(self, files: Files, path: str, offset: int, bit: int) -> None:
@@ -318,9 +319,8 @@ class RottenFiles(_OtherFiles):
 
 
 class UnreadableFiles(_OtherFiles):
-    """Files where, in the one at `path`, bytes `start` to before `end` cannot be read (EIO).
-
-    It is so while `is_unreadable`.
+    """Files with unreadable bytes (EIO), in the one at `path`: `start` to before `end`, while
+    `is_unreadable`.
     """
 
     def __init__(self, files: Files, path: str, start: int, end: int) -> None:

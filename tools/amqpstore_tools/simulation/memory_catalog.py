@@ -1,8 +1,8 @@
 """The model of a catalog: it keeps exactly the transactions that were committed.
 
-All tables are the content of one file on a simulated disk, `data.mdb`, replaced as a whole by
-each commit. So commits and file operations are one history, a crash may come between any two of
-them, and a catalog whose directory entry was never synced is lost like any other file.
+All tables are the content of one file on a simulated disk, `data.mdb`, replaced as a whole by each
+commit. So commits and file operations form one history, a crash may come between any two of them,
+and a catalog whose directory entry was never synced is lost like any other file.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class MemoryCatalog:
         self._plain = plain
         self._is_open = True
         self._path = f"{path}/{CATALOG_FILE}"
-        # As LMDB does it: it syncs its file, but not the entry that leads there.
+        # Like LMDB: it syncs its file, but not the directory entry.
         if create:
             if files.exists(self._path):
                 files.remove(self._path)
@@ -76,12 +76,13 @@ class MemoryCatalog:
         self._tables = changed
 
     def fail_commit(self, changes: Sequence[Change]) -> None:
-        """What a commit does that fails: who opens the catalog next reads what the disk never
-        got."""
+        """Simulate a failed commit: whoever opens the catalog next reads changes that the disk
+        never got.
+        """
         self._files.replace_in_cache(self._path, msgpack.packb(self._changed(changes)))
 
     def _changed(self, changes: Sequence[Change]) -> _Tables:
-        """The tables with these changes."""
+        """Return the tables with these changes."""
         changed = dict(self._tables)
         for table in {change.table for change in changes}:
             changed[table] = dict(changed[table])
@@ -98,19 +99,20 @@ class MemoryCatalog:
 
 
 def stored_rows(files: MemoryFiles, path: str) -> _Tables:
-    """The rows of the catalog in the directory `path`, by table, as they are stored."""
+    """Return the rows of the catalog in the directory `path`, by table, as they are stored."""
     return _tables_of(files.content(f"{path}/{CATALOG_FILE}"))
 
 
 def put_rows(files: MemoryFiles, path: str, tables: _Tables) -> None:
-    """Put other rows in the place of a catalog's, as they are stored: an earlier version's, or
-    damaged ones."""
+    """Replace a catalog's rows by others, as they are stored: an earlier version's, or damaged
+    ones.
+    """
     files.replace(f"{path}/{CATALOG_FILE}", msgpack.packb(tables))
 
 
 @functools.lru_cache(maxsize=200)
 def _tables_of(content: bytes) -> _Tables:
-    """Nobody changes them: a commit makes others."""
+    """Decode the tables. They are never changed: a commit makes new ones."""
     tables: _Tables = {table: {} for table in TABLES}
     if content:
         tables.update(msgpack.unpackb(content))

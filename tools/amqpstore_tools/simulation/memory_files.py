@@ -1,9 +1,9 @@
 """A disk in memory: a durable image under a volatile overlay, for files and for directories.
 
-What a process sees is the overlay. What a power cut is sure to leave is the durable image: of a
-file the bytes that `datasync` covered, of a directory the entries that `sync_directory` covered.
-The difference, `unsynced`, is what a power cut may leave or take in any part; `power_cut` makes
-the disk that is left when a given part of it survived. Copies share all that they do not change.
+A process sees the overlay. A power cut certainly leaves the durable image: the bytes of a file that
+`datasync` covered, the entries of a directory that `sync_directory` covered. Any part of the
+difference, `unsynced`, may survive a power cut; `power_cut` returns the disk after a given part
+survived. Copies share everything they do not change.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from amqpstore_tools.simulation.operations import (
 )
 
 _ROOT = 1
-"""The number of the directory that all paths begin in."""
+"""The number of the root directory, where all paths begin."""
 
 
 class MemoryLock:
@@ -68,7 +68,7 @@ class MemoryFile:
 
     def append(self, buffers: Sequence[bytes]) -> None:
         self._check(writing=True)
-        # All of one call is one write: what is torn within it are its sectors.
+        # All of one call is one write: it is torn at its sectors.
         if content := b"".join(buffers):
             self._files.write(self.path, self._number, content)
 
@@ -77,7 +77,7 @@ class MemoryFile:
         self._files.sync_file(self.path, self._number)
 
     def fail_sync(self) -> None:
-        """What a `datasync` does that fails: see `FileNode.lost`."""
+        """Simulate a failed `datasync`: see `FileNode.lost`."""
         self._check()
         self._files.fail_sync(self.path, self._number)
 
@@ -108,7 +108,7 @@ class MemoryFiles:
     def __init__(self, record: Callable[[Operation], None] | None = None) -> None:
         self.record = record
         self.capacity_bytes: int | None = None
-        """How much all files may have together: then ENOSPC."""
+        """The most bytes of all files together: beyond it, ENOSPC."""
         self._nodes: dict[int, Node] = {_ROOT: DirectoryNode()}
         self._locked: set[int] = set()
 
@@ -139,12 +139,12 @@ class MemoryFiles:
         number = self._existing(old)
         source, target = self._parent(old), self._parent(new)
         if self._is_directory(old) or self._is_directory(new):
-            # A store renames files only, so no rule of the others is modelled.
+            # A store renames files only, so the rules for directories are not modelled.
             raise _error(errno.EISDIR, new)
         if source == target:
             self._change(source, EntryChange(_name(new), number, _name(old)))
         else:
-            # Two directories become durable each for itself.
+            # The two directories become durable independently.
             self._change(target, EntryChange(_name(new), number))
             self._change(source, EntryChange(_name(old), None))
         self._record(Rename(old, new))
@@ -184,7 +184,7 @@ class MemoryFiles:
         self._record(LockFile(path, holder))
         return lock
 
-    # Beyond that interface: what a catalog does to its own file, and histories done again.
+    # Beyond that interface: a catalog's changes to its own file, and replay of histories.
 
     def make_unsynced_directory(self, path: str) -> None:
         """Create `path`, whose parent exists, and leave its entry to be synced by others."""
@@ -192,37 +192,38 @@ class MemoryFiles:
         self._record(MakeDirectory(path))
 
     def replace(self, path: str, content: bytes) -> None:
-        """Make `content` all that is in a file, atomically. Durable, but for the file's entry."""
+        """Replace the content of a file, atomically. Durable, except the file's entry."""
         self._replace(path, self._file(path), content)
 
     def replace_in_cache(self, path: str, content: bytes) -> None:
-        """Make `content` what a process reads in a file, until the cache is dropped or the power
-        is cut; the disk never gets it."""
+        """Replace what a process reads in a file, until the cache is dropped or the power is cut;
+        the disk never gets it.
+        """
         number = self._file(path)
         self._nodes[number] = self.numbered(number).hidden(content)
         self._record(LostCommit(path, number, content))
 
     def content(self, path: str) -> bytes:
-        """All that is in a file."""
+        """Return the content of a file."""
         return self.numbered(self._file(path)).content
 
     def contents(self) -> list[bytes]:
-        """What is in the files of this disk, each once."""
+        """Return the contents of the files of this disk, each once."""
         return [node.content for _, _, node in self._walk() if isinstance(node, FileNode)]
 
     def synced_contents(self) -> list[bytes]:
-        """What is durable of the files of this disk, each once."""
+        """Return the durable contents of the files of this disk, each once."""
         return [node.synced for _, _, node in self._walk() if isinstance(node, FileNode)]
 
     def numbered(self, number: int) -> FileNode:
-        """The file of this number, whatever name it has or had."""
+        """Return the file with this number, whatever name it has or had."""
         node = self._nodes[number]
         if not isinstance(node, FileNode):
             raise TypeError(f"node {number} is a directory")
         return node
 
     def write(self, path: str, number: int, content: bytes) -> None:
-        """Append to a file that was opened as `path`; what fits, and then ENOSPC."""
+        """Append to a file that was opened as `path`: as much as fits, and then ENOSPC."""
         free = self.free_bytes("/")
         self._nodes[number] = self.numbered(number).written(content[:free])
         self._record(Append(path, number, content[:free]))
@@ -240,14 +241,14 @@ class MemoryFiles:
         self._record(FailedSync(path, number))
 
     def drop_cache(self, path: str, number: int) -> None:
-        """Have a file that was opened as `path` read from the disk."""
+        """Let a file that was opened as `path` be read from the disk again."""
         node = self.numbered(number)
         if node.cached is not None:
             self._nodes[number] = node.without_cache()
             self._record(DropCache(path, number))
 
     def redo(self, operation: Operation) -> None:
-        """Do an operation that was recorded on a disk in the same state as this."""
+        """Repeat an operation that was recorded on a disk in the same state as this."""
         match operation:
             case MakeDirectory(path):
                 self.make_unsynced_directory(path)
@@ -265,7 +266,7 @@ class MemoryFiles:
                 self._redo_in_file(operation)
 
     def _redo_in_file(self, operation: Operation) -> None:
-        """Do what was done to the content of one file."""
+        """Repeat a change of the content of one file."""
         match operation:
             case Append(path, number, content):
                 self.write(path, number, content)
@@ -283,14 +284,15 @@ class MemoryFiles:
     # Crashes.
 
     def fork(self) -> MemoryFiles:
-        """A copy in the same state, as a killed process leaves it: what it wrote is seen by the
-        next one, what it did not sync is as volatile as before, its locks are free."""
+        """Return a copy in the same state, as a killed process leaves it: the next process sees
+        what it wrote, unsynced data is as volatile as before, its locks are free.
+        """
         copy = MemoryFiles()
         copy._nodes = dict(self._nodes)
         return copy
 
     def unsynced(self) -> tuple[list[UnsyncedFile], list[UnsyncedDirectory]]:
-        """What a power cut may leave or take, in any part."""
+        """Return what a power cut may leave or take, in any part."""
         files: list[UnsyncedFile] = []
         directories: list[UnsyncedDirectory] = []
         for path, number, node in self._walk():
@@ -304,10 +306,11 @@ class MemoryFiles:
     def power_cut(
         self, contents: Mapping[int, bytes], kept: Mapping[int, Collection[int]]
     ) -> MemoryFiles:
-        """The disk that a power cut leaves: all of it durable.
+        """Return the disk that a power cut leaves: all of it durable.
 
         Args: contents, of each unsynced file, by number; kept, of each unsynced directory the
-        places of the changes that survived. Of what is not named nothing unsynced survived.
+        places of the changes that survived. For files and directories that are not named nothing
+        unsynced survives.
         """
         copy = MemoryFiles()
         nodes = copy._nodes
@@ -321,7 +324,9 @@ class MemoryFiles:
         return copy
 
     def digest(self) -> bytes:
-        """Equal for disks with the same files, of the same content, and the same unsynced part."""
+        """Return a digest that is equal for disks with the same files, content, and unsynced
+        part.
+        """
         parts: list[bytes] = []
         for path, _, node in sorted(self._walk(), key=_path_of):
             parts.append(path.encode())
@@ -334,7 +339,9 @@ class MemoryFiles:
         return hashlib.blake2b(b"\0".join(parts), digest_size=DIGEST_BYTES).digest()
 
     def _walk(self) -> Iterator[tuple[str, int, Node]]:
-        """Every node that a name leads to, now or in what is durable, with one of its paths."""
+        """Yield every node that a name leads to, now or in the durable image, with one of its
+        paths.
+        """
         seen: set[int] = {_ROOT}
         yield "/", _ROOT, self._nodes[_ROOT]
         waiting: list[tuple[str, int]] = [("/", _ROOT)]
@@ -399,11 +406,11 @@ class MemoryFiles:
             self._nodes[parent] = node.changed(change)
 
     def _add(self, path: str, node: Node) -> int:
-        """Give a path that is not there a node of its own. Returns its number."""
+        """Create a node for a path that does not exist. Returns its number."""
         parent = self._parent(path)
         if self._find(path) is not None:
             raise _error(errno.EEXIST, path)
-        # Nodes that nothing leads to any more keep their number, so that it is not used again.
+        # Nodes without a name keep their number, so that it is not used again.
         number = len(self._nodes) + 1
         self._nodes[number] = node
         self._change(parent, EntryChange(_name(path), number))
@@ -414,7 +421,7 @@ class MemoryFiles:
         self._record(Commit(path, number, content))
 
     def _visible_bytes(self, number: int) -> int:
-        """What a file, or the files below a directory together, have as a process sees them."""
+        """Return the size of a file, or of the files below a directory, as a process sees them."""
         node = self._nodes[number]
         if isinstance(node, FileNode):
             return len(node.content)

@@ -1,7 +1,7 @@
-"""What names on a simulated disk stand for: files and directories, each with its overlay.
+"""Files and directories on a simulated disk, each with its overlay.
 
-Nodes are values: a change makes a new one, so that copies of a disk share what neither changed.
-Directories name their entries by number; which node has a number, the disk knows.
+Nodes are values: a change makes a new one, so that copies of a disk share unchanged nodes.
+Directories name their entries by number; the disk knows the node of each number.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ DIGEST_BYTES = 16
 
 
 class FileNode:
-    """What a file's name stands for: bytes that are durable, and the writes since.
+    """A file: its durable bytes, and the writes since.
 
-    `is_scratch`: its content means nothing after a crash. `cached`: what a process reads, where
-    a failed sync left something in memory that the disk never gets.
+    `is_scratch`: its content means nothing after a crash. `cached`: what a process reads, if a
+    failed sync left something in memory that the disk never gets.
     """
 
     __slots__ = ("_content", "_digest", "cached", "is_scratch", "synced", "unsynced")
@@ -39,14 +39,14 @@ class FileNode:
 
     @property
     def content(self) -> bytes:
-        """What a process reads."""
+        """The content as a process reads it."""
         if self._content is None:
             self._content = b"".join([self.synced, *self.unsynced])
         return self._content
 
     @property
     def digest(self) -> bytes:
-        """Equal for files of the same content, and the same unsynced part."""
+        """A digest that is equal for files of the same content, and the same unsynced part."""
         if not self._digest:
             state = hashlib.blake2b(digest_size=DIGEST_BYTES)
             if self.is_scratch:
@@ -61,23 +61,23 @@ class FileNode:
         return self._digest
 
     def written(self, content: bytes) -> FileNode:
-        """The same after one more write."""
+        """Return the file after one more write."""
         cached = None if self.cached is None else self.cached + content
         unsynced = (*self.unsynced, content)
         return FileNode(self.synced, unsynced, is_scratch=self.is_scratch, cached=cached)
 
     def made_durable(self) -> FileNode:
-        """The same once all of it is durable, but for what is in the cache alone."""
+        """Return the file once all of it is durable, except what is only in the cache."""
         if not self.unsynced:
             return self
         synced = b"".join([self.synced, *self.unsynced])
         return FileNode(synced, is_scratch=self.is_scratch, cached=self.cached)
 
     def lost(self) -> FileNode:
-        """The same after a sync that failed.
+        """Return the file after a failed sync.
 
-        What was not durable can be read, and never will be durable: Linux takes pages that it
-        could not write for written. Of the file's size nobody knows what the disk has.
+        Unsynced bytes can be read, and never become durable: Linux marks pages that it could not
+        write as written. It is unknown which size of the file the disk has.
         """
         if not self.unsynced:
             return self
@@ -85,22 +85,22 @@ class FileNode:
         return FileNode(self.synced, (zeros,), is_scratch=self.is_scratch, cached=self.content)
 
     def hidden(self, content: bytes) -> FileNode:
-        """The same as long as a process reads `content` in its place."""
+        """Return the file with `content` as what a process reads."""
         return FileNode(self.synced, self.unsynced, is_scratch=self.is_scratch, cached=content)
 
     def without_cache(self) -> FileNode:
-        """The same as it is on the disk, or on its way there."""
+        """Return the file as it is on the disk, or on its way there."""
         return FileNode(self.synced, self.unsynced, is_scratch=self.is_scratch)
 
     def after_power_cut(self) -> FileNode:
-        """The same without what was not durable."""
+        """Return the file without anything that was not durable."""
         if not self.unsynced and self.cached is None:
             return self
         return FileNode(self.synced, is_scratch=self.is_scratch)
 
 
 class EntryChange(NamedTuple):
-    """`name` stands for node `number` from now on (None: for nothing), and `old` for nothing."""
+    """`name` refers to node `number` from now on (None: to nothing), and `old` to nothing."""
 
     name: str
     number: int | None
@@ -113,7 +113,7 @@ class EntryChange(NamedTuple):
 
 
 class DirectoryNode:
-    """What a directory's name stands for: entries as a process sees them, and as they are safe.
+    """A directory: entries as a process sees them, and as they are durable.
 
     Entries are numbers of nodes by name; `changes` lead from `durable` to `entries`.
     """
@@ -131,17 +131,17 @@ class DirectoryNode:
         self.changes = changes
 
     def changed(self, change: EntryChange) -> DirectoryNode:
-        """The same after one more change."""
+        """Return the directory after one more change."""
         entries = dict(self.entries)
         _apply(entries, change)
         return DirectoryNode(self.durable, entries, (*self.changes, change))
 
     def made_durable(self) -> DirectoryNode:
-        """The same once all entries are durable."""
+        """Return the directory once all entries are durable."""
         return DirectoryNode(self.entries) if self.changes else self
 
     def after_power_cut(self, kept: tuple[int, ...] = ()) -> DirectoryNode:
-        """The same with nothing but what was durable, and the changes at the places `kept`."""
+        """Return the directory with only durable entries, and the changes at the places `kept`."""
         if not self.changes:
             return self
         durable = dict(self.durable)
@@ -150,7 +150,7 @@ class DirectoryNode:
         return DirectoryNode(durable)
 
     def named(self) -> dict[str, int]:
-        """Every entry that is there, was, or may be again."""
+        """Return every entry that exists, did, or may exist again."""
         if not self.changes:
             return self.entries
         changed = {one.name: one.number for one in self.changes if one.number is not None}
@@ -162,7 +162,7 @@ Node = FileNode | DirectoryNode
 
 @dataclass(frozen=True)
 class UnsyncedFile:
-    """A file with bytes that a power cut may take: the durable ones, and the writes since."""
+    """A file with bytes that a power cut may lose: the durable ones, and the writes since."""
 
     number: int
     path: str
@@ -172,7 +172,7 @@ class UnsyncedFile:
 
 @dataclass(frozen=True)
 class UnsyncedDirectory:
-    """A directory with entries that a power cut may take back."""
+    """A directory with entries that a power cut may undo."""
 
     number: int
     path: str
@@ -180,7 +180,7 @@ class UnsyncedDirectory:
 
 
 def _apply(entries: dict[str, int], change: EntryChange) -> None:
-    """Do to a directory's entries what the change says."""
+    """Apply a change to a directory's entries."""
     if change.old is not None:
         entries.pop(change.old, None)
     if change.number is None:

@@ -1,7 +1,7 @@
-"""What a simulated disk was asked to do: each operation that leaves something, one by one.
+"""The operations on a simulated disk: each one that has an effect, one by one.
 
-A file or directory is named by the number of its node, which stays the same through renames and
-is counted up from the start of the disk, so that a history can be done again on a copy.
+A file or directory is named by the number of its node, which stays the same through renames and is
+counted from the creation of the disk, so that a history can be repeated on a copy.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class DataSync:
 
 @dataclass(frozen=True, slots=True)
 class FailedSync:
-    """A file's bytes that were not durable never will be, though they can still be read."""
+    """A file's unsynced bytes will never be durable, though they can still be read."""
 
     path: str
     node: int
@@ -53,7 +53,7 @@ class FailedSync:
 
 @dataclass(frozen=True, slots=True)
 class DropCache:
-    """A file is read from the disk from now on: what it never got is not there any more."""
+    """A file is read from the disk from now on: bytes that the disk never got are gone."""
 
     path: str
     node: int
@@ -69,7 +69,7 @@ class Rename:
 
 @dataclass(frozen=True, slots=True)
 class Remove:
-    """An entry less; not durable yet."""
+    """An entry is removed; not durable yet."""
 
     path: str
 
@@ -83,16 +83,16 @@ class SyncDirectory:
 
 @dataclass(frozen=True, slots=True)
 class LockFile:
-    """A lock was taken; its file was created where it was missing."""
+    """A lock was taken; its file was created if it was missing."""
 
     path: str
-    # Another one each time that the same is done.
+    # Differs each time that the same is done.
     holder: str = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """A catalog transaction: the content of its file is another one, atomically and durably."""
+    """A catalog transaction: the content of its file is replaced, atomically and durably."""
 
     path: str
     node: int

@@ -1,4 +1,4 @@
-"""A store on a simulated disk, all of which is done in the caller's thread."""
+"""A store on a simulated disk, which does everything in the caller's thread."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from amqpstore_tools.simulation.memory_files import MemoryFiles
 
 
 def new_disk(directory: str) -> MemoryFiles:
-    """Make a disk on which a store can be opened in a directory."""
+    """Create a disk on which a store can be opened in a directory."""
     disk = MemoryFiles()
     disk.make_directory(directory.rpartition("/")[0])
     return disk
@@ -28,10 +28,10 @@ def open_store(
     faults: Faults | None = None,
     clock: Clock = SYSTEM_CLOCK,
 ) -> Store:
-    """Open the store in a directory of a simulated disk, where it is made if it is missing.
+    """Open the store in a directory of a simulated disk; it is created if it does not exist.
 
-    Args: seen_as, what the store sees of the disk's files, where that is something else; faults,
-    which count the calls to its files and its catalog, and have one of them fail.
+    Args: seen_as, what the store sees instead of the disk's files; faults, which count the calls to
+    its files and its catalog, and make one of them fail.
     Raises: as `Store.open`.
     """
     files = disk if seen_as is None else seen_as

@@ -23,7 +23,9 @@ __all__ = ["register", "session"]
 
 
 def __getattr__(name: str) -> Any:
-    """Spark is imported with the first of them: other modules of the package do without it."""
+    """Import Spark only when one of its names is used: other modules of the package do without
+    it.
+    """
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from amqpstore_tools.spark import sessions

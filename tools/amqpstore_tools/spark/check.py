@@ -1,7 +1,7 @@
 """The steps of a check on Spark: three jobs, each for all stores at once.
 
-Every segment is read, and what was found in it stays with the executors; every index file is read,
-and what is live in it goes where its segment is; and there each segment is compared.
+Every segment is read, and the result stays with the executors; every index file is read, and its
+live entries are sent to where their segments are; and there each segment is compared.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ from amqpstore_tools.spark.cluster import Cluster, Tell
 from amqpstore_tools.spark.task_files import for_tasks
 
 _INDEX_BYTES = 256 << 10
-"""About what reading an index file is worth, in bytes of segments."""
+"""The cost of reading an index file, in bytes of segments."""
 
 _MAX_BROADCAST = 8_000_000
-"""Messages that are live: as long as they are no more, where they are is sent to all tasks."""
+"""Up to this many live messages, their places are sent to all tasks."""
 
 One = TypeVar("One")
 
@@ -50,7 +50,9 @@ LiveParts = dict[Key, list[LivePart]]
 
 
 class SparkExecutor:
-    """A cluster. Args: most_broadcast, live messages of all stores, of which every task is told."""
+    """Runs steps on a cluster. Args: most_broadcast, live messages of all stores that are sent to
+    every task.
+    """
 
     def __init__(self, cluster: Cluster, most_broadcast: int = _MAX_BROADCAST) -> None:
         self._cluster = cluster
@@ -58,7 +60,7 @@ class SparkExecutor:
 
     @contextlib.contextmanager
     def steps(self, stores: Mapping[int, Shared], tell: Progress) -> Iterator[Steps]:
-        """As `Executor.steps`. Its steps raise JobError. Raises: TooFarError."""
+        """Start a check as `Executor.steps` does. Its steps raise JobError. Raises: TooFarError."""
         is_local = self._cluster.is_local
         told = {store: _told(shared, is_local=is_local) for store, shared in stores.items()}
         made = _Steps(self._cluster, told, self._most_broadcast, tell)
@@ -68,22 +70,22 @@ class SparkExecutor:
             made.close()
 
     def processor_s(self) -> float:
-        # At most: all cores had something to do.
+        # An upper bound: as if all cores had been busy.
         return time.monotonic() * self._cluster.cores
 
 
 def _told(shared: Shared, *, is_local: bool) -> Shared:
-    """What tasks are told of a store: not the rows that each gets with its job."""
+    """Return what tasks need of a store: without the rows that each gets with its job."""
     rows = shared.rows
     if rows is not None:
         one_by_one: Rows = {table: {} for table in ONE_BY_ONE}
-        # Of queues, that they are there.
+        # Of queues, only that they exist.
         rows = {**rows, **one_by_one, "queues": dict.fromkeys(rows["queues"], True)}
     return dataclasses.replace(shared, files=for_tasks(shared.files, is_local=is_local), rows=rows)
 
 
 class _Steps:
-    """One check. What was read is not read again, whatever is made of it."""
+    """One check. Segments are read once, however often the result is used."""
 
     def __init__(
         self, cluster: Cluster, stores: dict[int, Shared], most_broadcast: int, tell: Progress
@@ -96,7 +98,7 @@ class _Steps:
         self._kept: list[RDD[Any]] = []
 
     def close(self) -> None:
-        """Let go of all that was read."""
+        """Release everything that was read."""
         for rdd in self._kept:
             rdd.unpersist()
 
@@ -138,8 +140,9 @@ class _Steps:
     def compare(
         self, jobs: Mapping[int, Mapping[int, CompareJob]], known: Mapping[int, Known]
     ) -> list[tuple[Key, Compared]]:
-        """Segments joined with what is live of them: sent to all tasks, or shuffled if it is
-        much."""
+        """Join segments with their live entries: sent to all tasks, or shuffled if there are
+        many.
+        """
         shared = self._shared
         told_jobs = self._cluster.broadcast(dict(jobs))
         told_known = self._cluster.broadcast(dict(known))

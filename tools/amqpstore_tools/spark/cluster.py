@@ -1,4 +1,4 @@
-"""Work that is spread over a Spark cluster, on this machine by default, and shown as it is done."""
+"""Work that is distributed over a Spark cluster, by default on this machine, with progress."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from amqpstore_tools.spark.sessions import start
 
 _POLL_S = 0.1
 _TASK_BYTES = 256 << 20
-"""A task is to have no more, where there are enough items: what is done is counted by tasks."""
+"""The size of a task, if there are enough items: progress is counted in tasks."""
 
 _LEAST_BYTES = 256 << 10
-"""What an item weighs at least: some files are opened for it."""
+"""The least weight of an item: some files are opened for it."""
 
 _RAISED = re.compile(r"[A-Za-z_][\w.]*(Error|Exception)\b.*:")
 _CAUSED = "Caused by: "
@@ -38,18 +38,18 @@ One = TypeVar("One")
 Other = TypeVar("Other")
 
 Tell = Callable[[int, int], None]
-"""Told how much of the work is done, and how much there is: in tasks of Spark."""
+"""Called with how much of the work is done, and how much there is, in tasks of Spark."""
 
 
 class JobError(StoreError):
-    """Spark did not start, or a task failed, each time that it was tried."""
+    """Spark did not start, or a task failed in every attempt."""
 
     def __init__(self, what: str, error: Py4JError | PySparkException) -> None:
         super().__init__(f"{what}: {_reason(str(error))}")
 
 
 def _reason(text: str) -> str:
-    """What of the tracebacks of Python and Java says anything."""
+    """Return the useful part of the tracebacks of Python and Java."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     for line in lines:
         if found := _NO_PYTHON.search(line):
@@ -74,11 +74,11 @@ class Cluster:
 
     @property
     def cores(self) -> int:
-        """Tasks that run at a time."""
+        """How many tasks run at the same time."""
         return int(self._context.defaultParallelism)
 
     def spread(self, items: Sequence[One], size_of: Callable[[One], int]) -> RDD[One]:
-        """Items in tasks of about the same number of bytes, neighbours together."""
+        """Distribute items to tasks of about the same number of bytes, neighbours together."""
         weights = [max(size_of(item), _LEAST_BYTES) for item in items]
         total = sum(weights)
         tasks = min(len(items), max(total // _TASK_BYTES, 4 * self.cores, 1))
@@ -95,7 +95,7 @@ class Cluster:
         return parts.flatMap(lambda group: group)
 
     def one_by_one(self, items: Sequence[One]) -> RDD[One]:
-        """Each item in a task of its own."""
+        """Distribute items, each in a task of its own."""
         return self._context.parallelize(items, max(len(items), 1))
 
     def by_group(
@@ -105,7 +105,7 @@ class Cluster:
         work: Callable[[Iterable[One]], Other],
         tell: Tell = lambda *_: None,
     ) -> list[Other]:
-        """Have neighbouring items worked on together. Returns what came of each group."""
+        """Work on groups of neighbouring items. Returns the result of each group."""
 
         def of_task(some: Iterable[One]) -> Iterator[Other]:
             yield work(some)
@@ -113,12 +113,12 @@ class Cluster:
         return self.collect(self.spread(items, size_of).mapPartitions(of_task), tell)
 
     def broadcast(self, value: One) -> Callable[[], One]:
-        """A value that every task can get at."""
+        """Return a function by which every task can get a value."""
         held = self._context.broadcast(value)
         return lambda: held.value
 
     def collect(self, rdd: RDD[One], tell: Tell = lambda *_: None) -> list[One]:
-        """All that comes of it. An interrupt ends its tasks. Raises: JobError."""
+        """Return all results. An interrupt ends the tasks. Raises: JobError."""
         out: list[One] = []
         failed: list[BaseException] = []
 
@@ -145,7 +145,7 @@ class Cluster:
         return out
 
     def _progress(self) -> tuple[int, int]:
-        """Tasks that are done, and all, of the stages that run now."""
+        """Return the number of finished tasks, and of all tasks, in the stages that run now."""
         tracker = self._context.statusTracker()
         done = total = 0
         for number in tracker.getActiveStageIds():
@@ -158,9 +158,10 @@ class Cluster:
 
 @contextlib.contextmanager
 def cluster(master: str, name: str, **settings: str) -> Iterator[Cluster]:
-    """A session for one command, ended with it. Args: master, as `spark-submit --master` has it.
+    """Start a session for one command, and end it afterwards. Args: master, as in `spark-submit
+    --master`.
 
-    Raises: SparkMissingError, where there is no Java for it; JobError, where Spark does not start.
+    Raises: SparkMissingError, if there is no Java for it; JobError, if Spark does not start.
     """
     try:
         spark = start(master, name=f"amqpstore {name}", settings=settings, is_brief=True)

@@ -1,4 +1,4 @@
-"""Options that jobs have, known without Spark."""
+"""Options of jobs, which do not need Spark."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _LOCAL = "local[*]"
 
 
 def add_engine(parser: argparse.ArgumentParser, what: str) -> None:
-    """Whether it runs on Spark. Args: what, that does then."""
+    """Add the option that selects Spark. Args: what, runs on it then."""
     parser.add_argument(
         "--engine",
         choices=ENGINES,
@@ -30,15 +30,17 @@ def add_engine(parser: argparse.ArgumentParser, what: str) -> None:
 
 @contextlib.contextmanager
 def executor_of(arguments: argparse.Namespace, name: str) -> Iterator[Executor]:
-    """What the options of `add_engine` name. Args: name, of the job. Raises: SparkMissingError."""
+    """Start the executor that the options of `add_engine` name. Args: name, of the job. Raises:
+    SparkMissingError.
+    """
     if arguments.engine != SPARK:
-        # Here, as other verbs have these options and check nothing.
+        # Imported here, as other verbs have these options and check nothing.
         from amqpstore_tools.check.executor import ProcessExecutor
 
         yield ProcessExecutor()
         return
     require_spark()
-    # Here, so that the other verbs start without Spark.
+    # Imported here, so that the other verbs start without Spark.
     from amqpstore_tools.spark.check import SparkExecutor
     from amqpstore_tools.spark.cluster import cluster
 
@@ -47,7 +49,7 @@ def executor_of(arguments: argparse.Namespace, name: str) -> Iterator[Executor]:
 
 
 def add_master(parser: argparse.ArgumentParser) -> None:
-    """Where it runs."""
+    """Add the option for the Spark master."""
     parser.add_argument(
         "--master",
         default=_LOCAL,

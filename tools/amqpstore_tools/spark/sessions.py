@@ -23,12 +23,14 @@ _LOCAL_SETTINGS = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.sql.shuffle.partitions": str(os.cpu_count() or 1),
 }
-"""Where driver and executors are one process: nothing listens to others."""
+"""For driver and executors in one process: nothing listens to others."""
 
 _LOGGING = os.path.join(os.path.dirname(os.path.abspath(__file__)), "log4j2.properties")
 
 _STARTS_FAST = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
-"""For a Java that hands work out and ends soon: compiling well takes longer than it saves."""
+"""For a Java that only distributes work and ends soon: optimizing compilation would cost more than
+it saves.
+"""
 
 
 def session(
@@ -37,9 +39,9 @@ def session(
     name: str = "amqpstore",
     settings: Mapping[str, str] | None = None,
 ) -> SparkSession:
-    """The session of this process, made where there is none yet.
+    """Return the session of this process; it is created if necessary.
 
-    Args: master, as `spark-submit --master` has it; settings, that win over those of this module.
+    Args: master, as in `spark-submit --master`; settings, that override those of this module.
     Raises: NoJavaError.
     """
     spark = start(master, name=name, settings=settings)
@@ -54,7 +56,7 @@ def start(
     settings: Mapping[str, str] | None = None,
     is_brief: bool = False,
 ) -> SparkSession:
-    """A session that does not know the format, which takes Spark a second more.
+    """Start a session that does not know the format, which would take Spark one more second.
 
     Args: is_brief, whether it is for one job whose work is done in Python.
     """
@@ -73,5 +75,5 @@ def start(
 
 
 def register(spark: SparkSession) -> None:
-    """Make `spark.read.format("amqpstore")` and the like known to a session."""
+    """Register `spark.read.format("amqpstore")` and the other formats with a session."""
     spark.dataSource.register(AmqpstoreSource)

@@ -42,7 +42,7 @@ class AmqpstoreSource(DataSource):
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         mode = choice(self.options, "mode", "", MODES)
-        # Here, so that reading a store needs no client of the broker.
+        # Imported here, so that reading a store needs no client of the broker.
         if mode == "consume":
             from amqpstore_tools.spark.streams.consume import ConsumeReader
 

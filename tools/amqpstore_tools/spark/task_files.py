@@ -1,7 +1,7 @@
 """The files of a snapshot, opened by another process of this machine.
 
-A broker may have removed them; the process that took the snapshot has them open, and what a process
-has open can be opened by another one that runs as the same user.
+A broker may have removed them; the process that took the snapshot has them open, and another
+process of the same user can open them through it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from amqpstore_tools.offline.reading import ReadOnlyFiles
 
 
 class ForeignFiles(ReadOnlyFiles):
-    """Files that another process of this machine has pinned; nothing else is there."""
+    """Files that another process of this machine has pinned; there are no others."""
 
     def __init__(self, pinned: PinnedFiles) -> None:
         self._pid = os.getpid()
@@ -40,9 +40,10 @@ class TooFarError(StoreError):
 
 
 def for_tasks(files: Files, *, is_local: bool) -> Files:
-    """What tasks open the files of a store by.
+    """Return the files by which tasks read a store.
 
-    Args: is_local, whether they all run on this machine. Raises: TooFarError.
+    Args: is_local, whether all tasks run on this machine.
+    Raises: TooFarError.
     """
     if not isinstance(files, PinnedFiles):
         return files

@@ -1,4 +1,4 @@
-"""The figures of a store. Index files are read once, and nothing is kept of an entry but these."""
+"""The figures of a store. Index files are read once, and only the figures are kept."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ Facts = dict[str, Any]
 LARGEST = 10
 
 SIZES = (256, 1 << 10, 4 << 10, 16 << 10, 64 << 10, 1 << 20, 16 << 20)
-"""Bounds of the classes that messages are counted by, in bytes."""
+"""Bounds of the size classes of messages, in bytes."""
 
 AGES_MS = (60_000, 3_600_000, 86_400_000, 7 * 86_400_000, 30 * 86_400_000)
-"""Bounds of the classes that live bytes are counted by."""
+"""Bounds of the age classes of live bytes."""
 
 _PARTS = (SEGMENTS, INDEX, CATALOG, QUARANTINE, TRANSIENT, RESERVE, "reports")
 
 
 def figures(image: StoreImage) -> Facts:
-    """All of them. Raises: OSError."""
+    """Return all figures. Raises: OSError."""
     segments = [one for one in image.segments if one.size]
     published = _published(segments)
     largest = _Largest()
     sizes: Counter[int] = Counter()
     queues: dict[tuple[str | None, str | None, int], Facts] = {}
-    # What is prepared counts too: it takes room until it is decided.
+    # Prepared messages count too: they take space until they are decided.
     for queue in image.queues:
         key = (queue.vhost, queue.name, 0 if queue.name is not None else queue.id)
         of_queue = queues.setdefault(key, _queue(queue))
@@ -93,11 +93,11 @@ class _Largest:
         self._least = 0
 
     def add(self, columns: Entries, queue: QueueImage) -> None:
-        """Look at some of a queue's messages."""
+        """Add some of a queue's messages."""
         most = max(columns.sizes)
         first, last = columns.ids[0], columns.ids[-1]
         if most < self._least or (
-            # One as large may be one of these, in another queue.
+            # A message of equal size may be one of these, in another queue.
             most == self._least and not any(first <= one <= last for one in self._found)
         ):
             return
@@ -119,7 +119,7 @@ class _Largest:
             self._least = min(one["bytes"] for one in self._found.values())
 
     def messages(self) -> list[Facts]:
-        """The largest first."""
+        """Return the messages, the largest first."""
         return heapq.nlargest(LARGEST, self._found.values(), key=lambda one: one["bytes"])
 
 
@@ -152,7 +152,7 @@ Published = list[tuple[int, int]]
 
 
 def _published(segments: Sequence[SegmentImage]) -> Published:
-    """By when the log's segments were started; what compaction moved keeps no time."""
+    """Return when the log's segments were started; messages that compaction moved have no time."""
     found = []
     for segment in segments:
         if segment.is_compacted or not segment.end_id:
@@ -164,8 +164,9 @@ def _published(segments: Sequence[SegmentImage]) -> Published:
 
 
 def _time_of(published: Published, message_id: int | None) -> int | None:
-    """About when a message was published: when the segment was started that it is in, or where
-    compaction moved it, the one before it that is left; None where there is none."""
+    """Return about when a message was published: when its segment was started, or, if compaction
+    moved it, the remaining one before it; None if there is none.
+    """
     if message_id is None or not published:
         return None
     place = bisect_right(published, (message_id, 1 << 64)) - 1
@@ -187,7 +188,9 @@ def _by_age(
 
 
 def _disk(directory: str) -> dict[str, int]:
-    """Bytes that each part of the data directory takes on the disk, as `du` counts them."""
+    """Return the bytes that each part of the data directory takes on the disk, as `du` counts
+    them.
+    """
     found = {part: sum(_allocated(os.path.join(directory, part))) for part in _PARTS}
     return {part: count for part, count in found.items() if count}
 
@@ -200,4 +203,4 @@ def _allocated(path: str) -> Iterator[int]:
         try:
             yield os.stat(one).st_blocks * 512
         except FileNotFoundError:
-            continue  # It is not there, or a broker has just removed it.
+            continue  # It does not exist, or a broker has just removed it.

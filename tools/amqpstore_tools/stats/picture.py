@@ -1,4 +1,4 @@
-"""The figures of a store as a picture in the terminal."""
+"""The figures of a store as charts in the terminal."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _LEAST_BAR, _MAX_BAR = 12, 60
 
 
 def show(found: Facts) -> None:
-    """Print it."""
+    """Print the figures."""
     show_store(found)
     _show_disk(found)
     _show_garbage(found)
@@ -100,7 +100,9 @@ def _show_bars(
     say_bound: Callable[[int], str],
     say_value: Callable[[int], str],
 ) -> None:
-    """A bar for each class that is not empty. Args: value and bound, their names in a class."""
+    """Print a bar for each class that is not empty. Args: value and bound, their names in a
+    class.
+    """
     out = console()
     total = sum(one[value] for one in classes)
     heading_of = value.removesuffix("_bytes")
@@ -155,7 +157,9 @@ def _show_messages(found: Facts) -> None:
 
 
 def _wide(out: Console) -> int:
-    """Characters that a bar has: what 80 leave beside the longest figures, and more where more."""
+    """Return the width of a bar: what 80 columns leave beside the longest figures, more on a wider
+    terminal.
+    """
     return min(max(picture_width(out) - 56, _LEAST_BAR), _MAX_BAR)
 
 

@@ -1,9 +1,10 @@
 """For tests of AMQP applications: the broker in the test's own process.
 
-- `plugin`: what pytest loads; `log`: the log of one broker.
-- `broker`: what its fixtures give; `clock`, `disk`: virtual time, and a disk whose power can fail.
+- `plugin`: loaded by pytest; `log`: the log of one broker.
+- `broker`: the object that its fixtures return; `clock`, `disk`: virtual time, and a disk whose
+  power can fail.
 
-Nothing of the broker is imported before a fixture is used, or `MemoryBroker` is asked for.
+Nothing of the broker is imported before a fixture is used, or `MemoryBroker` is imported.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The broker in a thread of a test's process: real sockets, a disk in memory, virtual time.
 
-It is what `amqpstore serve` runs, on another disk and another clock. Clients are connected to it
-by the loopback interface, whatever library they use, in real time; its own time stands still until
-`advance` moves it.
+It is the same code as `amqpstore serve`, with another disk and another clock. Clients connect
+through the loopback interface, with any library, in real time; the broker's own time stands still
+until `advance` moves it.
 """
 
 from __future__ import annotations
@@ -44,20 +44,20 @@ ResultT = TypeVar("ResultT")
 
 
 class BrokerFailedError(Exception):
-    """The broker ended by itself, or a fault of its own is in its log, which is in the message."""
+    """The broker ended by itself, or logged an internal error, which is in the message."""
 
     def __init__(self, reason: str, log: str) -> None:
         super().__init__(f"{reason}; its log:\n{log}")
 
 
 class MemoryBroker:
-    """A broker that runs until `crash` or `close`. `url` is where clients find it.
+    """A broker that runs until `crash` or `close`. Clients connect to `url`.
 
-    `disk` is the disk that it is on: `disk.capacity_bytes` fills it. Time is virtual: it begins
-    at the real time and then stands still. Clients count as alive however far it goes; those that
-    connect while it does may be taken for too slow.
-    Args: settings, as in the configuration file: `definitions`, `heartbeat_s` and so on; what is
-    said of the disk has no effect.
+    `disk` is its disk: set `disk.capacity_bytes` to fill it. Time is virtual: it starts at the real
+    time and then stands still. Clients count as alive however far it moves; clients that connect
+    during `advance` may be disconnected as too slow.
+    Args: settings, as in the configuration file: `definitions`, `heartbeat_s` and so on; settings
+    of the disk have no effect.
     Raises: msgspec.ValidationError, DefinitionsError.
     """
 
@@ -70,9 +70,9 @@ class MemoryBroker:
         self._failure: BaseException | None = None
         self._thread: threading.Thread | None = None
         self.survived = ""
-        """What was on the disk after the last crash without having been synced."""
+        """What survived the last crash although it was not synced."""
         self.disk = Disk()
-        # Bound and never listened on: while the broker is down nobody else is given its port.
+        # Bound but not listened on: while the broker is down nobody else gets its port.
         self._place = socket.socket()
         try:
             self._place.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -93,17 +93,17 @@ class MemoryBroker:
 
     @property
     def url(self) -> str:
-        """For clients: the user `guest` in the virtual host `/`."""
+        """The URL for clients: the user `guest` in the virtual host `/`."""
         return f"amqp://guest:guest@{_HOST}:{self.port}/%2F"
 
     @property
     def log(self) -> str:
-        """What it logged since the beginning, the last 1000 lines."""
+        """Its log since the beginning, the last 1000 lines."""
         return str(self._log)
 
     @property
     def is_running(self) -> bool:
-        """Whether clients can be connected."""
+        """Whether clients can connect."""
         return self._thread is not None and self._thread.is_alive() and self.disk.is_on
 
     @property
@@ -119,10 +119,11 @@ class MemoryBroker:
     # Power.
 
     def crash(self, seed: int | None = None) -> None:
-        """Cut the power: connections are lost at once, and what was not synced is gone.
+        """Cut the power: connections are lost at once, and unsynced data is gone.
 
-        Args: seed, which chooses what is there all the same, as a real disk would: see `survived`
-        after `reopen`. Raises: BrokerFailedError, when it ended by itself before.
+        Args: seed, which selects unsynced data that survives all the same, as on a real disk: see
+        `survived` after `reopen`.
+        Raises: BrokerFailedError, when it ended by itself before.
         """
         self._check_running()
         self._seed = seed
@@ -130,9 +131,9 @@ class MemoryBroker:
         self._join()
 
     def crash_at_next_sync(self, seed: int | None = None) -> None:
-        """Have the power fail when something is to become durable next, right before it is.
+        """Cut the power right before the next time that something becomes durable.
 
-        So who waits for that, for a confirm or a commit, loses the connection instead.
+        So a client that waits for it, for a confirm or a commit, loses the connection instead.
         Args: seed, as for `crash`: the write that was not synced may have survived or not.
         """
         self._check_running()
@@ -140,7 +141,7 @@ class MemoryBroker:
         self.disk.fail_at_next_sync()
 
     def reopen(self) -> None:
-        """Start again on what the crash left, with the same URL.
+        """Start again with what the crash left on the disk, at the same URL.
 
         Raises: RuntimeError, when the power has not failed; BrokerFailedError.
         """
@@ -152,7 +153,9 @@ class MemoryBroker:
         self._start()
 
     def close(self) -> None:
-        """End it, as a crash would. Raises: BrokerFailedError, for whatever fault it had."""
+        """End it, as a crash would. Raises: BrokerFailedError, for any internal error that it
+        had.
+        """
         self.disk.switch_off()
         self._join()
         self._place.close()
@@ -162,10 +165,10 @@ class MemoryBroker:
     # Time.
 
     def advance(self, seconds: float) -> None:
-        """Let virtual time pass, and return when all is done that was due in it, on disk too.
+        """Let virtual time pass, and return when everything due in it is done, on disk too.
 
-        What expires, or has waited long enough, does so in its order and each at its time. While
-        the power is off, time passes as well. Raises: BrokerFailedError.
+        Timers run in order, each at its time. While the power is off, time passes as well.
+        Raises: BrokerFailedError.
         """
         if seconds < 0:
             raise ValueError(f"time moves forward, by 0 seconds or more, not {seconds}")
@@ -176,24 +179,24 @@ class MemoryBroker:
             self._join()
             self._clock.advance_to(until_ms)
 
-    # Looking. What clients have sent by then is taken into account.
+    # Inspection. Everything that clients have sent by then is included.
 
     def messages(self, queue: str, vhost: str = DEFAULT_VHOST) -> int:
-        """How many messages wait in a queue, those that a consumer has left out.
+        """Return how many messages wait in a queue, after consumers have taken theirs.
 
-        Raises: NotFoundError, of `amqpstore_server.broker.errors`, where there is no such queue.
+        Raises: NotFoundError, of `amqpstore_server.broker.errors`, if there is no such queue.
         """
         return self._look(lambda: self._app.broker.vhost(vhost).queue(queue).ready_count)
 
     def bodies(self, queue: str, vhost: str = DEFAULT_VHOST) -> list[bytes]:
-        """What waits in a queue, in the order in which it would be delivered; it stays there.
+        """Return the bodies of waiting messages, in the order of delivery; they stay in the queue.
 
         Raises: NotFoundError.
         """
         return self._look(lambda: self._bodies(queue, vhost))
 
     def queues(self, vhost: str = DEFAULT_VHOST) -> list[str]:
-        """The names of all queues, sorted."""
+        """Return the names of all queues, sorted."""
         return self._look(lambda: sorted(self._app.broker.vhost(vhost).queues))
 
     # Its thread.
@@ -212,7 +215,7 @@ class MemoryBroker:
             raise BrokerFailedError(f"the broker did not start: {error}", self.log) from error
 
     def _run(self, started: Future[None]) -> None:
-        """What the thread does."""
+        """Run the thread."""
         self._log.follow(threading.get_ident())
         store = None
         try:
@@ -228,7 +231,7 @@ class MemoryBroker:
                 store.abandon()
 
     def _open_store(self) -> Store:
-        # By time, checkpoints would be somewhere else whenever a test lets time pass.
+        # By time, checkpoints would come at another point whenever a test lets time pass.
         return stores.open_store(
             _DIRECTORY,
             self.disk,
@@ -244,7 +247,7 @@ class MemoryBroker:
             for listener in listeners:
                 listener.close()
             raise
-        # A login that was right once is known, and needs no thread.
+        # A login that was correct once is remembered, and needs no thread.
         app.users.check(DEFAULT_USER, DEFAULT_PASSWORD)
         self._token = trio.lowlevel.current_trio_token()
         nobody, signals = trio.open_memory_channel[int](0)
@@ -270,7 +273,9 @@ class MemoryBroker:
     # What is done in it.
 
     def _call(self, function: Callable[..., Any], *arguments: object) -> Any:
-        """Raises: BrokerFailedError, when it ended before that or meanwhile."""
+        """Call a function in the thread. Raises: BrokerFailedError, when it ended before that or
+        meanwhile.
+        """
         self._check_running()
         try:
             return trio.from_thread.run(function, *arguments, trio_token=self._token)
@@ -287,7 +292,7 @@ class MemoryBroker:
         return result
 
     async def _advance(self, until_ms: int) -> None:
-        """From one thing that is due to the next, as nothing happens in between."""
+        """Move from one due time to the next, as nothing happens in between."""
         clock = self._clock
         await self._settle()
         while clock.now_ms < until_ms:
@@ -295,14 +300,14 @@ class MemoryBroker:
             clock.advance_to(until_ms if wait_ms is None else min(clock.now_ms + wait_ms, until_ms))
             now = trio.current_time()
             for connection in list(self._app.connections):
-                # Clients live in real time, and cannot send heartbeats in this one.
+                # Clients live in real time, and cannot send heartbeats in virtual time.
                 connection.amqp.receive(b"", now)
             await self._settle()
 
     async def _settle(self) -> None:
-        """Return when there is nothing left to do: all was read, handed out, written and sent.
+        """Return when nothing is left to do: everything was read, handed out, written and sent.
 
-        Acks without company wait for their sync, which is nothing to wait for.
+        Acks that nothing else accompanies wait for their sync; that does not count.
         """
         give_up_at = time.monotonic() + _SETTLE_S
         cushion_s = 0.0
@@ -314,7 +319,7 @@ class MemoryBroker:
                 return
             if time.monotonic() > give_up_at:
                 raise BrokerFailedError(f"the broker is busy for {_SETTLE_S} s", self.log)
-            # Another thread is at work, and wakes this one up.
+            # Another thread is working, and wakes this one up.
             cushion_s = _BUSY_LOOK_S
 
     def _bodies(self, name: str, vhost: str) -> list[bytes]:
@@ -331,7 +336,7 @@ class MemoryBroker:
                 self._store.put_back(level, run)
         return bodies
 
-    # Faults.
+    # Errors.
 
     def _check_running(self) -> None:
         """Raises: BrokerFailedError; RuntimeError, when it was crashed or closed."""
@@ -353,10 +358,10 @@ class MemoryBroker:
 
 
 def _definitions(path: str) -> Definitions:
-    """Those in the file, if any; and the user `guest`, where it has no users."""
+    """Return the definitions in the file, if any; and the user `guest`, if it has no users."""
     definitions = load(path) if path else Definitions()
     if not definitions.users:
-        # The hash of a new store's `guest` takes longer than most tests.
+        # Hashing the password of a new store's `guest` takes longer than most tests.
         salt = bytes(4)
         digest = hashlib.sha256(salt + DEFAULT_PASSWORD).digest()
         definitions.users = [User(name=DEFAULT_USER, password_hash=salt + digest)]

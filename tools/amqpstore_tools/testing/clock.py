@@ -8,11 +8,11 @@ _CREEP_S = 1e-6
 
 
 class VirtualClock(trio.abc.Clock):
-    """Stands still between one `advance_to` and the next. `now_ms` is since 1970.
+    """A clock that stands still between calls of `advance_to`. `now_ms` is since 1970.
 
     It is the store's `Clock` as well.
 
-    Args: start_ms, where it begins.
+    Args: start_ms, its first reading.
     """
 
     def __init__(self, start_ms: int) -> None:
@@ -29,13 +29,13 @@ class VirtualClock(trio.abc.Clock):
 
     @property
     def elapsed_s(self) -> float:
-        """How far it has come."""
+        """How far it has moved."""
         return (self.now_ms - self.start_ms) / 1000
 
     def advance_to(self, now_ms: int) -> None:
         """Move to a time. To be called in trio's thread, while trio runs.
 
-        Raises: ValueError, when it has passed.
+        Raises: ValueError, for a time in the past.
         """
         if now_ms < self.now_ms:
             raise ValueError(f"time does not go back, by {self.now_ms - now_ms} ms")
@@ -43,11 +43,11 @@ class VirtualClock(trio.abc.Clock):
         self._steps += 1
 
     def start_clock(self) -> None:
-        """Start nothing: the clock continues where another run of trio left it."""
+        """Do nothing: the clock continues where another run of trio left it."""
 
     def current_time(self) -> float:
         # Deadlines are sums of floats, and can be late by an ulp: with each step this clock is
-        # ahead by more than that, so that what is due at `now_ms` is.
+        # ahead by more than that, so that everything due at `now_ms` is due.
         return self.elapsed_s + self._steps * _CREEP_S
 
     def deadline_to_sleep_time(self, deadline: float) -> float:

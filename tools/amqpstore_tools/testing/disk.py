@@ -12,14 +12,14 @@ from amqpstore_tools.simulation.crash_images import crash_images
 from amqpstore_tools.simulation.memory_files import MemoryFile, MemoryFiles, MemoryLock
 
 _IMAGES = 100
-"""How many of the images that a power cut may leave a seed chooses from."""
+"""How many possible images of a power cut a seed chooses from."""
 
 
 class Disk(MemoryFiles):
-    """From the moment its power fails nothing changes on it: every attempt fails with EIO.
+    """A disk that changes no more once its power has failed: every attempt fails with EIO.
 
-    Args: image, that it takes over, and that nobody else uses from then on. `on_power_cut` is
-    called when the power fails, in the thread in which it does.
+    Args: image, which it takes over, and nobody else may use. `on_power_cut` is called when the
+    power fails, in the thread in which it does.
     """
 
     def __init__(self, image: MemoryFiles | None = None) -> None:
@@ -32,33 +32,36 @@ class Disk(MemoryFiles):
         self._mutex = threading.RLock()
 
     def switch_off(self) -> None:
-        """The power fails. What another thread is doing is done before that, or not at all."""
+        """Cut the power. Another thread's operation is completed before that, or not done at
+        all.
+        """
         with self._mutex:
             if self.is_on:
                 self.is_on = False
                 self.on_power_cut()
 
     def fail_at_next_sync(self) -> None:
-        """The power fails when something is to become durable next, before it is."""
+        """Cut the power right before the next time that something becomes durable."""
         with self._mutex:
             self._fails_at_sync = True
 
     def after_power_cut(self, seed: int | None) -> tuple[Disk, str]:
-        """The disk that is left, and what of it was not synced and is there all the same.
+        """Return the disk that is left, and a description of unsynced data that survived.
 
-        Args: seed, which chooses that; None is that nothing survived but what was synced.
+        Args: seed, which selects that; with None only synced data survives.
         """
         if seed is None:
             return Disk(self.power_cut({}, {})), "nothing unsynced"
         rng = random.Random(seed)  # noqa: S311 (a seed, not a secret)
         images = list(crash_images(self, rng, _IMAGES))
-        # All survived, nothing did, or any: most of them are torn, which comes to nothing.
+        # Everything survived, nothing did, or any part: most of these are torn, and count as
+        # nothing.
         image = rng.choice([*images[:2], rng.choice(images)])
         return Disk(image.files), image.description
 
     @contextmanager
     def _powered(self, *, syncing: bool = False) -> Iterator[None]:
-        """One change of what is on the disk. Raises: OSError, when it has no power."""
+        """Perform one change of the disk. Raises: OSError, when it has no power."""
         with self._mutex:
             if syncing and self._fails_at_sync:
                 self.switch_off()
@@ -66,7 +69,7 @@ class Disk(MemoryFiles):
                 raise OSError(errno.EIO, "the power has failed")
             yield
 
-    # What changes it, one at a time.
+    # Changes, one at a time.
 
     def create(self, path: str) -> MemoryFile:
         with self._powered():

@@ -1,4 +1,4 @@
-"""What one broker of a test process logs, apart from what others and the application log."""
+"""The log of one broker in a test process, apart from the logs of others and of the application."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ _before: list[tuple[int, bool]] = []
 
 
 class BrokerLog(logging.Handler):
-    """The last lines of one thread's log, each with the virtual seconds at which it was written.
+    """The last lines of one thread's log, each with the virtual time in seconds.
 
     While any is open, the broker's lines do not go to the handlers that an application gave the
-    root logger; pytest's `caplog` finds them all the same. `has_failed` says whether there was an
-    exception among them, which is a fault of the broker's.
+    root logger; pytest's `caplog` still gets them. `has_failed` tells whether an exception was
+    logged, which is an internal error of the broker.
     Args: elapsed_s, the virtual time.
     """
 
@@ -40,13 +40,13 @@ class BrokerLog(logging.Handler):
         self.setFormatter(_FORMATTER)
         self.has_failed = False
         self.is_muted = False
-        """Whether nothing is taken in: after a power cut nobody would have written it down."""
+        """Whether nothing is recorded: after a power cut a real broker could not have logged it."""
         self._elapsed_s = elapsed_s
         self._lines: deque[str] = deque(maxlen=_MAX_LINES)
         self._thread_id: int | None = None
 
     def follow(self, thread_id: int | None) -> None:
-        """From now on it is that thread's log."""
+        """Record that thread's log from now on."""
         self._thread_id = thread_id
         self.is_muted = False
 
@@ -60,7 +60,7 @@ class BrokerLog(logging.Handler):
         return "\n".join(self._lines)
 
     def open(self) -> None:
-        """Begin to listen."""
+        """Start to listen."""
         global _open_count
         with _mutex:
             for logger in map(logging.getLogger, _LOGGERS):
@@ -72,7 +72,7 @@ class BrokerLog(logging.Handler):
             _open_count += 1
 
     def close(self) -> None:
-        """Listen no more; with the last one that does, logging is as it was before."""
+        """Stop listening; after the last one, logging is as it was before."""
         global _open_count
         super().close()
         with _mutex:

@@ -15,11 +15,12 @@ _BROKERS = pytest.StashKey[list["MemoryBroker"]]()
 
 @pytest.fixture
 def amqp_broker_factory(request: pytest.FixtureRequest) -> Generator[Callable[..., MemoryBroker]]:
-    """Start another AMQP broker in this process; keywords are those of its configuration file.
+    """Start further AMQP brokers in this process; keyword arguments are settings of the
+    configuration file.
 
-    All end with the test, which fails where one of them has a fault.
+    All of them end with the test, which fails if one had an internal error.
     """
-    # Here, so that a run without such a test starts without the broker.
+    # Imported here, so that a run without such a test starts without the broker.
     from amqpstore_tools.testing.broker import MemoryBroker
 
     brokers = request.node.stash.setdefault(_BROKERS, [])
@@ -42,8 +43,9 @@ def amqp_broker_factory(request: pytest.FixtureRequest) -> Generator[Callable[..
 
 @pytest.fixture
 def amqp_broker(amqp_broker_factory: Callable[..., MemoryBroker]) -> MemoryBroker:
-    """An AMQP broker in this process, on a disk in memory, whose time stands still: `url`,
-    `crash()`, `reopen()`, `advance(seconds)`, `messages(queue)`."""
+    """Start an AMQP broker in this process, on a disk in memory, whose time stands still: `url`,
+    `crash()`, `reopen()`, `advance(seconds)`, `messages(queue)`.
+    """
     return amqp_broker_factory()
 
 

@@ -1,4 +1,4 @@
-"""From a store to a file of messages."""
+"""Exports messages from a store to a file."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from amqpstore_tools.transfer.lines import (
 
 @dataclass
 class Exported:
-    """What came of it: messages by queue, those that could not be read, and bytes written."""
+    """The result: messages by queue, those that could not be read, and bytes written."""
 
     messages: dict[str, int] = field(default_factory=dict)
     unreadable: dict[str, int] = field(default_factory=dict)
@@ -35,14 +35,14 @@ class Exported:
 
 
 def key_of(queue: QueueImage) -> QueueKey:
-    """How a file of messages names a queue."""
+    """Return how a file of messages names a queue."""
     return QueueKey(queue.vhost, queue.name, queue.level or 0)
 
 
 def chosen(image: StoreImage, names: Collection[str] | None, vhost: str | None) -> list[QueueImage]:
-    """Queues of a store: of these names, of a virtual host, or all that clients see.
+    """Return queues of a store: with these names, of a virtual host, or all that clients see.
 
-    Raises: TransferError, where one is not there.
+    Raises: TransferError, if one does not exist.
     """
     of_vhost = [
         queue
@@ -64,7 +64,7 @@ def export(
     queues: Collection[QueueImage],
     progress: Progress = lambda *_: None,
 ) -> Exported:
-    """Write what is in some queues of a store, each in its order. Raises: OSError."""
+    """Write the messages of some queues of a store, each queue in order. Raises: OSError."""
     out = Exported()
     now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     store_id = image.store_id.hex if image.store_id else ""
@@ -90,7 +90,7 @@ def export(
 
 
 def _messages(image: StoreImage, queue: QueueImage) -> Iterator[MessageLine | None]:
-    """The messages of a queue; None for one that cannot be read."""
+    """Yield the messages of a queue; None for one that cannot be read."""
     key = key_of(queue)
     for columns in queue.columns():
         entries = list(map(Entry, *columns[:6]))

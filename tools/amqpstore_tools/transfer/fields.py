@@ -1,11 +1,11 @@
-"""Field tables as values that JSON and msgpack have, and back to the same bytes.
+"""Converts field tables to values of JSON and msgpack, and back to the same bytes.
 
-The field types that most clients send are what they look like: `I` a number, `S` a text, `t` true
-or false, `V` null, `A` a list. Any other is an object with one key, which names the type:
-`{"int64": 5}`, `{"table": {...}}`. tools/README.md has them all. So a table is told from a typed
+The field types that most clients send are plain values: `I` a number, `S` a text, `t` true or
+false, `V` null, `A` a list. Any other is an object with one key, which names the type: `{"int64":
+5}`, `{"table": {...}}`. tools/README.md has them all. So a table can be distinguished from a typed
 value, and every type from every other.
 
-Bytes are bytes here. JSON has them as base64, and `as_bytes` takes either.
+Bytes are bytes here. In JSON they are base64, and `as_bytes` accepts either.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from collections.abc import Callable
 from typing import Any
 
 _MAX_DEPTH = 100
-"""Tables and arrays in each other. A broker lets in fewer."""
+"""The deepest nesting of tables and arrays. A broker allows less."""
 
 _NUMBERS = {
     b"b": ("int8", struct.Struct(">b")),
@@ -38,13 +38,14 @@ _DECIMAL = struct.Struct(">Bi")
 
 
 class FieldError(ValueError):
-    """Bytes that are not a field table, or a value that is not a form of a field."""
+    """Bytes that are not a field table, or a value that is not valid for a field."""
 
 
 def decode_table(buffer: bytes, offset: int, depth: int = 0) -> tuple[Any, int]:
-    """The table at `offset`, and the offset behind it.
+    """Decode the table at `offset`; also returns the offset after it.
 
-    An object; or a list of pairs, where a name is there twice or is no UTF-8. Raises: FieldError.
+    Returns an object; or a list of pairs, if a name occurs twice or is not UTF-8.
+    Raises: FieldError.
     """
     content, end = _long(buffer, offset)
     pairs: list[list[Any]] = []
@@ -60,7 +61,7 @@ def decode_table(buffer: bytes, offset: int, depth: int = 0) -> tuple[Any, int]:
 
 
 def encode_table(table: Any, depth: int = 0) -> bytes:
-    """The same bytes again. Raises: FieldError."""
+    """Encode the same bytes again. Raises: FieldError."""
     pairs = table.items() if isinstance(table, dict) else table
     if not isinstance(table, (dict, list)):
         raise FieldError(f"{table!r} is not a table")
@@ -74,7 +75,7 @@ def encode_table(table: Any, depth: int = 0) -> bytes:
 
 
 def decode_short(buffer: bytes, offset: int) -> tuple[Any, int]:
-    """The short string at `offset`: a text, or `{"string": ...}`. Raises: FieldError."""
+    """Decode the short string at `offset`: a text, or `{"string": ...}`. Raises: FieldError."""
     if offset >= len(buffer):
         raise FieldError("a short string is missing")
     end = offset + 1 + buffer[offset]
@@ -82,7 +83,7 @@ def decode_short(buffer: bytes, offset: int) -> tuple[Any, int]:
 
 
 def encode_short(value: Any) -> bytes:
-    """The same bytes again. Raises: FieldError."""
+    """Encode the same bytes again. Raises: FieldError."""
     content = _text_bytes(value)
     if len(content) > 255:
         raise FieldError(f"a short string may have at most 255 bytes, this one has {len(content)}")
@@ -90,7 +91,7 @@ def encode_short(value: Any) -> bytes:
 
 
 def as_bytes(value: Any) -> bytes:
-    """Bytes, as msgpack has them, or base64, as JSON has them. Raises: FieldError."""
+    """Return bytes, from bytes as in msgpack, or base64 as in JSON. Raises: FieldError."""
     if isinstance(value, bytes):
         return value
     if isinstance(value, str):

@@ -1,8 +1,8 @@
-"""From a file of messages into a store that no broker has open: all of it, or nothing.
+"""Imports a file of messages into a store that no broker has open: all of it, or nothing.
 
-The messages are put into a copy of the store beside it, whose files are shared with it as far as
-they never change, and the copy takes the store's place at once (see `copying.restoring`). A crash
-before that leaves the store as it was.
+The messages are added to a copy of the store beside it, which shares files that never change, and
+the copy replaces the store atomically (see `copying.restoring`). A crash before that leaves the
+store as it was.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ _OWN = {*FOLDERS, LOCK, MARKER, NEW_MARKER, RESERVE, TRANSIENT}
 
 @dataclass
 class Imported:
-    """What came of it: messages by queue, and queues that were made."""
+    """The result: messages by queue, and queues that were created."""
 
     messages: dict[str, int] = field(default_factory=dict)
     created: list[str] = field(default_factory=list)
 
 
 def import_lines(directory: str, lines: Iterable[Line], *, create: bool) -> Imported:
-    """Put messages at the end of the queues of the store in `directory` that they are from.
+    """Add messages at the end of their queues in the store in `directory`.
 
-    Args: create, whether queues that are not there are made, as they were.
+    Args: create, whether missing queues are created as they were.
     Raises: TransferError, CopyError, NotAStoreError, StoreLockedError, FormatVersionError,
-    DamageError, DiskFullError, OSError; the store is as it was then.
+    DamageError, DiskFullError, OSError; the store is unchanged then.
     """
     directory = os.path.realpath(directory)
     if not os.path.isfile(os.path.join(directory, MARKER)):
@@ -56,13 +56,13 @@ def import_lines(directory: str, lines: Iterable[Line], *, create: bool) -> Impo
         give_to_owner(new, directory)
         _link_strangers(directory, new)
         kept = take_place(new, directory, "before-import")
-        # All that was in it is in the new one too.
+        # Everything that was in it is in the new one too.
         shutil.rmtree(kept)
     return imported
 
 
 class _Import:
-    """Into an open store."""
+    """An import into an open store."""
 
     def __init__(self, store: Store, *, create: bool) -> None:
         self._store = store
@@ -90,7 +90,7 @@ class _Import:
         return self._out
 
     def _queue(self, line: QueueLine) -> None:
-        """Have a queue, or make it. Raises: TransferError."""
+        """Return a queue; it is created if necessary. Raises: TransferError."""
         key = line.key
         if key in self._queues:
             self._out.messages.setdefault(str(key), 0)
@@ -116,7 +116,9 @@ class _Import:
         self._out.created.append(str(key))
 
     def _joins(self, line: MessageLine) -> bool:
-        """Whether a message can go into the batch: one publish is of equals, for one queue."""
+        """Tell whether a message can join the batch: one publish is of like messages, for one
+        queue.
+        """
         first = self._batch[0]
         return (
             len(self._batch) < _BATCH_MESSAGES
@@ -146,7 +148,7 @@ class _Import:
         self._out.messages[str(first.key)] += len(batch)
 
     def _deliver(self, queue: Queue, sequence: int, count: int, deliveries: int) -> None:
-        """Have it said of messages that they were delivered before, so often."""
+        """Set how often messages were delivered before."""
         end = sequence + count
         while sequence < end:
             run = self._store.take(queue, end - sequence, first_sequence=sequence)
@@ -155,7 +157,7 @@ class _Import:
                     f"what was imported into queue {_key(queue.definition)} cannot be read back"
                 )
             if deliveries > 1:
-                # The last one says how many there were, however many that is.
+                # The last one says how many there were, whatever that number is.
                 run.delivery_count = deliveries - 2
                 self._store.redeliver(queue, run)
             self._store.requeue(queue, run)
@@ -174,7 +176,7 @@ def _key(definition: Any) -> QueueKey:
 
 
 def _link_strangers(directory: str, new: str) -> None:
-    """What the store does not know is in the new directory too."""
+    """Link files that the store does not know into the new directory."""
     for name in sorted(set(os.listdir(directory)) - _OWN):
         _link(os.path.join(directory, name), os.path.join(new, name))
     for folder in FOLDERS:

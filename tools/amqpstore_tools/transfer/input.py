@@ -1,4 +1,4 @@
-"""A file of messages as the verbs that read one are given it."""
+"""Opens a file of messages for the verbs that read one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ STANDARD = "-"
 
 @contextlib.contextmanager
 def opened(path: str) -> Iterator[tuple[IO[bytes], int]]:
-    """The file and its size in bytes; standard input is of none. Raises: OSError."""
+    """Open the file; also returns its size in bytes, or 0 for standard input. Raises: OSError."""
     if path == STANDARD:
         yield sys.stdin.buffer, 0
         return
@@ -25,7 +25,7 @@ def opened(path: str) -> Iterator[tuple[IO[bytes], int]]:
 
 
 def lines_of(path: str, file: IO[bytes], size: int, show: Progress, what: str) -> Iterator[Line]:
-    """The lines of a file; `show` is called on the way.
+    """Yield the lines of a file; `show` is called on the way.
 
     Raises: TransferError, with the file's name.
     """

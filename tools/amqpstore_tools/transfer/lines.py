@@ -1,8 +1,8 @@
-"""A file of exported messages: what its lines are, as JSON Lines or as msgpack.
+"""The lines of a file of exported messages, as JSON Lines or as msgpack.
 
 Each line is an object with a `type`: one `export` at the start, a `queue` before the messages of
-each, the `message`s, and one `end`, by which a file is known to be whole. In msgpack a line is a
-map, and they follow each other without anything between them.
+each, the `message`s, and one `end`, which shows that the file is complete. In msgpack a line is a
+map, and the maps follow each other directly.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ _MAX_BYTES = 1 << 31
 
 
 class TransferError(ToolError):
-    """A file of messages that cannot be read, or used. The message says where."""
+    """A file of messages cannot be read, or used. The message says where."""
 
 
 @dataclass(frozen=True)
 class QueueKey:
-    """Which queue of a store: of a broker's queue with priorities each level is one."""
+    """Identifies a queue of a store: each priority level of a broker's queue is one."""
 
     vhost: str | None
     name: str | None
@@ -44,7 +44,7 @@ class QueueKey:
 
 @dataclass
 class QueueLine:
-    """A queue; `definition` is its owner's, as the catalog has it."""
+    """A queue; `definition` is its owner's, as in the catalog."""
 
     key: QueueKey
     definition: Any
@@ -52,9 +52,9 @@ class QueueLine:
 
 @dataclass
 class MessageLine:
-    """A message of the queue `key`. `sequence` and `id` it had in the store that it is from.
+    """A message of the queue `key`. `sequence` and `id` are those in its original store.
 
-    `priority`, `expires_ms` and `deliveries` are what the store keeps of it: see FORMAT.md.
+    `priority`, `expires_ms` and `deliveries` are the store's values: see FORMAT.md.
     """
 
     key: QueueKey
@@ -114,7 +114,7 @@ class LineWriter:
     def _body(self, body: bytes) -> Any:
         if not self._is_json:
             return body
-        # JSON has six characters for a NUL: a body of many takes less room as base64.
+        # JSON has six characters for a NUL: a body of many takes less space as base64.
         if b"\0" in body:
             return {"base64": body}
         try:
@@ -124,9 +124,9 @@ class LineWriter:
 
 
 def read_lines(file: IO[bytes]) -> Iterator[tuple[Line, int]]:
-    """The lines of a file, and how many bytes of it were read so far. The format is found out.
+    """Yield the lines of a file, and how many bytes of it were read so far. The format is detected.
 
-    Raises: TransferError, also where the file has no end; OSError.
+    Raises: TransferError, also if the file has no end line; OSError.
     """
     number = 0
     line: Line | None = None

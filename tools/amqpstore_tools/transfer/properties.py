@@ -1,4 +1,4 @@
-"""Content properties (section 4.2.6.1) as an object of those that are there, and back."""
+"""Converts content properties (section 4.2.6.1) to an object, and back."""
 
 from __future__ import annotations
 
@@ -20,11 +20,12 @@ _LONGLONG = struct.Struct(">Q")
 
 _RAW = "raw"
 """The name used instead of all others, for bytes that do not survive as properties of class
-basic."""
+basic.
+"""
 
 
 def decode_properties(raw: bytes) -> dict[str, Any]:
-    """Properties by name; `{"raw": ...}` where they would not come out as the same bytes."""
+    """Decode properties by name; `{"raw": ...}` if they would not be encoded to the same bytes."""
     try:
         found = _decode(raw)
         if encode_properties(found) == raw:
@@ -35,7 +36,7 @@ def decode_properties(raw: bytes) -> dict[str, Any]:
 
 
 def encode_properties(properties: dict[str, Any]) -> bytes:
-    """The same bytes again. Raises: FieldError."""
+    """Encode the same bytes again. Raises: FieldError."""
     if properties.keys() == {_RAW}:
         return as_bytes(properties[_RAW])
     if unknown := properties.keys() - set(PROPERTIES):

@@ -1,4 +1,4 @@
-"""From a file of messages to a broker, over AMQP 0-9-1, each confirmed."""
+"""Publishes a file of messages to a broker over AMQP 0-9-1, each confirmed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from amqpstore_tools.client.errors import BenchError, PeerError
 from amqpstore_tools.transfer.lines import Line, MessageLine, TransferError
 
 _WINDOW = 1000
-"""Messages that may be unconfirmed at a time."""
+"""The most unconfirmed messages."""
 
 _SEND_BYTES = 256 << 10
 _TIMEOUT_S = 60.0
@@ -22,7 +22,7 @@ _MANDATORY = b"\x01"
 
 @dataclass
 class Published:
-    """What came of it: messages by queue, those of other virtual hosts, and confirms."""
+    """The result: messages by queue, those of other virtual hosts, and confirms."""
 
     messages: dict[str, int] = field(default_factory=dict)
     left_out: int = 0
@@ -34,12 +34,12 @@ Route = Callable[[MessageLine], tuple[str, str]]
 
 
 def to_its_queue(line: MessageLine) -> tuple[str, str]:
-    """Straight into the queue that it was in."""
+    """Return a route directly to the queue that the message was in."""
     return "", line.key.name or ""
 
 
 def as_it_was_routed(line: MessageLine) -> tuple[str, str]:
-    """The way that it came."""
+    """Return the route by which the message arrived."""
     return line.exchange, line.routing_key
 
 
@@ -48,8 +48,8 @@ def publish_lines(
 ) -> Published:
     """Publish the messages of a virtual host, in order, and wait until each was confirmed.
 
-    Properties go out as the bytes that they are. Each is mandatory: one that no queue takes ends
-    it. Args: skip, the number of messages published before.
+    Properties are sent as the same bytes. Each is mandatory: one that no queue takes stops the run.
+    Args: skip, the number of messages published before.
     Raises: TransferError, which says how many were confirmed.
     """
     out = Published()
@@ -76,21 +76,23 @@ def publish_lines(
 
 
 class _Prefix:
-    """How many messages from the first on were confirmed, in whatever order that is said."""
+    """Counts how many messages from the first on were confirmed, in whatever order."""
 
     def __init__(self) -> None:
         self.end = 0
         self._behind: dict[int, int] = {}
 
     def settled(self, first: int, last: int) -> None:
-        """Those with these delivery tags were; no two calls name the same."""
+        """Note that the messages with these delivery tags were confirmed; no two calls name the
+        same.
+        """
         self._behind[first] = last
         while (end := self._behind.pop(self.end + 1, None)) is not None:
             self.end = end
 
 
 class _Publisher:
-    """Sends on one connection, and takes the confirms."""
+    """Sends on one connection, and reads the confirms."""
 
     def __init__(self, connection: Connection, ledger: ConfirmLedger, out: Published) -> None:
         self._connection = connection
@@ -150,7 +152,7 @@ class _Publisher:
         try:
             self._connection.socket.sendall(octets)
         except OSError:
-            # Why it was closed is on its way here.
+            # The reason for the close has not been read yet.
             self._receive()
             raise
         self._read_what_is_there()
@@ -164,7 +166,7 @@ class _Publisher:
                 self._receive()
 
     def _read_what_is_there(self) -> None:
-        """Take confirms, and why the broker closed, without waiting for any."""
+        """Read confirms, and why the broker closed, without waiting."""
         self._connection.socket.settimeout(0)
         try:
             self._receive()

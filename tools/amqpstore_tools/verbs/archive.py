@@ -39,7 +39,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _archive(arguments: argparse.Namespace) -> None:
     require_spark()
-    # Here, so that the other verbs start without Spark.
+    # Imported here, so that the other verbs start without Spark.
     from amqpstore_tools.archive.archiving import archive
     from amqpstore_tools.spark.cluster import cluster
 

@@ -1,4 +1,4 @@
-"""`amqpstore as-of`: what a queue held at a time."""
+"""`amqpstore as-of`: shows what a queue held at a time."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _ask(arguments: argparse.Namespace) -> None:
     require_spark()
-    # Here, so that the other verbs start without Spark.
+    # Imported here, so that the other verbs start without Spark.
     from amqpstore_tools.archive import reading
     from amqpstore_tools.spark.cluster import cluster
 

@@ -139,7 +139,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _defaults(name: str) -> str:
-    """The options a workload takes, each with its default."""
+    """Return the options that a workload takes, each with its default."""
     taken = [
         f"--{option.replace('_', '-')}" + ("" if default is True else f" {default}")
         for option, default in options.WORKLOADS[name].items()

@@ -33,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Checks. Returns the exit code."""
+    """Check. Returns the exit code."""
     return run_tool(
         "check", lambda: _check(arguments), has_live=True, as_json=arguments.json, cannot=USAGE
     )
@@ -45,7 +45,7 @@ def _check(arguments: argparse.Namespace) -> int:
     if arguments.json:
         write_json(as_json(checked))
     else:
-        # Here, so that the other verbs start without what it draws with.
+        # Imported here, so that the other verbs start without rich.
         from amqpstore_tools.check.report import print_report
 
         print_report(checked, arguments.directory, terminal.console())
@@ -53,7 +53,7 @@ def _check(arguments: argparse.Namespace) -> int:
 
 
 def as_json(checked: Checked) -> dict[str, object]:
-    """What `--json` prints."""
+    """Return what `--json` prints."""
     return {
         "sound": not checked.is_damaged,
         "compared": checked.is_compared,

@@ -1,4 +1,4 @@
-"""`amqpstore compact`: give back all the room that a stopped store does not need."""
+"""`amqpstore compact`: frees all disk space that a stopped store does not need."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from amqpstore_tools.offline.terminal import counted, say, size
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of `compact`."""
+    """Add the options of `compact`."""
     parser.description = (
         "Compact a store that no broker has open, to the end: what is live is merged into as few "
         "segments as it fits in, but for the last one, and the rest is removed. It may be "

@@ -19,7 +19,7 @@ _SHOWN = 10
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of `copy`."""
+    """Add the options of `copy`."""
     parser.description = (
         "Make a consistent copy of a store, of a running broker's too, and verify it. Files that "
         "never change are hard links where DIR and TARGET are on one file system."
@@ -66,7 +66,7 @@ def _copy(arguments: argparse.Namespace) -> int:
 
 
 def print_copied(result: dict[str, Any]) -> None:
-    """What was copied, for people."""
+    """Print what was copied, for people."""
     how = ", ".join(
         f"{_HOW[kind]} {size(result['bytes'][kind])} in {counted(count, 'file')}"
         for kind, count in sorted(result["files"].items())

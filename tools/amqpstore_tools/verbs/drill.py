@@ -1,4 +1,4 @@
-"""`amqpstore drill`: break a store that may be broken, and see what survives."""
+"""`amqpstore drill`: breaks a store that may be broken, and shows what survives."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _DEFAULT_SECONDS = 60.0
 
 
 class UsageError(Exception):
-    """The command line asks for what is not there; the message says so."""
+    """The command line names something that does not exist; the message says so."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -88,11 +88,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the drill. Returns the exit code."""
-    # What a broken store logs is part of the drill, not of what is shown.
+    # The log of a broken store is part of the drill, not of the output.
     logging.getLogger("amqpstore").addHandler(logging.NullHandler())
-    # Thousands of stores a minute, and next to no cycles among what they leave.
+    # Thousands of stores a minute, and hardly any reference cycles among them.
     gc.set_threshold(100_000, 50, 100)
-    # So that copies and processes are cleared away.
+    # So that copies and processes are cleaned up.
     before = signal.signal(signal.SIGTERM, _interrupt)
     try:
         accounts = _run(arguments)
@@ -153,12 +153,14 @@ def _run(arguments: argparse.Namespace) -> list[Account]:
 
 @contextlib.contextmanager
 def _executor(arguments: argparse.Namespace) -> Iterator[TaskExecutor | None]:
-    """What the options of `add_engine` name. Raises: SparkMissingError, JobError."""
+    """Start the drill that the options of `add_engine` select. Raises: SparkMissingError,
+    JobError.
+    """
     if arguments.engine != SPARK:
         yield None
         return
     require_spark()
-    # Here, so that the other verbs start without Spark.
+    # Imported here, so that the other verbs start without Spark.
     from amqpstore_tools.spark.cluster import cluster
     from amqpstore_tools.spark.drill import SparkTasks
 
@@ -167,7 +169,7 @@ def _executor(arguments: argparse.Namespace) -> Iterator[TaskExecutor | None]:
 
 
 def _checked_work(work: str | None, data: str | None) -> str | None:
-    """Where copies go. Raises: UsageError, when that is within what is to be copied."""
+    """Return where copies go. Raises: UsageError, when that is within the directory to copy."""
     if work is None:
         return None
     path = os.path.realpath(work)

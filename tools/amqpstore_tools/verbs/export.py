@@ -22,7 +22,7 @@ STANDARD = "-"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of `export`."""
+    """Add the options of `export`."""
     parser.description = (
         "Write the messages of queues to a file, with every property and header, each of the type "
         "that it is. The store is only read."
@@ -76,7 +76,7 @@ def _export(arguments: argparse.Namespace) -> int:
 
 @contextlib.contextmanager
 def _opened(path: str) -> Iterator[IO[bytes]]:
-    """A file that has its name only once it is whole; or standard output."""
+    """Open a file that gets its name only once it is complete; or standard output."""
     if path == STANDARD:
         yield sys.stdout.buffer
         sys.stdout.buffer.flush()
@@ -95,7 +95,7 @@ def _opened(path: str) -> Iterator[IO[bytes]]:
 
 
 def _print(result: dict[str, Any]) -> None:
-    """On stderr, as the messages may be on standard output."""
+    """Print the result on stderr, as the messages may be on standard output."""
     out = sys.stderr
     total = sum(result["messages"].values())
     say(

@@ -15,7 +15,7 @@ from amqpstore_tools.transfer.input import lines_of, opened
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of `import`."""
+    """Add the options of `import`."""
     parser.description = (
         "Put what `amqpstore export` wrote at the end of the queues that it is from: all of it, or "
         "nothing. For a broker that runs there is `amqpstore publish`."

@@ -61,7 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_common(parser: argparse.ArgumentParser, *, is_part: bool = False) -> None:
-    # Before or behind WHAT: where they are not given behind it, those before it hold.
+    # Before or after WHAT: those before it apply, unless repeated after it.
     absent = argparse.SUPPRESS
     parser.add_argument(
         "--live",

@@ -19,7 +19,7 @@ _DEFAULT_URL = "amqp://guest:guest@127.0.0.1:5672/%2F"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of `publish`."""
+    """Add the options of `publish`."""
     parser.description = (
         "Publish what `amqpstore export` wrote to a broker, in order, and wait for each confirm. A "
         "message goes into the queue that it was in, or with --routed the way that it came."

@@ -1,4 +1,4 @@
-"""`amqpstore repair`: mend a store by a plan, which can be undone."""
+"""`amqpstore repair`: repairs a store by a plan, which can be undone."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def _plan(directory: str, arguments: argparse.Namespace) -> None:
     if arguments.json:
         write_json({**_facts(plan), "steps": plan.steps, "queues": plan.queues})
         return
-    # Here, so that the other verbs start without what it draws with.
+    # Imported here, so that the other verbs start without rich.
     from amqpstore_tools.repair.report import print_plan
 
     print_plan(plan, directory, path, terminal.console())

@@ -1,4 +1,4 @@
-"""`amqpstore replay`: messages of an archive, published again."""
+"""`amqpstore replay`: publishes messages of an archive again."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def _replay(arguments: argparse.Namespace) -> None:
     if arguments.routed and arguments.into:
         raise UsageError("--into and --routed exclude each other")
     require_spark()
-    # Here, so that the other verbs start without Spark.
+    # Imported here, so that the other verbs start without Spark.
     from amqpstore_tools.archive import reading
     from amqpstore_tools.spark.cluster import cluster
 
@@ -115,7 +115,7 @@ def _print(result: dict[str, Any]) -> None:
 
 
 class _Lines:
-    """Messages on their way; `unreadable` of them are left out."""
+    """Messages to be sent; `unreadable` of them are left out."""
 
     def __init__(self, lines: Iterator[MessageLine | None], show: Progress, total: int) -> None:
         self._lines = lines

@@ -44,7 +44,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _report(arguments: argparse.Namespace) -> None:
     require_spark()
-    # Here, so that the other verbs start without Spark.
+    # Imported here, so that the other verbs start without Spark.
     from amqpstore_tools.report.gathering import gather
     from amqpstore_tools.report.page import page
     from amqpstore_tools.spark.cluster import cluster

@@ -1,4 +1,4 @@
-"""`amqpstore restore`: a copy takes the place of a store."""
+"""`amqpstore restore`: replaces a store by a copy."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from amqpstore_tools.offline.terminal import counted, say, size
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of `restore`."""
+    """Add the options of `restore`."""
     parser.description = (
         "Put a copy in the place of a store that no broker has open. The copy is checked before "
         "anything is replaced; what was there is kept, as DIR.before-restore-TIME."

@@ -27,7 +27,7 @@ EXIT_DISK_FAILED = 70
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of `serve`; each given one wins over the configuration file."""
+    """Add the options of `serve`; they override the configuration file."""
     parser.add_argument("--data", metavar="DIR", help="data directory (default: ./data)")
     parser.add_argument(
         "--listen",
@@ -41,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the broker. Returns the exit code."""
-    # Here, so that the other verbs start without the broker.
+    # Imported here, so that the other verbs start without the broker.
     from amqpstore_server import app, config, definitions, logs
 
     try:

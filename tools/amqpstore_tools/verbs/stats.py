@@ -1,4 +1,4 @@
-"""`amqpstore stats`: show what takes the room in a store."""
+"""`amqpstore stats`: shows what takes the space in a store."""
 
 from __future__ import annotations
 

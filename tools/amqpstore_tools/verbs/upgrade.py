@@ -1,7 +1,7 @@
-"""`amqpstore upgrade`: a store of an earlier format becomes one of the format of this version.
+"""`amqpstore upgrade`: converts a store of an earlier format to that of this version.
 
 A step takes a store from one format version to the next. Each is safe from a crash by itself: it
-makes its changes so that both versions could read what a crash leaves, or makes them anew, and
+makes its changes so that both versions can read what a crash leaves, or makes them again, and
 writes the marker with the new version last. Opening a store takes the same steps.
 """
 
@@ -26,11 +26,13 @@ from amqpstore_tools.offline.locks import exclusive_lock
 from amqpstore_tools.offline.terminal import say
 
 Step = Callable[[str], None]
-"""Makes the store in a directory one of the next version, the marker included. It is locked."""
+"""Converts the store in a directory to the next version, including the marker. The store is
+locked.
+"""
 
 
 def _give_rows_checksums(directory: str) -> None:
-    """From version 1 to version 2. Raises: DamageError, DurabilityError, OSError."""
+    """Convert from version 1 to version 2. Raises: DamageError, DurabilityError, OSError."""
     files = OsFiles()
     found = marker.read(files, directory)
     if found is None:
@@ -49,7 +51,7 @@ _VERSION = re.compile(rb"amqpstore\nformat-version: ([0-9]{1,9})\n")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of `upgrade`."""
+    """Add the options of `upgrade`."""
     parser.description = (
         "Say which format version a store has, and make it one that this version of amqpstore "
         f"reads, which is {FORMAT_VERSION}. Make a copy first: an upgrade cannot be undone."
@@ -79,10 +81,10 @@ def _said(result: dict[str, Any]) -> str:
 def upgrade(
     directory: str, steps: Mapping[int, Step] = STEPS, newest: int = FORMAT_VERSION
 ) -> tuple[int, int]:
-    """Take the store in `directory` to version `newest`. Returns its version before, and now.
+    """Convert the store in `directory` to version `newest`. Returns its version before, and now.
 
-    Raises: NotAStoreError; StoreLockedError; FormatVersionError, where it is newer, or no step
-    leads from it; DamageError (the marker); what a step raises. The steps before that one hold.
+    Raises: NotAStoreError; StoreLockedError; FormatVersionError, if it is newer, or no step leads
+    from it; DamageError (the marker); what a step raises. Earlier steps stay done.
     """
     if not os.path.isfile(os.path.join(directory, MARKER)):
         raise NotAStoreError(directory, f"it has no file {MARKER}")
@@ -106,7 +108,7 @@ def upgrade(
 
 
 def format_version(directory: str) -> int:
-    """The version that a store's marker says. Raises: DamageError, OSError."""
+    """Return the version in a store's marker. Raises: DamageError, OSError."""
     path = os.path.join(directory, MARKER)
     with open(path, "rb") as file:
         text = file.read(4096)

@@ -13,7 +13,7 @@ from amqpstore_tools.offline.contents import properties_of
 from amqpstore_tools.spark.reading.schemas import PROPERTIES
 
 _LARGEST_S = (1 << 63) // 1_000_000 - 1
-"""What fits in Spark's timestamps, which count microseconds."""
+"""The largest time in Spark's timestamps, which count microseconds."""
 
 Envelope = dict[str, Any]
 
@@ -26,7 +26,7 @@ class Decoded(NamedTuple):
 
 
 def decode_head(head: bytes) -> Decoded:
-    """The head of a MESSAGE's payload, whose lengths fit it."""
+    """Decode the head of a MESSAGE's payload, whose lengths are consistent."""
     exchange_size, routing_key_size, _ = HEAD.unpack_from(head)
     exchange_end = HEAD.size + exchange_size
     properties_at = exchange_end + routing_key_size
@@ -49,14 +49,15 @@ def decode_head(head: bytes) -> Decoded:
 
 
 def text_of(value: Any) -> str | None:
-    """The value of a header as text: text as it is, all else as JSON."""
+    """Return the value of a header as text: text unchanged, everything else as JSON."""
     return value if isinstance(value, str) or value is None else json.dumps(value)
 
 
 class EnvelopeColumns:
-    """Columns of heads that come again and again.
+    """Columns of heads that repeat often.
 
-    Each head is decoded once, and its values are then taken by number. Args: schema, of the batch.
+    Each head is decoded once, and its values are then selected by number.
+    Args: schema, of the batch.
     """
 
     def __init__(self, schema: pa.Schema) -> None:
@@ -65,7 +66,7 @@ class EnvelopeColumns:
         self._cache: dict[bytes, Envelope] = {}
 
     def columns(self, head_at: Callable[[int], bytes], numbers: list[int]) -> dict[str, pa.Array]:
-        """Args: numbers, of a head for each row, -1 where there is none."""
+        """Return the columns. Args: numbers, of the head of each row, -1 if there is none."""
         if not self._fields:
             return {}
         distinct = dict.fromkeys(numbers)
@@ -90,7 +91,7 @@ class EnvelopeColumns:
 
 
 def array_of(values: list[Any], kind: pa.DataType) -> pa.Array:
-    """Values as an array; a map is given as a dict."""
+    """Return values as an array; a map is given as a dict."""
     if pa.types.is_map(kind):
         values = [None if value is None else list(value.items()) for value in values]
     return pa.array(values, kind)

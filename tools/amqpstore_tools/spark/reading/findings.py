@@ -1,7 +1,7 @@
-"""View `findings`: what `amqpstore check` finds, as rows.
+"""View `findings`: the findings of `amqpstore check`, as rows.
 
-One task looks at the whole store. What of it could be spread over tasks that know nothing of each
-other is not all of it: `amqpstore check --engine spark` spreads all, in three jobs.
+One task checks the whole store, as not all of a check can be distributed over independent tasks:
+`amqpstore check --engine spark` distributes everything, in three jobs.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from amqpstore_tools.check.engine import check
 
 
 def finding_rows(directory: str) -> Iterator[tuple[Any, ...]]:
-    """Rows of the view; a broker may be running on the store.
+    """Yield the rows of the view; a broker may be running on the store.
 
     Raises: NotAStoreError, FormatVersionError, SnapshotError, OSError.
     """

@@ -44,7 +44,7 @@ SUFFIX = ".leases"
 _OWNER_FILE = "lease"
 
 _YOUNG_S = 60
-"""A directory without a lease may be one that is being made."""
+"""A directory without a lease may be one that is just being created."""
 
 _COPY_BYTES = 1 << 20
 _FOLLOW_S = 0.1
@@ -73,7 +73,7 @@ class LeasedFile(NamedTuple):
 
 
 class Driver(NamedTuple):
-    """A process of some machine. `started` tells it from a later one with the same pid."""
+    """A process on some machine. `started` distinguishes it from a later one with the same pid."""
 
     host: str
     pid: int
@@ -81,7 +81,7 @@ class Driver(NamedTuple):
 
     @classmethod
     def find(cls) -> Driver:
-        """Spark's JVM above this process; the process itself, where there is none."""
+        """Return Spark's JVM above this process; the process itself, if there is none."""
         pid = os.getppid()
         while pid > 1:
             name, parent, _ = _stat(pid)
@@ -92,12 +92,12 @@ class Driver(NamedTuple):
 
     @property
     def is_here(self) -> bool:
-        """Whether it runs on this machine, since its last start."""
+        """Whether it runs on this machine, since its last boot."""
         return self.host == _host()
 
     @property
     def is_alive(self) -> bool:
-        """Whether it still runs. On another machine nobody knows."""
+        """Whether it still runs. Unknown for another machine."""
         return not self.is_here or _started(self.pid) == self.started
 
 
@@ -218,7 +218,7 @@ def _remove(path: str) -> None:
             os.unlink(os.path.join(path, name))
     with contextlib.suppress(OSError):
         os.rmdir(path)
-        # The last one takes the directory of all with it.
+        # The last hold takes the directory of all holds with it.
         os.rmdir(os.path.dirname(path))
 
 
@@ -257,8 +257,8 @@ def watch(path: str, lease: int, follow: str = "") -> None:
         watched = -1
     while watched >= 0 and driver.is_alive and os.path.isdir(path):
         if (now := os.fstat(lease).st_mtime) != touched:
-            # Whether somebody reads is seen by that it changes: how old it is depends on a clock
-            # that may have been set.
+            # Reads are noticed by a change of the time stamp: its age would depend on a clock that
+            # may have been set.
             touched, touched_at = now, time.monotonic()
         left = idle_s - (time.monotonic() - touched_at)
         if left <= 0:
@@ -279,19 +279,19 @@ def _highest(path: str) -> int:
 
 
 def _host() -> str:
-    """This machine, since its last start."""
+    """Return an identity of this machine since its last boot."""
     with open("/proc/sys/kernel/random/boot_id") as file:
         return f"{socket.gethostname()} {file.read().strip()}"
 
 
 def _stat(pid: int) -> tuple[str, int, str]:
-    """Name, parent and time of start of a process; nothing where it is gone."""
+    """Return name, parent and start time of a process; empty values if it is gone."""
     try:
         with open(f"/proc/{pid}/stat") as file:
             text = file.read()
     except (FileNotFoundError, ProcessLookupError):
         return "", 0, ""
-    # The name is in parentheses and may hold anything.
+    # The name is in parentheses and may contain anything.
     name, _, rest = text.partition("(")[2].rpartition(")")
     fields = rest.split()
     return name, int(fields[1]), fields[19] if fields[0] != "Z" else ""

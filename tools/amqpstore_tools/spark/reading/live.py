@@ -1,7 +1,7 @@
-"""What is live in a segment: which queues hold its messages, and since when they are delivered.
+"""What is live in a segment: which queues hold its messages, and whether they have been delivered.
 
-A task gets this with its partition. It is kept as runs, and packed as columns: a queue that nobody
-took anything out of in the middle is one run a segment.
+A task gets this with its partition. It is kept as runs, and packed as columns: a queue from the
+middle of which nothing was taken is one run per segment.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ class LiveRun(NamedTuple):
 
     @property
     def end_id(self) -> int:
-        """Behind the last of its ids."""
+        """The id after the last."""
         return self.first_id + self.size
 
     def part(self, first_id: int, end_id: int) -> LiveRun:
-        """Those of its messages that have ids from `first_id` to before `end_id`."""
+        """Return the part with ids from `first_id` to before `end_id`."""
         start = max(first_id - self.first_id, 0)
         stop = min(end_id - self.first_id, self.size)
         return self._replace(
@@ -48,7 +48,7 @@ class LiveRun(NamedTuple):
 
 
 def runs_of(queue_id: int, entries: Entries) -> Iterator[LiveRun]:
-    """Live entries of a queue as runs."""
+    """Yield live entries of a queue as runs."""
     sequences, ids, _, expires_ms, counts, levels, *_ = entries
     size = len(sequences)
     alike = (expires_ms, counts, levels)
@@ -80,19 +80,19 @@ def runs_of(queue_id: int, entries: Entries) -> Iterator[LiveRun]:
 
 
 class Collector:
-    """Puts runs where their segments are.
+    """Sorts runs by segment.
 
-    Args: first_ids, of the segments, ascending: each has the ids to before the next one's.
+    Args: first_ids, of the segments, ascending: each has the ids up to the next one's.
     """
 
     def __init__(self, first_ids: Sequence[int]) -> None:
         self._first_ids = first_ids
         self._runs: list[list[LiveRun]] = [[] for _ in first_ids]
         self.homeless = 0
-        """Messages whose ids come before all segments'."""
+        """Messages whose ids are lower than those of all segments."""
 
     def add(self, runs: Iterable[LiveRun]) -> None:
-        """Runs of one queue, ascending."""
+        """Add runs of one queue, ascending."""
         for whole in runs:
             run = whole
             while run.size:
@@ -107,7 +107,7 @@ class Collector:
                 run = run.part(end, run.end_id)
 
     def packed(self, place: int) -> bytes:
-        """The runs of the segment at a place, for `LiveRuns`."""
+        """Return the runs of the segment at a place, for `LiveRuns`."""
         runs = sorted(self._runs[place], key=lambda run: (run.first_id, run.queue_id))
         columns = (
             array(code, column)
@@ -136,7 +136,7 @@ class LiveRuns:
     def __init__(self, packed: bytes = b"") -> None:
         self._runs = list(_unpacked(packed))
         self._first_ids = array("Q", [run.first_id for run in self._runs])
-        # The highest end of those up to each, to know where looking back may stop.
+        # The highest end of the runs up to each, which tells where to stop looking back.
         self._ends = array("Q")
         end = 0
         for run in self._runs:
@@ -146,15 +146,15 @@ class LiveRuns:
 
     @property
     def end_id(self) -> int:
-        """Behind the highest id that is live."""
+        """The id after the highest live one."""
         return self._ends[-1] if self._ends else 0
 
     def queue_ids(self) -> set[int]:
-        """The queues that hold any of them."""
+        """Return the queues that hold any of them."""
         return {run.queue_id for run in self._runs}
 
     def within(self, first_id: int, end_id: int) -> Iterator[LiveRun]:
-        """Parts of runs that have ids from `first_id` to before `end_id`, ascending."""
+        """Yield parts of runs that have ids from `first_id` to before `end_id`, ascending."""
         place = bisect_right(self._ends, first_id)
         stop = bisect_left(self._first_ids, end_id)
         for run in self._runs[place:stop]:
@@ -162,7 +162,7 @@ class LiveRuns:
                 yield run.part(first_id, end_id)
 
     def held(self, first_id: int, end_id: int) -> Iterator[tuple[int, int, int]]:
-        """Stretches from `first_id` to before `end_id`, and how many queues hold each."""
+        """Yield stretches from `first_id` to before `end_id`, and how many queues hold each."""
         place = bisect_right(self._steps, first_id) - 1
         while first_id < end_id:
             count = self._counts[place] if place >= 0 else 0
@@ -191,7 +191,9 @@ def _unpacked(packed: bytes) -> Iterator[LiveRun]:
 
 
 def _steps(runs: Sequence[LiveRun]) -> tuple[array[int], array[int]]:
-    """Ids where the number of queues changes, ascending, and what it is from there on."""
+    """Return the ids where the number of queues changes, ascending, and the number from there
+    on.
+    """
     changes: dict[int, int] = {}
     for run in runs:
         changes[run.first_id] = changes.get(run.first_id, 0) + 1

@@ -1,8 +1,8 @@
 """View `messages`: a segment's records, with the queues that hold or held them, as Arrow batches.
 
-What is live comes from `live`; what was acked and is still there comes from the ENQUEUEs of the
-log. A row is a message in a queue, so one that was routed to three queues is three rows. In the
-segments that compaction wrote no ENQUEUE is left: what is not live there has no queue.
+Live messages come from `live`; acked messages that still exist come from the ENQUEUEs of the log. A
+row is a message in a queue, so one that was routed to three queues is three rows. Segments that
+compaction wrote have no ENQUEUE: messages that are not live there have no queue.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ READY, UNACKED, ACKED, PREPARED = "ready", "unacked", "acked-not-compacted", "pr
 
 
 class QueueName(NamedTuple):
-    """What a queue id stands for. `is_prepared`: what a prepared transaction is to publish."""
+    """The name for a queue id. `is_prepared`: it holds what a prepared transaction will publish."""
 
     vhost: str | None
     queue: str | None
@@ -37,8 +37,9 @@ class QueueName(NamedTuple):
 
 
 class Stretch(NamedTuple):
-    """`size` rows of one queue: messages of contiguous ids, all sound and in one batch, from
-    place `start` on; or, where that is -1, messages whose records are not sound."""
+    """`size` rows of one queue: messages of contiguous ids, all sound and in one batch, from place
+    `start` on; or, if that is -1, messages whose records are not sound.
+    """
 
     start: int
     size: int
@@ -59,9 +60,9 @@ def stretches(
     *,
     is_log: bool,
 ) -> Iterator[Stretch]:
-    """The rows that a batch makes.
+    """Yield the rows of a batch.
 
-    Args: bounds, the ids that it stands for: those that have no record in it were lost.
+    Args: bounds, the ids that it covers: those without a record in it were lost.
     """
     first_id, end_id = bounds
     for run in live.within(first_id, end_id):
@@ -104,7 +105,7 @@ def _of_run(ids: array[int], run: LiveRun, state: str, references: int) -> Itera
 
 
 def _acked(batch: Batch, live: LiveRuns) -> Iterator[Stretch]:
-    """What the batch enqueued and its queue does not hold any more."""
+    """Yield what the batch enqueued and its queue no longer holds."""
     for operation in batch.operations:
         if operation.kind != OperationKind.ENQUEUE:
             continue
@@ -138,7 +139,7 @@ def _between(runs: list[LiveRun], first: int, end: int) -> Iterator[tuple[int, i
 
 
 def _present(ids: array[int], first: int, end: int) -> Iterator[tuple[int, int]]:
-    """Places and counts of contiguous ids from `first` to before `end` that are there."""
+    """Yield places and counts of contiguous existing ids from `first` to before `end`."""
     start, stop = bisect_left(ids, first), bisect_left(ids, end)
     while start < stop:
         if ids[stop - 1] - ids[start] == stop - 1 - start:
@@ -154,7 +155,8 @@ def _present(ids: array[int], first: int, end: int) -> Iterator[tuple[int, int]]
 class MessageBatches:
     """Makes Arrow batches of the rows of one segment.
 
-    Args: schema, the columns that are wanted; names, of queues; wanted, what no row may fail.
+    Args: schema, the requested columns; names, of queues; wanted, the filter that every row must
+    pass.
     """
 
     def __init__(
@@ -169,7 +171,7 @@ class MessageBatches:
         self._clear()
 
     def read(self, scanner: Scanner, live: LiveRuns, end_id: int) -> Iterator[pa.RecordBatch]:
-        """The rows of a segment. Args: end_id, behind the last id that it has. Raises: OSError."""
+        """Yield the rows of a segment. Args: end_id, the id after its last. Raises: OSError."""
         is_log = self._number < FIRST_COMPACTED
         next_id = 0
         for batch in scanner.batches():
@@ -188,7 +190,7 @@ class MessageBatches:
 
     def _clear(self) -> None:
         self._bytes = 0
-        # A value a row.
+        # One value per row.
         self._ids = array("q")
         self._sequences = array("q")
         self._runs = array("i")
@@ -196,7 +198,7 @@ class MessageBatches:
         self._offsets = array("q")
         self._sizes = array("q")
         self._bodies: list[bytes | memoryview | None] = []
-        # A value a stretch, which rows refer to by its number.
+        # One value per stretch, which rows refer to by its number.
         self._columns: list[tuple[Any, ...]] = []
 
     def _add_batch(
@@ -285,7 +287,7 @@ _OF_STRETCH = (
 
 
 def _numbers(values: array[int], none: int | None = None) -> pa.Array:
-    """An array of 64 bits without a copy of each number. Args: none, what stands for null."""
+    """Return an array of 64-bit numbers without copying each. Args: none, stands for null."""
     buffer = pa.py_buffer(values)
     found = pa.Array.from_buffers(pa.int64(), len(values), [None, buffer])
     if none is None or none not in values:
@@ -294,7 +296,7 @@ def _numbers(values: array[int], none: int | None = None) -> pa.Array:
 
 
 def _binary(values: list[bytes | memoryview | None], count: int) -> pa.Array:
-    """Bodies as one column; all of it null where none were kept."""
+    """Return bodies as one column; all null if none were kept."""
     if not values:
         return pa.nulls(count, pa.binary())
     known = [value for value in values if value is not None]

@@ -1,4 +1,4 @@
-"""View `transactions`: the operations of the log, one a row."""
+"""View `transactions`: the operations of the log, one per row."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _NOBODY = QueueName(None, None)
 def operation_rows(
     batch: Batch, segment: int, names: Mapping[int, QueueName], wanted: Wanted
 ) -> Iterator[tuple[Any, ...]]:
-    """The operations of a batch; one row without an operation where it has none."""
+    """Yield the operations of a batch; one row without an operation if it has none."""
     if not batch.lsn or not wanted.has_time(batch.time_ms):
         return
     for operation in batch.operations:

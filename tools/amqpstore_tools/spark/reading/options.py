@@ -22,7 +22,7 @@ _SEGMENTS = re.compile(r"(\d+)(-)?(\d+)?")
 
 
 class OptionError(ValueError):
-    """An option says what cannot be."""
+    """An option is invalid."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class ReadOptions:
 
 
 def wanted_by(options: Mapping[str, str], view: str) -> Wanted:
-    """The rows that options ask for. Raises: OptionError."""
+    """Return the rows that options select. Raises: OptionError."""
     known = {"messages": WANTED, "transactions": [one for one in WANTED if one != "state"]}
     for name in WANTED:
         if name in options and name not in known.get(view, ()):
@@ -90,7 +90,7 @@ def wanted_by(options: Mapping[str, str], view: str) -> Wanted:
 
 
 def _names(options: Mapping[str, str], name: str) -> frozenset[str] | None:
-    """One, or several as a JSON list."""
+    """Parse one name, or several as a JSON list."""
     if name not in options:
         return None
     text = options[name]
@@ -114,7 +114,7 @@ def _time(options: Mapping[str, str], name: str) -> int | None:
 
 
 def columns_of(options: Mapping[str, str], view: str) -> tuple[str, ...] | None:
-    """The columns that are asked for; None for all. Raises: OptionError."""
+    """Return the requested columns; None for all. Raises: OptionError."""
     if "columns" not in options:
         return None
     names = tuple(name.strip() for name in options["columns"].split(",") if name.strip())
@@ -188,9 +188,8 @@ class TapOptions:
 class ConsumeOptions:
     """Options of `spark.readStream` in mode consume: a queue of the broker at `url`.
 
-    `stream` names this consumer: what it has taken stands in the broker under that name. A
-    micro-batch has up to `max_messages`, and about `max_bytes` of bodies; a task gets
-    `task_messages` of them.
+    `stream` names this consumer: the broker stores its progress under that name. A micro-batch has
+    up to `max_messages`, and about `max_bytes` of bodies; a task gets `task_messages` of them.
     """
 
     url: str
@@ -217,9 +216,9 @@ class ConsumeOptions:
 class PublishOptions:
     """Options of `df.write` and `df.writeStream`: an exchange of the broker at `url`.
 
-    `routing_key` is for rows without a column of that name. `stream` names this writer: what it has
-    published stands in the broker under that name; empty where it is used once. `batch_id` is for
-    `df.write` under such a name.
+    `routing_key` is for rows without a column of that name. `stream` names this writer: the broker
+    stores its progress under that name; empty for a single use. `batch_id` is for `df.write` with
+    such a name.
     """
 
     url: str

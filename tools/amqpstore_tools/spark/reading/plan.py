@@ -1,7 +1,7 @@
-"""What a job reads: looked at once, on the driver, and handed to tasks as partitions.
+"""Plans what a job reads: looked up once, on the driver, and passed to tasks as partitions.
 
-A partition says all that its task needs: which segments, where their files are and how much of them
-counts, what is live in them and what the queues are called. A task opens no catalog.
+A partition has everything that its task needs: which segments, where their files are and how much
+of them counts, what is live in them and the names of queues. A task opens no catalog.
 """
 
 from __future__ import annotations
@@ -33,8 +33,7 @@ _MAX_BYTES = 128 << 20
 class SegmentTask(NamedTuple):
     """A segment to be read: `size` bytes of the file at `path`.
 
-    Its ids end before `end_id`, 0 where that is not known.
-    `live` is for `LiveRuns`.
+    Its ids end before `end_id`, 0 if unknown. `live` is for `LiveRuns`.
     """
 
     number: int
@@ -96,7 +95,7 @@ class _Plan:
         return [self._partition(group, lease) for group in self._groups(tasks)]
 
     def _segments(self) -> list[SegmentImage]:
-        """Those that the store reads, in the order of their ids."""
+        """Return the segments that the store reads, in the order of their ids."""
         out = (SegmentState.LEFT_OVER, SegmentState.MISSING)
         found = [one for one in self._image.segments if one.size and one.state not in out]
         if self._options.view == "transactions":
@@ -107,7 +106,7 @@ class _Plan:
         wanted = self._wanted
         if wanted.least_ms is None and wanted.most_ms is None:
             return images
-        # What compaction wrote does not say when anything was published.
+        # Segments written by compaction do not say when anything was published.
         log = [one for one in images if not one.is_compacted]
         log.sort(key=lambda one: one.number)
         created = [_created_ms(one) for one in log]
@@ -133,7 +132,7 @@ class _Plan:
         }
 
     def _may_have_rows(self, packed: bytes) -> bool:
-        """Whether what is live in a segment may be wanted, where nothing else is."""
+        """Tell whether the live messages of a segment may be wanted, if nothing else is."""
         wanted = self._wanted
         if wanted.has_state("acked-not-compacted"):
             return True
@@ -157,7 +156,7 @@ class _Plan:
         except LeaseError:
             if self._image.is_live:
                 raise
-            # No broker runs, and where nothing can be written none will remove anything.
+            # No broker runs, and if nothing can be written none will remove anything.
             return ""
         finally:
             for leased in files:
@@ -168,10 +167,10 @@ class _Plan:
         return SegmentTask(image.number, path, image.sound_size, image.end_id or 0, live)
 
     def _groups(self, tasks: list[SegmentTask]) -> Iterator[list[SegmentTask]]:
-        """Neighbours, about as much together as a task reads."""
+        """Yield neighbouring segments, together about as much as a task reads."""
         most = self._options.partition_bytes
         if not most:
-            # A task costs as much as some megabytes of reading, and may be one of a few only.
+            # A task costs as much as reading some megabytes, and there may be only a few.
             share = sum(task.size for task in tasks) // _TASKS
             most = min(max(share, _LEAST_BYTES), _MAX_BYTES)
         group: list[SegmentTask] = []

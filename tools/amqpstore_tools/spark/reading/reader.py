@@ -1,4 +1,4 @@
-"""`spark.read.format("amqpstore")`: what the driver plans, and what a task does."""
+"""`spark.read.format("amqpstore")`: plans on the driver, and reads in tasks."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from amqpstore_tools.spark.reading.wanted import wanted_of
 
 
 class GoneError(StoreError):
-    """What a job was to read is not there any more."""
+    """Data that a job was to read no longer exists."""
 
     def __init__(self, path: str, *, was_leased: bool) -> None:
         if was_leased:
@@ -51,11 +51,11 @@ class StoreReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if not isinstance(partition, StorePartition):
-            # Spark's own: there was nothing to be read.
+            # Spark's own: there was nothing to read.
             return
         schema = arrow_schema(self._schema)
         if partition.view == "findings":
-            # Here, so that other views need no check.
+            # Imported here, so that other views need no check.
             from amqpstore_tools.spark.reading.findings import finding_rows
 
             yield from self._table(finding_rows(self._options.path), schema)
@@ -104,7 +104,7 @@ class StoreReader(DataSourceReader):
 
 
 class PushedReader(StoreReader):
-    """The same, by a query's filters too. Spark refuses it where its own setting is off."""
+    """Also uses a query's filters. Spark refuses it if its own setting is off."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
         time_column = "time" if self._options.view == "transactions" else "publish_time"

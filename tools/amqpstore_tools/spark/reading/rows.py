@@ -1,4 +1,4 @@
-"""Tuples into Arrow batches."""
+"""Converts tuples to Arrow batches."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ _ROWS = 16_384
 def batches_of(
     rows: Iterable[tuple[Any, ...]], names: list[str], schema: pa.Schema, *, most: int = _ROWS
 ) -> Iterator[pa.RecordBatch]:
-    """Args: names, of the values in a row; schema, the columns that are wanted of them; most, how
-    many rows a batch has."""
+    """Yield batches. Args: names, of the values in a row; schema, the requested columns; most, the
+    rows of a batch.
+    """
     places = [names.index(field.name) for field in schema]
     rows = iter(rows)
     while some := list(islice(rows, most)):

@@ -1,7 +1,7 @@
-"""What Spark is after in a segment: messages as columns, batch by batch, each checked.
+"""Scans a segment for Spark: messages as columns, batch by batch, each checked.
 
-Mostly a message's head (exchange, routing key and properties) is that of the message before, so a
-tight loop takes a header apart, looks at the checksums and cuts the body out.
+A message's head (exchange, routing key and properties) is mostly equal to that of the message
+before, so a tight loop parses a header, checks the checksums and cuts out the body.
 """
 
 from __future__ import annotations
@@ -31,17 +31,16 @@ from amqpstore_tools.offline.reading import read_around
 from amqpstore_tools.offline.scanning import BATCH_BITS, LEADS, PLAIN_MESSAGE, RecordScanner
 
 _MAX_MESSAGES = 8192
-"""The messages of a compacted segment that are treated as one batch: it has no batches."""
+"""How many messages of a compacted segment are treated as one batch: it has no batches."""
 
 
 @dataclass
 class Batch:
     """Sound messages of one batch, as columns of one length, and its TRANSACTION.
 
-    `ids` ascend. `heads` are numbers of the scanner's `heads`, -1 where a payload does not fit
-    together; `bodies` is empty where they were not asked for, and has None where one cannot be
-    decompressed. `lsn` is 0 where there is no sound TRANSACTION; it begins at `offset` and ends at
-    `end`.
+    `ids` ascend. `heads` are numbers of the scanner's `heads`, -1 if a payload is inconsistent;
+    `bodies` is empty if they were not requested, and has None for a body that cannot be
+    decompressed. `lsn` is 0 without a sound TRANSACTION; that begins at `offset` and ends at `end`.
     """
 
     ids: array[int] = field(default_factory=lambda: array("Q"))
@@ -56,7 +55,7 @@ class Batch:
     operations: list[Operation] = field(default_factory=list)
 
     def is_whole(self) -> bool:
-        """Whether its TRANSACTION is there, and each message that it enqueues."""
+        """Tell whether its TRANSACTION exists, and each message that it enqueues."""
         return is_whole(self.lsn, self.operations, self._has)
 
     def _has(self, first_id: int, count: int) -> bool:
@@ -68,7 +67,7 @@ class Scanner(RecordScanner):
     """Reads a segment's file: `size` bytes of it, from offset `start` on.
 
     `heads` are the heads of messages, each once; `gaps` are the places that are not records.
-    Args: decompress, of bodies, raises ValueError; want_bodies, whether they are kept.
+    Args: decompress, for bodies, raises ValueError; want_bodies, whether they are kept.
     """
 
     def __init__(
@@ -93,14 +92,14 @@ class Scanner(RecordScanner):
         self.heads: list[bytes] = []
 
     def batches(self) -> Iterator[Batch]:
-        """What is in it. A batch without a TRANSACTION is given too. Raises: OSError."""
+        """Yield its batches, including those without a TRANSACTION. Raises: OSError."""
         for _ in self._windows():
             yield from self._ready
             self._ready.clear()
         yield from self._ready
 
     def _messages(self, offset: int) -> int:
-        """Those of one batch."""
+        """Scan the messages of one batch."""
         if self._is_compacted and len(self._batch.ids) >= _MAX_MESSAGES:
             self._finish(offset)
         content, seed, number = self._content, self._seed, self._segment
@@ -159,14 +158,15 @@ class Scanner(RecordScanner):
         return base + place
 
     def _header(self, record: Record, payload: bytes) -> None:
-        """Nothing of it is wanted."""
+        """Do nothing: the header is not needed."""
 
     def durable_batches(self) -> Iterator[Batch]:
-        """What is in the log's last segment, without the torn tail. Raises: OSError."""
+        """Yield the batches of the log's last segment, without the torn tail. Raises: OSError."""
         doubtful: Batch | None = None
         for batch in self.batches():
             if doubtful is not None:
-                # Another one was begun behind it: it was durable, and what is missing is damaged.
+                # Another one was begun after it: this one was durable, and what is missing is
+                # damaged.
                 yield doubtful
             doubtful = None if batch.is_whole() else batch
             if doubtful is None:
@@ -187,7 +187,7 @@ class Scanner(RecordScanner):
         self.gaps.append(Gap(record.offset, record.end, reason))
 
     def _message(self, record: Record, payload: bytes) -> None:
-        """One whose body is compressed, or whose payload does not fit together."""
+        """Handle a message whose body is compressed, or whose payload is inconsistent."""
         body: bytes | None = None
         number, size = -1, 0
         with contextlib.suppress(ValueError):

@@ -1,4 +1,4 @@
-"""The columns of each view. README.md explains them; a test holds its tables against these."""
+"""The columns of each view. README.md explains them; a test compares its tables with these."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ PROPERTIES = (
     ("app_id", "string"),
     ("cluster_id", "string"),
 )
-"""Those of class basic, in their order on the wire."""
+"""The properties of class basic, in their order on the wire."""
 
 ENVELOPE = (
     ("exchange", "string"),
@@ -151,13 +151,13 @@ VIEWS: dict[str, Sequence[tuple[str, str]]] = {
         ("body", "binary"),
     ),
 }
-"""Names and types of columns, as Spark's SQL has them, by view."""
+"""Names and Spark SQL types of columns, by view."""
 
 
 def spark_schema(view: str, columns: Sequence[str] | None = None) -> StructType:
-    """The schema of a view, or of some of its columns in its own order.
+    """Return the schema of a view, or of some of its columns in the view's order.
 
-    Raises: ValueError, where there is no such column.
+    Raises: ValueError, if there is no such column.
     """
     known = VIEWS[view]
     if columns is not None and (strange := {*columns} - {name for name, _ in known}):
@@ -168,5 +168,5 @@ def spark_schema(view: str, columns: Sequence[str] | None = None) -> StructType:
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
-    """What Spark expects of Arrow batches with these columns."""
+    """Return the Arrow schema that Spark expects for these columns."""
     return to_arrow_schema(schema, timezone="UTC")

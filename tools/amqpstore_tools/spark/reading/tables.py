@@ -1,4 +1,4 @@
-"""Views that the driver makes by itself: queues and segments."""
+"""Views that the driver computes itself: queues and segments."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Rows = Iterator[tuple[Any, ...]]
 
 
 def queue_rows(image: StoreImage) -> Rows:
-    """View `queues`. Raises: OSError."""
+    """Return the rows of view `queues`. Raises: OSError."""
     for queue in image.queues:
         totals = queue.totals()
         delivered = totals.delivered
@@ -34,7 +34,7 @@ def queue_rows(image: StoreImage) -> Rows:
 
 
 def segment_rows(image: StoreImage) -> Rows:
-    """View `segments`, those in `quarantine/` among them. Raises: OSError."""
+    """Return the rows of view `segments`, including those in `quarantine/`. Raises: OSError."""
     for one in [*image.segments, *image.quarantined]:
         header = one.header() if one.state is not SegmentState.MISSING else None
         created = header.created_ms * 1000 if isinstance(header, SegmentHeader) else None

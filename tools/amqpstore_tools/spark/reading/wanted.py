@@ -1,7 +1,7 @@
-"""Which rows are wanted: by options, and by the filters of a query as far as they say so here.
+"""Selects rows: by options, and by the filters of a query that are understood here.
 
-Spark looks at every row again after its own filters, so these may let rows through; they must not
-drop one that is wanted. A filter on a column is one that a row where that is null does not pass.
+Spark applies its own filters to every row again, so these may let rows through; they must not drop
+one that is wanted. A row with null in a column does not pass a filter on it.
 """
 
 from __future__ import annotations
@@ -22,12 +22,14 @@ from pyspark.sql.datasource import (
 )
 
 _SLACK_MS = 3_600_000
-"""By how much a clock may have been set back before a segment is left out wrongly."""
+"""How far a clock may have been set back before a segment is left out wrongly."""
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """What rows have to have: None is anything. Bounds are inclusive; times in ms since 1970."""
+    """The conditions for rows: None is no condition. Bounds are inclusive; times in ms since
+    1970.
+    """
 
     vhosts: frozenset[str] | None = None
     queues: frozenset[str] | None = None
@@ -39,17 +41,17 @@ class Wanted:
     most_ms: int | None = None
 
     def has_queue(self, vhost: str | None, queue: str | None) -> bool:
-        """Whether rows of a queue may be wanted."""
+        """Tell whether rows of a queue may be wanted."""
         return (self.vhosts is None or vhost in self.vhosts) and (
             self.queues is None or queue in self.queues
         )
 
     def has_state(self, state: str) -> bool:
-        """Whether rows of a state may be."""
+        """Tell whether rows of a state may be wanted."""
         return self.states is None or state in self.states
 
     def has_segment(self, number: int) -> bool:
-        """Whether rows of a segment may be."""
+        """Tell whether rows of a segment may be wanted."""
         return (
             (self.segments is None or number in self.segments)
             and (self.least_segment is None or number >= self.least_segment)
@@ -57,7 +59,7 @@ class Wanted:
         )
 
     def has_time(self, time_ms: int | None) -> bool:
-        """Whether rows of a time may be; None is one that is not known."""
+        """Tell whether rows of a time may be wanted; None is unknown."""
         if time_ms is None:
             return self.least_ms is None and self.most_ms is None
         return (self.least_ms is None or time_ms >= self.least_ms) and (
@@ -65,7 +67,7 @@ class Wanted:
         )
 
     def has_span(self, first_ms: int | None, last_ms: int | None) -> bool:
-        """Whether a segment that was begun and ended at these times may have wanted rows."""
+        """Tell whether a segment that began and ended at these times may have wanted rows."""
         if (
             self.most_ms is not None
             and first_ms is not None
@@ -79,9 +81,9 @@ ALL = Wanted()
 
 
 def wanted_of(filters: Sequence[Filter], time_column: str, wanted: Wanted) -> Wanted:
-    """What filters say, all of which must hold. Those that say nothing here are left out.
+    """Combine filters, all of which must be met. Filters that are not understood here are left out.
 
-    Args: wanted, what must hold without them.
+    Args: wanted, the conditions without them.
     """
     values: dict[str, Any] = vars(wanted).copy()
     for one in filters:

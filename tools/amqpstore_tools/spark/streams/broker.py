@@ -1,4 +1,4 @@
-"""Connections to the broker, for streams that take from it and put into it."""
+"""Connections of streams to the broker."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from amqpstore_tools.pika import KeptProperties, keep_properties
 _LOCKED = 405
 
 LOCK_TIMEOUT_S = 60.0
-"""A driver that was killed on another machine is noticed by its heartbeats at the latest."""
+"""A killed driver on another machine is noticed by its heartbeats after this time at the latest."""
 
 _PAUSE_S = 0.2
 _PREFETCH = 2000
 
 
 class Delivered(NamedTuple):
-    """A message that is to be acked."""
+    """A message that has to be acked."""
 
     method: pika.spec.Basic.Deliver | pika.spec.Basic.GetOk
     properties: KeptProperties
@@ -47,7 +47,7 @@ class StreamLockedError(Exception):
 
 
 def connect(url: str) -> pika.BlockingConnection:
-    """Raises: AMQPError."""
+    """Connect. Raises: AMQPError."""
     keep_properties()
     return pika.BlockingConnection(pika.URLParameters(url))
 
@@ -61,10 +61,10 @@ def queue_name(stream: str, what: str) -> str:
 def locked(
     url: str, stream: str, *, timeout_s: float = LOCK_TIMEOUT_S
 ) -> Iterator[BlockingChannel]:
-    """A channel of a connection that nobody else has for this stream.
+    """Open a channel on a connection that holds the lock of this stream.
 
-    The lock is an exclusive queue, so it goes with the connection, however that ends. Raises:
-    StreamLockedError, AMQPError.
+    The lock is an exclusive queue, so it is released with the connection, however that ends.
+    Raises: StreamLockedError, AMQPError.
     """
     connection, channel = lock(url, stream, timeout_s=timeout_s)
     try:
@@ -77,7 +77,7 @@ def locked(
 def lock(
     url: str, stream: str, *, timeout_s: float = LOCK_TIMEOUT_S
 ) -> tuple[pika.BlockingConnection, BlockingChannel]:
-    """The same, until the connection is closed."""
+    """Lock a stream until the connection is closed."""
     connection = connect(url)
     deadline = time.monotonic() + timeout_s
     while True:
@@ -98,10 +98,12 @@ def lock(
 def ready(
     channel: BlockingChannel, queue: str, most: int = sys.maxsize, *, most_bytes: int = sys.maxsize
 ) -> list[Delivered]:
-    """What is ready in a queue, unacked, in its order.
+    """Return the ready messages of a queue, unacked, in order.
 
-    Consumers bring it, as a get is a round trip for each message; that there is no more is what a
-    get says. Args: most, messages, about; most_bytes, of bodies, about. Raises: AMQPError.
+    Consumers fetch them, as a get is a round trip for each message; a get then tells that there are
+    no more.
+    Args: most, messages, about; most_bytes, of bodies, about.
+    Raises: AMQPError.
     """
     found: list[Delivered] = []
     size = 0
@@ -115,14 +117,14 @@ def ready(
 
 
 def _some(channel: BlockingChannel, queue: str, prefetch: int) -> tuple[list[Delivered], bool]:
-    """About so many, and whether there are no more."""
+    """Return about `prefetch` messages, and whether there are no more."""
     got: list[Delivered] = []
     brought: list[Delivered] = []
     channel.basic_qos(prefetch_count=prefetch)
     consumer = channel.basic_consume(queue, lambda _, *one: brought.append(Delivered(*one)))
     is_empty = False
-    # Until nothing can be on its way, as that would be given back. A consumer that is brought
-    # nothing, since another one is the only one that is active, leaves all to the gets.
+    # Continue until nothing can be in transit, as that would be requeued. If another consumer is
+    # the single active one, this one gets nothing, and everything is left to the gets.
     for _ in range(prefetch):
         if is_empty or len(brought) == prefetch:
             break

@@ -2,23 +2,23 @@
 
 Spark asks for a batch again after a crash, and must then get the same rows, whatever happened to
 the queue meanwhile. So messages are *claimed* first: one transaction of the broker acks them in
-their queue and publishes them to a queue of the stream's own (see `staged`), each with its number,
-which counts all that the stream ever took. Offsets are these numbers. A micro-batch is a range of
-them, in whole chunks, and is read from the stream's queue, which nobody else consumes; it is acked
-there when Spark has committed it.
+their queue and publishes them to a queue of the stream's own (see `staged`), each with a number,
+which counts all messages that the stream ever took. Offsets are these numbers. A micro-batch is a
+range of them, in whole chunks, and is read from the stream's queue, which nobody else consumes; it
+is acked there when Spark has committed it.
 
 Steps of a micro-batch, and what a crash between them leaves:
 
-1. `latestOffset`: messages are taken from the queue, unacked. A crash: they are ready again.
-2. The claim is committed. A crash: they are in the stream's queue; the next `latestOffset` finds
-   them there and gives them out, before anything new is claimed.
-3. Spark writes the end to its checkpoint, and runs the batch. A crash: the same range is
-   read again.
-4. Spark notes that the batch is done, and `commit` acks the range. A crash before the ack: the
-   next `latestOffset` starts behind the range, and acks what is before its start.
+1. `latestOffset`: messages are taken from the queue, unacked. After a crash they are ready again.
+2. The claim is committed. After a crash they are in the stream's queue; the next `latestOffset`
+   finds them there and returns them, before anything new is claimed.
+3. Spark writes the end to its checkpoint, and runs the batch. After a crash the same range is read
+   again.
+4. Spark notes that the batch is done, and `commit` acks the range. After a crash before the ack the
+   next `latestOffset` starts after the range, and acks what is before its start.
 
-Two drivers cannot run one stream at a time: see `broker.lock`. One that lost its connection has
-lost its transaction too.
+Two drivers cannot run one stream at a time: see `broker.lock`. A driver that lost its connection
+has lost its transaction too.
 
 The rows travel with the partitions, so executors need no connection, and a micro-batch is as large
 as the driver can hold.
@@ -76,7 +76,7 @@ class ConsumeReader(DataSourceStreamReader):
         self._connection: pika.BlockingConnection | None = None
         self._channel: BlockingChannel | None = None
 
-    # Spark's names.
+    # Names that Spark calls.
 
     def initialOffset(self) -> Offset:  # noqa: N802
         self._open()
@@ -94,7 +94,7 @@ class ConsumeReader(DataSourceStreamReader):
             self._claim(end, most - (end - first))
         end = first
         for one in self._staged:
-            # Whole chunks, so that what is acked is what was committed.
+            # Whole chunks, so that exactly what was committed is acked.
             if end > first and one.end - first > most:
                 break
             end = one.end
@@ -132,7 +132,7 @@ class ConsumeReader(DataSourceStreamReader):
     def _open(self) -> None:
         """Connect, and read what was claimed before. Raises: StreamLockedError, AMQPError."""
         if self._connection is not None and self._channel is not None:
-            # It may have been lost while a batch took its time.
+            # The connection may have been lost during a long batch.
             with contextlib.suppress(AMQPError):
                 self._connection.process_data_events(0)
                 if self._channel.is_open:
@@ -154,11 +154,11 @@ class ConsumeReader(DataSourceStreamReader):
             self._staged.append(chunk)
 
     def _end(self, first: int) -> int:
-        """The number behind the last message that is staged, where `first` is next."""
+        """Return the number after the last staged message, if `first` is next."""
         return self._staged[-1].end if self._staged else first
 
     def _drop(self, index: int) -> None:
-        """Ack what Spark has committed: all before a number."""
+        """Ack what Spark has committed: everything before a number."""
         tag = 0
         while self._staged and self._staged[0].end <= index:
             tag = self._staged.popleft().tag
@@ -171,7 +171,7 @@ class ConsumeReader(DataSourceStreamReader):
     def _claim(self, index: int, most: int) -> None:
         """Move messages from the queue to the stream's, as numbers from `index` on, all at once."""
         connection = self._live().connection
-        # Of its own, so that one ack is for all that it took, and for nothing that is staged.
+        # A channel of its own, so that one ack covers everything it took, and nothing staged.
         channel = connection.channel()
         channel.tx_select()
         delivered = ready(channel, self._options.queue, most, most_bytes=self._options.max_bytes)
@@ -180,10 +180,10 @@ class ConsumeReader(DataSourceStreamReader):
         if delivered:
             channel.basic_ack(delivered[-1].tag, multiple=True)
             channel.tx_commit()
-        # What came behind the last one is given back with the channel.
+        # Messages after the last one are requeued with the channel.
         channel.close()
         if delivered:
             self._take_staged()
         elif not self._staged:
-            # Spark asks again at once where it has nothing to do.
+            # Spark asks again at once if it has nothing to do.
             connection.process_data_events(_FIRST_WAIT_S)

@@ -3,15 +3,15 @@
 A task publishes in a branch of a distributed transaction (server/PROTOCOL.md, "Distributed
 transactions") and prepares it: durable, undecided, invisible. The driver decides, in `commit`:
 
-1. It locks the stream (see `broker.lock`), and reads the stream's *ledger*, a queue that holds one
+1. It locks the stream (see `broker.lock`), and reads the stream's *ledger*, a queue with one
    message: the last decision, as the batch id and the names of its branches.
-2. Where that is for this batch or a later one, the batch is a replay: what is left of the decision
-   is carried out, the replay's branches are rolled back, and that is all.
-3. Else the decision is published to the ledger, in the place of the one before, and confirmed.
-4. The branches are committed. What else is in doubt of this stream is rolled back.
+2. If that is for this batch or a later one, the batch is a replay: the rest of the decision is
+   carried out, the replay's branches are rolled back, and nothing else is done.
+3. Otherwise the decision is published to the ledger, replacing the one before, and confirmed.
+4. The branches are committed. Other branches of this stream in doubt are rolled back.
 
-A crash before 3 leaves branches that nobody decided for: the next commit rolls them back. A crash
-behind it leaves some that are to be committed: Spark asks for the batch again, and 2 does it.
+A crash before 3 leaves undecided branches: the next commit rolls them back. A crash after it leaves
+some that have to be committed: Spark asks for the batch again, and 2 commits them.
 """
 
 from __future__ import annotations
@@ -53,13 +53,13 @@ _PERSISTENT = 2
 
 @dataclass
 class Prepared(WriterCommitMessage):
-    """A task's branch, in hex; empty where there is nothing to be committed."""
+    """A task's branch, in hex; empty if there is nothing to commit."""
 
     branch: str
 
 
 def check_columns(schema: StructType, options: PublishOptions) -> None:
-    """Raises: OptionError, where rows could not be published."""
+    """Raises: OptionError, if rows with these columns could not be published."""
     names = schema.fieldNames()
     if "body" not in names:
         raise OptionError("the data has no column body, which is what is published")
@@ -74,7 +74,7 @@ def check_columns(schema: StructType, options: PublishOptions) -> None:
 
 
 class _Publisher:
-    """What the writer of a data frame and that of a stream have in common."""
+    """The common base of the writers of data frames and of streams."""
 
     def __init__(self, options: PublishOptions) -> None:
         self._options = options
@@ -100,7 +100,7 @@ class _Publisher:
         return Prepared(xid.global_id.hex())
 
     def decide(self, batch: int, branches: Collection[str]) -> None:
-        """Commit a batch, or what is left of an earlier decision for it."""
+        """Commit a batch, or the rest of an earlier decision for it."""
         ledger = queue_name(self._stream, "ledger")
         with locked(self._options.url, self._stream) as channel:
             connection = channel.connection
@@ -115,7 +115,7 @@ class _Publisher:
                 connection.channel().queue_delete(ledger)
 
     def undo(self, branches: Collection[str]) -> None:
-        """Roll back what was prepared in vain."""
+        """Roll back branches that were prepared in vain."""
         with locked(self._options.url, self._stream) as channel:
             resource = XaResource(channel.connection.channel())
             for xid in resource.recover():
@@ -125,7 +125,7 @@ class _Publisher:
     def _carry_out(
         self, channel: BlockingChannel, decided: Collection[str], keep: Collection[str] = ()
     ) -> None:
-        """Commit the branches that were decided for, and roll back the others of the stream.
+        """Commit the decided branches, and roll back the others of the stream.
 
         Args: keep, those that are not decided yet.
         """
@@ -140,7 +140,7 @@ class _Publisher:
                 resource.rollback(xid)
 
     def _prefix(self) -> bytes:
-        """What the names of the stream's branches begin with: 16 bytes."""
+        """Return the first 16 bytes of the names of the stream's branches."""
         return hashlib.sha256(self._stream.encode()).digest()[:16]
 
     def _message(self, given: Row) -> Outgoing:
@@ -163,10 +163,11 @@ def _body_of(value: Any) -> bytes:
 
 
 def properties_from(row: dict[str, Any]) -> bytes:
-    """Properties as columns of a row name them, before those in its column `properties`.
+    """Return properties from the columns of a row, applied over those in its column `properties`.
 
-    Persistent, where neither says it. A header that the row has as `properties` has it keeps its
-    type; any other is text. Raises: ValueError.
+    Persistent, unless either says otherwise. A header that is equal in `properties` keeps its type;
+    any other is text.
+    Raises: ValueError.
     """
     raw = bytes(row.get("properties") or _NO_PROPERTIES)
     try:
@@ -194,7 +195,9 @@ def properties_from(row: dict[str, Any]) -> bytes:
 
 
 def _header(name: str, text: str | None) -> Any:
-    """A header of the column `headers`, where all are text: a broker takes some in no such form."""
+    """Return a header of the column `headers`, where all are text: a broker requires other types
+    for some.
+    """
     return json.loads(text) if name in _LISTS and text and text.startswith("[") else text
 
 
@@ -224,7 +227,7 @@ def _branches(messages: list[WriterCommitMessage | None]) -> set[str]:
 
 
 def _last_decision(channel: BlockingChannel, ledger: str) -> tuple[int | None, set[str]]:
-    """The batch that was decided last, and its branches. What is read goes back unread."""
+    """Return the batch that was decided last, and its branches. The message is requeued."""
     last: tuple[int | None, set[str]] = (None, set())
     while True:
         method, _, body = channel.basic_get(ledger)
@@ -237,7 +240,7 @@ def _last_decision(channel: BlockingChannel, ledger: str) -> tuple[int | None, s
 
 
 def _decide(channel: BlockingChannel, ledger: str, batch: int, branches: list[str]) -> None:
-    """Durable when this returns."""
+    """Store a decision. Durable on return."""
     channel.confirm_delivery()
     body = json.dumps({"batch": batch, "branches": branches}).encode()
     channel.basic_publish("", ledger, body, pika.BasicProperties(delivery_mode=2), mandatory=True)

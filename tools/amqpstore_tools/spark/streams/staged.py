@@ -1,8 +1,9 @@
-"""Messages on their way through the queue of a stream: see `consume`.
+"""Messages in the queue of a stream: see `consume`.
 
-Many are in one message there, a *chunk*, with all that they were delivered with: so the broker and
-its client have one in a thousand to look at, and nothing that a publisher said can expire a message
-there, send copies of it elsewhere, or have it refused. Tasks take chunks apart, not the driver.
+Many are in one message there, a *chunk*, with everything that they were delivered with: so the
+broker and its client handle one message instead of a thousand, and nothing that a publisher set can
+expire a message there, send copies of it elsewhere, or have it refused. Tasks take chunks apart,
+not the driver.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ class Taken(NamedTuple):
 
 
 class Chunk(NamedTuple):
-    """`size` messages of the stream, from number `first` on, delivered by `tag`."""
+    """`size` messages of the stream, from number `first` on, delivered with `tag`."""
 
     first: int
     size: int
@@ -63,7 +64,7 @@ class Chunk(NamedTuple):
 
     @property
     def end(self) -> int:
-        """The number behind its last message."""
+        """The number after its last message."""
         return self.first + self.size
 
     @classmethod
@@ -85,7 +86,7 @@ class Piece(NamedTuple):
 
 
 def chunks(messages: Iterable[Taken], first: int, queue: str, most: int) -> Iterator[Outgoing]:
-    """Messages to be staged in a queue, the first of them as number `first`.
+    """Yield the messages to be staged in a queue, from number `first` on.
 
     Args: most, messages of a chunk.
     """
@@ -111,7 +112,7 @@ def chunks(messages: Iterable[Taken], first: int, queue: str, most: int) -> Iter
 
 
 def pieces(staged: Iterable[Chunk], start: int, end: int) -> list[Piece]:
-    """The messages from number `start` to before `end`."""
+    """Return the messages from number `start` to before `end`."""
     return [
         Piece(one.packed, max(start - one.first, 0), min(end, one.end) - one.first)
         for one in staged
@@ -120,7 +121,7 @@ def pieces(staged: Iterable[Chunk], start: int, end: int) -> list[Piece]:
 
 
 def batches(of: Sequence[Piece], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """Rows of view `consume`."""
+    """Yield the rows of view `consume`."""
     messages = [*chain.from_iterable(_unpacked(piece) for piece in of)]
     envelopes = EnvelopeColumns(schema)
     for start in range(0, len(messages), _ROWS):

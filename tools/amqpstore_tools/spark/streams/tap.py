@@ -106,7 +106,7 @@ class TapReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._lease = ""
         self._last: Offset | None = None
 
-    # Spark's names.
+    # Names that Spark calls.
 
     def initialOffset(self) -> Offset:  # noqa: N802
         if self._options.start == "earliest":
@@ -124,7 +124,7 @@ class TapReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._end(self._first(start), most, last=self._last)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        # From wherever the stream is, it ends at the log's end of now.
+        # From wherever the stream is, it ends at the current end of the log.
         self._last = self._now()
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
@@ -167,10 +167,10 @@ class TapReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     if number is not None and number < end["segment"]:
                         os.unlink(os.path.join(self._lease, name))
 
-    # How the end of the log is found.
+    # Finding the end of the log.
 
     def _now(self) -> Offset:
-        """The log's end."""
+        """Return the log's end."""
         self._first(_START)
         for number in reversed(self._numbers()):
             end = self._end({"segment": number, "offset": 0, "lsn": 0}, None)
@@ -179,9 +179,9 @@ class TapReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return _START
 
     def _end(self, start: Offset, most: int | None, *, last: Offset | None = None) -> Offset:
-        """The end of the last whole batch, about `most` bytes behind `start` at the latest.
+        """Return the end of the last whole batch, at most about `most` bytes after `start`.
 
-        Args: last, the end that is not to be passed.
+        Args: last, the end that must not be passed.
         """
         numbers = [number for number in self._numbers() if number >= start["segment"]]
         end = dict(start)
@@ -214,14 +214,14 @@ class TapReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         )
 
     def _first(self, start: Offset) -> Offset:
-        """Where the log is to be read from. Raises: LogGoneError."""
+        """Return where to start reading the log. Raises: LogGoneError."""
         self._take_lease()
         numbers = self._numbers()
         if not numbers:
             return start
         gaps = [number for number in range(numbers[0], numbers[-1]) if number not in numbers]
         if start["segment"] == 0:
-            # A new stream begins where the log is whole from.
+            # A new stream starts where the remaining log is complete.
             first = max(gaps, default=numbers[0] - 1) + 1
             return {"segment": first, "offset": 0, "lsn": 0}
         missing = [number for number in gaps if number >= start["segment"]]
@@ -235,7 +235,7 @@ class TapReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {"segment": later[0], "offset": 0, "lsn": start["lsn"]} if later else start
 
     def _numbers(self) -> list[int]:
-        """Segments of the log that can be read, ascending."""
+        """Return the readable segments of the log, ascending."""
         found = set()
         for directory in (self._lease, f"{self._directory}/{SEGMENTS}"):
             for name in os.listdir(directory) if directory else ():
@@ -249,7 +249,7 @@ class TapReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return path if os.path.exists(path) else segment_path(self._directory, number)
 
     def _size(self, number: int) -> int:
-        """Bytes of a segment that are part of the store: it is not the last one."""
+        """Return the bytes of a segment that are part of the store: it is not the last one."""
         self._learn()
         size = os.path.getsize(self._path(number))
         return min(size, self._ends.get(number, size))
@@ -271,7 +271,7 @@ class TapReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._seed
 
     def _learn(self) -> None:
-        """What the catalog says by now of queues and dictionaries; deleted ones stay known."""
+        """Read the current queues and dictionaries from the catalog; deleted ones stay known."""
         with tempfile.TemporaryDirectory(prefix="amqpstore-tap-") as directory:
             at_one_instant(self._directory, directory, lambda: None)
             catalog = CatalogImage(directory, plain=may_be_plain(self._directory))
@@ -289,17 +289,18 @@ class TapReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def _make_durable(path: str, start: int) -> None:
-    """Have a file durable, and read from the disk from an offset on.
+    """Make a file durable, and read it from the disk from an offset on.
 
-    The broker may not have synced it yet. Or it did, in vain, and has died of that: the page cache
-    then still has what the disk does not, and the next start takes it back. So it is synced before
-    it is read, and read without the cache; what is appended meanwhile is for the next time.
+    The broker may not have synced it yet. Or a sync failed, and ended the broker: the page cache
+    then still has bytes that the disk does not, and the next start drops them. So it is synced
+    before it is read, and read without the cache; what is appended meanwhile is for the next time.
     Raises: OSError.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fdatasync(descriptor)
-        # From the page that the offset is in: one that is asked for in part only is kept.
+        # From the start of the page with the offset: the kernel keeps a page of which only a part
+        # is dropped.
         os.posix_fadvise(descriptor, start // PAGE_BYTES * PAGE_BYTES, 0, os.POSIX_FADV_DONTNEED)
     finally:
         os.close(descriptor)
@@ -327,7 +328,7 @@ def _events(partition: TapPartition, schema: pa.Schema) -> Iterator[pa.RecordBat
 def _of_batch(
     batch: Batch, scanner: Scanner, names: Mapping[int, QueueName], schema: pa.Schema
 ) -> Iterator[pa.RecordBatch]:
-    """One Arrow batch: the log's batches are as large as one."""
+    """Yield one Arrow batch: a batch of the log is no larger."""
     rows: list[tuple[Any, ...]] = []
     places: list[int] = []
     index = {message_id: place for place, message_id in enumerate(batch.ids)}
@@ -369,5 +370,5 @@ def _of_batch(
 
 
 def _dead_letters(batch: Batch, scanner: Scanner) -> set[int]:
-    """Numbers of the heads that say that a message was dead-lettered."""
+    """Return the numbers of the heads which say that a message was dead-lettered."""
     return {number for number in {*batch.heads} if b"\x07x-death" in scanner.heads[number]}
