@@ -124,6 +124,16 @@ def test_latency_keeps_its_rate(broker: Broker) -> None:
     assert results["latency_ms"]["max"] >= results["latency_ms"]["p50"] > 0
 
 
+def test_stalls_are_measured_beside_each_disturbance(broker: Broker) -> None:
+    options = ("--scale", "0.002", "--lead", "0.1")
+    for name, stall in bench(broker, "stalls", *options).items():
+        if "refused" in stall:
+            assert name == "replay"
+            continue
+        assert stall["confirm_ms"]["samples"] > 10
+        assert stall["answer_ms"]["max"] > 0
+
+
 def test_store_needs_no_broker() -> None:
     finished = subprocess.run(
         [

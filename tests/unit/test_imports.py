@@ -47,6 +47,7 @@ FLOORS = {
         "repair",
         "bench",
         "bench.store",
+        "bench.stalls",
         "drill",
         "drill.scenarios",
         "spark.reading",

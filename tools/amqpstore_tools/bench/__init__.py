@@ -12,5 +12,5 @@ deliveries are counted by length, not parsed one by one.
   `connects`, `consumer`: the kinds of workers; `counting`: deliveries, counted without parsing.
 - `server_process`: CPU time and memory of the broker, where it runs on this machine.
 - `histogram`, `report`: percentiles, and the result.
-- `store`: the benchmark of the engine alone.
+- `stalls`: what a quiet client waits for; `store`: the benchmark of the engine alone.
 """

@@ -9,6 +9,10 @@ from amqpstore_tools.bench import settings as options
 from amqpstore_tools.bench import workload
 from amqpstore_tools.bench.report import Report
 from amqpstore_tools.bench.settings import Settings
+from amqpstore_tools.bench.stalls import run as stalls_run
+from amqpstore_tools.bench.stalls import settings as stall_settings
+from amqpstore_tools.bench.stalls.report import StallReport
+from amqpstore_tools.bench.stalls.settings import StallSettings
 from amqpstore_tools.bench.store import run as store_run
 from amqpstore_tools.bench.store import settings as store_settings
 from amqpstore_tools.bench.store.report import StoreReport
@@ -26,7 +30,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.description = (
-        "Measure an AMQP 0-9-1 broker, or the storage engine alone (store). "
+        "Measure an AMQP 0-9-1 broker, how long it holds clients up (stalls), or the storage "
+        "engine alone (store). "
         "WORKLOAD --help explains the options. Workloads:\n"
     ) + "\n".join(
         f"  {name:8}  {about}\n{_defaults(name)}" for name, about in options.ABOUT.items()
@@ -38,6 +43,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         workloads.add_parser(name, parents=[common], help=about, description=about)
     about = "the storage engine alone, in process and without a broker"
     store_settings.add_arguments(workloads.add_parser("store", help=about, description=about))
+    about = "how long a quiet client waits while another makes the broker work"
+    stall_settings.add_arguments(workloads.add_parser("stalls", help=about))
 
 
 def _add_options(parser: argparse.ArgumentParser) -> None:
@@ -115,9 +122,11 @@ def run(args: argparse.Namespace) -> int:
     """Run one benchmark; returns the exit code: 0, 1 failed, 2 wrong usage, 130 interrupted."""
     before = signal.signal(signal.SIGTERM, _interrupt)
     try:
-        report: Report | StoreReport
+        report: Report | StoreReport | StallReport
         if args.workload == "store":
             report = store_run.run(StoreSettings.of(args))
+        elif args.workload == "stalls":
+            report = stalls_run.run(StallSettings.of(args))
         else:
             report = workload.run(Settings.of(args))
     except UsageError as error:

@@ -1,0 +1,378 @@
+"""What a client does that may hold up all others, each at its size in the field's complaints."""
+
+import contextlib
+import socket
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from typing import ClassVar
+
+from amqpstore_tools.bench.stalls.dialogue import Dialogue
+from amqpstore_tools.client import wire
+from amqpstore_tools.client.connection import CHANNEL, Address
+from amqpstore_tools.client.errors import BenchError, PeerError
+
+_FANOUT_PUBLISHES = 100
+_SMALL_QUEUES = 100
+_POLL_S = 0.02
+_LIMIT_MESSAGES = 1000
+
+
+class Disturbance(ABC):
+    """One of them, on a connection of its own: prepared, done once, cleaned."""
+
+    about: ClassVar[str]
+    count: ClassVar[int]
+
+    def __init__(self, address: Address, name: str, count: int, timeout_s: float) -> None:
+        self.name = name  # of queues and exchanges: begins with it
+        self.times = count
+        self._address = address
+        self._timeout_s = timeout_s
+        self.client = Dialogue(address, timeout_s)
+
+    @abstractmethod
+    def prepare(self) -> None:
+        """Does what is not measured."""
+
+    @abstractmethod
+    def disturb(self) -> None:
+        """Does it, and returns when the broker has said that it is done."""
+
+    def clean(self) -> None:
+        """Removes what is left."""
+        self.client.connection.delete_queue(self.name)
+
+    def finish(self) -> None:
+        """Cleans up, whatever has failed: on a new connection, as the old one may be closed."""
+        self.client.connection.abandon()
+        with contextlib.suppress(BenchError, OSError):
+            self.client = Dialogue(self._address, self._timeout_s)
+            self.clean()
+            self.client.close()
+
+    def names(self) -> list[str]:
+        """Names of as many queues."""
+        return [f"{self.name}-{number:06}" for number in range(self.times)]
+
+    def declare_all(self, names: Iterable[str]) -> None:
+        """Declares durable queues, in one write."""
+        octets = [_method(wire.QUEUE_DECLARE, name, b"\x02" + wire.table({})) for name in names]
+        self.client.say(b"".join(octets), wire.QUEUE_DECLARE_OK, len(octets))
+
+    def delete_all(self, names: Iterable[str]) -> None:
+        """Deletes queues, in one write."""
+        octets = [_method(wire.QUEUE_DELETE, name, b"\0") for name in names]
+        self.client.say(b"".join(octets), wire.QUEUE_DELETE_OK, len(octets))
+
+    def bind_all(self, bindings: Iterable[tuple[str, str]]) -> None:
+        """Binds queues by keys to the exchange of this name, in one write."""
+        after = b"\0" + wire.table({})
+        octets = [
+            _method(
+                wire.QUEUE_BIND,
+                queue,
+                wire.short_string(self.name) + wire.short_string(key) + after,
+            )
+            for queue, key in bindings
+        ]
+        self.client.say(b"".join(octets), wire.QUEUE_BIND_OK, len(octets))
+
+
+def _method(method_id: wire.MethodId, queue: str, rest: bytes) -> bytes:
+    return wire.method(CHANNEL, method_id, b"\0\0" + wire.short_string(queue) + rest)
+
+
+class Declares(Disturbance):
+    """Queues are declared."""
+
+    about = "durable queues declared in one write"
+    count = 5000
+
+    def prepare(self) -> None:
+        """Has nothing to do."""
+
+    def disturb(self) -> None:
+        """Declares them."""
+        self.declare_all(self.names())
+
+    def clean(self) -> None:
+        """Deletes them."""
+        self.delete_all(self.names())
+
+
+class Deletes(Declares):
+    """Queues are deleted."""
+
+    about = "durable queues deleted in one write"
+
+    def prepare(self) -> None:
+        """Declares them."""
+        self.declare_all(self.names())
+
+    def disturb(self) -> None:
+        """Deletes them."""
+        self.delete_all(self.names())
+
+
+class TransientFanout(Disturbance):
+    """One read has publishes for many queues."""
+
+    about = f"queues that each of {_FANOUT_PUBLISHES} transient publishes in one write goes to"
+    count = 1000
+    persistent = False
+
+    def prepare(self) -> None:
+        """Declares and binds the queues."""
+        self.client.connection.declare_exchange(self.name, "fanout")
+        self.declare_all(self.names())
+        self.bind_all((name, "") for name in self.names())
+
+    def disturb(self) -> None:
+        """Publishes."""
+        self.client.publish(_FANOUT_PUBLISHES, (self.name, ""), persistent=self.persistent)
+
+    def clean(self) -> None:
+        """Deletes the queues and the exchange."""
+        self.delete_all(self.names())
+        self.client.connection.delete_exchange(self.name)
+
+
+class DurableFanout(TransientFanout):
+    """The same, and all of it goes to disk."""
+
+    about = f"queues that each of {_FANOUT_PUBLISHES} persistent publishes in one write goes to"
+    persistent = True
+
+
+class Purge(Disturbance):
+    """A long queue is purged."""
+
+    about = "messages purged"
+    count = 1_000_000
+
+    def prepare(self) -> None:
+        """Fills the queue."""
+        self.client.connection.declare_queue(self.name, {})
+        self.client.publish(self.times, ("", self.name))
+
+    def disturb(self) -> None:
+        """Purges it."""
+        self.client.connection.purge_queue(self.name)
+
+
+class DeleteFull(Purge):
+    """A long queue is deleted."""
+
+    about = "messages of a queue that is deleted"
+
+    def disturb(self) -> None:
+        """Deletes it."""
+        self.client.connection.delete_queue(self.name)
+
+
+class Requeue(Purge):
+    """A consumer gives back all that it has."""
+
+    about = "messages requeued by basic.recover"
+
+    def prepare(self) -> None:
+        """Fills the queue, and takes all of it."""
+        super().prepare()
+        self.client.close()
+        self.client = Dialogue(self._address, self._timeout_s)
+        self.client.take(self.name, self.times)
+        cancel = wire.short_string("bench") + b"\0"
+        self.client.connection.call(wire.BASIC_CANCEL, cancel, wire.BASIC_CANCEL_OK)
+
+    def disturb(self) -> None:
+        """Requeues, and waits until all are ready."""
+        self.client.connection.call(wire.BASIC_RECOVER, b"\1", wire.BASIC_RECOVER_OK)
+        self.wait_until_ready()
+
+    def wait_until_ready(self) -> None:
+        """Returns when all messages are in the queue again. Raises: BenchError."""
+        deadline_s = time.monotonic() + self._timeout_s
+        while self.client.connection.count_ready(self.name) < self.times:
+            if time.monotonic() > deadline_s:
+                raise BenchError(f"{self.times} messages were not requeued in time")
+            time.sleep(_POLL_S)
+
+
+class Disconnect(Requeue):
+    """A consumer that has much goes away."""
+
+    about = "messages requeued, as their consumer's socket is closed"
+
+    def disturb(self) -> None:
+        """Closes the socket without a word, and waits until all are ready."""
+        # Not `close`, which does nothing while the quiet client's process has the socket as well.
+        self.client.connection.socket.shutdown(socket.SHUT_RDWR)
+        self.client.connection.abandon()
+        self.client = Dialogue(self._address, self._timeout_s)
+        self.wait_until_ready()
+
+
+class Replay(Disturbance):
+    """The history of a queue is put in it again: an extension of amqpstore."""
+
+    about = "messages of a history replayed"
+    count = 200_000
+
+    def prepare(self) -> None:
+        """Has messages consumed from a queue that keeps its history."""
+        self.client.connection.declare_queue(self.name, {"x-history-length": self.times})
+        # Small and alike: more than 64 MiB are not replayed at once.
+        self.client.publish(self.times, ("", self.name), size=8, vary=False)
+        self.client.take(self.name, self.times)
+        self.client.ack_all()
+        self.client.close()
+        self.client = Dialogue(self._address, self._timeout_s)
+
+    def disturb(self) -> None:
+        """Asks for all of it."""
+        self.client.publish(1, ("amq.replay", self.name), size=0, vary=False)
+        ready = self.client.connection.count_ready(self.name)
+        if ready != self.times:
+            raise PeerError(f"{ready} of {self.times} messages were replayed")
+
+
+class Tx(Disturbance):
+    """A large transaction is committed."""
+
+    about = "persistent publishes of one tx, and its commit"
+    count = 100_000
+
+    def prepare(self) -> None:
+        """Selects tx."""
+        self.client.connection.declare_queue(self.name, {})
+        self.client.connection.call(wire.TX_SELECT, b"", wire.TX_SELECT_OK)
+
+    def disturb(self) -> None:
+        """Publishes and commits."""
+        self.client.publish(self.times, ("", self.name), confirm=False)
+        self.client.connection.call(wire.TX_COMMIT, b"", wire.TX_COMMIT_OK)
+
+
+class LargeBody(Disturbance):
+    """A large message is published, and consumed."""
+
+    about = "MiB of one persistent message, published and consumed"
+    count = 64
+
+    def prepare(self) -> None:
+        """Declares the queue."""
+        self.client.connection.declare_queue(self.name, {})
+
+    def disturb(self) -> None:
+        """Publishes it, waits for its confirm, and takes it."""
+        self.client.publish(1, ("", self.name), size=self.times << 20)
+        self.client.take(self.name, 1)
+
+
+class LengthLimits(Disturbance):
+    """Queues that are full take messages, and drop as many."""
+
+    about = f"messages into two full queues, one of {_LIMIT_MESSAGES}, one limited in bytes"
+    count = 100_000
+
+    def prepare(self) -> None:
+        """Declares and binds the queues."""
+        connection = self.client.connection
+        connection.declare_exchange(self.name, "fanout")
+        connection.declare_queue(f"{self.name}-n", {"x-max-length": _LIMIT_MESSAGES})
+        connection.declare_queue(f"{self.name}-b", {"x-max-length-bytes": _LIMIT_MESSAGES * 100})
+        self.bind_all([(f"{self.name}-n", ""), (f"{self.name}-b", "")])
+        self.client.publish(_LIMIT_MESSAGES, (self.name, ""))
+        self.client.close()
+        self.client = Dialogue(self._address, self._timeout_s)
+
+    def disturb(self) -> None:
+        """Publishes."""
+        self.client.publish(self.times, (self.name, ""))
+
+    def clean(self) -> None:
+        """Deletes the queues and the exchange."""
+        for queue in (f"{self.name}-n", f"{self.name}-b"):
+            self.client.connection.delete_queue(queue)
+        self.client.connection.delete_exchange(self.name)
+
+
+class Binds(Disturbance):
+    """A queue gets many bindings."""
+
+    about = "durable bindings made in one write"
+    count = 20_000
+
+    def prepare(self) -> None:
+        """Declares the queue and its exchange."""
+        self.client.connection.declare_exchange(self.name, "topic")
+        self.client.connection.declare_queue(self.name, {})
+
+    def disturb(self) -> None:
+        """Binds."""
+        self.bind_all((self.name, f"a.{number:06}.*") for number in range(self.times))
+
+    def clean(self) -> None:
+        """Deletes queue and exchange."""
+        self.client.connection.delete_queue(self.name)
+        self.client.connection.delete_exchange(self.name)
+
+
+class DeleteBound(Binds):
+    """A queue with many bindings is deleted."""
+
+    about = "bindings of a queue that is deleted"
+
+    def prepare(self) -> None:
+        """Binds it."""
+        super().prepare()
+        super().disturb()
+
+    def disturb(self) -> None:
+        """Deletes it."""
+        self.client.connection.delete_queue(self.name)
+
+
+class DeleteBeside(DeleteBound):
+    """Queues are deleted that have one binding each, while another has many."""
+
+    about = f"bindings of another queue, while {_SMALL_QUEUES} with one each are deleted"
+
+    def small(self) -> list[str]:
+        """The queues that are deleted."""
+        return [f"{self.name}-{number:03}" for number in range(_SMALL_QUEUES)]
+
+    def prepare(self) -> None:
+        """Declares and binds all."""
+        super().prepare()
+        self.declare_all(self.small())
+        self.bind_all((name, "b.#") for name in self.small())
+
+    def disturb(self) -> None:
+        """Deletes the small ones."""
+        self.delete_all(self.small())
+
+    def clean(self) -> None:
+        """Deletes all."""
+        self.delete_all(self.small())
+        super().clean()
+
+
+DISTURBANCES: dict[str, type[Disturbance]] = {
+    "declares": Declares,
+    "deletes": Deletes,
+    "fanout-transient": TransientFanout,
+    "fanout-durable": DurableFanout,
+    "purge": Purge,
+    "delete-full": DeleteFull,
+    "requeue": Requeue,
+    "disconnect": Disconnect,
+    "replay": Replay,
+    "tx": Tx,
+    "body": LargeBody,
+    "limits": LengthLimits,
+    "binds": Binds,
+    "delete-bound": DeleteBound,
+    "delete-beside": DeleteBeside,
+}

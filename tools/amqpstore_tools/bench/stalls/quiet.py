@@ -1,0 +1,185 @@
+"""The client that asks for little, in a process of its own, and writes down how long it waits.
+
+It publishes a message every 5 ms on one connection, and on another asks for a `basic.qos-ok`, which
+needs no disk: what that takes is how long the broker's loop was busy with others. Both are timed
+from when they were due, whether or not those before were answered, so that a stall counts for all
+that fall into it.
+"""
+
+import multiprocessing
+import select
+import signal
+import socket
+import struct
+from collections import deque
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection as Pipe
+from types import TracebackType
+from typing import Self
+
+from amqpstore_tools.bench.board import now_ns
+from amqpstore_tools.bench.histogram import Histogram
+from amqpstore_tools.bench.messages import VariedBlock
+from amqpstore_tools.client import frames, wire
+from amqpstore_tools.client.confirms import ConfirmLedger
+from amqpstore_tools.client.connection import CHANNEL, Address, Connection
+from amqpstore_tools.client.errors import BenchError, PeerError
+
+INTERVAL_NS = 5_000_000
+_BODY_BYTES = 100
+_RECEIVE_BYTES = 65_536
+_SETUP_LIMIT_S = 30.0
+
+Sample = tuple[int, int]
+"""When it was due, and how long it took: nanoseconds."""
+
+
+@dataclass
+class Waits:
+    """All that the quiet client waited for."""
+
+    confirms: list[Sample] = field(default_factory=list)
+    answers: list[Sample] = field(default_factory=list)
+
+
+def histogram(samples: list[Sample], since_ns: int, until_ns: int) -> Histogram:
+    """Those that were due from one moment on until before another."""
+    counted = Histogram()
+    for due_ns, took_ns in samples:
+        if since_ns <= due_ns < until_ns:
+            counted.record(took_ns)
+    return counted
+
+
+class QuietClient:
+    """Runs the process. Leaving the context ends it."""
+
+    def __init__(self, address: Address, queue: str, limit_s: float) -> None:
+        self._limit_s = limit_s
+        context = multiprocessing.get_context("fork")
+        self._pipe, theirs = context.Pipe()
+        self._process = context.Process(
+            target=_work, args=(address, queue, theirs, int(limit_s) + 60), daemon=True
+        )
+        self._process.start()
+        theirs.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._process.terminate()
+        self._process.join(2.0)
+        if self._process.is_alive():
+            self._process.kill()
+            self._process.join()
+        self._pipe.close()
+
+    def wait_until_ready(self) -> None:
+        """Returns when the client publishes. Raises: BenchError."""
+        self._receive(_SETUP_LIMIT_S)
+
+    def finish(self) -> Waits:
+        """Stops it, and returns what it waited for. Raises: BenchError."""
+        self._pipe.send("stop")
+        waits = self._receive(self._limit_s)
+        if not isinstance(waits, Waits):
+            raise BenchError(f"the quiet client reported {waits!r}")
+        return waits
+
+    def _receive(self, timeout_s: float) -> object:
+        if not self._pipe.poll(timeout_s):
+            raise BenchError(f"the quiet client got no answer in {timeout_s:.0f} s")
+        try:
+            report: object = self._pipe.recv()
+        except EOFError:
+            raise BenchError("the quiet client's process died") from None
+        if isinstance(report, BaseException):
+            raise report
+        return report
+
+
+def _work(address: Address, queue: str, pipe: Pipe, limit_s: int) -> None:
+    """The whole life of the process."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.alarm(limit_s)  # should the parent be killed
+    try:
+        pipe.send(_stay(address, queue, pipe))
+    except BenchError as error:
+        pipe.send(error)
+    except OSError as error:
+        pipe.send(PeerError(f"the quiet client lost its connection to the broker: {error}"))
+
+
+def _stay(address: Address, queue: str, pipe: Pipe) -> Waits:
+    publishing, asking = Connection(address), Connection(address)
+    publishing.declare_queue(queue, {})
+    publishing.select_confirms()
+    block = VariedBlock(
+        [("", queue)], size=_BODY_BYTES, persistent=True, frame_max=publishing.frame_max
+    )
+    question = wire.method(CHANNEL, wire.BASIC_QOS, struct.pack(">IHB", 0, 0, 0))
+    for connection in (publishing, asking):
+        connection.socket.settimeout(None)
+    waits = Waits()
+    publishes: list[int] = []
+    questions: deque[int] = deque()
+
+    def settled(first: int, last: int) -> None:
+        now = now_ns()
+        for due_ns in publishes[first - 1 : last]:
+            waits.confirms.append((due_ns, now - due_ns))
+
+    ledger = ConfirmLedger(settled)
+    unread = bytearray()
+    pipe.send("ready")
+    due_ns = now_ns()
+    stopping = False
+    while not stopping or questions or ledger.confirmed < len(publishes):
+        while not stopping and due_ns <= now_ns():
+            publishing.socket.sendall(block.take(1))
+            publishes.append(due_ns)
+            asking.socket.sendall(question)
+            questions.append(due_ns)
+            due_ns += INTERVAL_NS
+        wait_s = 0.05 if stopping else max(0, due_ns - now_ns()) / 1e9
+        watched: list[socket.socket | Pipe] = [publishing.socket, asking.socket, pipe]
+        readable, _, _ = select.select(watched, [], [], wait_s)
+        if publishing.socket in readable:
+            ledger.received(_received(publishing))
+        if asking.socket in readable:
+            unread += _received(asking)
+            for _ in range(_answers(unread)):
+                asked_ns = questions.popleft()
+                waits.answers.append((asked_ns, now_ns() - asked_ns))
+        if pipe in readable:
+            pipe.recv()
+            stopping = True
+    publishing.delete_queue(queue)
+    publishing.close()
+    asking.close(bytes(unread))
+    return waits
+
+
+def _received(connection: Connection) -> bytes:
+    octets = connection.socket.recv(_RECEIVE_BYTES)
+    if not octets:
+        raise PeerError("the broker closed the socket of the quiet client")
+    return octets
+
+
+def _answers(unread: bytearray) -> int:
+    """Takes the whole frames out; returns how many were answers."""
+    answers = end = 0
+    for frame in frames.whole_frames(unread, 0, len(unread)):
+        frames.raise_if_fatal(unread, frame)
+        answers += frames.method_of(unread, frame) == wire.BASIC_QOS_OK
+        end = frame.end
+    del unread[:end]
+    return answers

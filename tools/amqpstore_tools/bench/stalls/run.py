@@ -1,0 +1,71 @@
+"""One disturbance after the other, each beside a quiet client of its own."""
+
+import sys
+import time
+
+from amqpstore_tools.bench.board import now_ns
+from amqpstore_tools.bench.server_process import ServerProcess
+from amqpstore_tools.bench.stalls.disturbances import DISTURBANCES
+from amqpstore_tools.bench.stalls.quiet import QuietClient, histogram
+from amqpstore_tools.bench.stalls.report import Stall, StallReport
+from amqpstore_tools.bench.stalls.settings import StallSettings
+from amqpstore_tools.client.connection import Connection
+from amqpstore_tools.client.errors import BenchError, PeerError
+
+_AFTERMATH_S = 0.5  # what is done behind a broker's answer stalls others too
+
+
+def run(settings: StallSettings) -> StallReport:
+    """Measures them all. Raises: BenchError, UsageError."""
+    server = ServerProcess.find(settings.address, settings.pid)
+    control = Connection(settings.address)
+    product, version = control.product, control.version
+    control.close()
+    stalls = {}
+    for number, name in enumerate(settings.only, 1):
+        if sys.stderr.isatty():
+            sys.stderr.write(f"\r\x1b[K{number} of {len(settings.only)}: {name}")
+            sys.stderr.flush()
+        stalls[name] = _measured(settings, name, server)
+    if sys.stderr.isatty():
+        sys.stderr.write("\r\x1b[K")
+    return StallReport(settings, product, version, stalls)
+
+
+def _measured(settings: StallSettings, name: str, server: ServerProcess | None) -> Stall:
+    """One of them; where the broker refuses it, the reason."""
+    kind = DISTURBANCES[name]
+    count = settings.count_of(name)
+    disturbance = kind(settings.address, f"{settings.queue}-{name}", count, settings.timeout)
+    disturbance.finish()  # what a run that was killed has left
+    disturbance = kind(settings.address, f"{settings.queue}-{name}", count, settings.timeout)
+    try:
+        disturbance.prepare()
+        quiet_queue = f"{settings.queue}-quiet"
+        with QuietClient(settings.address, quiet_queue, settings.timeout) as quiet:
+            quiet.wait_until_ready()
+            alone_ns = now_ns()
+            time.sleep(settings.lead)
+            cpu_s = server.cpu_s() if server else 0.0
+            began_ns = now_ns()
+            disturbance.disturb()
+            ended_ns = now_ns()
+            time.sleep(_AFTERMATH_S)
+            until_ns = now_ns()
+            cpu_s = (server.cpu_s() if server else 0.0) - cpu_s
+            waits = quiet.finish()
+    except PeerError as error:
+        return Stall(count, refused=str(error))
+    except OSError as error:
+        raise BenchError(f"{name}: {error}") from None
+    finally:
+        disturbance.finish()
+    return Stall(
+        count,
+        took_s=(ended_ns - began_ns) / 1e9,
+        server_cpu_s=cpu_s if server else None,
+        alone=histogram(waits.confirms, alone_ns, began_ns),
+        confirm=histogram(waits.confirms, began_ns, until_ns),
+        answer_alone=histogram(waits.answers, alone_ns, began_ns),
+        answer=histogram(waits.answers, began_ns, until_ns),
+    )

@@ -1,0 +1,100 @@
+"""What a run of `bench stalls` is asked to do, checked."""
+
+import argparse
+from dataclasses import dataclass
+
+from amqpstore_tools.bench.settings import DEFAULT_URL
+from amqpstore_tools.bench.stalls.disturbances import DISTURBANCES
+from amqpstore_tools.client.connection import Address
+from amqpstore_tools.client.errors import UsageError
+
+_MAX_COUNT = 100_000_000
+
+
+@dataclass(frozen=True)
+class StallSettings:
+    """One run."""
+
+    address: Address
+    pid: int  # of the broker; 0: whoever listens on the port
+    queue: str
+    scale: float  # of the disturbances' counts
+    lead: float  # seconds that the quiet client is alone, for comparison
+    timeout: float  # seconds until a disturbance is given up
+    only: list[str]
+
+    def parameters(self) -> dict[str, object]:
+        """Everything that shaped the run, for the report; the password is not among it."""
+        address = self.address
+        return {
+            "host": address.host,
+            "port": address.port,
+            "vhost": address.vhost,
+            "scale": self.scale,
+            "lead": self.lead,
+            "timeout": self.timeout,
+        }
+
+    @classmethod
+    def of(cls, args: argparse.Namespace) -> "StallSettings":
+        """From a parsed command line. Raises: UsageError."""
+        if unknown := sorted(set(args.only) - set(DISTURBANCES)):
+            raise UsageError(
+                f"there is no disturbance {unknown[0]!r}: it is one of {', '.join(DISTURBANCES)}"
+            )
+        if not 0 < args.scale <= 100:
+            raise UsageError(f"--scale must be above 0 and up to 100, not {args.scale}")
+        for name in ("lead", "timeout"):
+            if getattr(args, name) <= 0:
+                raise UsageError(f"--{name} must be above 0, not {getattr(args, name)}")
+        return cls(
+            address=Address.parse(args.url),
+            pid=args.pid,
+            queue=args.queue,
+            scale=args.scale,
+            lead=args.lead,
+            timeout=args.timeout,
+            only=args.only or list(DISTURBANCES),
+        )
+
+    def count_of(self, name: str) -> int:
+        """How many times a disturbance does its thing."""
+        return max(1, min(_MAX_COUNT, round(DISTURBANCES[name].count * self.scale)))
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the options."""
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.description = (
+        "A quiet client publishes 200 messages a second, and asks for an answer that needs no "
+        "disk as often.\nHow long it waits is measured while another client does each of:\n"
+    ) + "\n".join(
+        f"  {name:18}{kind.count:>9,}  {kind.about}" for name, kind in DISTURBANCES.items()
+    )
+    parser.add_argument("only", nargs="*", metavar="NAME", help="which (default: all of them)")
+    parser.add_argument("--url", default=DEFAULT_URL, help="of the broker (default: %(default)s)")
+    parser.add_argument(
+        "--scale", type=float, default=1.0, metavar="F", help="of all counts (default: 1)"
+    )
+    parser.add_argument(
+        "--lead",
+        type=float,
+        default=1.0,
+        metavar="SECONDS",
+        help="that the quiet client is alone before, for comparison (default: 1)",
+    )
+    parser.add_argument(
+        "--timeout",
+        type=float,
+        default=600.0,
+        metavar="SECONDS",
+        help="give a disturbance up after this long (default: 600)",
+    )
+    parser.add_argument("--queue", default="amqpstore-bench", metavar="NAME", help="(%(default)s)")
+    parser.add_argument(
+        "--pid",
+        type=int,
+        default=0,
+        help="of the broker, for its CPU time (default: whoever listens on the port)",
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
