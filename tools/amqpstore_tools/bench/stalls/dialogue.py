@@ -27,7 +27,7 @@ class Dialogue:
         self.connection.close()
 
     def say(self, octets: bytes, answer: wire.MethodId, count: int) -> None:
-        """Writes all of it, and returns when so many answers were read.
+        """Writes all of it, and returns when so many answers were read as well.
 
         Raises: BenchError, where the broker closes instead or the time is over.
         """
@@ -36,7 +36,7 @@ class Dialogue:
         waiting = memoryview(octets)
         unread = bytearray()
         deadline_ns = now_ns() + int(self._timeout_s * 1e9)
-        while count:
+        while count or waiting:
             if now_ns() > deadline_ns:
                 raise BenchError(f"{count} answers did not come in {self._timeout_s:g} s")
             readable, writable, _ = select.select([socket], [socket] if waiting else [], [], 0.05)
