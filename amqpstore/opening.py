@@ -18,7 +18,7 @@ from amqpstore.removal import attempt, quarantine
 from amqpstore.tables import StoreRows
 
 
-class Opened(NamedTuple):
+class OpenedStore(NamedTuple):
     """A directory with its catalog, its queues by id, and what recovery says of them."""
 
     backing: Backing
@@ -26,7 +26,7 @@ class Opened(NamedTuple):
     recovered: Recovered
 
 
-def open_directory(directory: str, files: Files, open_catalog: OpenCatalog) -> Opened:
+def open_directory(directory: str, files: Files, open_catalog: OpenCatalog) -> OpenedStore:
     """Open the store in a directory that is locked, or make one where there is nothing.
 
     One of an earlier format version is upgraded, once it is known that it can be read.
@@ -64,7 +64,7 @@ def open_directory(directory: str, files: Files, open_catalog: OpenCatalog) -> O
     except BaseException:
         catalog.close()
         raise
-    return Opened(backing, queues, recovered)
+    return OpenedStore(backing, queues, recovered)
 
 
 def _drop_lost_pages(files: Files, path: str) -> None:

@@ -13,7 +13,7 @@ from functools import partial
 
 import trio
 
-from amqpstore_server.amqp.connection import Connection
+from amqpstore_server.amqp.connection import ServerConnection
 from amqpstore_server.amqp.limits import Limits
 from amqpstore_server.amqp.login import Login
 from amqpstore_server.amqp.product import Product
@@ -60,7 +60,7 @@ class SocketConnection:
         address = sock.getpeername()
         self.host: str = address[0]
         self._is_loopback = _is_loopback(self.host)
-        self.amqp = Connection(
+        self.amqp = ServerConnection(
             broker,
             limits,
             peer=f"{self.host}:{address[1]}",

@@ -12,7 +12,7 @@ from amqpstore import Envelope
 from amqpstore_server.broker.channels.gets import MAX_WAITING
 from amqpstore_server.broker.errors import PreconditionFailedError
 from amqpstore_server.broker.settings import CHECKS
-from amqpstore_server.broker.transactions.replay import MAX_BYTES, Request
+from amqpstore_server.broker.transactions.replay import MAX_BYTES, ReplayRequest
 from amqpstore_server.protocol.content import edit_properties
 from amqpstore_server.protocol.errors import (
     AmqpError,
@@ -220,9 +220,9 @@ def test_the_get_that_waits_is_on_the_wire_as_it_is_here() -> None:
 def test_the_headers_of_a_replay_are_those_that_it_reads() -> None:
     """Each is refused where it is of no type that it can have."""
     listed = [code(row.cells["header"]) for row in table(document(), "History and replays")]
-    assert len(listed) == len(set(listed)) == len(Request._fields) - 1
+    assert len(listed) == len(set(listed)) == len(ReplayRequest._fields) - 1
     for header in listed:
         raw = edit_properties(b"\0\0", headers={header: True})
         with pytest.raises(PreconditionFailedError, match=header):
-            Request.of(Envelope("amq.replay", "q", raw))
+            ReplayRequest.of(Envelope("amq.replay", "q", raw))
     assert f"more than {MAX_BYTES >> 20} MiB" in document()

@@ -8,7 +8,7 @@ import pytest
 
 from amqpstore import Store
 from amqpstore.catalog import Change
-from amqpstore_server.amqp.connection import Connection
+from amqpstore_server.amqp.connection import ServerConnection
 from amqpstore_server.amqp.limits import Limits
 from amqpstore_server.amqp.product import Product
 from amqpstore_server.broker.broker import Broker
@@ -20,7 +20,7 @@ from amqpstore_server.protocol import methods
 from amqpstore_server.protocol.errors import MalformedError
 from amqpstore_server.protocol.frames import method_frame
 from amqpstore_server.protocol.methods import METHODS, Method, decode_method
-from amqpstore_server.protocol.receiver import Received, Receiver
+from amqpstore_server.protocol.receiver import ReceivedMethod, Receiver
 from amqpstore_server.protocol.spec import PROTOCOL_HEADER
 from amqpstore_server.protocol.states import CONNECTION_METHODS
 from tests.conformance.test_protocol_document import MethodRow, method_rows
@@ -46,7 +46,7 @@ class Client:
     """A logged-in client of a connection that has no socket."""
 
     def __init__(self, broker: Broker) -> None:
-        self.connection = Connection(
+        self.connection = ServerConnection(
             broker,
             Limits(),
             peer="test",
@@ -71,7 +71,7 @@ class Client:
         frames = b"".join(method_frame(channel, method.encode()) for method in asked)
         self.connection.receive(frames, 0.0)
         events = self._receiver.receive(bytes(self.connection.outbox.next_bytes()))
-        return [event.method for event in events if isinstance(event, Received)]
+        return [event.method for event in events if isinstance(event, ReceivedMethod)]
 
 
 @pytest.fixture

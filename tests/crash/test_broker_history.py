@@ -18,8 +18,8 @@ from amqpstore_server.broker.channels.publishing import Publisher, _Promise
 from amqpstore_server.broker.messages.envelope import ParsedEnvelope
 from amqpstore_server.broker.queues.backlog import Backlog, Taken
 from amqpstore_server.broker.queues.queue import Queue
-from amqpstore_server.broker.transactions.history import History
-from amqpstore_server.broker.transactions.replay import Outcome, Replays
+from amqpstore_server.broker.transactions.history import QueueHistory
+from amqpstore_server.broker.transactions.replay import ReplayOutcome, Replays
 from amqpstore_server.broker.transactions.transaction import Plan
 from amqpstore_server.broker.transactions.transaction import Transaction as BrokerTransaction
 from amqpstore_server.broker.vhost import VirtualHost
@@ -196,7 +196,7 @@ def ack_first(patch: pytest.MonkeyPatch) -> None:
 
 
 def in_two_batches(patch: pytest.MonkeyPatch, *, ack_first: bool) -> None:
-    def consumed(self: History, _queue: Queue, taken: Taken) -> None:
+    def consumed(self: QueueHistory, _queue: Queue, taken: Taken) -> None:
         def ack() -> None:
             self._context.store.ack(taken.store_queue, taken.run)
 
@@ -211,7 +211,7 @@ def in_two_batches(patch: pytest.MonkeyPatch, *, ack_first: bool) -> None:
         sync_at_once(self._context.store)
         second()
 
-    patch.setattr(History, "consumed", consumed)
+    patch.setattr(QueueHistory, "consumed", consumed)
 
 
 def transactions_without_history(patch: pytest.MonkeyPatch) -> None:
@@ -329,7 +329,7 @@ def copies_until_it_is_full(patch: pytest.MonkeyPatch) -> None:
 def confirmed_at_once(patch: pytest.MonkeyPatch) -> None:
     replay = Replays.replay
 
-    def replayed(self: Replays, envelope: amqpstore.Envelope) -> Outcome:
+    def replayed(self: Replays, envelope: amqpstore.Envelope) -> ReplayOutcome:
         confirmed.append(envelope)
         return replay(self, envelope)
 

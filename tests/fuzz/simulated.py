@@ -4,7 +4,7 @@ import struct
 from collections.abc import Iterator
 from typing import NamedTuple, Self
 
-from amqpstore_server.amqp.connection import Connection
+from amqpstore_server.amqp.connection import ServerConnection
 from amqpstore_server.amqp.limits import Limits
 from amqpstore_server.amqp.product import Product
 from amqpstore_server.broker.broker import DEFAULT_VHOST
@@ -74,7 +74,7 @@ class SimulatedClient:
     """One connection to it. What the server sends is checked for its form, and kept."""
 
     def __init__(self, server: SimulatedServer) -> None:
-        self.connection = Connection(
+        self.connection = ServerConnection(
             server.broker,
             server.limits,
             peer="simulated",

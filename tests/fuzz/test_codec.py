@@ -17,7 +17,14 @@ from amqpstore_server.protocol.content import (
 from amqpstore_server.protocol.errors import AmqpError, ConnectionException, FatalFramingError
 from amqpstore_server.protocol.field_table import decode_table, encode_table
 from amqpstore_server.protocol.methods import METHODS, decode_method
-from amqpstore_server.protocol.receiver import Acks, Event, Failed, Publishes, Received, Receiver
+from amqpstore_server.protocol.receiver import (
+    Acks,
+    Event,
+    Failed,
+    Publishes,
+    ReceivedMethod,
+    Receiver,
+)
 from tests.unit.protocol import strategies
 
 MAX_MESSAGE_BYTES = 10_000
@@ -95,7 +102,7 @@ def check(event: Event) -> None:
     elif isinstance(event, Acks):
         assert event.first <= event.last
     else:
-        assert isinstance(event, Received)
+        assert isinstance(event, ReceivedMethod)
 
 
 def receive(stream: bytes, cuts: list[int]) -> list[Event]:

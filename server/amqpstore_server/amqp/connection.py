@@ -24,7 +24,7 @@ from amqpstore_server.amqp.publishing import Envelopes
 from amqpstore_server.amqp.refusals import connection_close, refusal_of
 from amqpstore_server.amqp.session import Session
 from amqpstore_server.broker.broker import Broker
-from amqpstore_server.broker.channels.local_transaction import Tally
+from amqpstore_server.broker.channels.local_transaction import UncommittedBytes
 from amqpstore_server.broker.errors import BrokerError
 from amqpstore_server.broker.faults import FATAL, called
 from amqpstore_server.protocol import methods
@@ -39,7 +39,7 @@ from amqpstore_server.protocol.errors import (
 )
 from amqpstore_server.protocol.frames import HEARTBEAT_FRAME, method_frame
 from amqpstore_server.protocol.handshake import Handshake
-from amqpstore_server.protocol.receiver import Event, Failed, Received, Receiver
+from amqpstore_server.protocol.receiver import Event, Failed, ReceivedMethod, Receiver
 from amqpstore_server.protocol.spec import PROTOCOL_HEADER, PROTOCOL_HEADERS
 from amqpstore_server.protocol.states import (
     CONNECTION,
@@ -58,7 +58,7 @@ _HANDSHAKE_S = 10.0
 _CLOSE_S = 10.0
 
 
-class Connection:
+class ServerConnection:
     """The server's side of one connection.
 
     Args: peer, the client's name in the log; product, the name and version the server gives itself;
@@ -96,7 +96,7 @@ class Connection:
         self._negotiation = Negotiation(limits, product, peer)
         self._handshake = Handshake()
         self._receiver = Receiver(limits.frame_max, limits.max_message_bytes)
-        self._transacted = Tally()
+        self._transacted = UncommittedBytes()
         self._waiting: list[Event] = []
         self._now = now
         self._deadline = now + _HANDSHAKE_S
@@ -289,7 +289,7 @@ class Connection:
         try:
             if isinstance(event, Failed):
                 self._failed(event, now)
-            elif not event.channel and isinstance(event, Received):
+            elif not event.channel and isinstance(event, ReceivedMethod):
                 self._method(event.method, now)
             elif self.state in SERVED:
                 self._session.handle(event, published)

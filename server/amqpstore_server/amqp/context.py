@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from amqpstore_server.amqp.outbox import Outbox
 from amqpstore_server.amqp.publishing import Envelopes
-from amqpstore_server.broker.channels.local_transaction import Tally
+from amqpstore_server.broker.channels.local_transaction import UncommittedBytes
 from amqpstore_server.broker.permissions import Access
 from amqpstore_server.broker.vhost import VirtualHost
 
@@ -28,7 +28,7 @@ class ChannelContext:
     access: Access
     envelopes: Envelopes
     outbox: Outbox
-    transacted: Tally
+    transacted: UncommittedBytes
     frame_max: int
     hears_cancels: bool
     shares_prefetch: bool

@@ -8,7 +8,7 @@ from amqpstore import DiskFullError, NoMemoryError
 from amqpstore_server.broker import errors as broker
 from amqpstore_server.protocol import errors as amqp
 from amqpstore_server.protocol import methods
-from amqpstore_server.protocol.receiver import Acks, Event, Failed, Publishes, Received
+from amqpstore_server.protocol.receiver import Acks, Event, Failed, Publishes, ReceivedMethod
 
 _REPLIES: dict[type[Exception], type[amqp.AmqpError]] = {
     DiskFullError: amqp.ResourceError,
@@ -44,7 +44,7 @@ def refusal_of(
             return error.at(methods.BasicAck.class_id, methods.BasicAck.method_id)
         case Publishes():
             return error.at(event.publish.class_id, event.publish.method_id)
-        case Received():
+        case ReceivedMethod():
             return error.at(event.method.class_id, event.method.method_id)
 
 

@@ -19,7 +19,7 @@ from amqpstore_server.protocol.errors import (
     NotAllowed,
 )
 from amqpstore_server.protocol.frames import method_frame
-from amqpstore_server.protocol.receiver import Acks, Publishes, Received
+from amqpstore_server.protocol.receiver import Acks, Publishes, ReceivedMethod
 from amqpstore_server.protocol.states import (
     CHANNEL,
     CHANNEL_METHODS,
@@ -40,14 +40,14 @@ class Session:
         self._channels: dict[int, AmqpChannel] = {}
         context.access.on_change.add(self._look_at_rights)
 
-    def handle(self, event: Publishes | Acks | Received, published: set[AmqpChannel]) -> None:
+    def handle(self, event: Publishes | Acks | ReceivedMethod, published: set[AmqpChannel]) -> None:
         """Handle an event of a channel; channels that published are added to `published`, to be
         confirmed after the read.
 
         Raises: AmqpError, BrokerError, DiskFullError.
         """
         channel = self._channels.get(event.channel)
-        if isinstance(event, Received) and (moves := CHANNEL_METHODS.get(type(event.method))):
+        if isinstance(event, ReceivedMethod) and (moves := CHANNEL_METHODS.get(type(event.method))):
             self._move(event, channel, moves, published)
         elif channel is None:
             raise _not_open(event.channel)
@@ -66,7 +66,7 @@ class Session:
 
     def _move(
         self,
-        received: Received,
+        received: ReceivedMethod,
         channel: AmqpChannel | None,
         event: ChannelEvent,
         published: set[AmqpChannel],

@@ -1,7 +1,7 @@
 """The layout of a method's arguments on the wire, declared by the annotations of its class.
 
-`Layout` compiles the annotations, in their order, into steps that read and write. An annotation
-that is a ClassVar is a reserved argument: it is on the wire, empty, and not a field.
+`MethodLayout` compiles the annotations, in their order, into steps that read and write. One that
+is a ClassVar is a reserved argument: it is on the wire, empty, and not a field.
 
 This module and `methods` do not use postponed annotations: they are evaluated here as objects.
 """
@@ -94,7 +94,7 @@ class _Bits(NamedTuple):
     names: tuple[str, ...]
 
 
-class Layout:
+class MethodLayout:
     """The arguments of one method."""
 
     __slots__ = ("_steps", "arguments")

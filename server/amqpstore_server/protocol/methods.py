@@ -17,10 +17,10 @@ from typing import ClassVar, Self, TypeVar, dataclass_transform
 from amqpstore_server.protocol.errors import MalformedError, NotImplementedByServer
 from amqpstore_server.protocol.layout import (
     Bit,
-    Layout,
     Long,
     LongLong,
     LongStr,
+    MethodLayout,
     Octet,
     Octets,
     Short,
@@ -41,7 +41,7 @@ class Method:
     method_id: ClassVar[int]
     name: ClassVar[str]
     """The name as in the specification: `queue.declare-ok`."""
-    layout: ClassVar[Layout]
+    layout: ClassVar[MethodLayout]
 
     def encode(self) -> bytes:
         """Encode the payload. Raises: ValueError for a value that its argument cannot hold."""
@@ -90,7 +90,7 @@ def _method(class_id: int, method_id: int) -> Callable[[type[_M]], type[_M]]:
         cls.method_id = method_id
         first, *words = re.findall("[A-Z][a-z]+", cls.__name__)
         cls.name = f"{first}.{'-'.join(words)}".lower()
-        cls.layout = Layout(inspect.get_annotations(declared))
+        cls.layout = MethodLayout(inspect.get_annotations(declared))
         METHODS[class_id, method_id] = cls
         return cls
 

@@ -85,7 +85,7 @@ class Acks:
 
 
 @dataclass(frozen=True, slots=True)
-class Received:
+class ReceivedMethod:
     """A whole method that carries no content."""
 
     channel: int
@@ -100,7 +100,7 @@ class Failed:
     error: AmqpError | FatalFramingError
 
 
-Event = Publishes | Acks | Received | Failed
+Event = Publishes | Acks | ReceivedMethod | Failed
 
 
 @dataclass(slots=True)
@@ -305,7 +305,7 @@ class Receiver:
         elif start == _ACK and len(payload) == _ACK_BYTES and payload[12] == 0:
             self._ack(channel, _TAG.unpack_from(payload, 4)[0])
         else:
-            self._events.append(Received(channel, decode_method(payload)))
+            self._events.append(ReceivedMethod(channel, decode_method(payload)))
 
     def _ack(self, channel: int, tag: int) -> None:
         events = self._events

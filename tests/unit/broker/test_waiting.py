@@ -10,7 +10,7 @@ from amqpstore_server.broker.channels.gets import MAX_WAITING, Gets
 from amqpstore_server.broker.channels.publishing import Flags
 from amqpstore_server.broker.errors import PreconditionFailedError
 from amqpstore_server.broker.queues.queue import Queue
-from amqpstore_server.broker.queues.waiting import Fetched, QueueLine
+from amqpstore_server.broker.queues.waiting import Fetched, GetLine
 from tests.simulated_broker import SimulatedBroker
 from tests.unit.broker.simulated import Client, labelled
 
@@ -446,7 +446,7 @@ def test_nobody_sleeps_beside_a_message_and_nothing_is_got_twice(seed: int) -> N
 def test_a_wake_up_that_is_lost_is_noticed(bug: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The test itself, on broken copies: a line that nobody looks at, and one without a next."""
     if bug == "touch":
-        monkeypatch.setattr(QueueLine, "pump", lambda self: None)
+        monkeypatch.setattr(GetLine, "pump", lambda self: None)
     else:
         monkeypatch.setattr(Gets, "_serve_first", lambda self: None)
     failures = 0

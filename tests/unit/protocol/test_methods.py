@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from amqpstore_server.protocol import methods as m
 from amqpstore_server.protocol.errors import MalformedError, NotImplementedByServer
-from amqpstore_server.protocol.layout import Bit, Layout, WireType
+from amqpstore_server.protocol.layout import Bit, MethodLayout, WireType
 from tests.unit.protocol import strategies
 
 EXAMPLES: list[tuple[str, m.Method]] = [
@@ -225,7 +225,7 @@ def test_strings_and_numbers_may_not_be_left_out(cls: type[m.Method]) -> None:
 
 def test_the_ninth_bit_in_a_row_starts_a_second_octet() -> None:
     """No method has nine, but the specification says what would happen (section 4.2.5.2)."""
-    layout = Layout({f"bit{place}": Bit for place in range(9)})
+    layout = MethodLayout({f"bit{place}": Bit for place in range(9)})
     ninth = {"bit8": True}
     assert layout.encode(lambda name: ninth.get(name, False)) == b"\x00\x01"
     decoded = layout.decode(b"\x80\x01", 0)

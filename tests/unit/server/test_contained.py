@@ -7,7 +7,7 @@ import pika
 import pytest
 from pika.exceptions import AMQPError
 
-from amqpstore_server.amqp.connection import Connection
+from amqpstore_server.amqp.connection import ServerConnection
 from amqpstore_server.amqp.outbox import Outbox
 from amqpstore_server.connection import SocketConnection
 from amqpstore_tools.testing.broker import BrokerFailedError, MemoryBroker
@@ -30,7 +30,7 @@ def _first_only(works: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def ticks_fail(patch: Patch) -> None:
-    patch.setattr(Connection, "tick", _first_only(Connection.tick))
+    patch.setattr(ServerConnection, "tick", _first_only(ServerConnection.tick))
 
 
 def writes_fail(patch: Patch) -> None:
@@ -40,7 +40,7 @@ def writes_fail(patch: Patch) -> None:
 def ends_fail(patch: Patch) -> None:
     """Giving back what the connection had fails as well."""
     ticks_fail(patch)
-    patch.setattr(Connection, "_release", _first_only(Connection._release))
+    patch.setattr(ServerConnection, "_release", _first_only(ServerConnection._release))
 
 
 def clients_are_not_made(patch: Patch) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Generator
 import pytest
 
 from amqpstore_server.amqp.channel import AmqpChannel
-from amqpstore_server.amqp.connection import Connection
+from amqpstore_server.amqp.connection import ServerConnection
 from amqpstore_server.amqp.outbox import Outbox
 from amqpstore_server.amqp.publishing import Envelopes
 from amqpstore_server.broker.channels.channel import Channel
@@ -48,7 +48,7 @@ from tests.conformance.wire_client import (
 
 OF_A_CLIENT = (
     SocketConnection,
-    Connection,
+    ServerConnection,
     AmqpChannel,
     Channel,
     Consumer,

@@ -7,7 +7,7 @@ from amqpstore_server.amqp.refusals import channel_close, connection_close, refu
 from amqpstore_server.broker.errors import BrokerError, NotFoundError
 from amqpstore_server.protocol import methods
 from amqpstore_server.protocol.errors import AmqpError, MalformedError, ResourceError
-from amqpstore_server.protocol.receiver import Acks, Event, Failed, Publishes, Received
+from amqpstore_server.protocol.receiver import Acks, Event, Failed, Publishes, ReceivedMethod
 
 
 def kinds(of: type[BrokerError]) -> set[type[BrokerError]]:
@@ -32,7 +32,7 @@ def test_what_is_full_is_a_resource_error() -> None:
     [
         (Acks(1, 1, 2), (60, 80)),
         (Publishes(1, methods.BasicPublish(exchange="", routing_key="q")), (60, 40)),
-        (Received(1, methods.TxCommit()), (90, 20)),
+        (ReceivedMethod(1, methods.TxCommit()), (90, 20)),
         (Failed(1, MalformedError("no method")), (0, 0)),
     ],
 )

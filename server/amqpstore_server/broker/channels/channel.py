@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 from amqpstore import Message, Run
 from amqpstore.runs import RunList
 from amqpstore_server.broker.channels.branches import Branches
-from amqpstore_server.broker.channels.local_transaction import LocalTransaction, Tally
+from amqpstore_server.broker.channels.local_transaction import LocalTransaction, UncommittedBytes
 from amqpstore_server.broker.channels.outlet import CLOSED, Outlet
 from amqpstore_server.broker.channels.publishing import Flags, Publisher
 from amqpstore_server.broker.context import BrokerContext
@@ -57,7 +57,7 @@ class ChannelHost(Protocol):
 class Channel:
     """One channel of a connection. `connection` is any object: it owns exclusive queues.
 
-    `tally` counts the memory of its transactions and those of the connection's other channels.
+    `uncommitted` counts the memory of the transactions of all channels of the connection.
     `window` limits what all its consumers together may have unacked; `consumer_window` is the limit
     of each new consumer. Nothing is delivered while it `is_paused`. `transaction` is the
     uncommitted work of a transacted channel, or of a channel in a branch (see `branches`);
@@ -65,10 +65,14 @@ class Channel:
     """
 
     def __init__(
-        self, vhost: ChannelHost, connection: object, outlet: Outlet, tally: Tally | None = None
+        self,
+        vhost: ChannelHost,
+        connection: object,
+        outlet: Outlet,
+        uncommitted: UncommittedBytes | None = None,
     ) -> None:
         self.vhost = vhost
-        self.tally = tally or Tally()
+        self.uncommitted = uncommitted or UncommittedBytes()
         self.connection = connection
         self.outlet = outlet
         self.consumers: dict[str, Consumer] = {}

@@ -47,7 +47,7 @@ MAX_READ_BACK_BYTES = 64 << 20
 """The most bytes of bodies that a transaction reads back from disk to move them to other queues."""
 
 
-class Tally:
+class UncommittedBytes:
     """Counts the memory of the uncommitted publishes of a connection's channels."""
 
     __slots__ = ("byte_count",)
@@ -60,7 +60,7 @@ class TransactedChannel(Protocol):
     """What a transaction needs of its channel."""
 
     @property
-    def tally(self) -> Tally: ...
+    def uncommitted(self) -> UncommittedBytes: ...
 
     @property
     def outlet(self) -> Outlet: ...
@@ -74,7 +74,7 @@ class TransactedChannel(Protocol):
 
 class LocalTransaction:
     """The uncommitted work of a channel. The memory of its publishes is counted in the channel's
-    tally.
+    uncommitted.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class LocalTransaction:
         self._channel = channel
         self._context = context
         self._dead_letters = dead_letters
-        self._tally = channel.tally
+        self._uncommitted = channel.uncommitted
         self._byte_count = 0
         self._sent: list[_Sent] = []
         self._settled: list[_Settled] = []
@@ -96,7 +96,7 @@ class LocalTransaction:
         for message in messages:
             size += len(message.body) + len(message.envelope.properties) + _MESSAGE_BYTES
         self._byte_count += size
-        self._tally.byte_count += size
+        self._uncommitted.byte_count += size
         self._sent.append(_Sent(route, envelope, messages, flags))
 
     def settle(self, delivery: Delivery, *, requeue: bool | None) -> None:
@@ -178,7 +178,7 @@ class LocalTransaction:
 
     def _forget_sent(self) -> None:
         self._sent = []
-        self._tally.byte_count -= self._byte_count
+        self._uncommitted.byte_count -= self._byte_count
         self._byte_count = 0
 
     def _plan(self, sent: _Sent) -> Plan:

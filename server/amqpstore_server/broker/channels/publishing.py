@@ -14,7 +14,7 @@ from amqpstore_server.broker.errors import ResourceExhaustedError
 from amqpstore_server.broker.messages.envelope import ParsedEnvelope
 from amqpstore_server.broker.routing import Route
 from amqpstore_server.broker.transactions.dead_letter import DeadLetters
-from amqpstore_server.broker.transactions.replay import Outcome, Replays
+from amqpstore_server.broker.transactions.replay import ReplayOutcome, Replays
 from amqpstore_server.broker.transactions.transaction import plan
 
 
@@ -91,9 +91,11 @@ class Publisher:
         ResourceExhaustedError.
         """
         outcome = self._replays.replay(message.envelope)
-        if outcome is Outcome.NOWHERE and flags.mandatory:
+        if outcome is ReplayOutcome.NOWHERE and flags.mandatory:
             self.outlet.returned([message], Returned.NO_ROUTE)
-        self._note(1, _Promise.REFUSED if outcome is Outcome.REFUSED else _Promise.WHEN_DURABLE)
+        self._note(
+            1, _Promise.REFUSED if outcome is ReplayOutcome.REFUSED else _Promise.WHEN_DURABLE
+        )
 
     def _enqueue(
         self, placements: Sequence[Placement], envelope: ParsedEnvelope, messages: list[Message]

@@ -15,7 +15,12 @@ from typing import Any
 
 from amqpstore_server.broker.errors import PreconditionFailedError
 from amqpstore_server.broker.exchanges.base import Binding, Destination, Destinations, Exchange
-from amqpstore_server.broker.exchanges.topic_patterns import ANY_WORDS, ONE_WORD, Pattern, Patterns
+from amqpstore_server.broker.exchanges.topic_patterns import (
+    ANY_WORDS,
+    ONE_WORD,
+    Patterns,
+    TopicPattern,
+)
 from amqpstore_server.protocol.content import BasicProperties
 
 MAX_WORDS = 128
@@ -78,11 +83,11 @@ def _words(key: str) -> list[str]:
     return key.split(".") if key else []
 
 
-def _split(words: list[str]) -> tuple[str, Pattern | None]:
+def _split(words: list[str]) -> tuple[str, TopicPattern | None]:
     """Return the words before the first wildcard, and the pattern from there on; None without a
     wildcard.
     """
     first = next((index for index, word in enumerate(words) if word in (ONE_WORD, ANY_WORDS)), None)
     if first is None:
         return "", None
-    return "".join([f"{word}." for word in words[:first]]), Pattern.of(words[first:])
+    return "".join([f"{word}." for word in words[:first]]), TopicPattern.of(words[first:])

@@ -24,7 +24,7 @@ blocks cost less per state.
 """
 
 
-class Pattern(NamedTuple):
+class TopicPattern(NamedTuple):
     """The items of a pattern. `stays` has the states, by the number of items before them, that a
     `#` follows.
 
@@ -36,7 +36,7 @@ class Pattern(NamedTuple):
     stays: frozenset[int]
 
     @classmethod
-    def of(cls, words: Sequence[str]) -> Pattern:
+    def of(cls, words: Sequence[str]) -> TopicPattern:
         """Return the pattern of a binding key's words."""
         items: list[str] = []
         stays = set()
@@ -60,12 +60,12 @@ class Patterns:
 
     def __init__(self) -> None:
         self._blocks: list[_Block] = []
-        self._block_of: dict[Pattern, _Block] = {}
+        self._block_of: dict[TopicPattern, _Block] = {}
 
     def __bool__(self) -> bool:
         return bool(self._blocks)
 
-    def add(self, pattern: Pattern, destination: Destination) -> None:
+    def add(self, pattern: TopicPattern, destination: Destination) -> None:
         """Add a binding's pattern."""
         block = self._block_of.get(pattern)
         if block is None:
@@ -77,7 +77,7 @@ class Patterns:
             self._block_of[pattern] = block
         block.destinations[pattern].add(destination)
 
-    def remove(self, pattern: Pattern, destination: Destination) -> None:
+    def remove(self, pattern: TopicPattern, destination: Destination) -> None:
         """Remove a binding's pattern that was added."""
         block = self._block_of[pattern]
         destinations = block.destinations[pattern]
@@ -98,22 +98,22 @@ class _Block:
     """Some of the patterns. Removed patterns keep their bits until they are half of the block."""
 
     def __init__(self) -> None:
-        self.destinations: dict[Pattern, Destinations] = {}
+        self.destinations: dict[TopicPattern, Destinations] = {}
         self._clear()
 
     def _clear(self) -> None:
         self._bit_count = self._live_bits = 0
-        self._first: dict[Pattern, int] = {}
-        self._last: dict[int, Pattern] = {}
+        self._first: dict[TopicPattern, int] = {}
+        self._last: dict[int, TopicPattern] = {}
         # Sets of states as bits: the starts and ends of patterns, the states that stay, and those
         # that can be reached by any word, or by one.
         self._begins = self._ends = self._stay = self._any = 0
         self._by_word: dict[str, int] = {}
 
-    def has_room(self, pattern: Pattern) -> bool:
+    def has_room(self, pattern: TopicPattern) -> bool:
         return self._bit_count + len(pattern.items) < _BLOCK_BITS
 
-    def add(self, pattern: Pattern, destinations: Destinations) -> None:
+    def add(self, pattern: TopicPattern, destinations: Destinations) -> None:
         first = self._bit_count
         last = first + len(pattern.items)
         self._bit_count = last + 1
@@ -131,7 +131,7 @@ class _Block:
         for word, states in by_word.items():
             self._by_word[word] = self._by_word.get(word, 0) | _bits(states)
 
-    def remove(self, pattern: Pattern) -> None:
+    def remove(self, pattern: TopicPattern) -> None:
         del self.destinations[pattern]
         first = self._first.pop(pattern)
         last = first + len(pattern.items)

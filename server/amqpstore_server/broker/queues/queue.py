@@ -22,7 +22,7 @@ from amqpstore_server.broker.queues.backlog import Backlog, Taken
 from amqpstore_server.broker.queues.dispatch import Dispatch
 from amqpstore_server.broker.queues.leaving import Leaving
 from amqpstore_server.broker.queues.priorities import Priorities
-from amqpstore_server.broker.queues.waiting import QueueLine
+from amqpstore_server.broker.queues.waiting import GetLine
 from amqpstore_server.broker.settings import REJECT_PUBLISH_DLX, Settings, is_quorum
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ class Queue:
         )
         self.backlog = self.backlog_type(context, self, self.priorities, bury)
         self.consumers = Dispatch(self)
-        self.waiting = QueueLine(self)
+        self.waiting = GetLine(self)
         self.leaving = Leaving(context, self)
         self.history: KeepsConsumed | None = None
         """The history that keeps consumed messages; None if they are just removed."""

@@ -55,7 +55,7 @@ class WaitingGet:
         self.queue.touch()
 
 
-class QueueLine:
+class GetLine:
     """The gets that wait at one queue, each the first of its channel, in order of arrival."""
 
     __slots__ = ("_due", "_queue", "_waiting")

@@ -35,7 +35,7 @@ CONSUMED_AT = "x-consumed-at"
 """The header that says when a message was consumed, in ms since 1970."""
 
 
-class History:
+class QueueHistory:
     """Handles the messages consumed from one queue: `queue` keeps copies."""
 
     def __init__(self, context: BrokerContext, queue: ConsumedQueue) -> None:
@@ -132,7 +132,7 @@ class Histories:
                 )
             )
             if settings.keeps_history:
-                queue.history = History(self._context, kept)
+                queue.history = QueueHistory(self._context, kept)
 
 
 def history_name(name: str) -> str:

@@ -38,7 +38,7 @@ _MARK = bytes([len(CONSUMED_AT)]) + CONSUMED_AT.encode() + b"l"
 """The bytes before the time in the properties of every message in a history."""
 
 
-class Outcome(enum.Enum):
+class ReplayOutcome(enum.Enum):
     """The outcome of a replay."""
 
     DONE = enum.auto()
@@ -48,7 +48,7 @@ class Outcome(enum.Enum):
     """The target queue has no room for all copies."""
 
 
-class Request(NamedTuple):
+class ReplayRequest(NamedTuple):
     """The selected messages: those consumed from `from_ms` to before `to_ms`, the first `limit` of
     them; None means no limit.
     """
@@ -61,7 +61,7 @@ class Request(NamedTuple):
     message_id: str | None
 
     @classmethod
-    def of(cls, envelope: Envelope) -> Request:
+    def of(cls, envelope: Envelope) -> ReplayRequest:
         """Parse the headers of a request. Raises: PreconditionFailedError."""
         headers = decode_properties(envelope.properties).headers or {}
         return cls(
@@ -94,18 +94,18 @@ class Replays:
         self._queues = queues
         self._histories = histories
 
-    def replay(self, envelope: Envelope) -> Outcome:
+    def replay(self, envelope: Envelope) -> ReplayOutcome:
         """Carry out the replay that a publish requests; the publish is to be confirmed once it is
         durable.
 
         Raises: PreconditionFailedError (an invalid header, or too much to copy),
         ResourceExhaustedError; nothing is copied then.
         """
-        request = Request.of(envelope)
+        request = ReplayRequest.of(envelope)
         kept = self._histories.of(request.source)
         target = self._queues.get(request.target)
         if kept is None or target is None or target.is_internal:
-            return Outcome.NOWHERE
+            return ReplayOutcome.NOWHERE
         kept.backlog.expire()
         if self._context.store.log.pending_bytes >= MAX_BYTES:
             # Many replays in a row must not fill memory with bytes that wait for the disk.
@@ -117,13 +117,13 @@ class Replays:
             planned = plan(route, parsed, messages)
             if planned.accepted < len(messages):
                 transaction.undo()
-                return Outcome.REFUSED
+                return ReplayOutcome.REFUSED
             transaction.publish(planned)
         transaction.commit()
-        return Outcome.DONE
+        return ReplayOutcome.DONE
 
     def _copies(
-        self, kept: ConsumedQueue, request: Request
+        self, kept: ConsumedQueue, request: ReplayRequest
     ) -> Iterator[tuple[ParsedEnvelope, list[Message]]]:
         """Yield the copies, in groups with one envelope. Raises: PreconditionFailedError, if there
         are too many.
@@ -175,7 +175,7 @@ def _copied(envelope: Envelope) -> ParsedEnvelope:
     return parse_envelope(envelope.exchange, envelope.routing_key, raw, decode_properties(raw))
 
 
-def _too_much(request: Request, envelope: Envelope) -> PreconditionFailedError:
+def _too_much(request: ReplayRequest, envelope: Envelope) -> PreconditionFailedError:
     return PreconditionFailedError(
         f"the replay of queue '{request.source}' copies more than {MAX_BYTES >> 20} MiB: end it "
         f"with x-to={consumed_at(envelope.properties)}, or with x-limit, and go on from there"
