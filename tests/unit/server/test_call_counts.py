@@ -1,0 +1,319 @@
+"""How many calls a message costs on its way through the broker, which must not grow back.
+
+Real connections, queues and the real log, in one thread on a disk in memory: the same calls each
+time, however busy the machine is. Calls are counted between the bytes of a read and the bytes of a
+write; those of the simulated disk and of this test are not counted.
+
+`CEILINGS` holds the most that a message may cost. Lower a ceiling when the broker needs less; raise
+one only for what is worth it, and say so. `python -m tests.unit.server.test_call_counts` prints the
+table as it was measured, and with `--functions 30` what is called most.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+from collections import Counter
+from collections.abc import Callable
+from types import FrameType
+from typing import Any, NamedTuple
+
+import pytest
+
+from amqpstore_server.amqp.limits import Limits
+from amqpstore_server.protocol import methods
+from amqpstore_server.protocol.receiver import Receiver
+from amqpstore_tools.bench.messages import MessageBlock, Route, block_of
+from amqpstore_tools.client import frames, wire
+from tests.fuzz.simulated import SimulatedClient, SimulatedServer
+
+READS = 5
+"""That are measured; as many before them fill what is remembered."""
+
+EXCHANGE = "topics"
+_FOREIGN = ("/tests/", "/tools/")
+
+
+class Traffic(NamedTuple):
+    """What clients send."""
+
+    vary: bool
+    queues: int
+    matches: int = 0  # of the queues, through a topic exchange; 0: one of them, by its name
+    size: int = 1024
+    persistent: bool = True
+    a_read: int = 200  # messages that one read of the broker brings
+
+    @property
+    def copies(self) -> int:
+        return self.matches or 1
+
+    def names(self) -> list[str]:
+        return [f"q-{number:03}" for number in range(self.queues)]
+
+    def routes(self) -> list[Route]:
+        """Where messages go, in turn; of a key's words each matches one queue."""
+        if not self.matches:
+            return [("", name) for name in self.names()]
+        step = self.queues // self.matches
+        return [
+            (
+                EXCHANGE,
+                ".".join(f"q-{(at + key) % step + at * step:03}" for at in range(self.matches)),
+            )
+            for key in range(step)
+        ]
+
+
+class Calls(NamedTuple):
+    """Calls a message: of Python functions (and generators resumed), and of built-in ones."""
+
+    python: float
+    built_in: float
+
+
+class Costs(NamedTuple):
+    """Of one kind of traffic."""
+
+    publish: Calls  # of a message, to its confirm
+    deliver: Calls  # of a delivery of what has waited, to its ack
+    through: Calls  # of a message, to its confirm, its deliveries and their acks
+
+
+TRAFFIC = {
+    "alike, 1 queue": Traffic(vary=False, queues=1),
+    "varied, 1 queue": Traffic(vary=True, queues=1),
+    "varied, 10 queues": Traffic(vary=True, queues=10),
+    "varied, 3 of 21 queues": Traffic(vary=True, queues=21, matches=3),
+    "varied, 64 KiB": Traffic(vary=True, queues=1, size=65_536, a_read=4),
+    "varied, transient": Traffic(vary=True, queues=1, size=100, persistent=False),
+    "varied, alone in a read": Traffic(vary=True, queues=1, a_read=1),
+}
+
+# fmt: off
+CEILINGS = {
+    "alike, 1 queue": Costs(Calls(2.3, 15.6), Calls(0.6, 13.0), Calls(3.2, 19.2)),
+    "varied, 1 queue": Costs(Calls(80.3, 99.6), Calls(3.6, 30.7), Calls(84.1, 122.1)),
+    "varied, 10 queues": Costs(Calls(120.7, 129.5), Calls(64.7, 54.6), Calls(186.8, 175.8)),
+    "varied, 3 of 21 queues": Costs(Calls(137.4, 141.6), Calls(64.9, 56.1), Calls(677.1, 602.1)),
+    "varied, 64 KiB": Costs(Calls(139.3, 127.0), Calls(32.0, 42.2), Calls(185.6, 171.1)),
+    "varied, transient": Costs(Calls(80.0, 88.3), Calls(3.4, 22.2), Calls(83.6, 110.6)),
+    "varied, alone in a read": Costs(Calls(318.0, 193.0), Calls(87.6, 55.5), Calls(494.4, 303.2)),
+}
+# fmt: on
+
+
+class Flow:
+    """A publishing and a consuming connection to a broker in this thread."""
+
+    def __init__(self, server: SimulatedServer, traffic: Traffic) -> None:
+        self.counted: Counter[str] = Counter()
+        self._server = server
+        self._traffic = traffic
+        self._publisher = SimulatedClient.opened(server, channels=1)
+        self._consumer = SimulatedClient.opened(server, channels=1)
+        self._declare()
+        self._block: MessageBlock = block_of(
+            traffic.routes(),
+            size=traffic.size,
+            persistent=traffic.persistent,
+            vary=traffic.vary,
+            frame_max=131_072,
+        )
+        self.delivered = self._acked = self._published = 0
+
+    def _declare(self) -> None:
+        traffic, ask = self._traffic, self._publisher.ask
+        ask(1, methods.ExchangeDeclare(exchange=EXCHANGE, type="topic", durable=True))
+        for number, name in enumerate(traffic.names()):
+            ask(1, methods.QueueDeclare(queue=name, durable=True))
+            if traffic.matches:
+                group = number * traffic.matches // traffic.queues
+                words = [name if at == group else "*" for at in range(traffic.matches)]
+                ask(
+                    1, methods.QueueBind(queue=name, exchange=EXCHANGE, routing_key=".".join(words))
+                )
+        ask(1, methods.ConfirmSelect())
+
+    def consume(self) -> None:
+        """From now on the consumer takes what there is."""
+        for name in self._traffic.names():
+            method = methods.BasicConsume(queue=name, consumer_tag=name, no_wait=True)
+            octets = wire.method(1, wire.BASIC_CONSUME, method.encode()[4:])
+            self._consumer.connection.receive(octets, self._server.now_s)
+
+    def publish(self, reads: int) -> int:
+        """Has the broker read publishes, until all are confirmed. Returns how many."""
+        before = self._published
+        for _ in range(reads):
+            octets = self._block.take(self._traffic.a_read)
+            self._published += self._traffic.a_read
+            self._receive(self._publisher, octets)
+            confirmed = 0
+            for _ in range(3):  # the second has what was confirmed, the third what follows from it
+                confirmed = max(confirmed, self._round())
+            assert confirmed == self._published
+        return self._published - before
+
+    def drain(self) -> int:
+        """Has the broker deliver until nothing is left. Returns how many deliveries."""
+        before = self.delivered
+        while True:
+            last = self.delivered
+            self._round()
+            if self.delivered == last:
+                return self.delivered - before
+
+    def _receive(self, client: SimulatedClient, octets: bytes) -> None:
+        self._count(client.connection.receive, octets, self._server.now_s)
+
+    def _round(self) -> int:
+        """What follows a read: hand out, commit, confirm, write. Returns the last confirm."""
+        self._count(self._server.broker.pump)
+        self._count(self._server.store.sync)
+        self._take(self._consumer)
+        if self.delivered > self._acked:
+            self._acked = self.delivered
+            self._receive(self._consumer, wire.ack(1, self._acked))
+        return self._take(self._publisher)
+
+    def _take(self, client: SimulatedClient) -> int:
+        """Reads what the broker writes. Returns the last confirm in it."""
+        outbox = client.connection.outbox
+        was_writable = outbox.is_writable
+        octets = b""
+        while outbox.byte_count:
+            octets += self._count(outbox.next_bytes)
+        if not was_writable:
+            self._count(client.connection.writable)
+        self._count(client.connection.go_on, self._server.now_s)
+        confirmed = 0
+        for frame in frames.whole_frames(octets, 0, len(octets)):
+            found = frames.method_of(octets, frame)
+            if found == wire.BASIC_DELIVER:
+                self.delivered += 1
+            elif found == wire.BASIC_ACK:
+                confirmed = int.from_bytes(octets[frame.payload + 4 : frame.payload + 12], "big")
+        return confirmed
+
+    def _count(self, work: Callable[..., Any], *arguments: object) -> Any:
+        """Does work of the broker, and counts its calls."""
+        sys.setprofile(self._called)
+        try:
+            return work(*arguments)
+        finally:
+            sys.setprofile(None)
+
+    def _called(self, frame: FrameType, event: str, argument: object) -> None:
+        if event not in ("call", "c_call") or any(
+            part in frame.f_code.co_filename for part in _FOREIGN
+        ):
+            return
+        if event == "call":
+            self.counted[f"{frame.f_globals.get('__name__')}.{frame.f_code.co_qualname}"] += 1
+        else:
+            self.counted[f"{_BUILT_IN}{getattr(argument, '__qualname__', argument)}"] += 1
+
+
+_BUILT_IN = "built-in "
+
+
+Functions = dict[str, float]
+"""How often each was called, a message."""
+
+
+def costs(traffic: Traffic) -> tuple[Costs, dict[str, Functions]]:
+    """What a message costs, and which functions that is in each phase."""
+    phases: dict[str, Functions] = {}
+    with SimulatedServer(limits=Limits()) as server:
+        flow = Flow(server, traffic)
+
+        def measure(phase: str, work: Callable[[], int]) -> None:
+            flow.counted.clear()
+            done = work()
+            phases[phase] = {name: calls / done for name, calls in flow.counted.items()}
+
+        def through() -> int:
+            published = flow.publish(READS)
+            flow.drain()
+            return published
+
+        flow.publish(READS)
+        measure("publish", lambda: flow.publish(READS))
+        flow.consume()
+        measure("deliver", flow.drain)
+        through()
+        measure("through", through)
+        assert flow.delivered == 4 * READS * traffic.a_read * traffic.copies
+    return Costs(*map(_calls, phases.values())), phases
+
+
+def _calls(functions: Functions) -> Calls:
+    built_in = sum(calls for name, calls in functions.items() if name.startswith(_BUILT_IN))
+    return Calls(_up(sum(functions.values()) - built_in), _up(built_in))
+
+
+def _up(calls: float) -> float:
+    """To a tenth, upwards."""
+    return math.ceil(calls * 10 - 1e-6) / 10
+
+
+def over(found: Costs, ceiling: Costs) -> list[str]:
+    """What costs more than it may."""
+    return [
+        f"{phase}: {calls} calls of {kind} functions, and not more than {most}"
+        for phase, were, may in zip(Costs._fields, found, ceiling, strict=True)
+        for kind, calls, most in zip(("Python", "built-in"), were, may, strict=True)
+        if calls > most
+    ]
+
+
+@pytest.mark.parametrize("name", TRAFFIC)
+def test_a_message_costs_no_more_calls_than_it_did(name: str) -> None:
+    assert over(costs(TRAFFIC[name])[0], CEILINGS[name]) == []
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", TRAFFIC)
+def test_a_ceiling_is_lowered_when_the_broker_needs_less(name: str) -> None:
+    """It may be a tenth and one call too high: versions of Python differ a little."""
+    slack = [Calls(*(1.1 * calls + 1 for calls in found)) for found in costs(TRAFFIC[name])[0]]
+    assert over(CEILINGS[name], Costs(*slack)) == []
+
+
+def test_one_call_more_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    name = "varied, alone in a read"
+    before, _ = costs(TRAFFIC[name])
+    receive = Receiver.receive
+
+    def costly(*arguments: Any) -> Any:
+        return receive(*arguments)
+
+    # As if it were in the broker's own module.
+    where = receive.__code__.co_filename
+    monkeypatch.setattr(costly, "__code__", costly.__code__.replace(co_filename=where))
+    monkeypatch.setattr(Receiver, "receive", costly)
+    found, functions = costs(TRAFFIC[name])
+    assert functions["publish"]
+    assert found.publish.python == before.publish.python + 1
+    assert over(found, before)
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--functions", type=int, default=0, metavar="N")
+    shown = parser.parse_args().functions
+    for name, traffic in TRAFFIC.items():
+        found, phases = costs(traffic)
+        pairs = ", ".join(f"Calls({calls.python}, {calls.built_in})" for calls in found)
+        print(f'    "{name}": Costs({pairs}),')  # noqa: T201
+        for phase, functions in phases.items() if shown else ():
+            print(f"        # {phase}")  # noqa: T201
+            for function, calls in Counter(functions).most_common(shown):
+                print(f"        #  {calls:9.3f} {function}")  # noqa: T201
+
+
+if __name__ == "__main__":
+    main()
