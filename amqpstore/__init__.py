@@ -30,6 +30,7 @@ The modules, from the disk upwards:
 
 - `files`, `descriptors`, `filenames`: the one door to the operating system, how many files are
   open, and what they are called; `clock`: what time it is.
+- `limits`: sizes that the engine chooses for itself.
 - `catalog`, `lmdb_pages`, `rows`, `shapes`: tables that change all at once (LMDB), a look at its
   pages before they are mapped, and how a row is encoded and has to look; `definitions`: a copy of
   what only the catalog says; `backing`: all of this, handed to those above.

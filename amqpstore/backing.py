@@ -7,6 +7,7 @@ from typing import NamedTuple
 from amqpstore.catalog import Catalog
 from amqpstore.descriptors import Descriptors
 from amqpstore.files import Files
+from amqpstore.limits import LIMITS, StoreLimits
 from amqpstore.records import checksum_seed
 
 
@@ -21,11 +22,19 @@ class Backing(NamedTuple):
     store_id: bytes
     catalog: Catalog
     descriptors: Descriptors
+    limits: StoreLimits = LIMITS
 
     @classmethod
-    def of(cls, files: Files, directory: str, store_id: bytes, catalog: Catalog) -> Backing:
+    def of(
+        cls,
+        files: Files,
+        directory: str,
+        store_id: bytes,
+        catalog: Catalog,
+        limits: StoreLimits = LIMITS,
+    ) -> Backing:
         """With no file open."""
-        return cls(files, directory, store_id, catalog, Descriptors(files))
+        return cls(files, directory, store_id, catalog, Descriptors(files), limits)
 
     @property
     def seed(self) -> int:

@@ -48,7 +48,6 @@ TABLES = (
     "policies",
 )
 
-_FIRST_MAP_BYTES = 64 << 20
 _FULL_BYTES = 64 << 10
 
 
@@ -94,11 +93,14 @@ class LmdbCatalog:
 
     Every page and every row is looked at before it is there: what was damaged is found at the
     start, and not when it is needed.
-    Args: create, make it in the directory, which exists; plain, as in `OpenCatalog`.
+    Args: create, make it in the directory, which exists; plain, as in `OpenCatalog`;
+    first_map_bytes, of its file in memory before it grows.
     Raises: DamageError, when it is missing, or is not what was written.
     """
 
-    def __init__(self, path: str, create: bool, *, plain: bool = False) -> None:
+    def __init__(
+        self, path: str, create: bool, *, plain: bool = False, first_map_bytes: int = 64 << 20
+    ) -> None:
         self._file_path = os.path.join(path, CATALOG_FILE)
         self._plain = plain
         # LMDB's map grows only while no transaction of this process is open.
@@ -110,7 +112,7 @@ class LmdbCatalog:
         else:
             check_pages(self._file_path, self._check_row)
         try:
-            self._open(_FIRST_MAP_BYTES, create=create)
+            self._open(first_map_bytes, create=create)
         except (lmdb.Error, MemoryError) as error:
             raise DamageError(self._file_path, 0, str(error)) from error
 

@@ -81,7 +81,8 @@ class Checkpoint:
         self._catalog = backing.catalog
         self._checkpoint_state = checkpoint_state
         self._writer = writer
-        self._merger = IndexMerger(backing.files, backing.directory, backing.seed)
+        self._max_released_files = backing.limits.max_released_files
+        self._merger = IndexMerger(backing.files, backing.directory, backing.seed, backing.limits)
         # Each is left behind once it is dealt with, so that a run that failed goes on there.
         self._created = list(created)
         self._batches = deque(batches)
@@ -150,7 +151,7 @@ class Checkpoint:
 
     def _delete(self, queue_id: int) -> None:
         """Release what a deleted queue holds. The next checkpoint continues with the rest."""
-        for queue, file in self._checkpoint_state.delete(queue_id):
+        for queue, file in self._checkpoint_state.delete(queue_id, self._max_released_files):
             self._remove(queue, file, self._changes, self._gone)
         if queue_id in self._checkpoint_state.queues:
             self._not_deleted.append(queue_id)

@@ -33,15 +33,13 @@ from amqpstore.index import (
     no_entries,
     total_of,
 )
+from amqpstore.limits import LIMITS
 from amqpstore.log import BatchSummary
 from amqpstore.records import Operation, OperationKind
 from amqpstore.runs import ReadyList, Run
 from amqpstore.segment_accounts import SegmentAccounts, references_of
 
 _log = logging.getLogger(__name__)
-
-_MAX_RELEASED = 256
-"""Index files of a deleted queue that one checkpoint reads: 4 million messages."""
 
 
 class Block(NamedTuple):
@@ -430,8 +428,10 @@ class CheckpointState:
             if queue.catch_up(self._release):
                 self._behind.discard(queue)
 
-    def delete(self, queue_id: int) -> Iterator[tuple[QueueIndex, IndexFile]]:
-        """Release what a deleted queue holds, some of it where that is much.
+    def delete(
+        self, queue_id: int, max_files: int = LIMITS.max_released_files
+    ) -> Iterator[tuple[QueueIndex, IndexFile]]:
+        """Release what a deleted queue holds, of `max_files` index files where it has more.
 
         Yields each index file that nothing is live in any more. As long as the queue is in
         `queues` it is not done: there is more, or an index file cannot be read. Raises: OSError.
@@ -439,7 +439,7 @@ class CheckpointState:
         queue = self.queues.get(queue_id)
         if queue is None:
             return
-        for file in queue.release_all(self._release, self.sizes, _MAX_RELEASED):
+        for file in queue.release_all(self._release, self.sizes, max_files):
             yield queue, file
         if not queue.files:
             del self.queues[queue_id]

@@ -24,6 +24,7 @@ from amqpstore.compression import Compressor, train
 from amqpstore.errors import DamageError, DurabilityError
 from amqpstore.filenames import SEGMENTS, segment_path
 from amqpstore.files import File, Files
+from amqpstore.limits import LIMITS
 from amqpstore.log import FORMAT_VERSION
 from amqpstore.records import (
     COMPRESSED,
@@ -42,10 +43,8 @@ from amqpstore.segments import Segment
 from amqpstore.tables import DamageRow, StoreRows
 
 LEAST_SEGMENTS = 3
-GARBAGE_FRACTION = 0.5
 
 _SAMPLES = 4096
-_PIECE_BYTES = 1 << 20
 
 
 class Compacted(NamedTuple):
@@ -68,6 +67,7 @@ def choose(
     segment_bytes: int,
     avoided: Collection[int] = (),
     to_the_end: bool = False,
+    garbage_fraction: float = LIMITS.garbage_fraction,
 ) -> list[SegmentAccount]:
     """Neighbours whose live records fit in one segment, where compaction is due; else none.
 
@@ -80,7 +80,7 @@ def choose(
     if not to_the_end:
         total = sum(account.end_bytes for account in sealed)
         garbage = sum(account.garbage_bytes for account in sealed)
-        if len(every) < LEAST_SEGMENTS or garbage <= GARBAGE_FRACTION * total:
+        if len(every) < LEAST_SEGMENTS or garbage <= garbage_fraction * total:
             return []
     best = most = start = live = freed = 0
     end = 0
@@ -117,9 +117,10 @@ class Compaction:
         compressor: Compressor | None = None,
         train_dictionary: bool = False,
     ) -> None:
-        files, directory, store_id, _, descriptors = backing
+        files, directory, store_id, _, descriptors, limits = backing
         self._files = files
         self._directory = directory
+        self._piece_bytes = limits.compaction_piece_bytes
         self._seed = seed = backing.seed
         self._catalog = backing.catalog
         self._checkpoint_state = checkpoint_state
@@ -129,7 +130,7 @@ class Compaction:
         self._accounts = accounts
         self._number = number
         self._header = encode_segment_header(number, FORMAT_VERSION, store_id, created_ms)
-        self._segment = Segment(descriptors, segment_path(directory, number), number, seed)
+        self._segment = Segment(descriptors, segment_path(directory, number), number, seed, limits)
         self._account = SegmentAccount(number, accounts[0].first_id)
         self._damage: list[tuple[str, int, int, str]] = []
         self._sources = {segment.number: segment for segment in sources}
@@ -244,7 +245,7 @@ class Compaction:
             self._segment.size += len(record)
             self._copied += 1
             self._live_bytes += logical_bytes(content, found)
-            if waiting_bytes >= _PIECE_BYTES:
+            if waiting_bytes >= self._piece_bytes:
                 writer.append(buffers)
                 buffers.clear()
                 waiting_bytes = 0
@@ -263,7 +264,9 @@ class Compaction:
         path = segment_path(self._directory, account.number)
         file = self._files.open(path)
         try:
-            for start, end in _pieces(self._sources[account.number], account.end_bytes, live):
+            for start, end in _pieces(
+                self._sources[account.number], account.end_bytes, live, self._piece_bytes
+            ):
                 content = file.read(start, end - start)
                 self._read_bytes += len(content)
                 for found in scan(content, account.number, self._seed):
@@ -298,15 +301,17 @@ class Compaction:
             raise DamageError(segment.path, 0, reason)
 
 
-def _pieces(segment: Segment, end_bytes: int, live: Collection[int]) -> Iterator[tuple[int, int]]:
-    """Where in a segment live messages are: steps of its offset table, joined up to 1 MiB."""
+def _pieces(
+    segment: Segment, end_bytes: int, live: Collection[int], piece_bytes: int
+) -> Iterator[tuple[int, int]]:
+    """Where in a segment live messages are: steps of its offset table, joined up to a piece."""
     ends = [*segment.table_offsets[1:], end_bytes]
     needed = sorted({bisect_right(segment.table_ids, one) - 1 for one in live})
     start = end = 0
     for step in needed:
         if step < 0:
             continue
-        if segment.table_offsets[step] != end or end - start >= _PIECE_BYTES:
+        if segment.table_offsets[step] != end or end - start >= piece_bytes:
             if end > start:
                 yield start, end
             start = segment.table_offsets[step]

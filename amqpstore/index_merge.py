@@ -13,14 +13,9 @@ from amqpstore.checkpoint_state import Block, IndexFile, QueueIndex
 from amqpstore.errors import DurabilityError
 from amqpstore.filenames import INDEX, index_path
 from amqpstore.files import File, Files
-from amqpstore.index import ENTRIES_A_FILE, Entries, IndexState, encode_block
+from amqpstore.index import Entries, IndexState, encode_block
+from amqpstore.limits import StoreLimits
 from amqpstore.removal import attempt
-
-_LEAST_DEAD = 4096
-"""Acked entries that are worth the writing of the others, if they are more than those."""
-
-_MAX_FILES = 16
-"""So many neighbours that fit in one file are too many."""
 
 
 class Merged(NamedTuple):
@@ -34,10 +29,11 @@ class Merged(NamedTuple):
 class IndexMerger:
     """Merges index files of queues: durable on return, and not in the catalog yet."""
 
-    def __init__(self, files: Files, directory: str, seed: int) -> None:
+    def __init__(self, files: Files, directory: str, seed: int, limits: StoreLimits) -> None:
         self._files = files
         self._directory = directory
         self._seed = seed
+        self._limits = limits
 
     def merge(self, queue: QueueIndex, kept: IndexFile | None) -> Iterator[Merged]:
         """Merge what is worth it, and say so of each group before the next one is begun.
@@ -45,7 +41,7 @@ class IndexMerger:
         Args: kept, a file that is appended to, and so left alone.
         Raises: OSError; of what was not yielded nothing is changed then. DurabilityError.
         """
-        for group in list(_groups(queue, kept)):
+        for group in list(_groups(queue, kept, self._limits)):
             entries = queue.live_entries(group)
             # What cannot be read is in nobody else's way, and stays as it is.
             if entries is not None:
@@ -88,25 +84,29 @@ class IndexMerger:
             raise DurabilityError(path, error) from error
 
 
-def _groups(queue: QueueIndex, kept: IndexFile | None) -> Iterator[list[IndexFile]]:
+def _groups(
+    queue: QueueIndex, kept: IndexFile | None, limits: StoreLimits
+) -> Iterator[list[IndexFile]]:
     """Neighbours whose live entries fit in one file, where merging them is worth it."""
     group: list[IndexFile] = []
     live = 0
     for file in [*queue.files, None]:
         if file is not None and file is not kept and not file.is_behind:
-            if live + file.live <= ENTRIES_A_FILE:
+            if live + file.live <= limits.entries_a_file:
                 group.append(file)
                 live += file.live
                 continue
             following = [file]
         else:
             following = []
-        if _is_worth_it(group, live):
+        if _is_worth_it(group, live, limits):
             yield group
         group = following
         live = sum(one.live for one in group)
 
 
-def _is_worth_it(group: Sequence[IndexFile], live: int) -> bool:
+def _is_worth_it(group: Sequence[IndexFile], live: int, limits: StoreLimits) -> bool:
     dead = sum(file.state.entries for file in group) - live
-    return live > 0 and ((dead >= _LEAST_DEAD and dead > live) or len(group) >= _MAX_FILES)
+    return live > 0 and (
+        (dead >= limits.min_acked and dead > live) or len(group) >= limits.max_small_files
+    )

@@ -11,37 +11,34 @@ from amqpstore.errors import DurabilityError
 from amqpstore.filenames import INDEX, index_path
 from amqpstore.files import File, Files
 from amqpstore.index import (
-    ENTRIES_A_FILE,
     IndexState,
     encode_block,
     entries_of,
     no_entries,
 )
+from amqpstore.limits import LIMITS, StoreLimits
 from amqpstore.removal import attempt
-
-_MAX_OPEN = 64
-"""Index files that are open at a time, to be appended to now or by the next checkpoint."""
 
 
 class _Appended:
-    """An index file that this process created and may append to."""
+    """An index file that this process created and may append to, as long as it has `room`."""
 
-    def __init__(self, queue: QueueIndex, file: File, of: IndexFile) -> None:
+    def __init__(self, queue: QueueIndex, file: File, of: IndexFile, room: int) -> None:
         self.queue = queue
         self.file = file
         self.of = of
         self.is_new = True
-        self.count = 0
+        self._room = room
         self._end_bytes = 0
         self._block: Block | None = None
 
     @property
     def is_full(self) -> bool:
-        return self.count >= ENTRIES_A_FILE
+        return self._room <= 0
 
     def append(self, sizes: Sizes, seed: int) -> None:
         """Write of the queue's fresh runs what there is room for. Raises: OSError."""
-        room = ENTRIES_A_FILE - self.count
+        room = self._room
         entries = no_entries()
         for run in self.queue.fresh:
             part = copy(run).split(room) if run.count > room else run
@@ -62,7 +59,7 @@ class _Appended:
             self.queue.files.append(self.of)
             self.is_new = False
         self.of.append(block)
-        self.count += block.entries
+        self._room -= block.entries
         self._end_bytes = block.end_bytes
         self.queue.fresh.remove(block.first, block.end - block.first)
 
@@ -74,10 +71,14 @@ class IndexWriter:
     groups, and what a group has written is the queues' before the next one is begun.
     """
 
-    def __init__(self, files: Files, directory: str, seed: int) -> None:
+    def __init__(
+        self, files: Files, directory: str, seed: int, limits: StoreLimits = LIMITS
+    ) -> None:
         self._files = files
         self._directory = directory
         self._seed = seed
+        self._entries_a_file = limits.entries_a_file
+        self._max_open = limits.max_open_index_files
         # By queue, the one that was written last at the end: so nobody closes a file of a group
         # to make room for another of it.
         self._open: OrderedDict[int, _Appended] = OrderedDict()
@@ -90,8 +91,8 @@ class IndexWriter:
         """
         waiting = [queue for queue in queues if queue.fresh.count]
         while waiting:
-            for start in range(0, len(waiting), _MAX_OPEN):
-                self._write_group(waiting[start : start + _MAX_OPEN], sizes)
+            for start in range(0, len(waiting), self._max_open):
+                self._write_group(waiting[start : start + self._max_open], sizes)
             # A file has room for so much; for the rest a queue gets another.
             waiting = [queue for queue in waiting if queue.fresh.count]
 
@@ -129,12 +130,14 @@ class IndexWriter:
         """The file that the queue's next entries go to, one with room for some."""
         one = self._open.get(queue.id)
         if one is None:
-            while len(self._open) >= _MAX_OPEN:
+            while len(self._open) >= self._max_open:
                 self._close(next(iter(self._open.values())))
             number = queue.next_number
             queue.next_number += 1
             file = self._files.create(index_path(self._directory, queue.id, number))
-            one = _Appended(queue, file, IndexFile(IndexState(number, 0, 0, 0, 0)))
+            one = _Appended(
+                queue, file, IndexFile(IndexState(number, 0, 0, 0, 0)), self._entries_a_file
+            )
             self._open[queue.id] = one
         self._open.move_to_end(queue.id)
         return one

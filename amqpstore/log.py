@@ -31,6 +31,7 @@ from amqpstore.compression import Compressor, Decompressor
 from amqpstore.descriptors import Descriptors, insist
 from amqpstore.errors import DurabilityError, MessageDamagedError
 from amqpstore.filenames import SEGMENTS, segment_path
+from amqpstore.limits import LIMITS, StoreLimits
 from amqpstore.message import Message
 from amqpstore.records import (
     HEADER,
@@ -136,6 +137,7 @@ class Log:
         space: Space | None = None,
         compressor: Compressor | None = None,
         dictionaries: dict[int, bytes] | None = None,
+        limits: StoreLimits = LIMITS,
     ) -> None:
         self._descriptors = descriptors
         self._directory = directory
@@ -144,6 +146,7 @@ class Log:
         self._segment_bytes = segment_bytes
         self._segments = segments
         self._space = space
+        self._limits = limits
         self._current: Segment | None = None
         self._next_segment = next_segment
         self._next_lsn = position.lsn
@@ -439,7 +442,7 @@ class Log:
         number = self._next_segment
         self._next_segment += 1
         path = segment_path(self._directory, number)
-        segment = Segment(self._descriptors, path, number, self._seed)
+        segment = Segment(self._descriptors, path, number, self._seed, self._limits)
         header = encode_segment_header(number, FORMAT_VERSION, self._store_id, now_ms)
         segment.size = len(header)
         segment.first_id = segment.end_id = batch.first_id

@@ -23,6 +23,7 @@ from amqpstore.filenames import index_path
 from amqpstore.files import File
 from amqpstore.index_merge import Merged
 from amqpstore.index_writer import IndexWriter
+from amqpstore.limits import LIMITS, StoreLimits
 from amqpstore.log import Log
 from amqpstore.memory import Memory
 from amqpstore.queue import Queue
@@ -42,12 +43,6 @@ often."""
 _AVOIDED_MS = 600_000
 """Segments whose compaction failed are left alone for that time: a read error may pass."""
 
-_UNREAD_FACTOR = 16
-"""How much more log than between two checkpoints there may be while part of it is unread."""
-
-_MAX_RUNS = 4096
-"""Runs of one queue that stay in memory, as far as index files have the others."""
-
 
 class Options(NamedTuple):
     """How a store is kept. Sizes in bytes, times in ms.
@@ -61,7 +56,7 @@ class Options(NamedTuple):
     `train_dictionary` compaction does it with a dictionary, trained once, and small ones too.
 
     Publishers are refused while less than `least_free_bytes` of the disk is free, and
-    `reserve_bytes` are kept for all else.
+    `reserve_bytes` are kept for all else. `limits` are sizes that nobody has to change.
     """
 
     segment_bytes: int = 16 << 20
@@ -75,6 +70,7 @@ class Options(NamedTuple):
     train_dictionary: bool = False
     least_free_bytes: int = 128 << 20
     reserve_bytes: int = 64 << 20
+    limits: StoreLimits = LIMITS
 
 
 DEFAULTS = Options()
@@ -123,7 +119,7 @@ class Maintenance:
         self._compressor = compressor_of(options)
         for dictionary in log.dictionaries.values():
             self._compressor = self._compressor and self._compressor.with_dictionary(dictionary)
-        self._writer = IndexWriter(backing.files, backing.directory, backing.seed)
+        self._writer = IndexWriter(backing.files, backing.directory, backing.seed, options.limits)
         self._next_compacted = recovered.next_compacted
         self._log.durable[:0] = recovered.batches
         first = recovered.batches[0] if recovered.batches else None
@@ -271,7 +267,7 @@ class Maintenance:
 
     def _copy_definitions(self) -> int:
         """Bring the copy of the definitions up to date. Returns how many rows it has."""
-        files, directory, store_id, catalog, _ = self._backing
+        files, directory, store_id, catalog, *_ = self._backing
         try:
             copy = copy_of(store_id, catalog)
         except MemoryError:
@@ -291,9 +287,10 @@ class Maintenance:
         """Whether no checkpoint may be made, as the disk may yet read what it could not."""
         if self._is_unread:
             log, options = self._log, self._options
+            factor = options.limits.unread_factor
             self._is_unread = (
-                log.durable_bytes < _UNREAD_FACTOR * options.checkpoint_bytes
-                and log.durable_messages < _UNREAD_FACTOR * options.checkpoint_messages
+                log.durable_bytes < factor * options.checkpoint_bytes
+                and log.durable_messages < factor * options.checkpoint_messages
             )
             if not self._is_unread:
                 _log.error(
@@ -356,7 +353,8 @@ class Maintenance:
             self._removals.append(partial(self._remove_merged, merged))
         for queue_id, states in result.states.items():
             if queue := self._queues.get(queue_id):
-                self._memory.let_go(queue, queue.page_out(states, 0 if queue.lazy else _MAX_RUNS))
+                max_runs = 0 if queue.lazy else self._options.limits.max_runs
+                self._memory.let_go(queue, queue.page_out(states, max_runs))
 
     def _to_compact(self, *, to_the_end: bool = False) -> list[SegmentAccount]:
         now_ms = self._clock.monotonic_ms()
@@ -367,6 +365,7 @@ class Maintenance:
             avoided=[number for number, until_ms in self._avoided.items() if now_ms < until_ms],
             segment_bytes=self._options.segment_bytes,
             to_the_end=to_the_end,
+            garbage_fraction=self._options.limits.garbage_fraction,
         )
 
     def _new_compaction(self, accounts: list[SegmentAccount]) -> Compaction:

@@ -11,6 +11,7 @@ from amqpstore.backing import Backing
 from amqpstore.catalog import TABLES, Catalog, Change, OpenCatalog
 from amqpstore.filenames import CATALOG, CATALOG_FILE, INDEX, SEGMENTS
 from amqpstore.files import Files
+from amqpstore.limits import StoreLimits
 from amqpstore.log import FORMAT_VERSION
 from amqpstore.queue import Queue
 from amqpstore.recovery import Recovered, recover
@@ -26,7 +27,9 @@ class OpenedStore(NamedTuple):
     recovered: Recovered
 
 
-def open_directory(directory: str, files: Files, open_catalog: OpenCatalog) -> OpenedStore:
+def open_directory(
+    directory: str, files: Files, open_catalog: OpenCatalog, limits: StoreLimits
+) -> OpenedStore:
     """Open the store in a directory that is locked, or make one where there is nothing.
 
     One of an earlier format version is upgraded, once it is known that it can be read.
@@ -45,7 +48,7 @@ def open_directory(directory: str, files: Files, open_catalog: OpenCatalog) -> O
                 files.make_directory(os.path.join(directory, name))
     _drop_lost_pages(files, os.path.join(directory, CATALOG, CATALOG_FILE))
     catalog = open_catalog(os.path.join(directory, CATALOG), False, plain=found.is_plain)
-    backing = Backing.of(files, directory, found.store_id.bytes, catalog)
+    backing = Backing.of(files, directory, found.store_id.bytes, catalog, limits)
     try:
         identity.check_catalog(directory, found, catalog.rows)
         queues = {

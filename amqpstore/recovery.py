@@ -144,7 +144,7 @@ def recover(backing: Backing, queues: dict[int, Queue]) -> Recovered:
 
 class _Recovery:
     def __init__(self, backing: Backing, queues: dict[int, Queue]) -> None:
-        files, directory, store_id, catalog, self._descriptors = backing
+        files, directory, store_id, catalog, self._descriptors, self._limits = backing
         self._files = files
         self._directory = directory
         self._store_id = store_id
@@ -405,7 +405,7 @@ class _Recovery:
     def _sealed(self, number: int) -> Segment:
         """A segment that the checkpoint knows, as it stands in the catalog."""
         path = segment_path(self._directory, number)
-        segment = Segment(self._descriptors, path, number, self._seed)
+        segment = Segment(self._descriptors, path, number, self._seed, self._limits)
         segment.size = self._rows[number].end_bytes if number in self._rows else 0
         if row := self._offset_tables.get(number):
             segment.restore(row)
@@ -424,7 +424,7 @@ class _Recovery:
             # failed. What is adopted here must not be in memory only.
             file.datasync()
             file.drop_cache()
-        content, unreadable = read_around(file, file.size())
+        content, unreadable = read_around(file, file.size(), self._limits.page_bytes)
         end = self._noted_ends.get(number)
         least = max(start, end or 0)
         if len(content) < least:

@@ -13,17 +13,10 @@ from operator import itemgetter
 from amqpstore.descriptors import Descriptors, is_shortage
 from amqpstore.errors import MessageDamagedError, ReadLaterError
 from amqpstore.files import File
+from amqpstore.limits import LIMITS, PAGE_BYTES, StoreLimits
 from amqpstore.message import Message
 from amqpstore.records import HEADER, Gap, Kind, MessageDecoder, read_messages, scan
 from amqpstore.tables import OffsetTableRow
-
-PAGE_BYTES = 4096
-"""What a disk that has bad places reads, or does not."""
-
-TABLE_STEP_BYTES = 64 << 10
-"""The least distance, in bytes, between two messages in a segment's offset table."""
-
-_READ_AHEAD_BYTES = 1 << 20
 
 _MAX_SURVEYED = 4096
 """Damaged places of one segment that are kept in mind."""
@@ -41,13 +34,14 @@ class Segment:
     the one before it, records are walked over. `first_id` to `end_id` is the range of ids that it
     may hold.
 
-    Args: seed, of the checksums of the store's records.
+    Args: seed, of the checksums of the store's records; limits, the store's.
     """
 
     __slots__ = (
         "_cursor_id",
         "_cursor_offset",
         "_descriptors",
+        "_limits",
         "_seed",
         "_survey",
         "_writer",
@@ -60,7 +54,15 @@ class Segment:
         "table_offsets",
     )
 
-    def __init__(self, descriptors: Descriptors, path: str, number: int, seed: int) -> None:
+    def __init__(
+        self,
+        descriptors: Descriptors,
+        path: str,
+        number: int,
+        seed: int,
+        limits: StoreLimits = LIMITS,
+    ) -> None:
+        self._limits = limits
         self._descriptors = descriptors
         self._seed = seed
         self._writer: File | None = None
@@ -96,9 +98,10 @@ class Segment:
 
     def note(self, message_id: int, offset: int) -> None:
         """Note where a message's record starts. Ids and offsets ascend."""
-        if not self.table_offsets or offset >= self.table_offsets[-1] + TABLE_STEP_BYTES:
+        offsets = self.table_offsets
+        if not offsets or offset >= offsets[-1] + self._limits.table_step_bytes:
             self.table_ids.append(message_id)
-            self.table_offsets.append(offset)
+            offsets.append(offset)
         if not self.end_id:
             self.first_id = message_id
         self.end_id = message_id + 1
@@ -107,13 +110,14 @@ class Segment:
         """Note where the records of contiguous ids start: back to back from `offset` on."""
         self.note(first_id, offset)
         self.end_id = first_id + len(lengths)
-        if len(lengths) * max(lengths) < TABLE_STEP_BYTES:
+        step_bytes = self._limits.table_step_bytes
+        if len(lengths) * max(lengths) < step_bytes:
             return
         ends = list(accumulate(lengths, initial=offset))
         place = 0
-        while (
-            place := bisect_right(ends, self.table_offsets[-1] + TABLE_STEP_BYTES, place + 1)
-        ) < len(lengths):
+        while (place := bisect_right(ends, self.table_offsets[-1] + step_bytes, place + 1)) < len(
+            lengths
+        ):
             self.table_ids.append(first_id + place)
             self.table_offsets.append(ends[place])
 
@@ -161,18 +165,19 @@ class Segment:
     def _read_ahead(self, offset: int) -> bytes:
         """What is to be read at once from an offset on: up to where the disk can read it."""
         file = self.file()
-        size = min(_READ_AHEAD_BYTES, self.size - offset)
+        size = min(self._limits.read_ahead_bytes, self.size - offset)
         try:
             return file.read(offset, size)
         except OSError as error:
             if error.errno != errno.EIO:
                 raise
         # What is wanted may be in front of the bad place, and then is as good as ever.
-        end = (offset // PAGE_BYTES + 1) * PAGE_BYTES
+        page_bytes = self._limits.page_bytes
+        end = (offset // page_bytes + 1) * page_bytes
         content = file.read(offset, min(end - offset, size))
         with contextlib.suppress(OSError):
             while len(content) < size and (
-                page := file.read(end, min(PAGE_BYTES, size - len(content)))
+                page := file.read(end, min(page_bytes, size - len(content)))
             ):
                 content += page
                 end += len(page)
@@ -204,7 +209,7 @@ class Segment:
         All of the segment is read for it, and what was found is kept: the next message behind that
         place, and the next one in it, do not need that again.
         """
-        content, unreadable = read_around(self.file(), self.size)
+        content, unreadable = read_around(self.file(), self.size, self._limits.page_bytes)
         why = unreadable[0].reason if unreadable else ""
         survey = self._survey = _Survey(content, self.number, self._seed, self.end_id, why)
         if (missing := survey.missing(message_id)) is None:
@@ -305,7 +310,7 @@ class _Survey:
         return self._offsets[place] if place >= 0 else 0
 
 
-def read_around(file: File, size: int) -> tuple[bytes, list[Gap]]:
+def read_around(file: File, size: int, page_bytes: int = PAGE_BYTES) -> tuple[bytes, list[Gap]]:
     """The first bytes of a file, and the pages that the disk cannot read (EIO): they are zeros.
 
     Raises: OSError, any other.
@@ -316,15 +321,15 @@ def read_around(file: File, size: int) -> tuple[bytes, list[Gap]]:
         if error.errno != errno.EIO:
             raise
     unreadable: list[Gap] = []
-    pages = [_page(file, offset, unreadable) for offset in range(0, size, PAGE_BYTES)]
+    pages = [_page(file, offset, page_bytes, unreadable) for offset in range(0, size, page_bytes)]
     return b"".join(pages)[:size], unreadable
 
 
-def _page(file: File, offset: int, unreadable: list[Gap]) -> bytes:
+def _page(file: File, offset: int, page_bytes: int, unreadable: list[Gap]) -> bytes:
     try:
-        return file.read(offset, PAGE_BYTES)
+        return file.read(offset, page_bytes)
     except OSError as error:
         if error.errno != errno.EIO:
             raise
-        unreadable.append(Gap(offset, offset + PAGE_BYTES, str(error)))
-        return bytes(PAGE_BYTES)
+        unreadable.append(Gap(offset, offset + page_bytes, str(error)))
+        return bytes(page_bytes)

@@ -108,6 +108,7 @@ class Store:
             space=space,
             compressor=compressor_of(options),
             dictionaries=tables.DICTIONARIES.read(self._catalog.rows),
+            limits=options.limits,
         )
         self._maintenance = Maintenance(
             backing, self._log, queues, self._memory, space, recovered, options, worker, clock
@@ -182,7 +183,9 @@ class Store:
         def open_with_reserve(path: str, create: bool, *, plain: bool = False) -> Catalog:
             return ReservingCatalog(open_catalog(path, create, plain=plain), space)
 
-        backing, queues, recovered = open_directory(directory, files, open_with_reserve)
+        backing, queues, recovered = open_directory(
+            directory, files, open_with_reserve, options.limits
+        )
         return cls(lock, backing, queues, recovered, space, options, worker, clock)
 
     # Definitions: durable on return.

@@ -34,6 +34,7 @@ class TransientLog:
         self._directory = f"{backing.directory}/{TRANSIENT}"
         self._seed = backing.seed
         self._segment_bytes = segment_bytes
+        self._limits = backing.limits
         self._segments: list[Segment] = []
         self._unread: dict[int, int] = {}
         self._next_id = FIRST_TRANSIENT
@@ -110,7 +111,11 @@ class TransientLog:
         number = self._next_number
         self._next_number += 1
         segment = Segment(
-            self._descriptors, f"{self._directory}/{segment_name(number)}", number, self._seed
+            self._descriptors,
+            f"{self._directory}/{segment_name(number)}",
+            number,
+            self._seed,
+            self._limits,
         )
         segment.create()
         segment.first_id = segment.end_id = self._next_id

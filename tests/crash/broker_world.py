@@ -33,6 +33,7 @@ from amqpstore_tools.simulation.memory_files import MemoryFiles
 from amqpstore_tools.simulation.operations import Operation
 from tests.recording_outlet import Back, RecordingOutlet, Refused
 from tests.simulated_broker import ROUNDS, SimulatedBroker
+from tests.small_limits import small_limits
 
 OPTIONS = Options(
     segment_bytes=2500,
@@ -42,6 +43,7 @@ OPTIONS = Options(
     compaction_bytes_s=1 << 40,
     reserve_bytes=0,
     least_free_bytes=0,
+    limits=small_limits(entries_a_file=6, max_runs=2),
 )
 FAR_MS = 1 << 40
 """Longer than anything waits in these histories."""

@@ -13,6 +13,7 @@ from amqpstore_tools.drill.trace import Trace
 from amqpstore_tools.simulation import stores
 from amqpstore_tools.simulation.faulty_files import Faults
 from amqpstore_tools.simulation.memory_files import MemoryFiles
+from tests.small_limits import small_limits
 
 DIRECTORY = "/var/store"
 OPTIONS = Options(
@@ -21,17 +22,19 @@ OPTIONS = Options(
     checkpoint_bytes=3000,
     checkpoint_ms=1 << 60,
     reserve_bytes=0,
+    limits=small_limits(entries_a_file=6, max_runs=2),
 )
 
 
-def open_store(files: MemoryFiles, seen_as: Files | None = None) -> Store:
+def open_store(
+    files: MemoryFiles, seen_as: Files | None = None, options: Options = OPTIONS
+) -> Store:
     """The store of these tests on a simulated disk, which it may see as something else."""
-    return stores.open_store(DIRECTORY, files, OPTIONS, seen_as=seen_as)
+    return stores.open_store(DIRECTORY, files, options, seen_as=seen_as)
 
 
 def open_faulty_store(files: MemoryFiles, faults: Faults) -> Store:
     """The same store, where one of the calls to files and catalog fails."""
-
     return stores.open_store(DIRECTORY, files, OPTIONS, faults=faults)
 
 

@@ -20,7 +20,7 @@ from amqpstore_tools.simulation.crash_images import crash_images
 from amqpstore_tools.simulation.memory_files import MemoryFiles
 from amqpstore_tools.simulation.operations import Operation
 from tests.crash.histories import DIRECTORY
-from tests.small_limits import set_small_limits
+from tests.small_limits import small_limits
 
 ENVELOPE = Envelope("", "q", b"\x10\x00\x02")
 OPTIONS = Options(
@@ -30,6 +30,7 @@ OPTIONS = Options(
     checkpoint_ms=1 << 60,
     compaction_bytes_s=1 << 40,
     reserve_bytes=0,
+    limits=small_limits(entries_a_file=3, max_runs=1),
 )
 
 TIMES_MS = [40, 10, 0, 30, 0, 20, 50, 0, 60, 0, 0, 5]
@@ -37,11 +38,6 @@ TIMES_MS = [40, 10, 0, 30, 0, 20, 50, 0, 60, 0, 0, 5]
 
 Events = list[Operation | set[int]]
 """What was done to the disk, and between that which messages' moves were promised by then."""
-
-
-@pytest.fixture(autouse=True)
-def small_limits(monkeypatch: pytest.MonkeyPatch) -> None:
-    set_small_limits(monkeypatch, entries_a_file=3, most_runs=1)
 
 
 def open_store(files: MemoryFiles) -> Store:

@@ -7,7 +7,6 @@ from collections import Counter
 import msgpack
 import pytest
 
-import amqpstore.checkpoint_state
 from amqpstore import Queue, Store
 from amqpstore.filenames import FIRST_COMPACTED, index_key, segment_number
 from amqpstore_tools.drill.accounting import misaccounted
@@ -24,6 +23,7 @@ from amqpstore_tools.simulation.memory_files import MemoryFiles
 from amqpstore_tools.simulation.operations import Append, Commit, Create, Operation, Remove
 from tests.crash.histories import (
     DIRECTORY,
+    OPTIONS,
     open_faulty_store,
     open_store,
     outside_of,
@@ -369,11 +369,10 @@ def faults_at_cuts(trace: Trace, rng: random.Random) -> list[object]:
     return found
 
 
-def test_a_crash_between_the_checkpoints_that_let_go_of_a_deep_queue(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_crash_between_the_checkpoints_that_let_go_of_a_deep_queue() -> None:
     """Each lets go of one index file here. What is in another queue as well stays."""
-    monkeypatch.setattr(amqpstore.checkpoint_state, "_MAX_RELEASED", 1)
+    limits = OPTIONS.limits._replace(max_released_files=1)
+    open_it = functools.partial(open_store, options=OPTIONS._replace(limits=limits))
 
     def history(outside: Outside) -> None:
         outside.open()
@@ -391,7 +390,7 @@ def test_a_crash_between_the_checkpoints_that_let_go_of_a_deep_queue(
             outside.checkpoint()
 
     rng = random.Random("deep")
-    trace = record(history)
+    trace = record(history, open_it)
     disk, ledger, count = trace.base.fork(), Ledger(), 0
     for event in trace.events:
         if not isinstance(event, Operation):
@@ -399,7 +398,7 @@ def test_a_crash_between_the_checkpoints_that_let_go_of_a_deep_queue(
             continue
         disk.redo(event)
         for image in crash_images(disk, rng, 4):
-            store = open_store(image.files)
+            store = open_it(image.files)
             observation = observe(store)
             faults = [*observation.faults, *broken_promises(ledger, observation)]
             for _ in range(6):

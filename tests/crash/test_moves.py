@@ -19,6 +19,7 @@ from amqpstore_tools.simulation.crash_images import crash_images
 from amqpstore_tools.simulation.memory_files import MemoryFiles
 from amqpstore_tools.simulation.operations import Operation
 from tests.crash.histories import DIRECTORY
+from tests.small_limits import small_limits
 
 ENVELOPE = Envelope("", "q", b"\x10\x00\x02")
 OPTIONS = Options(
@@ -28,6 +29,7 @@ OPTIONS = Options(
     checkpoint_ms=1 << 60,
     compaction_bytes_s=1 << 40,
     reserve_bytes=0,
+    limits=small_limits(entries_a_file=6, max_runs=2),
 )
 MOVES = 6
 COPIES = "copies"

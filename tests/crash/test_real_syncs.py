@@ -16,6 +16,7 @@ from amqpstore.catalog import Change, LmdbCatalog
 from amqpstore.filenames import FIRST_COMPACTED
 from amqpstore.files import OsFile, OsFiles
 from amqpstore.worker import InlineWorker
+from tests.small_limits import small_limits
 from tests.unit.engine.stores import messages
 
 OPTIONS = Options(
@@ -25,6 +26,7 @@ OPTIONS = Options(
     compaction_bytes_s=1 << 60,
     reserve_bytes=0,
     least_free_bytes=0,
+    limits=small_limits(entries_a_file=6, max_runs=2),
 )
 FIRST = "segments/0000000001.segment"
 

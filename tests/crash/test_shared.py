@@ -31,6 +31,7 @@ from amqpstore_tools.simulation.memory_catalog import MemoryCatalog
 from amqpstore_tools.simulation.memory_files import MemoryFiles
 from amqpstore_tools.simulation.operations import Operation
 from tests.crash.histories import DIRECTORY
+from tests.small_limits import small_limits
 
 OPTIONS = Options(
     segment_bytes=2500,
@@ -40,6 +41,7 @@ OPTIONS = Options(
     compaction_bytes_s=1 << 40,
     least_free_bytes=0,
     reserve_bytes=0,
+    limits=small_limits(entries_a_file=6, max_runs=2),
 )
 ORDERS = 6
 

@@ -59,6 +59,13 @@ class Turns(Faults):
         return False
 
 
+THREADS = OPTIONS._replace(
+    checkpoint_ms=100,
+    checkpoint_messages=5,
+    limits=OPTIONS.limits._replace(garbage_fraction=0.1),
+)
+
+
 class Threads(Outside):
     """Everyone who uses a store whose batches a committer writes, as those of a broker are."""
 
@@ -163,7 +170,7 @@ def history(seed: int, steps: int, patch: Patch) -> Threads:
                 DIRECTORY,
                 files=FaultyFiles(files, turns),
                 open_catalog=open_catalog,
-                options=OPTIONS._replace(checkpoint_ms=100, checkpoint_messages=5),
+                options=THREADS,
                 worker=ThreadWorker(),
                 clock=clock,
             )
@@ -186,7 +193,6 @@ def history(seed: int, steps: int, patch: Patch) -> Threads:
 
         files.record = note
         patch.setattr(amqpstore_server.committer, "_HOUSEKEEP_S", 0.0)
-        patch.setattr(amqpstore.compaction, "GARBAGE_FRACTION", 0.1)
         trio.run(run)
     return outside
 

@@ -4,11 +4,11 @@ The store is opened on it, used if it can be, and killed; then the disk is sound
 promised before, and in between, is there, and nothing is called damage.
 """
 
+import functools
 from collections.abc import Callable
 
 import pytest
 
-import amqpstore.segments
 from amqpstore import Store, UnreadableLogError
 from amqpstore.filenames import INDEX, SEGMENTS
 from amqpstore_tools.drill.invariants import Fault, broken_promises, reported_damage
@@ -19,21 +19,20 @@ from amqpstore_tools.simulation.faulty_files import UnreadableFiles
 from amqpstore_tools.simulation.memory_files import MemoryFiles
 from tests.crash.histories import (
     DIRECTORY,
+    OPTIONS,
     _fan_out,
     _rolled_segments,
+    open_store,
     outside_of,
 )
-from tests.crash.histories import open_store as open_sound
 
 PAGE = 128
 
 
-@pytest.fixture(autouse=True)
-def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What cannot be read is little: a segment of these histories has several pages and marks."""
-    monkeypatch.setattr(amqpstore.segments, "PAGE_BYTES", PAGE)
-    monkeypatch.setattr(amqpstore.segments, "TABLE_STEP_BYTES", 300)
-    monkeypatch.setattr(amqpstore.segments, "_READ_AHEAD_BYTES", 500)
+LIMITS = OPTIONS.limits._replace(page_bytes=PAGE, table_step_bytes=300, read_ahead_bytes=500)
+"""What cannot be read is little: a segment of these histories has several pages and marks."""
+
+open_sound = functools.partial(open_store, options=OPTIONS._replace(limits=LIMITS))
 
 
 def begun(outside: Outside) -> None:
@@ -105,10 +104,10 @@ def faults_of(
     told(outside)
     bad = UnreadableFiles(outside.files, path, start, start + PAGE)
 
-    def open_store(files: MemoryFiles) -> Store:
+    def open_seen(files: MemoryFiles) -> Store:
         return open_sound(files, bad)
 
-    outside._open_store = open_store
+    outside._open_store = open_seen
     is_open = True
     try:
         outside.open()

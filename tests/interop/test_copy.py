@@ -55,7 +55,7 @@ class Busy:
 
     def __init__(self, directory: str, program: str, seed: int) -> None:
         self._lines: list[str] = []
-        options = [str(int(one)) for one in OPTIONS]
+        options = [str(int(one)) for one in OPTIONS[:-1]]
         self._process = subprocess.Popen(
             [sys.executable, "-c", program, str(seed), "1", directory, *options],
             cwd=REPOSITORY,

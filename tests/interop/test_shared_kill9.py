@@ -75,7 +75,7 @@ for thread in threads:
 
 def run_and_kill(directory: Path, seed: int) -> list[list[str]]:
     """What the child said before it was killed. It is, after some hundred commits at most."""
-    arguments = [str(seed), str(directory), *map(str, map(int, OPTIONS))]
+    arguments = [str(seed), str(directory), *map(str, map(int, OPTIONS[:-1]))]
     child = subprocess.Popen(
         [sys.executable, "-c", CHILD, *arguments], stdout=subprocess.PIPE, text=True
     )

@@ -86,7 +86,7 @@ def numbers(store: Store, queue: Queue) -> list[int]:
 
 def run_and_kill(directory: Path, seed: int, next_number: int) -> list[str]:
     """What the child said before it was killed. It is, after some hundred batches at most."""
-    arguments = [str(seed), str(next_number), str(directory), *map(str, map(int, OPTIONS))]
+    arguments = [str(seed), str(next_number), str(directory), *map(str, map(int, OPTIONS[:-1]))]
     child = subprocess.Popen(
         [sys.executable, "-c", CHILD, *arguments], stdout=subprocess.PIPE, text=True
     )

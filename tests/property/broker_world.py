@@ -34,6 +34,7 @@ from tests.recording_outlet import (
     Told,
 )
 from tests.simulated_broker import SimulatedBroker
+from tests.small_limits import small_limits
 
 OPTIONS = Options(
     segment_bytes=2_000,
@@ -43,6 +44,7 @@ OPTIONS = Options(
     checkpoint_ms=1 << 60,
     reserve_bytes=0,
     least_free_bytes=0,
+    limits=small_limits(entries_a_file=4, max_runs=1),
 )
 """Checkpoints come by their rule alone; few bodies stay in memory."""
 

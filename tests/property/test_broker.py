@@ -13,13 +13,6 @@ from hypothesis.stateful import get_state_machine_test, run_state_machine_as_tes
 
 from tests.property.broker_bugs import BUGS, HISTORIES
 from tests.property.broker_machine import BrokerAgainstModel
-from tests.small_limits import set_small_limits
-
-
-@pytest.fixture(autouse=True)
-def small_limits(monkeypatch: pytest.MonkeyPatch) -> None:
-    set_small_limits(monkeypatch, entries_a_file=4, most_runs=1)
-
 
 # Hypothesis takes up to five minutes to make a history short in which they disagree.
 TestBrokerAgainstModel = pytest.mark.timeout(600)(BrokerAgainstModel.TestCase)

@@ -19,7 +19,6 @@ from tests.property.test_store import (
     StoreAgainstPlainLists,
     Stored,
     places,
-    small_limits,  # noqa: F401 (a fixture)
 )
 
 

@@ -10,7 +10,6 @@ import shutil
 import tempfile
 from dataclasses import dataclass, field, replace
 
-import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -32,7 +31,7 @@ from amqpstore.records import Gap, Kind, scan
 from amqpstore.runs import body_bytes, overhead_bytes
 from amqpstore.transient import FIRST_TRANSIENT
 from tests.late_worker import LateWorker
-from tests.small_limits import set_small_limits
+from tests.small_limits import small_limits
 
 PERSISTENT = Envelope("", "key", b"\x10\x00\x02")
 TRANSIENT = Envelope("", "key", persistent=False)
@@ -43,6 +42,7 @@ OPTIONS = Options(
     checkpoint_messages=1 << 60,
     checkpoint_ms=1000,
     reserve_bytes=0,
+    limits=small_limits(entries_a_file=4, max_runs=1),
 )
 """Checkpoints come by their rules alone: no time passes but by them."""
 
@@ -488,11 +488,6 @@ def _flip(path: str, offset: int, bit: int) -> None:
         flipped = file.read(1)[0] ^ 1 << bit
         file.seek(offset)
         file.write(bytes([flipped]))
-
-
-@pytest.fixture(autouse=True)
-def small_limits(monkeypatch: pytest.MonkeyPatch) -> None:
-    set_small_limits(monkeypatch, entries_a_file=4, most_runs=1)
 
 
 TestStoreAgainstPlainLists = StoreAgainstPlainLists.TestCase

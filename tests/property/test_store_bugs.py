@@ -17,7 +17,6 @@ from amqpstore.memory import Memory
 from amqpstore.transient import FIRST_TRANSIENT
 from tests.property.test_store import (
     StoreAgainstPlainLists,
-    small_limits,  # noqa: F401 (a fixture)
 )
 
 Patch = pytest.MonkeyPatch

@@ -11,6 +11,7 @@ from amqpstore.catalog import TABLES, Change, Value, encode_key
 from amqpstore.clock import SYSTEM_CLOCK, Clock
 from amqpstore.filenames import segment_path
 from amqpstore.files import File, OsFiles
+from amqpstore.limits import LIMITS, StoreLimits
 from amqpstore.rows import encode_row
 from amqpstore.worker import InlineWorker
 
@@ -61,13 +62,14 @@ class Disk:
     segment_bytes: int = 1 << 20
     options: Options = NO_CHECKPOINTS
     clock: Clock = SYSTEM_CLOCK
+    limits: StoreLimits = LIMITS
 
     def open(self, files: OsFiles | None = None) -> Store:
         return Store.open(
             self.directory,
             files=files,
             open_catalog=lambda path, create, *, plain=False: self.catalog,
-            options=self.options._replace(segment_bytes=self.segment_bytes),
+            options=self.options._replace(segment_bytes=self.segment_bytes, limits=self.limits),
             worker=InlineWorker(),
             clock=self.clock,
         )

@@ -9,7 +9,7 @@ from pathlib import Path
 import lmdb
 import pytest
 
-from amqpstore import DamageError, DurabilityError, Store, catalog
+from amqpstore import DamageError, DurabilityError, Store
 from amqpstore.catalog import TABLES, Change, LmdbCatalog, Value
 from tests.unit.engine.stores import publish_batches
 
@@ -50,9 +50,9 @@ def catalog_in(path: str) -> LmdbCatalog:
     return LmdbCatalog(path, create=False)
 
 
-def opened(path: str) -> dict[str, dict[str, Value]]:
+def opened(path: str, first_map_bytes: int = 64 << 20) -> dict[str, dict[str, Value]]:
     """All rows that are in the directory."""
-    found = catalog_in(path)
+    found = LmdbCatalog(path, create=False, first_map_bytes=first_map_bytes)
     rows = {table: found.rows(table) for table in TABLES}
     found.close()
     return {table: of_table for table, of_table in rows.items() if of_table}
@@ -137,9 +137,8 @@ def test_a_process_killed_within_a_commit_leaves_the_state_before_it(path: str) 
     assert opened(path) == {"users": {"before": 1}}
 
 
-def test_the_map_grows_beyond_its_first_size(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(catalog, "_FIRST_MAP_BYTES", 128 << 10)
-    found = catalog_in(path)
+def test_the_map_grows_beyond_its_first_size(path: str) -> None:
+    found = LmdbCatalog(path, create=False, first_map_bytes=128 << 10)
     value = "x" * 10_000
     for number in range(50):
         found.commit([Change("vhosts", f"{number:04}", value)])
@@ -147,17 +146,14 @@ def test_the_map_grows_beyond_its_first_size(path: str, monkeypatch: pytest.Monk
     assert len(found.rows("vhosts")) == 50
     found.close()
     # And opens with its first size again, which is less than it has by now.
-    rows = opened(path)
+    rows = opened(path, first_map_bytes=128 << 10)
     assert rows["vhosts"] == {f"{number:04}": value for number in range(50)}
     assert len(rows["users"]) == 200
 
 
-def test_a_catalog_that_grew_can_be_changed_after_a_reopening(
-    path: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(catalog, "_FIRST_MAP_BYTES", 128 << 10)
+def test_a_catalog_that_grew_can_be_changed_after_a_reopening(path: str) -> None:
     for number in range(30):
-        found = catalog_in(path)
+        found = LmdbCatalog(path, create=False, first_map_bytes=128 << 10)
         found.commit([Change("vhosts", f"{number:04}", "x" * 20_000)])
         found.close()
     assert len(opened(path)["vhosts"]) == 30

@@ -6,12 +6,10 @@ from pathlib import Path
 
 import pytest
 
-import amqpstore.checkpoint_state
-import amqpstore.index_merge
-import amqpstore.index_writer
 from amqpstore import Queue, Store
 from amqpstore.filenames import INDEX
 from amqpstore.index import Entries, IndexReader, IndexState
+from amqpstore.limits import StoreLimits
 from tests.unit.engine.stores import Disk, drain, messages, queue_named, take
 
 A_FILE = 16
@@ -19,10 +17,8 @@ FILES = 30
 
 
 @pytest.fixture
-def disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Disk:
-    monkeypatch.setattr(amqpstore.index_writer, "ENTRIES_A_FILE", A_FILE)
-    monkeypatch.setattr(amqpstore.index_merge, "ENTRIES_A_FILE", A_FILE)
-    return Disk(str(tmp_path / "store"))
+def disk(tmp_path: Path) -> Disk:
+    return Disk(str(tmp_path / "store"), limits=StoreLimits(entries_a_file=A_FILE))
 
 
 class Reads:
@@ -120,10 +116,8 @@ def test_a_deleted_queue_is_let_go_of_file_by_file(disk: Disk, reads: Reads) -> 
 
 
 @pytest.mark.parametrize("restarts", [False, True])
-def test_a_very_deep_queue_is_let_go_of_by_several_checkpoints(
-    disk: Disk, monkeypatch: pytest.MonkeyPatch, restarts: bool
-) -> None:
-    monkeypatch.setattr(amqpstore.checkpoint_state, "_MAX_RELEASED", 7)
+def test_a_very_deep_queue_is_let_go_of_by_several_checkpoints(disk: Disk, restarts: bool) -> None:
+    disk.limits = disk.limits._replace(max_released_files=7)
     store, queue, other = deep(disk)
     store.delete_queue(queue)
     for left in (23, 16, 9, 2, 0, 0):

@@ -6,12 +6,10 @@ from typing import Any
 
 import pytest
 
-import amqpstore.index_merge
-import amqpstore.index_writer
-import amqpstore.maintenance
 from amqpstore import Message, MessageDamagedError, Queue, Run, Store
 from amqpstore.expiry import ExpiryHeap, earliest
 from amqpstore.index import IndexState
+from amqpstore.limits import StoreLimits
 from amqpstore.queue import PagedFile
 from amqpstore.runs import ReadyList
 from amqpstore.segments import Segment, Unread
@@ -29,12 +27,9 @@ LATE_MS = 1 << 50
 
 
 @pytest.fixture
-def disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Disk:
+def disk(tmp_path: Path) -> Disk:
     """Of which index files are full, and runs leave memory, after a few."""
-    monkeypatch.setattr(amqpstore.index_writer, "ENTRIES_A_FILE", 4)
-    monkeypatch.setattr(amqpstore.index_merge, "ENTRIES_A_FILE", 4)
-    monkeypatch.setattr(amqpstore.maintenance, "_MAX_RUNS", 1)
-    return Disk(str(tmp_path / "store"))
+    return Disk(str(tmp_path / "store"), limits=StoreLimits(entries_a_file=4, max_runs=1))
 
 
 def publish(store: Store, queue: Queue, *expires_ms: int) -> None:
@@ -344,10 +339,8 @@ def test_an_index_file_that_grows_has_the_earliest_of_all(disk: Disk) -> None:
     store.abandon()
 
 
-def test_merged_index_files_have_the_earliest_of_what_is_live(
-    disk: Disk, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(amqpstore.index_merge, "_MAX_FILES", 3)
+def test_merged_index_files_have_the_earliest_of_what_is_live(disk: Disk) -> None:
+    disk.limits = disk.limits._replace(max_small_files=3)
     store = disk.open()
     queue = store.create_queue("q")
     publish(store, queue, 10, 20, 30, 40, *range(50, 62))

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-import amqpstore.index_writer
 from amqpstore import Queue, Store
 from amqpstore.filenames import INDEX
 from amqpstore.files import File, OsFiles
 from amqpstore.index import ENTRIES_A_FILE
+from amqpstore.limits import StoreLimits
 from tests.unit.engine.stores import Disk, drain, messages
 
 MAX_OPEN = 8
@@ -20,12 +20,11 @@ QUEUES = 30
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Disk:
-    return Disk(str(tmp_path / "store"), segment_bytes=16 << 20)
-
-
-@pytest.fixture
-def few_open(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(amqpstore.index_writer, "_MAX_OPEN", MAX_OPEN)
+    return Disk(
+        str(tmp_path / "store"),
+        segment_bytes=16 << 20,
+        limits=StoreLimits(max_open_index_files=MAX_OPEN),
+    )
 
 
 def open_index_files() -> int:
@@ -64,7 +63,6 @@ def filled(store: Store, queues: list[Queue], count: int = 1) -> None:
     store.sync()
 
 
-@pytest.mark.usefixtures("few_open")
 def test_a_checkpoint_of_many_queues_has_few_files_open(disk: Disk) -> None:
     files = WatchedFiles()
     store = disk.open(files)
@@ -93,7 +91,6 @@ def test_an_index_file_that_a_checkpoint_fills_is_closed(disk: Disk) -> None:
     store.abandon()
 
 
-@pytest.mark.usefixtures("few_open")
 def test_what_a_checkpoint_wrote_before_it_failed_is_not_written_again(disk: Disk) -> None:
     files = WatchedFiles()
     store = disk.open(files)

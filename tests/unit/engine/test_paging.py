@@ -6,11 +6,9 @@ from pathlib import Path
 
 import pytest
 
-import amqpstore.index_merge
-import amqpstore.index_writer
-import amqpstore.maintenance
 from amqpstore import Queue, Run, Store
 from amqpstore.index import IndexState
+from amqpstore.limits import StoreLimits
 from amqpstore.queue import PagedFile
 from tests.unit.engine.stores import TRANSIENT, Disk, messages, queue_named, take
 
@@ -29,11 +27,9 @@ def interleaved(store: Store, queues: list[Queue], count: int) -> None:
 
 
 @pytest.fixture
-def disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Disk:
-    monkeypatch.setattr(amqpstore.index_writer, "ENTRIES_A_FILE", FILE_ENTRIES)
-    monkeypatch.setattr(amqpstore.index_merge, "ENTRIES_A_FILE", FILE_ENTRIES)
-    monkeypatch.setattr(amqpstore.maintenance, "_MAX_RUNS", MAX_RUNS)
-    disk = Disk(str(tmp_path / "store"), segment_bytes=16 << 20)
+def disk(tmp_path: Path) -> Disk:
+    limits = StoreLimits(entries_a_file=FILE_ENTRIES, max_runs=MAX_RUNS)
+    disk = Disk(str(tmp_path / "store"), segment_bytes=16 << 20, limits=limits)
     disk.options = disk.options._replace(memory_bytes=2_000)
     return disk
 

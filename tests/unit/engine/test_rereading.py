@@ -7,6 +7,7 @@ import pytest
 
 from amqpstore import MessageDamagedError, Store
 from amqpstore.clock import SimulatedClock
+from amqpstore.limits import StoreLimits
 from amqpstore.records import Kind, Record, scan
 from tests.unit.engine.stores import (
     Disk,
@@ -21,12 +22,14 @@ from tests.unit.engine.stores import (
 
 START_MS = 1_700_000_000_000
 PAGE = 16
+"""So that what cannot be read is less than the store."""
 
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Disk:
     """Queues one and two share three messages, which are on disk only."""
-    disk = Disk(str(tmp_path / "store"), clock=SimulatedClock(START_MS))
+    limits = StoreLimits(page_bytes=PAGE)
+    disk = Disk(str(tmp_path / "store"), clock=SimulatedClock(START_MS), limits=limits)
     store = disk.open()
     queues = [store.create_queue(name) for name in ("one", "two")]
     store.publish(queues, messages(b"first", b"second", b"third"))
@@ -50,13 +53,6 @@ def unreadable(disk: Disk, place: int) -> UnreadableFiles:
     return UnreadableFiles((disk.path(1), start, end))
 
 
-@pytest.fixture
-def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So that what cannot be read is less than the store."""
-    monkeypatch.setattr("amqpstore.segments.PAGE_BYTES", PAGE)
-
-
-@pytest.mark.usefixtures("small_pages")
 def test_a_message_is_served_in_its_place_after_a_read_that_failed(disk: Disk) -> None:
     files = unreadable(disk, 1)
     store = disk.open(files)
@@ -73,7 +69,6 @@ def test_a_message_is_served_in_its_place_after_a_read_that_failed(disk: Disk) -
     store.close()
 
 
-@pytest.mark.usefixtures("small_pages")
 def test_who_shares_the_segment_gets_what_was_believed_to_be_unreadable(disk: Disk) -> None:
     files = unreadable(disk, 0)
     store = disk.open(files)
@@ -88,10 +83,10 @@ def test_who_shares_the_segment_gets_what_was_believed_to_be_unreadable(disk: Di
 
 @pytest.mark.parametrize("how", ["close", "abandon"])
 @pytest.mark.parametrize("place", [0, 1, 2])
-@pytest.mark.usefixtures("small_pages")
 def test_a_fault_that_lasts_over_two_starts(tmp_path: Path, place: int, how: str) -> None:
     """In the log, which a start reads, and before the last checkpoint, which it does not."""
-    disk = Disk(str(tmp_path / "store"), clock=SimulatedClock(START_MS))
+    limits = StoreLimits(page_bytes=PAGE)
+    disk = Disk(str(tmp_path / "store"), clock=SimulatedClock(START_MS), limits=limits)
     store = disk.open()
     publish_batches(store, store.create_queue("q"), [[b"first", b"second", b"third"]])
     getattr(store, how)()
@@ -170,7 +165,8 @@ def test_a_queue_that_was_deleted_is_not_tried(disk: Disk) -> None:
 def test_what_stays_unreadable_takes_a_few_reads_a_second(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    disk = Disk(str(tmp_path / "store"), clock=SimulatedClock(START_MS))
+    limits = StoreLimits(page_bytes=PAGE)
+    disk = Disk(str(tmp_path / "store"), clock=SimulatedClock(START_MS), limits=limits)
     store = disk.open()
     publish_batches(store, store.create_queue("q"), [[b"%d" % number for number in range(100)]])
     store.close()

@@ -11,9 +11,9 @@ from typing import NamedTuple
 
 import pytest
 
-import amqpstore.maintenance
 from amqpstore import Options, Store, UnreadableLogError
 from amqpstore.files import OsFiles
+from amqpstore.limits import StoreLimits
 from amqpstore.records import Gap, Kind, scan
 from tests.unit.engine.stores import (
     NO_CHECKPOINTS,
@@ -253,10 +253,10 @@ def test_no_checkpoint_leaves_behind_what_the_next_start_may_read(
 
 
 def test_the_log_does_not_grow_for_ever_because_of_it(
-    written: Written, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    written: Written, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(amqpstore.maintenance, "_UNREAD_FACTOR", 3)
     disk = written.disk
+    disk.limits = StoreLimits(unread_factor=3)
     disk.options = OFTEN
     store = disk.open(unreadable(written))
     damage = store.recovery_report.damage

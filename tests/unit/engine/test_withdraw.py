@@ -9,11 +9,9 @@ from pathlib import Path
 
 import pytest
 
-import amqpstore.index_merge
-import amqpstore.index_writer
-import amqpstore.maintenance
 from amqpstore import Envelope, Message, MessageDamagedError, Placement, Queue, Run, Store
 from amqpstore.catalog import Change
+from amqpstore.limits import StoreLimits
 from amqpstore.runs import goes_on
 from tests.unit.engine.stores import (
     ENVELOPE,
@@ -32,12 +30,9 @@ WHERE = ["in memory", "on disk", "in index files", "partly paged"]
 
 
 @pytest.fixture
-def disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Disk:
+def disk(tmp_path: Path) -> Disk:
     """Of which index files are full, and runs leave memory, after a few."""
-    monkeypatch.setattr(amqpstore.index_writer, "ENTRIES_A_FILE", 4)
-    monkeypatch.setattr(amqpstore.index_merge, "ENTRIES_A_FILE", 4)
-    monkeypatch.setattr(amqpstore.maintenance, "_MAX_RUNS", 1)
-    return Disk(str(tmp_path / "store"))
+    return Disk(str(tmp_path / "store"), limits=StoreLimits(entries_a_file=4, max_runs=1))
 
 
 def filled(disk: Disk, where: str, count: int = 16) -> tuple[Store, Queue]:

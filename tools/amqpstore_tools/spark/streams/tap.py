@@ -41,8 +41,8 @@ from amqpstore.filenames import (
     segment_number,
     segment_path,
 )
+from amqpstore.limits import PAGE_BYTES
 from amqpstore.records import OperationKind
-from amqpstore.segments import PAGE_BYTES
 from amqpstore_tools.offline.catalog import CatalogImage, may_be_plain
 from amqpstore_tools.offline.instant import at_one_instant
 from amqpstore_tools.offline.reading import ReadOnlyFiles

@@ -1,0 +1,49 @@
+"""Sizes that the engine chooses for itself, as they suit a store of everyday size."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from amqpstore.index import ENTRIES_A_FILE
+
+PAGE_BYTES = 4096
+"""What a disk that has bad places reads, or does not."""
+
+
+class StoreLimits(NamedTuple):
+    """How much the engine does at once, and from where on it bothers. Nobody has to change them.
+
+    A store with small ones comes to everything that it ever does within some hundred messages:
+    that is what the proofs use them for. None of them is part of the format.
+
+    Index files: one is full with `entries_a_file`; `max_open_index_files` are open to be appended
+    to. Neighbours that fit in one file are merged when there are `max_small_files` of them, or when
+    `min_acked` of their entries are acked, and more than are not. One checkpoint reads
+    `max_released_files` of a deleted queue. A queue has at most `max_runs` runs in memory, as far
+    as index files have the others.
+
+    Segments: between two messages in the offset table are at least `table_step_bytes`; of a
+    segment `read_ahead_bytes` are read at once, and around what the disk cannot read pages of
+    `page_bytes`. Compaction writes `compaction_piece_bytes` at a time, and is due when more than
+    `garbage_fraction` of the segments is garbage.
+
+    While the disk cannot read a part of the log, `unread_factor` times as much log as otherwise is
+    let be without a checkpoint.
+    """
+
+    entries_a_file: int = ENTRIES_A_FILE
+    max_open_index_files: int = 64
+    max_small_files: int = 16
+    min_acked: int = 4096
+    max_released_files: int = 256
+    max_runs: int = 4096
+    table_step_bytes: int = 64 << 10
+    read_ahead_bytes: int = 1 << 20
+    page_bytes: int = PAGE_BYTES
+    compaction_piece_bytes: int = 1 << 20
+    garbage_fraction: float = 0.5
+    unread_factor: int = 16
+
+
+LIMITS = StoreLimits()
+"""Those of every store, where nothing else is said."""
