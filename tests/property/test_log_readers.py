@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
@@ -183,6 +183,8 @@ def disagreements(content: bytes) -> dict[str, object]:
     return {name: (says, truth) for name, (says, truth) in found.items() if says != truth}
 
 
+# What is left of the header of a damaged record does not say which batch it is of.
+@example([("zeros", 1039, 210)])
 @given(st.lists(changes, min_size=1, max_size=3))
 def test_all_readers_of_a_damaged_log_agree_with_recovery(
     all_changes: list[tuple[str, int, int]],

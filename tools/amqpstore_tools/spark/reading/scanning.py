@@ -120,9 +120,9 @@ class Scanner(RecordScanner):
             start = place + 32
             end = start + length
             if leads != lead:
-                if self._tag != -1 or leads & ~BATCH_BITS != PLAIN_MESSAGE:
+                if lead != -1 or leads & ~BATCH_BITS != PLAIN_MESSAGE:
                     break
-                lead, self._tag = leads, leads & BATCH_BITS
+                lead = leads
             if (
                 written_in != number
                 or message_id <= last_id
@@ -154,8 +154,15 @@ class Scanner(RecordScanner):
             place = end
             if self._is_compacted and len(batch.ids) >= _MAX_MESSAGES:
                 break
-        self._last[Kind.MESSAGE] = last_id
-        return base + place
+        return self._went_to(base + place, offset, lead, last_id)
+
+    def _went_to(self, end: int, start: int, lead: int, last_id: int) -> int:
+        """Note what the sound messages from `start` to `end` say, if there are any."""
+        if end > start:
+            # Only a sound record says which batch it is of.
+            self._tag = lead & BATCH_BITS
+            self._last[Kind.MESSAGE] = last_id
+        return end
 
     def _header(self, record: Record, payload: bytes) -> None:
         """Do nothing: the header is not needed."""
