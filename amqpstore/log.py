@@ -469,4 +469,6 @@ def _joined(before: Operation, after: Operation) -> Operation | None:
         return None
     if count + after.message_count > MAX_COUNT:
         return None
-    return before._replace(message_count=count + after.message_count)
+    kind, _, queue_id, first_sequence, first_id, detail, priority = before
+    count += after.message_count
+    return Operation(kind, count, queue_id, first_sequence, first_id, detail, priority)

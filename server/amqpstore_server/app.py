@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import logging
 import resource
@@ -33,6 +34,7 @@ from amqpstore_server.doors import Doors, Visitor
 from amqpstore_server.importing import apply_definitions
 from amqpstore_server.login_checks import LoginChecks
 from amqpstore_server.recovery_reports import keep_report
+from amqpstore_server.sockets import Sockets
 from amqpstore_server.turn import Turn
 from amqpstore_server.users import DEFAULT_PASSWORD, DEFAULT_USER, Users
 
@@ -161,8 +163,9 @@ class App:
             # start completes. The other order would leave a user without permissions for good.
             self.broker.define_permissions(DEFAULT_USER, DEFAULT_VHOST, ALL)
             self.users.define(DEFAULT_USER, self.users.hashed(DEFAULT_PASSWORD))
-        self._turn = Turn(self.broker)
-        self.committer = Committer(store, self._turn.wake)
+        self._sockets = Sockets()
+        self._turn = Turn(self.broker, self._sockets)
+        self.committer = Committer(store, self._sockets.wake, self._turn.wake)
         context.flush = self.committer.flush
         # The free disk space has to be known before the first publish.
         self.committer.housekeep()
@@ -177,7 +180,12 @@ class App:
 
         Raises: DurabilityError, as soon as the disk fails.
         """
+        with contextlib.closing(self._sockets):
+            await self._serve(listeners, signals)
+
+    async def _serve(self, listeners: list[socket.socket], signals: AsyncIterator[int]) -> None:
         async with trio.open_nursery() as service:
+            service.start_soon(self._turn.read, self.committer)
             service.start_soon(self._turn.run, self.committer)
             service.start_soon(self.committer.watch)
             service.start_soon(self._tick)
@@ -195,7 +203,7 @@ class App:
                         break
                     doors.cancel_scope.cancel()
                 clients.start_soon(self._say_goodbye, clients.cancel_scope)
-            await self.committer.stop()
+            self.committer.stop()
             service.cancel_scope.cancel()
 
     async def _reload(self) -> None:
@@ -255,6 +263,7 @@ class App:
                 self.broker,
                 self.users,
                 self._limits,
+                self._sockets,
                 self._turn,
                 self.committer,
                 self._product,

@@ -39,22 +39,25 @@ class _Written(NamedTuple):
 
 
 class Committer:
-    """Makes batches durable, back to back. `on_completed` is called after each.
+    """Makes batches durable, back to back.
 
-    Use it within its `async with`; at the end of it everything is durable.
+    Args: on_written, called by its thread when a batch was written: have `complete_written` called
+    soon, where the store lives; on_completed, called there after each.
     """
 
-    def __init__(self, store: Store, on_completed: Callable[[], None]) -> None:
+    def __init__(
+        self, store: Store, on_written: Callable[[], None], on_completed: Callable[[], None]
+    ) -> None:
         self._store = store
         self._log = store.log
+        self._on_written = on_written
         self._on_completed = on_completed
         self._batches: queue.SimpleQueue[Batch | None] = queue.SimpleQueue()
         self._written: queue.SimpleQueue[_Written] = queue.SimpleQueue()
         self._failure: DurabilityError | None = None
         self._is_stopping = False
         self._housekeep_at = 0.0
-        self._progress = trio.Event()
-        self._token = trio.lowlevel.current_trio_token()
+        self._failed = trio.Event()
         self._thread = threading.Thread(target=self._write_batches, name="committer", daemon=True)
         self._thread.start()
 
@@ -93,11 +96,6 @@ class Committer:
         """Whether publishers may continue, as far as bytes waiting for the disk are concerned."""
         return self._log.pending_bytes < MAX_PENDING_BYTES
 
-    async def wait_for_room(self) -> None:
-        """Return once `has_room`, or when the disk failed."""
-        while not self.has_room and not self._failure:
-            await self._progress.wait()
-
     @property
     def is_disk_low(self) -> bool:
         """Whether publishers have to wait for free disk space: see `Store.is_disk_low`."""
@@ -115,20 +113,18 @@ class Committer:
         """Run until the disk fails. Raises: DurabilityError."""
         while not self._failure:
             with trio.move_on_after(_WATCH_S):
-                await self._progress.wait()
+                await self._failed.wait()
             self._check_thread()
         raise self._failure
 
-    async def stop(self) -> None:
+    def stop(self) -> None:
         """Make everything durable and end the thread. Raises: DurabilityError."""
-        while not self._failure and not (self._log.is_idle and self._log.is_empty):
-            self.commit()
-            await self._progress.wait()
-        self._is_stopping = True
-        self._batches.put(None)
-        self._thread.join()  # it has nothing left to write
-        if self._failure:
-            raise self._failure
+        try:
+            self.flush()
+        finally:
+            self._is_stopping = True
+            self._batches.put(None)
+            self._thread.join()  # it has nothing left to write
 
     def housekeep(self) -> None:
         """Let the store start background work and take over its results. To be called now and
@@ -142,7 +138,7 @@ class Committer:
         except Exception as error:  # noqa: BLE001 (it ends the broker)
             self._fail(error)
 
-    def _complete_written(self) -> None:
+    def complete_written(self) -> None:
         """Complete the batches that the thread has written, if `flush` has not done so already."""
         while not self._written.empty():
             self._complete(*self._written.get())
@@ -152,7 +148,6 @@ class Committer:
             self._fail(failure)
         else:
             self._complete_durable(batch)
-        self._made_progress()
         self._on_completed()
 
     def _complete_durable(self, batch: Batch) -> None:
@@ -175,11 +170,7 @@ class Committer:
         if self._failure is None:
             failure = error if isinstance(error, DurabilityError) else self._store.failure
             self._failure = failure or DurabilityError(self._store.directory, error)
-        self._made_progress()
-
-    def _made_progress(self) -> None:
-        progress, self._progress = self._progress, trio.Event()
-        progress.set()
+        self._failed.set()
 
     def _check_thread(self) -> None:
         """Fail if the thread has died: nothing else would notice, and no confirm would ever be
@@ -197,9 +188,6 @@ class Committer:
             except BaseException as error:  # noqa: BLE001 (raised by `watch`, in trio's thread)
                 failure = error
             self._written.put(_Written(batch, failure))
-            try:
-                self._token.run_sync_soon(self._complete_written)
-            except trio.RunFinishedError:
-                return
+            self._on_written()
             if failure:
                 return

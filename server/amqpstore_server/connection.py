@@ -8,8 +8,6 @@ import contextlib
 import ipaddress
 import logging
 import socket
-from collections.abc import Callable
-from functools import partial
 
 import trio
 
@@ -22,6 +20,7 @@ from amqpstore_server.broker.faults import FATAL, called
 from amqpstore_server.committer import Committer
 from amqpstore_server.doors import Visitor
 from amqpstore_server.login_checks import LoginChecks
+from amqpstore_server.sockets import Sockets
 from amqpstore_server.turn import Turn
 from amqpstore_server.users import DEFAULT_USER, Users
 
@@ -46,6 +45,7 @@ class SocketConnection:
         broker: Broker,
         users: Users,
         limits: Limits,
+        sockets: Sockets,
         turn: Turn,
         committer: Committer,
         product: Product,
@@ -53,6 +53,7 @@ class SocketConnection:
     ) -> None:
         self._socket = sock
         self._users = users
+        self._sockets = sockets
         self._turn = turn
         self._committer = committer
         self._login_checks = login_checks
@@ -72,6 +73,10 @@ class SocketConnection:
         self._unsent = memoryview(b"")
         self._blocked = trio.Event()
         self._reading = trio.CancelScope()
+        self._is_read = False
+        self._read_bytes = _SMALLEST_READ_BYTES
+        self._attention = trio.Event()
+        self._is_blocked = False
         self._unread = trio.lowlevel.ParkingLot()
         self._taken_at = 0.0
         self._is_broken = False
@@ -84,7 +89,9 @@ class SocketConnection:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._write_rest)
                 with self._reading:
-                    await self._read(visitor)
+                    self._read_on()
+                    await self._attend(visitor)
+                self._stop_reading()
                 nursery.cancel_scope.cancel()
             drained_bytes = _STRANGERS_DRAINED_BYTES if visitor.is_stranger else _DRAINED_BYTES
             self.amqp.lost()
@@ -92,6 +99,7 @@ class SocketConnection:
                 await self._last_words(drained_bytes)
         finally:
             called(self.amqp.lost)
+            self._stop_reading()
             # Free the connection with all its state now, not at the next garbage collection.
             self.amqp.outbox.close()
             self._turn.wake()
@@ -101,23 +109,23 @@ class SocketConnection:
 
     def tick(self, now: float) -> None:
         """Check heartbeats and timeouts. Call it about once a second."""
-        self._contained(partial(self._look_at_time, now))
-
-    def _contained(self, work: Callable[[], None]) -> None:
-        """Run work that a task does for all connections in turn: if it raises, only this one
-        ends.
-        """
         try:
-            work()
+            self._look_at_time(now)
         except FATAL:
             raise
         except Exception:  # noqa: BLE001
-            _log.exception("connection failed", extra={"peer": self.amqp.peer})
-            self._is_broken = True
-            called(self.amqp.abandon)
-            self.end()
+            self._broke()
+
+    def _broke(self) -> None:
+        """End this connection, and no other, because of the error that is being handled."""
+        _log.exception("connection failed", extra={"peer": self.amqp.peer})
+        self._is_broken = True
+        called(self.amqp.abandon)
+        self.end()
 
     def _look_at_time(self, now: float) -> None:
+        if self._is_blocked or not self._committer.has_room:
+            self.amqp.excuse(now)
         self.amqp.tick(now)
         if self._unsent and now - self._taken_at > self._send_timeout_s:
             _log.warning("client does not read", extra={"peer": self.amqp.peer})
@@ -128,6 +136,7 @@ class SocketConnection:
 
     def end(self) -> None:
         """Make `run` return soon, whatever it waits for: the connection is finished."""
+        self._stop_reading()
         self._reading.cancel()
 
     def turn_away(self) -> None:
@@ -135,27 +144,59 @@ class SocketConnection:
         self.amqp.abandon()
         self.end()
 
-    async def _read(self, visitor: Visitor) -> None:
-        size = _SMALLEST_READ_BYTES
+    def _read_on(self) -> None:
+        """Start, or continue, reading from the socket."""
+        self._is_read = True
+        self._sockets.add(self._socket, self)
+
+    def _stop_reading(self) -> None:
+        if self._is_read:
+            self._is_read = False
+            self._sockets.remove(self._socket)
+
+    def read_ready(self, now: float) -> int:
+        """Read once from the socket and handle what came. Returns the number of bytes."""
+        try:
+            return self._read(now)
+        except FATAL:
+            raise
+        except Exception:  # noqa: BLE001
+            self._broke()
+            return 0
+
+    def _read(self, now: float) -> int:
+        amqp = self.amqp
+        try:
+            read = self._socket.recv(self._read_bytes)
+        except BlockingIOError:
+            return 0
+        except OSError:
+            read = b""
+        if not read:
+            self.end()
+            return 0
+        size = len(read)
+        if size == self._read_bytes:
+            self._read_bytes = min(size * 2, _LARGEST_READ_BYTES)
+        elif size * 4 < self._read_bytes:
+            self._read_bytes = max(_SMALLEST_READ_BYTES, self._read_bytes // 2)
+        amqp.receive(read, now)
+        if (
+            amqp.is_input_paused
+            or amqp.is_finished
+            or (amqp.has_published and self._committer.is_disk_low)
+        ):
+            # `_attend` goes on with it, and starts reading again.
+            self._stop_reading()
+            self._attention.set()
+        return size
+
+    async def _attend(self, visitor: Visitor) -> None:
+        """Wait for whatever the client has to wait for. Returns when the connection is over."""
         amqp = self.amqp
         while True:
-            if not self._committer.has_room:
-                # Right before it is read, so that of all connections that wait only as many
-                # continue as there is room for.
-                amqp.is_paused = True
-                await self._committer.wait_for_room()
-                amqp.is_paused = False
-            try:
-                read = self._socket.recv(size)
-            except BlockingIOError:
-                await trio.lowlevel.wait_readable(self._socket)
-                continue
-            except OSError:
-                return
-            if not read:
-                return
-            amqp.receive(read, trio.current_time())
-            self._turn.wake()
+            await self._attention.wait()
+            self._attention = trio.Event()
             while amqp.is_input_paused and not amqp.is_finished:
                 if amqp.is_authenticating:
                     await self._check_login(visitor)
@@ -166,15 +207,12 @@ class SocketConnection:
             if amqp.is_finished or self._is_broken:
                 return
             if amqp.has_published and self._committer.is_disk_low:
-                amqp.pause("low on disk")
+                self._is_blocked = True
+                amqp.block("low on disk")
                 await self._committer.wait_for_disk()
-                amqp.resume()
-            if len(read) == size:
-                size = min(size * 2, _LARGEST_READ_BYTES)
-                await trio.lowlevel.checkpoint()
-            else:
-                size = max(_SMALLEST_READ_BYTES, size // 2) if len(read) * 4 < size else size
-                await trio.lowlevel.wait_readable(self._socket)
+                self._is_blocked = False
+                amqp.unblock()
+            self._read_on()
 
     async def _check_login(self, visitor: Visitor) -> None:
         visitor.said_who()
@@ -213,18 +251,24 @@ class SocketConnection:
     def _has_output(self) -> None:
         self._turn.has_output(self)
 
-    def send_now(self) -> None:
-        """Send what the socket accepts; `_write_rest` sends the rest."""
-        if not (self._unsent or self._is_broken):
-            self._contained(self._send_outbox)
+    def send_now(self, now: float) -> None:
+        """Send what the socket takes; the rest is `_write_rest`'s."""
+        if self._unsent or self._is_broken:
+            return
+        try:
+            self._send_outbox(now)
+        except FATAL:
+            raise
+        except Exception:  # noqa: BLE001
+            self._broke()
 
-    def _send_outbox(self) -> None:
+    def _send_outbox(self, now: float) -> None:
         outbox = self.amqp.outbox
         was_writable = outbox.is_writable
         while outbox.byte_count:
             self._unsent = memoryview(outbox.next_bytes())
-            self._taken_at = trio.current_time()
-            if not self._send():
+            self._taken_at = now
+            if not self._send(now):
                 self._blocked.set()
                 break
         if not was_writable and outbox.is_writable:
@@ -235,8 +279,8 @@ class SocketConnection:
         if self.amqp.is_finished and not outbox.byte_count and not self._unsent:
             self.end()
 
-    def _send(self) -> bool:
-        """Send as much of `_unsent` as the socket accepts. Returns whether that was everything."""
+    def _send(self, now: float) -> bool:
+        """Send of `_unsent` what goes at once. Returns whether all of it did."""
         try:
             sent = self._socket.send(self._unsent)
         except BlockingIOError:
@@ -247,8 +291,8 @@ class SocketConnection:
             self.end()
             return False
         self._unsent = self._unsent[sent:]
-        self._taken_at = trio.current_time()
-        self.amqp.sent(self._taken_at)
+        self._taken_at = now
+        self.amqp.sent(now)
         return not self._unsent
 
     async def _write_rest(self) -> None:
@@ -261,8 +305,8 @@ class SocketConnection:
                     await trio.lowlevel.wait_writable(self._socket)
                 except (OSError, trio.ClosedResourceError):
                     return
-                self._send()
-            self.send_now()
+                self._send(trio.current_time())
+            self.send_now(trio.current_time())
 
     async def _last_words(self, drained_bytes: int) -> None:
         """Give the client some seconds to read the last bytes, such as a close method.
@@ -271,11 +315,11 @@ class SocketConnection:
         client would fail on its next write, and lose the close method.
         """
         with trio.move_on_after(_LAST_WORDS_S), contextlib.suppress(OSError):
-            self.send_now()
+            self.send_now(trio.current_time())
             while self._unsent and not self._is_broken:
                 await trio.lowlevel.wait_writable(self._socket)
-                self._send()
-                self.send_now()
+                self._send(trio.current_time())
+                self.send_now(trio.current_time())
             self._socket.shutdown(socket.SHUT_WR)
             while drained_bytes > 0 and not self._is_broken:
                 await trio.lowlevel.wait_readable(self._socket)

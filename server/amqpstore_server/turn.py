@@ -1,7 +1,8 @@
-"""The turn: work that follows a round of reads, done once for all of them.
+"""The turn: reads from the sockets that are ready, then does once what those reads left to do.
 
-Every connection that read something wakes it. It runs after them, has the queues hand out new
-messages, gives the batch to the committer, and sends output, one write per connection.
+After the reads the queues hand out what came in, the open batch goes to the committer, and each
+connection with output is written to once. Whatever happens outside a read (a timer is due, a login
+was checked) wakes the turn.
 """
 
 from __future__ import annotations
@@ -12,48 +13,76 @@ import trio
 
 from amqpstore_server.broker.broker import Broker
 from amqpstore_server.committer import Committer
+from amqpstore_server.sockets import Sockets
 
 
 class Sender(Protocol):
     """A connection that has something to send."""
 
-    def send_now(self) -> None:
-        """Send what the socket accepts at once, and make sure that the rest follows."""
+    def send_now(self, now: float) -> None:
+        """Send what the socket takes at once; see to it that the rest follows."""
 
 
 class Turn:
-    """Runs deliveries, the batch, and writes, in this order."""
+    """Reads, deliveries, the batch, and writes, in this order."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: Broker, sockets: Sockets) -> None:
         self._broker = broker
+        self._sockets = sockets
         self._senders: dict[Sender, None] = {}
         self._event = trio.Event()
+        self._is_reading = False
 
     def wake(self) -> None:
-        """Wake the turn: there is work."""
-        self._event.set()
+        """Run a turn soon: there is something to do."""
+        if not self._is_reading:  # the turn follows the reads anyway
+            self._event.set()
 
     def has_output(self, sender: Sender) -> None:
         """Note that a connection's outbox is no longer empty."""
         self._senders[sender] = None
-        self._event.set()
+        self.wake()
+
+    async def read(self, committer: Committer) -> None:
+        """Read from clients as they write, and run a turn after each round. Never returns."""
+        while True:
+            if committer.has_room:
+                await self._sockets.wait()
+            else:
+                await self._sockets.wait_for_wake()
+            self._is_reading = True
+            try:
+                # The room is checked before each read: all clients together may send far more than
+                # fits.
+                self._sockets.read(trio.current_time(), lambda: committer.has_room)
+                # After the reads, which consume the thread's wake-up: a batch written since would
+                # otherwise wait for the next one.
+                committer.complete_written()
+            finally:
+                self._is_reading = False
+            self._end(committer)
 
     async def run(self, committer: Committer) -> None:
-        """Run turns. Never returns."""
+        """Run a turn whenever `wake` asks for one. Never returns."""
         while True:
             await self._event.wait()
             self._event = trio.Event()
-            self._broker.pump()
-            if self._broker.has_work:
-                # Queues that got messages from another queue on the way have their turn next.
-                self._event.set()
-            committer.commit(promised_only=True)
-            self._broker.context.store.free_memory()
-            self._send()
+            self._end(committer)
+
+    def _end(self, committer: Committer) -> None:
+        """Hand out messages, start a batch, and send."""
+        self._broker.pump()
+        if self._broker.has_work:
+            # What moved from one queue to another on the way has its turn next.
+            self._event.set()
+        committer.commit(promised_only=True)
+        self._broker.context.store.free_memory()
+        self._send()
 
     def _send(self) -> None:
         # A separate function, so that no local variable keeps a connection alive until the next
         # turn.
         senders, self._senders = self._senders, {}
+        now = trio.current_time()
         for sender in senders:
-            sender.send_now()
+            sender.send_now(now)

@@ -36,6 +36,7 @@ from amqpstore_tools.simulation.faulty_files import Faults, FaultyCatalog, Fault
 from amqpstore_tools.simulation.memory_catalog import MemoryCatalog
 from amqpstore_tools.simulation.memory_files import MemoryFiles
 from amqpstore_tools.simulation.operations import Commit, Operation
+from tests.committers import committer_of
 from tests.crash.histories import DIRECTORY, OPTIONS, open_store
 from tests.schedule import LoopTurns, Schedule
 
@@ -81,17 +82,17 @@ class Threads(Outside):
     def start(self) -> None:
         """Open the store, and begin the committer's thread."""
         self.open()
-        self.committer = Committer(self.store, lambda: None)
+        self.committer = committer_of(self.store)
 
     async def end(self, *, in_order: bool) -> None:
         """Close the store, or abandon it as it is, and end the threads."""
         if in_order:
-            await self.committer.stop()
+            self.committer.stop()
             self.close()
             return
         self.kill()
         with contextlib.suppress(DurabilityError):
-            await self.committer.stop()
+            self.committer.stop()
 
 
 _STEPS = {
@@ -237,7 +238,7 @@ def a_batch_is_said_to_be_durable_before_its_sync(patch: Patch) -> None:
     def write_batches(self: Committer) -> None:
         while (batch := self._batches.get()) is not None:
             self._written.put(_Written(batch, None))
-            self._token.run_sync_soon(self._complete_written)
+            self._on_written()
             with contextlib.suppress(DurabilityError):
                 self._log.write(batch)
 

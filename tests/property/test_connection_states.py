@@ -147,8 +147,8 @@ class Peer:
             calls: dict[ConnectionEvent, Callable[[], None]] = {
                 ConnectionEvent.GRANTED: lambda: connection.logged_in(granted=True, now=now),
                 ConnectionEvent.REFUSED: lambda: connection.logged_in(granted=False, now=now),
-                ConnectionEvent.BLOCK: lambda: connection.pause("low on disk"),
-                ConnectionEvent.UNBLOCK: connection.resume,
+                ConnectionEvent.BLOCK: lambda: connection.block("low on disk"),
+                ConnectionEvent.UNBLOCK: connection.unblock,
                 ConnectionEvent.FAULT: connection.break_off,
                 ConnectionEvent.SHUT_DOWN: lambda: connection.shut_down(now),
                 ConnectionEvent.END: connection.lost,

@@ -51,7 +51,7 @@ async def _with_app(data: str, clock: TaskClock, waited_s: float, jump_ms: int) 
             await trio.sleep(waited_s)
             nursery.cancel_scope.cancel()
         left = queue.ready_count
-        await app.committer.stop()
+        app.committer.stop()
         return left
 
 

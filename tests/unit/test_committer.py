@@ -15,6 +15,7 @@ from amqpstore import DurabilityError, Queue, Store
 from amqpstore.catalog import Change
 from amqpstore.checkpoint import Checkpoint
 from amqpstore_server.committer import Committer
+from tests.committers import committer_of
 from tests.unit.engine.stores import Disk, FailingFiles, RowsCatalog, messages
 
 REPOSITORY = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -70,12 +71,12 @@ def ended_by(store: Store, work: Callable[[Committer], None]) -> DurabilityError
     """What ends the broker once `work` was done; `stop` says the same, and ends the thread."""
 
     async def run() -> DurabilityError:
-        committer = Committer(store, lambda: None)
+        committer = committer_of(store)
         work(committer)
         with pytest.raises(DurabilityError) as watched:
             await committer.watch()
         with pytest.raises(DurabilityError) as stopped:
-            await committer.stop()
+            committer.stop()
         assert stopped.value is watched.value
         assert not committer._thread.is_alive()
         return watched.value
@@ -162,11 +163,11 @@ def test_a_fault_of_who_waited_is_its_own_affair(
         raise ValueError("a fault of mine")
 
     async def run() -> None:
-        committer = Committer(store, lambda: None)
+        committer = committer_of(store)
         waiting.publish("before")
         store.when_durable(fail)
         waiting.publish("behind")
-        await committer.stop()
+        committer.stop()
 
     with caplog.at_level(logging.ERROR):
         trio.run(run)

@@ -26,7 +26,7 @@ from amqpstore_server.protocol.errors import (
     NotImplementedByServer,
     PreconditionFailed,
 )
-from amqpstore_server.protocol.frames import method_frame
+from amqpstore_server.protocol.frames import ack_frame, method_frame
 from amqpstore_server.protocol.receiver import Acks, Publishes
 from amqpstore_server.protocol.spec import ReplyCode
 from amqpstore_server.protocol.states import CHANNEL, ChannelEvent, ChannelState
@@ -34,6 +34,12 @@ from amqpstore_server.protocol.states import CHANNEL, ChannelEvent, ChannelState
 _RETURNS = {
     Returned.NO_ROUTE: ReplyCode.NO_ROUTE,
     Returned.NO_CONSUMERS: ReplyCode.NO_CONSUMERS,
+}
+
+_FLAGS = {
+    (mandatory, immediate): Flags(mandatory, immediate)
+    for mandatory in (False, True)
+    for immediate in (False, True)
 }
 
 _MAX_PRIORITY = 1 << 31
@@ -78,7 +84,7 @@ class AmqpChannel:
         access.check("write", "exchange", publish.exchange)
         if publish.exchange == REPLAY_EXCHANGE:
             self._topology.check_replay(publish.routing_key)
-        flags = Flags(publish.mandatory, publish.immediate)
+        flags = _FLAGS[publish.mandatory, publish.immediate]
         broker = self._broker
         for envelope, messages in self._context.envelopes.messages(publishes, broker.reply_to):
             if access.has_topics:
@@ -171,7 +177,8 @@ class AmqpChannel:
             )
 
     def confirm(self, tag: int, *, multiple: bool) -> None:
-        self._send_late(methods.BasicAck(delivery_tag=tag, multiple=multiple))
+        if not self._is_silent:
+            self._outbox.add(ack_frame(self.number, tag, multiple=multiple))
 
     def refuse(self, tag: int) -> None:
         self._send_late(methods.BasicNack(delivery_tag=tag, multiple=False, requeue=False))

@@ -85,10 +85,6 @@ class ServerConnection:
         self.outbox = Outbox(on_output)
         self.peer = peer
         self.has_published = False
-        self.is_paused = False
-        """Whether the server has stopped reading from the client, so that a missed heartbeat is no
-        reason to close.
-        """
         self.state = ConnectionState.GREETING
         self._broker = broker
         self._limits = limits
@@ -191,17 +187,15 @@ class ServerConnection:
         waiting, self._waiting = self._waiting, []
         self._events(waiting, now)
 
-    def pause(self, reason: str) -> None:
-        """Stop reading from the client, and send connection.blocked if the client supports it."""
-        self.is_paused = True
+    def block(self, reason: str) -> None:
+        """Send connection.blocked, if the client supports it: nothing more is read from it."""
         if self.state is ConnectionState.OPEN:
             self._move(ConnectionEvent.BLOCK)
             if self._negotiation.hears("connection.blocked"):
                 self._send(methods.ConnectionBlocked(reason=reason))
 
-    def resume(self) -> None:
-        """Start reading from the client again."""
-        self.is_paused = False
+    def unblock(self) -> None:
+        """Say that the client is read from again."""
         if self.state is ConnectionState.BLOCKED:
             self._move(ConnectionEvent.UNBLOCK)
             if self._negotiation.hears("connection.blocked"):
@@ -216,13 +210,15 @@ class ServerConnection:
                 _log.warning("connection timed out", extra=extra)
                 self._move(ConnectionEvent.END)
             return
-        if self.is_paused:
-            self._heartbeat.received(now)
         if self._heartbeat.is_peer_gone(now):
             _log.warning("missed heartbeats from client", extra={"peer": self.peer})
             self.abandon()
         elif self._heartbeat.is_due(now):
             self.outbox.add(HEARTBEAT_FRAME)
+
+    def excuse(self, now: float) -> None:
+        """Do not count missed heartbeats: the server has stopped reading from the client."""
+        self._heartbeat.received(now)
 
     def sent(self, now: float) -> None:
         """Note that bytes were written to the socket."""
@@ -273,8 +269,10 @@ class ServerConnection:
     def _events(self, events: list[Event], now: float) -> None:
         """Handle the events of one read until the connection `is_input_paused`."""
         published: set[AmqpChannel] = set()
+        outbox = self.outbox
         for place, event in enumerate(events):
-            if self.is_input_paused:
+            # Nothing comes here while a login is checked, so this is all of `is_input_paused`.
+            if outbox.is_unread:
                 self._waiting = events[place:]
                 break
             self._event(event, published, now)

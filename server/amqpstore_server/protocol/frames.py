@@ -14,6 +14,7 @@ from amqpstore_server.protocol.spec import (
 )
 
 _FRAME = struct.Struct(">BHI")
+_ACK = struct.Struct(">BHIHHQBB")
 _END = bytes((FRAME_END,))
 
 OVERHEAD_BYTES: Final = _FRAME.size + len(_END)
@@ -23,6 +24,11 @@ OVERHEAD_BYTES: Final = _FRAME.size + len(_END)
 def method_frame(channel: int, payload: bytes) -> bytes:
     """Encode a whole method frame."""
     return _FRAME.pack(FRAME_METHOD, channel, len(payload)) + payload + _END
+
+
+def ack_frame(channel: int, delivery_tag: int, *, multiple: bool) -> bytes:
+    """A basic.ack, whole: what a publisher is told most of all."""
+    return _ACK.pack(FRAME_METHOD, channel, 13, 60, 80, delivery_tag, multiple, FRAME_END)
 
 
 def header_frame(channel: int, payload: bytes) -> bytes:

@@ -11,6 +11,7 @@ import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 from pika.exceptions import ChannelClosedByBroker, ConnectionClosedByBroker
 
+from amqpstore_server.amqp import channel as amqp_channel
 from amqpstore_server.amqp.channel import AmqpChannel
 from amqpstore_server.broker.channels.channel import Channel
 from amqpstore_server.broker.channels.publishing import Publisher
@@ -86,7 +87,7 @@ def closed(channel: BlockingChannel) -> None:
     [
         (confirmed, Publisher, "_confirm_logged"),
         (confirmed, AmqpChannel, "confirm"),
-        (confirmed, methods.BasicAck, "encode"),
+        (confirmed, amqp_channel, "ack_frame"),
         (confirmed_at_once, Publisher, "_confirm_now"),
         (confirmed_at_once, AmqpChannel, "confirm"),
         (committed, AmqpChannel, "committed"),
@@ -101,7 +102,7 @@ def closed(channel: BlockingChannel) -> None:
     ],
 )
 def test_who_waits_is_told_that_the_broker_failed(
-    ask: Callable[[BlockingChannel], object], owner: type, name: str, monkeypatch: Patch
+    ask: Callable[[BlockingChannel], object], owner: object, name: str, monkeypatch: Patch
 ) -> None:
     broker = MemoryBroker()
     parameters = pika.URLParameters(broker.url)

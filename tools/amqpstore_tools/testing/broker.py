@@ -257,8 +257,8 @@ class MemoryBroker:
                 started.set_result(None)
                 await app.run(listeners, signals)
         finally:
-            with trio.CancelScope(shield=True), suppress(DurabilityError):
-                await app.committer.stop()
+            with suppress(DurabilityError):
+                app.committer.stop()
 
     def _power_cut(self, scope: trio.CancelScope) -> None:
         self._log.is_muted = True
