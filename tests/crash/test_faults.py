@@ -16,10 +16,10 @@ from amqpstore import (
 )
 from amqpstore.filenames import DEFINITIONS, FIRST_COMPACTED, index_key, segment_number
 from amqpstore_tools.drill.invariants import Fault, broken_promises, touched_files
-from amqpstore_tools.drill.ledger import Ledger
 from amqpstore_tools.drill.outside import Outside
+from amqpstore_tools.drill.promises import Promises
 from amqpstore_tools.drill.prover import Prover
-from amqpstore_tools.drill.trace import Asked, Opened, Promised, Trace
+from amqpstore_tools.drill.trace import Asked, Promised, StoreOpened, Trace
 from amqpstore_tools.simulation.crash_images import crash_images
 from amqpstore_tools.simulation.faulty_files import NO_SPACE, FaultKind, Faults
 from amqpstore_tools.simulation.memory_files import MemoryFile
@@ -57,13 +57,13 @@ def calls_of_the_short_history() -> list[str]:
 def faults_left_behind(outside: Outside, prover: Prover, rng: random.Random) -> list[Fault]:
     """What is wrong after a process ended, and after the machine lost power as well: at once, or
     when the next process had used what it found."""
-    ledger = Ledger()
+    promises = Promises()
     for event in outside.trace.events:
         # What could not be read at an opening is not gone: it is to be there the next time.
-        if isinstance(event, Opened) and is_unread(event):
+        if isinstance(event, StoreOpened) and is_unread(event):
             continue
-        if isinstance(event, Asked | Promised | Opened):
-            ledger.note(event)
+        if isinstance(event, Asked | Promised | StoreOpened):
+            promises.note(event)
     files = outside.files
     recovered = [
         prover.recover(files.fork()),
@@ -72,13 +72,13 @@ def faults_left_behind(outside: Outside, prover: Prover, rng: random.Random) -> 
     ]
     found = [fault for some in recovered for fault in some.faults]
     for some in recovered:
-        found += touched_files(ledger, some.after)
+        found += touched_files(promises, some.after)
         if some.observation is not None:
-            found += broken_promises(ledger, some.observation)
+            found += broken_promises(promises, some.observation)
     return found
 
 
-def is_unread(event: Opened) -> bool:
+def is_unread(event: StoreOpened) -> bool:
     """Whether it was the drill's own look at an open store that failed, or a part of its opening
     that then stayed unread. It comes back with the next start."""
     return bool(event.observation.faults or event.observation.report.damage)
@@ -86,7 +86,7 @@ def is_unread(event: Opened) -> bool:
 
 def was_unreadable(trace: Trace) -> bool:
     """Whether that happened at any opening."""
-    return any(isinstance(event, Opened) and is_unread(event) for event in trace.events)
+    return any(isinstance(event, StoreOpened) and is_unread(event) for event in trace.events)
 
 
 def is_put_off(call: str) -> bool:

@@ -12,15 +12,15 @@ from amqpstore.filenames import FIRST_COMPACTED, index_key, segment_number
 from amqpstore_tools.drill.accounting import misaccounted
 from amqpstore_tools.drill.explorer import Explorer
 from amqpstore_tools.drill.invariants import broken_promises, faults_at_openings
-from amqpstore_tools.drill.ledger import Ledger
 from amqpstore_tools.drill.observation import observe
 from amqpstore_tools.drill.outside import Outside
+from amqpstore_tools.drill.promises import Promises
 from amqpstore_tools.drill.prover import Prover
-from amqpstore_tools.drill.trace import Opened, Trace
+from amqpstore_tools.drill.trace import StoreOpened, Trace
 from amqpstore_tools.simulation.crash_images import crash_images
 from amqpstore_tools.simulation.faulty_files import Faults, RottenFiles
 from amqpstore_tools.simulation.memory_files import MemoryFiles
-from amqpstore_tools.simulation.operations import Append, Commit, Create, Operation, Remove
+from amqpstore_tools.simulation.operations import Append, CatalogCommit, Create, Operation, Remove
 from tests.crash.histories import (
     DIRECTORY,
     OPTIONS,
@@ -52,7 +52,7 @@ def contained(trace: Trace) -> Counter[str]:
     written: set[str] = set()
     positions: set[str] = set()
     for event in trace.events:
-        if isinstance(event, Commit):
+        if isinstance(event, CatalogCommit):
             tables = msgpack.unpackb(event.content, strict_map_key=False)
             positions.add(tables["store"].get(b"position", b""))
         elif isinstance(event, Create):
@@ -160,7 +160,7 @@ def test_what_a_crash_left_without_a_row_is_removed(kind: str) -> None:
     disk = trace.base.fork()
     leftovers = 0
     for event in trace.events:
-        if isinstance(event, Commit):
+        if isinstance(event, CatalogCommit):
             names = {name for path in (INDEX, SEGMENTS) for name in listed(disk, path)}
             after = disk.fork()
             recovered = prover.recover(after)
@@ -198,7 +198,7 @@ def test_a_merged_segment_that_cannot_be_removed_does_not_stop_the_store() -> No
 
 
 def test_nothing_is_merged_while_a_checkpoint_is_put_off() -> None:
-    """The ledger is then ahead of the catalog, and what is garbage to it is not yet to recovery."""
+    """The store is then ahead of the catalog: what is garbage to it is not yet to recovery."""
     faults = Faults(-1, of="create")
     outside = outside_of(functools.partial(open_faulty_store, faults=faults))
     fast_and_slow(outside)
@@ -295,7 +295,7 @@ def test_acks_hold_that_had_to_wait_for_an_index_file_to_be_read() -> None:
     outside.sync()
     outside.checkpoint()
     outside.kill()
-    assert faults_at_openings(Ledger(), outside.trace) == []
+    assert faults_at_openings(Promises(), outside.trace) == []
     assert faults_left_behind(outside, Prover(open_store, 2), random.Random("postponed")) == []
 
 
@@ -349,19 +349,19 @@ def test_deliveries_hold_that_had_to_wait_for_an_index_file_to_be_read() -> None
 
 def faults_at_cuts(trace: Trace, rng: random.Random) -> list[object]:
     """What is wrong on disks that a power cut leaves, at each operation of a history."""
-    disk, ledger = trace.base.fork(), Ledger()
+    disk, promises = trace.base.fork(), Promises()
     found: list[object] = []
     for event in trace.events:
         if not isinstance(event, Operation):
             # What a start could not read it did not promise either.
-            if not (isinstance(event, Opened) and is_unread(event)):
-                ledger.note(event)
+            if not (isinstance(event, StoreOpened) and is_unread(event)):
+                promises.note(event)
             continue
         disk.redo(event)
         for image in crash_images(disk, rng, 4):
             store = open_store(image.files)
             observation = observe(store)
-            faults = [*observation.faults, *broken_promises(ledger, observation)]
+            faults = [*observation.faults, *broken_promises(promises, observation)]
             store.checkpoint()
             faults += misaccounted(store, image.files)
             store.abandon()
@@ -391,16 +391,16 @@ def test_a_crash_between_the_checkpoints_that_let_go_of_a_deep_queue() -> None:
 
     rng = random.Random("deep")
     trace = record(history, open_it)
-    disk, ledger, count = trace.base.fork(), Ledger(), 0
+    disk, promises, count = trace.base.fork(), Promises(), 0
     for event in trace.events:
         if not isinstance(event, Operation):
-            ledger.note(event)
+            promises.note(event)
             continue
         disk.redo(event)
         for image in crash_images(disk, rng, 4):
             store = open_it(image.files)
             observation = observe(store)
-            faults = [*observation.faults, *broken_promises(ledger, observation)]
+            faults = [*observation.faults, *broken_promises(promises, observation)]
             for _ in range(6):
                 store.checkpoint()
             faults += misaccounted(store, image.files)

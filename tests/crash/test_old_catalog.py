@@ -9,30 +9,30 @@ from collections.abc import Iterator
 from amqpstore import DamageError
 from amqpstore.filenames import INDEX, SEGMENTS
 from amqpstore_tools.drill.invariants import broken_promises, touched_files
-from amqpstore_tools.drill.ledger import Ledger
 from amqpstore_tools.drill.observation import observe
-from amqpstore_tools.drill.trace import Asked, Opened, Promised
+from amqpstore_tools.drill.promises import Promises
+from amqpstore_tools.drill.trace import Asked, Promised, StoreOpened
 from amqpstore_tools.simulation.memory_files import MemoryFiles
-from amqpstore_tools.simulation.operations import Commit
+from amqpstore_tools.simulation.operations import CatalogCommit
 from tests.crash.histories import DIRECTORY, open_store, record, short_history
 
 CATALOG = f"{DIRECTORY}/catalog/data.mdb"
 
 
-def disks() -> Iterator[tuple[MemoryFiles, bytes, Ledger]]:
+def disks() -> Iterator[tuple[MemoryFiles, bytes, Promises]]:
     """Disks right before each commit, what the catalog was before the last one, and what was
     promised by then."""
     trace = record(short_history)
     disk = trace.base.fork()
-    ledger = Ledger()
+    promises = Promises()
     contents: list[bytes] = []
     for event in trace.events:
-        if isinstance(event, Asked | Promised | Opened):
-            ledger.note(event)
+        if isinstance(event, Asked | Promised | StoreOpened):
+            promises.note(event)
             continue
-        if isinstance(event, Commit):
+        if isinstance(event, CatalogCommit):
             if len(contents) > 1:
-                yield disk.fork(), contents[-2], ledger
+                yield disk.fork(), contents[-2], promises
             contents.append(event.content)
         disk.redo(event)
 
@@ -45,7 +45,7 @@ def stored(files: MemoryFiles) -> set[str]:
 
 def test_a_catalog_without_its_last_commit_costs_nothing_silently() -> None:
     refused = missed = served = 0
-    for files, old, ledger in disks():
+    for files, old, promises in disks():
         newest = files.content(CATALOG)
         before = stored(files)
         files.replace(CATALOG, old)
@@ -59,18 +59,18 @@ def test_a_catalog_without_its_last_commit_costs_nothing_silently() -> None:
             store = open_store(files)
             seen = observe(store)
             store.abandon()
-            faults = [*seen.faults, *broken_promises(ledger, seen)]
+            faults = [*seen.faults, *broken_promises(promises, seen)]
             assert faults == []
             continue
         seen = observe(store)
         store.abandon()
-        assert touched_files(ledger, files) == []
+        assert touched_files(promises, files) == []
         if seen.report.damage:
             missed += 1
             assert stored(files) >= before
             continue
         served += 1
-        lost = [text for name, text in broken_promises(ledger, seen) if name == "I1"]
+        lost = [text for name, text in broken_promises(promises, seen) if name == "I1"]
         # A queue to which nothing was published yet may be the commit that is lost.
         assert [text for text in lost if not text.startswith("queue ")] == []
     assert refused

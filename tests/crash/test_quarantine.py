@@ -6,7 +6,7 @@ import random
 from amqpstore.filenames import QUARANTINE, SEGMENTS
 from amqpstore.removal import quarantine
 from amqpstore_tools.drill.outside import Outside
-from amqpstore_tools.drill.trace import Asked, Opened, Promised, Trace
+from amqpstore_tools.drill.trace import Asked, Promised, StoreOpened, Trace
 from amqpstore_tools.simulation.crash_images import crash_images
 from amqpstore_tools.simulation.memory_files import MemoryFiles
 from amqpstore_tools.simulation.operations import Rename, SyncDirectory
@@ -55,7 +55,7 @@ def test_a_damaged_segment_is_there_after_a_cut_at_any_step_of_its_move() -> Non
     outside.housekeep(3)
     outside.kill()
     operations = [
-        event for event in trace.events if not isinstance(event, Asked | Promised | Opened)
+        event for event in trace.events if not isinstance(event, Asked | Promised | StoreOpened)
     ]
     assert any(isinstance(one, Rename) and one.old == FIRST for one in operations)
     assert any(isinstance(one, SyncDirectory) and QUARANTINE in one.path for one in operations)

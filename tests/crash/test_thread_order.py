@@ -35,7 +35,7 @@ from amqpstore_tools.drill.trace import Trace
 from amqpstore_tools.simulation.faulty_files import Faults, FaultyCatalog, FaultyFiles
 from amqpstore_tools.simulation.memory_catalog import MemoryCatalog
 from amqpstore_tools.simulation.memory_files import MemoryFiles
-from amqpstore_tools.simulation.operations import Commit, Operation
+from amqpstore_tools.simulation.operations import CatalogCommit, Operation
 from tests.committers import committer_of
 from tests.crash.histories import DIRECTORY, OPTIONS, open_store
 from tests.schedule import LoopTurns, Schedule
@@ -183,7 +183,7 @@ def history(seed: int, steps: int, patch: Patch) -> Threads:
         def note(operation: Operation) -> None:
             outside.trace.note(operation)
             clock.advance(1)
-            if not isinstance(operation, Commit):  # LMDB has a lock around that
+            if not isinstance(operation, CatalogCommit):  # LMDB has a lock around that
                 schedule.pause()
 
         async def run() -> None:

@@ -12,9 +12,9 @@ import pytest
 from amqpstore import Store, UnreadableLogError
 from amqpstore.filenames import INDEX, SEGMENTS
 from amqpstore_tools.drill.invariants import Fault, broken_promises, reported_damage
-from amqpstore_tools.drill.ledger import Ledger
 from amqpstore_tools.drill.outside import Outside
-from amqpstore_tools.drill.trace import Asked, Opened, Promised, Trace
+from amqpstore_tools.drill.promises import Promises
+from amqpstore_tools.drill.trace import Asked, Promised, StoreOpened, Trace
 from amqpstore_tools.simulation.faulty_files import UnreadableFiles
 from amqpstore_tools.simulation.memory_files import MemoryFiles
 from tests.crash.histories import (
@@ -70,17 +70,17 @@ def closed(outside: Outside) -> None:
     outside.close()
 
 
-def ledger_of(trace: Trace) -> Ledger:
+def ledger_of(trace: Trace) -> Promises:
     """What was promised. What could not be read at an opening is not gone."""
-    ledger = Ledger()
+    promises = Promises()
     for event in trace.events:
-        if isinstance(event, Opened) and (
+        if isinstance(event, StoreOpened) and (
             event.observation.faults or event.observation.report.damage
         ):
             continue
-        if isinstance(event, Asked | Promised | Opened):
-            ledger.note(event)
-    return ledger
+        if isinstance(event, Asked | Promised | StoreOpened):
+            promises.note(event)
+    return promises
 
 
 def use(outside: Outside) -> None:
@@ -117,11 +117,11 @@ def faults_of(
         use(outside)
         ending(outside)
     bad.is_unreadable = False
-    ledger = ledger_of(outside.trace)
+    promises = ledger_of(outside.trace)
     outside.open()
-    (*_, opened) = (event for event in outside.trace.events if isinstance(event, Opened))
+    (*_, opened) = (event for event in outside.trace.events if isinstance(event, StoreOpened))
     found = opened.observation
-    faults = [*found.faults, *reported_damage(found.report), *broken_promises(ledger, found)]
+    faults = [*found.faults, *reported_damage(found.report), *broken_promises(promises, found)]
     outside.kill()
     return faults, is_open
 

@@ -21,7 +21,7 @@ import pytest
 from amqpstore import Envelope, Message, Run, Store
 from amqpstore.filenames import FIRST_COMPACTED, segment_path
 from amqpstore.worker import InlineWorker
-from amqpstore_tools.copying.copier import Options, copy_store
+from amqpstore_tools.copying.copier import CopyOptions, copy_store
 from amqpstore_tools.drill.copying import link_store
 from amqpstore_tools.offline import snapshot
 from tests.broker_process import REPOSITORY, BrokerProcess
@@ -140,7 +140,9 @@ def test_copies_of_a_store_that_is_compacted_all_the_time(data_directory: str) -
                 break
             target = f"{data_directory}.copy{number}"
             before = one.lines
-            options = Options(links=number % 3 != 2, against=earlier if number % 3 == 1 else None)
+            options = CopyOptions(
+                links=number % 3 != 2, against=earlier if number % 3 == 1 else None
+            )
             copy_store(data_directory, target, options)
             after = one.lines
             names = os.listdir(f"{target}/segments")
@@ -196,7 +198,7 @@ def test_copies_while_queues_come_and_go(
             if slow:
                 look = slowed(snapshot.Snapshot._pin, one, times=3)
                 monkeypatch.setattr(snapshot.Snapshot, "_pin", look)
-            copy_store(data_directory, target, Options(verify="none", manifest=False))
+            copy_store(data_directory, target, CopyOptions(verify="none", manifest=False))
             found = numbers(target)
             kept, moved = found.pop("kept"), found.pop("moved")
             waiting = [value for values in found.values() for value in values]

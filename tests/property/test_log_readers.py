@@ -30,7 +30,7 @@ from amqpstore_tools.offline.reading import ReadOnlyFiles
 from amqpstore_tools.repair.facts import gather
 from amqpstore_tools.spark.reading.leases import release
 from amqpstore_tools.spark.reading.options import TapOptions
-from amqpstore_tools.spark.reading.scanning import Scanner
+from amqpstore_tools.spark.reading.scanning import ColumnScanner
 from amqpstore_tools.spark.reading.schemas import spark_schema
 from amqpstore_tools.spark.streams.tap import TapReader
 
@@ -106,7 +106,9 @@ def of_spark(directory: str) -> Log:
     found = marker.read(OsFiles(), directory)
     assert found is not None
     file = ReadOnlyFiles().open(segment_path(directory, NUMBER))
-    scanner = Scanner(file, NUMBER, file.size(), found.seed, decompress=bytes, want_bodies=False)
+    scanner = ColumnScanner(
+        file, NUMBER, file.size(), found.seed, decompress=bytes, want_bodies=False
+    )
     ends = [one.end for one in scanner.durable_batches() if one.lsn]
     file.close()
     return Log(ends, scanner.whole_end)

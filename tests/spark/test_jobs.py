@@ -19,11 +19,11 @@ from amqpstore.worker import InlineWorker
 from amqpstore_tools.archive import reading
 from amqpstore_tools.archive.archiving import archive
 from amqpstore_tools.archive.layout import QueueName
-from amqpstore_tools.archive.writing import SegmentItem, Written
+from amqpstore_tools.archive.writing import ArchivedPart, SegmentItem
 from amqpstore_tools.check.engine import check, check_all
 from amqpstore_tools.check.store import Checked
 from amqpstore_tools.client.connection import Address
-from amqpstore_tools.drill.run import Settings
+from amqpstore_tools.drill.run import DrillSettings
 from amqpstore_tools.drill.scenarios.rounds import drill
 from amqpstore_tools.repair.plan import make_plan
 from amqpstore_tools.report.gathering import gather
@@ -159,7 +159,9 @@ def test_the_store_of_a_running_broker_is_checked(
 
 def spread(
     cluster: Cluster,
-) -> Callable[[Sequence[SegmentItem], Callable[[Iterable[SegmentItem]], Written]], list[Written]]:
+) -> Callable[
+    [Sequence[SegmentItem], Callable[[Iterable[SegmentItem]], ArchivedPart]], list[ArchivedPart]
+]:
     return lambda items, write: cluster.by_group(items, lambda item: item.size, write)
 
 
@@ -301,7 +303,7 @@ def test_a_time_of_an_archive_is_published_again(
 def test_a_drill_says_what_it_says_on_one_core(
     cluster: Cluster, tmp_path: Path, name: str, rounds: int, operations: int | None
 ) -> None:
-    settings = Settings("seven", str(tmp_path), rounds=rounds, operations=operations)
+    settings = DrillSettings("seven", str(tmp_path), rounds=rounds, operations=operations)
     expected, found = drill(name, settings), drill(name, settings, SparkTasks(cluster))
     assert found.verdicts == expected.verdicts
     assert (found.did, found.checks) == (expected.did, expected.checks)

@@ -8,45 +8,15 @@ import pytest
 
 from tests.unit.test_imports import sources
 
-# Names that several modules have, and how many. The list may only shrink.
+# Names that several modules have, and how many. The list may only shrink. The broker's queues and
+# transactions consist of the store's; `pika` is for programs that have nothing else of ours, and
+# names what dtx has on the wire as the broker does; NotFoundError is a reply code to a client, and
+# what tools with --json call the same to a person.
 DOUBLES = {
-    "Account": 2,
-    "Batch": 3,
-    "Broker": 2,
-    "BrokerError": 2,
-    "Catalog": 2,
-    "Collector": 2,
-    "Commit": 2,
-    "Consumer": 2,
-    "Cut": 2,
-    "Damaged": 2,
-    "Entry": 2,
-    "Finding": 2,
-    "History": 2,
-    "Ledger": 2,
-    "Manifest": 2,
     "NotFoundError": 2,
-    "Options": 2,
-    "Outcome": 3,
-    "Plan": 3,
-    "Prepared": 2,
-    "Publisher": 4,
     "Queue": 2,
-    "QueueName": 3,
-    "Recovered": 2,
-    "Run": 2,
-    "Scanner": 2,
-    "Segment": 2,
-    "Settings": 3,
-    "Shared": 3,
-    "Steps": 2,
-    "Taken": 3,
-    "Totals": 2,
     "Transaction": 2,
-    "UsageError": 3,
     "WaitingGet": 2,
-    "Worker": 2,
-    "Written": 2,
     "XaStatus": 2,
     "Xid": 2,
 }

@@ -10,9 +10,9 @@ from amqpstore_tools.bench.board import Totals
 from amqpstore_tools.bench.histogram import Histogram
 from amqpstore_tools.bench.measure import Measurement
 from amqpstore_tools.bench.report import Report
-from amqpstore_tools.bench.settings import Settings
+from amqpstore_tools.bench.settings import BenchSettings
 from amqpstore_tools.client.connection import Address
-from amqpstore_tools.client.errors import UsageError
+from amqpstore_tools.client.errors import CommandLineError
 from amqpstore_tools.verbs import bench as command
 
 
@@ -67,24 +67,24 @@ def test_what_cannot_be_parsed_is_exit_code_2(arguments: str) -> None:
 
 
 def test_defaults() -> None:
-    settings = Settings.of(parsed("through"))
+    settings = BenchSettings.of(parsed("through"))
     assert (settings.seconds, settings.warmup, settings.timeout) == (10.0, 1.0, 41.0)
     assert (settings.size, settings.persistent, settings.confirm) == (1024, True, 2000)
     assert settings.address == Address("127.0.0.1", 5672, "guest", "guest", "/")
     assert settings.queue_names() == ["amqpstore-bench"]
-    assert Settings.of(parsed("fill")).keep
-    assert Settings.of(parsed("fanout")).queues == 4
-    counted = Settings.of(parsed("through", "--messages", "5", "--transient"))
+    assert BenchSettings.of(parsed("fill")).keep
+    assert BenchSettings.of(parsed("fanout")).queues == 4
+    counted = BenchSettings.of(parsed("through", "--messages", "5", "--transient"))
     assert (counted.seconds, counted.warmup, counted.messages) == (0.0, 0.0, 5)
     assert not counted.persistent
-    assert Settings.of(parsed("backlog")).messages == 1_000_000
+    assert BenchSettings.of(parsed("backlog")).messages == 1_000_000
 
 
 def test_an_address_is_percent_decoded() -> None:
     address = Address.parse("amqp://a%40b:p%2Fw@[::1]:1/my%2Fhost")
     assert address == Address("::1", 1, "a@b", "p/w", "my/host")
     assert Address.parse("amqp://host") == Address("host", 5672, "guest", "guest", "/")
-    with pytest.raises(UsageError):
+    with pytest.raises(CommandLineError):
         Address.parse("host:5672")
 
 
@@ -112,7 +112,7 @@ def measured() -> Measurement:
 
 
 def test_the_json_report_has_parameters_broker_and_results_without_the_password() -> None:
-    settings = Settings.of(parsed("latency", "--url", "amqp://me:secret@127.0.0.1/"))
+    settings = BenchSettings.of(parsed("latency", "--url", "amqp://me:secret@127.0.0.1/"))
     text = Report(settings, "Some", "1.2", measured()).as_json()
     assert "secret" not in text
     report = json.loads(text)
@@ -127,7 +127,7 @@ def test_the_json_report_has_parameters_broker_and_results_without_the_password(
 
 
 def test_the_table_names_broker_totals_and_percentiles(capsys: pytest.CaptureFixture[str]) -> None:
-    Report(Settings.of(parsed("latency")), "Some", "1.2", measured()).print_table()
+    Report(BenchSettings.of(parsed("latency")), "Some", "1.2", measured()).print_table()
     shown = capsys.readouterr().out
     for part in ("latency on Some 1.2", "published", "300", "p99.9 1.500 ms"):
         assert part in shown

@@ -9,7 +9,7 @@ import pytest
 
 from amqpstore_tools.bench.board import Board
 from amqpstore_tools.bench.messages import AlikeBlock, MessageBlock, VariedBlock
-from amqpstore_tools.bench.producer import UNLIMITED, Publisher
+from amqpstore_tools.bench.producer import UNLIMITED, BlockPublisher
 from amqpstore_tools.client import wire
 from amqpstore_tools.client.errors import PeerError
 
@@ -24,7 +24,7 @@ class Peer:
     ) -> None:
         connection: Any = SimpleNamespace(socket=ours)
         self.board = Board(1)
-        self.publisher = Publisher(connection, block, window, self.board.row(0))
+        self.publisher = BlockPublisher(connection, block, window, self.board.row(0))
         self.theirs = theirs
 
     def publish(self, quota: int = UNLIMITED) -> int:

@@ -7,7 +7,7 @@ from fnmatch import fnmatchcase
 import pytest
 
 from amqpstore_tools.bench.routing import Routing
-from amqpstore_tools.bench.settings import Settings
+from amqpstore_tools.bench.settings import BenchSettings
 from amqpstore_tools.bench.workload import turned
 from amqpstore_tools.verbs import bench as command
 
@@ -15,7 +15,7 @@ from amqpstore_tools.verbs import bench as command
 def routing(*arguments: str) -> Routing:
     parser = argparse.ArgumentParser()
     command.add_arguments(parser)
-    return Routing.of(Settings.of(parser.parse_args(arguments)))
+    return Routing.of(BenchSettings.of(parser.parse_args(arguments)))
 
 
 @pytest.mark.parametrize(("queues", "matches"), [(20, 3), (20, 1), (5, 5), (3, 2), (1000, 10)])

@@ -7,7 +7,7 @@ import pytest
 
 from amqpstore_tools.bench.server_process import ServerProcess
 from amqpstore_tools.client.connection import Address
-from amqpstore_tools.client.errors import UsageError
+from amqpstore_tools.client.errors import CommandLineError
 
 
 def address(port: int, host: str = "127.0.0.1") -> Address:
@@ -27,7 +27,7 @@ def test_who_listens_on_a_port_is_found(host: str) -> None:
 
 def test_a_process_may_be_given() -> None:
     assert ServerProcess.find(address(1), os.getpid()) == ServerProcess(os.getpid())
-    with pytest.raises(UsageError, match="no process"):
+    with pytest.raises(CommandLineError, match="no process"):
         ServerProcess.find(address(1), 2**30)
 
 

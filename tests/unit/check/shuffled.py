@@ -5,7 +5,7 @@ import random
 from collections.abc import Iterator, Mapping, Sequence
 
 from amqpstore_tools.check import steps
-from amqpstore_tools.check.executor import Steps
+from amqpstore_tools.check.executor import CheckSteps
 from amqpstore_tools.check.parts import (
     Compared,
     CompareJob,
@@ -17,7 +17,7 @@ from amqpstore_tools.check.parts import (
     Range,
     Read,
     ReadJob,
-    Shared,
+    StoreContext,
     Summary,
 )
 from amqpstore_tools.offline.progress import Progress
@@ -30,7 +30,7 @@ class ShuffledExecutor:
         self._rng = random.Random(seed)
 
     @contextlib.contextmanager
-    def steps(self, stores: Mapping[int, Shared], tell: Progress) -> Iterator[Steps]:
+    def steps(self, stores: Mapping[int, StoreContext], tell: Progress) -> Iterator[CheckSteps]:
         tell("shuffled", 0, 0)
         yield _Shuffled(stores, self._rng)
 
@@ -39,7 +39,7 @@ class ShuffledExecutor:
 
 
 class _Shuffled:
-    def __init__(self, stores: Mapping[int, Shared], rng: random.Random) -> None:
+    def __init__(self, stores: Mapping[int, StoreContext], rng: random.Random) -> None:
         self._stores = stores
         self._rng = rng
         self._read: dict[Key, Read] = {}

@@ -11,7 +11,7 @@ from amqpstore import Store, marker
 from amqpstore.errors import DamageError, FormatVersionError, NotAStoreError
 from amqpstore.files import OsFiles
 from amqpstore_tools.copying import copier, linking, manifest
-from amqpstore_tools.copying.copier import Options, copy_store
+from amqpstore_tools.copying.copier import CopyOptions, copy_store
 from amqpstore_tools.copying.errors import CopyError
 from amqpstore_tools.copying.inventory import Part
 from amqpstore_tools.copying.target import INCOMPLETE
@@ -37,7 +37,7 @@ def store(path: Paths) -> str:
 def test_a_copy_holds_what_the_store_holds(path: Paths, links: bool, close: bool) -> None:
     make_store(path("store"), close=close)
     before = contents(path("store"))
-    copied = copy_store(path("store"), path("copy"), Options(links=links))
+    copied = copy_store(path("store"), path("copy"), CopyOptions(links=links))
     assert contents(path("store")) == before
     assert not copied.damage
     assert not copied.was_running
@@ -46,7 +46,7 @@ def test_a_copy_holds_what_the_store_holds(path: Paths, links: bool, close: bool
 
 
 def test_a_linked_copy_and_its_store_go_their_own_ways(path: Paths, store: str) -> None:
-    copy_store(store, path("copy"), Options())
+    copy_store(store, path("copy"), CopyOptions())
     expected = bodies(store)["orders"]
     with open_store(path("copy")) as copy:
         copy.purge(queue_of(copy, "orders"))
@@ -73,7 +73,7 @@ def test_the_log_is_cut_behind_its_last_whole_batch(path: Paths) -> None:
     # As if the process had been killed in the midst of that batch.
     with open(tail, "ab") as file:
         file.write(content[60:1000])
-    copied = copy_store(path("store"), path("copy"), Options())
+    copied = copy_store(path("store"), path("copy"), CopyOptions())
     assert (copied.log_offset, copied.damage) == (size, [])
     assert bodies(path("copy")) == expected
 
@@ -85,16 +85,16 @@ def test_a_segment_that_is_torn_from_its_start_is_left_out(path: Paths) -> None:
     last = int(max(os.listdir(segments))[:10])
     Path(segments, f"{last + 1:010}.segment").write_bytes(b"\xc7REC and no more of it")
     # The end of the one before was noted by the store that was opened to look into it.
-    copied = copy_store(path("store"), path("copy"), Options())
+    copied = copy_store(path("store"), path("copy"), CopyOptions())
     assert copied.log_segment == last
     assert bodies(path("copy")) == expected
 
 
 def test_what_has_not_changed_is_shared_with_an_earlier_copy(path: Paths, store: str) -> None:
-    copy_store(store, path("first"), Options(links=False))
+    copy_store(store, path("first"), CopyOptions(links=False))
     with open_store(store) as original:
         publish(original, "orders", [b"one more"])
-    copied = copy_store(store, path("second"), Options(links=False, against=path("first")))
+    copied = copy_store(store, path("second"), CopyOptions(links=False, against=path("first")))
     shared = copied.files["earlier"]
     assert shared >= 5
     assert copied.files["copied"] == 3
@@ -111,32 +111,32 @@ def test_what_has_not_changed_is_shared_with_an_earlier_copy(path: Paths, store:
 
 
 def test_a_damaged_earlier_copy_is_found_when_all_is_verified(path: Paths, store: str) -> None:
-    copy_store(store, path("first"), Options(links=False))
+    copy_store(store, path("first"), CopyOptions(links=False))
     _flip(path("first") + "/segments/0000000001.segment", 500)
     with pytest.raises(CopyError, match=r"0000000001\.segment in .*first is not what was copied"):
-        copy_store(store, path("second"), Options(against=path("first"), verify="all"))
+        copy_store(store, path("second"), CopyOptions(against=path("first"), verify="all"))
     assert not os.path.exists(path("second"))
 
 
 def test_an_earlier_copy_is_one_of_the_same_store(path: Paths, store: str) -> None:
     make_store(path("other"))
-    copy_store(path("other"), path("first"), Options())
+    copy_store(path("other"), path("first"), CopyOptions())
     with pytest.raises(CopyError, match="is a copy of another store"):
-        copy_store(store, path("second"), Options(against=path("first")))
+        copy_store(store, path("second"), CopyOptions(against=path("first")))
     assert not os.path.exists(path("second"))
     with pytest.raises(CopyError, match="is not a finished copy"):
-        copy_store(store, path("second"), Options(against=store))
+        copy_store(store, path("second"), CopyOptions(against=store))
 
 
 def test_another_segment_under_the_same_name_is_not_shared(path: Paths, store: str) -> None:
-    copy_store(store, path("first"), Options(links=False))
+    copy_store(store, path("first"), CopyOptions(links=False))
     segment = "/segments/0000000002.segment"
     stat = os.stat(store + segment)
     with open(store + segment, "r+b") as file:
         file.seek(50)
         file.write(b"\0")
     os.utime(store + segment, ns=(stat.st_mtime_ns, stat.st_mtime_ns))
-    copied = copy_store(store, path("second"), Options(links=False, against=path("first")))
+    copied = copy_store(store, path("second"), CopyOptions(links=False, against=path("first")))
     assert copied.files["copied"] == 2
     assert [one.path for one in copied.damage] == ["segments/0000000002.segment"]
 
@@ -144,7 +144,7 @@ def test_another_segment_under_the_same_name_is_not_shared(path: Paths, store: s
 def test_damage_in_the_store_is_copied_and_named(path: Paths, store: str) -> None:
     _flip(store + "/segments/0000000003.segment", 300)
     _flip(store + "/index/" + os.listdir(store + "/index")[0], 100)
-    copied = copy_store(store, path("copy"), Options())
+    copied = copy_store(store, path("copy"), CopyOptions())
     assert {one.path[:6] for one in copied.damage} == {"segmen", "index/"}
     found = manifest.read(path("copy"))
     assert found
@@ -157,7 +157,7 @@ def test_damage_in_the_store_is_copied_and_named(path: Paths, store: str) -> Non
 
 def test_a_missing_file_is_damage(path: Paths, store: str) -> None:
     os.unlink(store + "/segments/0000000003.segment")
-    copied = copy_store(store, path("copy"), Options())
+    copied = copy_store(store, path("copy"), CopyOptions())
     assert [(one.path, one.reason) for one in copied.damage] == [
         ("segments/0000000003.segment", "it is missing")
     ]
@@ -178,7 +178,7 @@ def test_what_is_removed_while_it_is_copied_is_copied_all_the_same(
         return place(placing, part, file)
 
     monkeypatch.setattr(linking._Placing, "place", remove_first)
-    copied = copy_store(path("busy"), path("copy"), Options())
+    copied = copy_store(path("busy"), path("copy"), CopyOptions())
     assert not os.path.exists(f"{path('busy')}/{removed}")
     assert not copied.damage
     assert bodies(path("copy")) == expected
@@ -187,7 +187,7 @@ def test_what_is_removed_while_it_is_copied_is_copied_all_the_same(
 def test_of_damage_no_copy_is_made_where_that_is_refused(path: Paths, store: str) -> None:
     os.unlink(store + "/segments/0000000003.segment")
     with pytest.raises(CopyError, match=r"damaged in 1 place,.*0000000003\.segment at 0"):
-        copy_store(store, path("copy"), Options(refuse_damage=True))
+        copy_store(store, path("copy"), CopyOptions(refuse_damage=True))
     assert not os.path.exists(path("copy"))
 
 
@@ -203,20 +203,20 @@ def test_of_a_store_without_its_catalog_no_copy_is_made(
     else:
         Path(catalog).write_bytes(bytes(os.path.getsize(catalog)))
     with pytest.raises(DamageError):
-        copy_store(store, path("copy"), Options())
+        copy_store(store, path("copy"), CopyOptions())
     assert not os.path.exists(path("copy"))
 
 
 def test_only_stores_are_copied(path: Paths, store: str) -> None:
     with pytest.raises(NotAStoreError):
-        copy_store(path("nowhere"), path("copy"), Options())
+        copy_store(path("nowhere"), path("copy"), CopyOptions())
     os.mkdir(path("notes"))
     Path(path("notes"), "notes.txt").write_text("not a store")
     with pytest.raises(NotAStoreError, match="no file STORE"):
-        copy_store(path("notes"), path("copy"), Options())
+        copy_store(path("notes"), path("copy"), CopyOptions())
     Path(store, "STORE").write_text("amqpstore\nformat-version: 3\nstore-id: 0\n")
     with pytest.raises(FormatVersionError):
-        copy_store(store, path("copy"), Options())
+        copy_store(store, path("copy"), CopyOptions())
     assert not os.path.exists(path("copy"))
 
 
@@ -224,13 +224,13 @@ def test_nothing_is_written_where_something_is(path: Paths, store: str) -> None:
     make_store(path("other"))
     before = contents(path("other"))
     with pytest.raises(CopyError, match="is a store"):
-        copy_store(store, path("other"), Options())
+        copy_store(store, path("other"), CopyOptions())
     assert contents(path("other")) == before
     os.unlink(path("other") + "/STORE")
     with pytest.raises(CopyError, match="not empty"):
-        copy_store(store, path("other"), Options())
+        copy_store(store, path("other"), CopyOptions())
     with pytest.raises(CopyError, match="not a directory"):
-        copy_store(store, path("other") + "/lock", Options())
+        copy_store(store, path("other") + "/lock", CopyOptions())
 
 
 def test_a_copy_that_was_cut_off_is_no_store_and_is_begun_anew(
@@ -264,12 +264,12 @@ def test_a_copy_that_was_cut_off_is_no_store_and_is_begun_anew(
             Path(target, INCOMPLETE).touch()
             patch.setattr(copier, "_take", lambda _target: False)
             with pytest.raises(PowerLostError):
-                copy_store(store, target, Options())
+                copy_store(store, target, CopyOptions())
         assert os.path.exists(os.path.join(target, INCOMPLETE))
         assert marker.read(OsFiles(), target) is None
         with pytest.raises(NotAStoreError):
             Store.open(target)
-        copy_store(store, target, Options())
+        copy_store(store, target, CopyOptions())
         assert bodies(target) == expected
         assert not os.path.exists(os.path.join(target, INCOMPLETE))
 
@@ -280,18 +280,18 @@ def test_an_error_leaves_nothing(path: Paths, store: str, monkeypatch: pytest.Mo
 
     monkeypatch.setattr(copier, "write_tables", fail)
     with pytest.raises(OSError, match="No space"):
-        copy_store(store, path("copy"), Options())
+        copy_store(store, path("copy"), CopyOptions())
     assert not os.path.exists(path("copy"))
     os.mkdir(path("empty"))
     with pytest.raises(OSError, match="No space"):
-        copy_store(store, path("empty"), Options())
+        copy_store(store, path("empty"), CopyOptions())
     assert os.listdir(path("empty")) == []
 
 
 def test_a_store_that_this_process_has_open_is_copied(path: Paths, store: str) -> None:
     expected = bodies(store)
     with open_store(store):
-        assert copy_store(store, path("copy"), Options()).was_running
+        assert copy_store(store, path("copy"), CopyOptions()).was_running
     assert bodies(path("copy")) == expected
 
 
@@ -305,5 +305,5 @@ def _flip(path: str, offset: int) -> None:
 
 def test_what_a_repair_keeps_is_not_copied(path: Paths, store: str) -> None:
     os.makedirs(store + "/quarantine/repair-0000000001/old")
-    copy_store(store, path("copy"), Options())
+    copy_store(store, path("copy"), CopyOptions())
     assert not os.path.exists(path("copy") + "/quarantine")

@@ -10,7 +10,7 @@ import pytest
 
 from amqpstore.errors import NotAStoreError, StoreLockedError
 from amqpstore_tools.copying import swapping
-from amqpstore_tools.copying.copier import Options, copy_store
+from amqpstore_tools.copying.copier import CopyOptions, copy_store
 from amqpstore_tools.copying.errors import CopyError
 from amqpstore_tools.copying.restoring import Restored, restore
 from tests.unit.copying.stores import bodies, contents, make_store, open_store, publish
@@ -26,7 +26,7 @@ def path(tmp_path: Path) -> Paths:
 @pytest.fixture
 def copy(path: Paths) -> str:
     make_store(path("original"), batches=10)
-    copy_store(path("original"), path("copy"), Options(links=False))
+    copy_store(path("original"), path("copy"), CopyOptions(links=False))
     return path("copy")
 
 
@@ -109,7 +109,7 @@ def test_a_copy_that_is_not_what_it_was_is_refused(
 def test_a_copy_of_damage_is_restored_only_where_that_is_said(path: Paths, place: str) -> None:
     make_store(path("original"), batches=10)
     os.unlink(path("original/segments/0000000001.segment"))
-    copy_store(path("original"), path("copy"), Options())
+    copy_store(path("original"), path("copy"), CopyOptions())
     before = contents(place)
     with pytest.raises(CopyError, match=r"accept that with --damaged"):
         put(path("copy"), place)

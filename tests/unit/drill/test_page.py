@@ -6,7 +6,7 @@ from html.parser import HTMLParser
 
 from amqpstore_tools.drill.page import page
 from amqpstore_tools.drill.report import as_json
-from amqpstore_tools.drill.verdict import Account, Finding, Step
+from amqpstore_tools.drill.verdict import Account, DrillFinding, Step
 
 EVIL = "<script>alert('\"&')</script>"
 
@@ -14,7 +14,7 @@ EVIL = "<script>alert('\"&')</script>"
 def account() -> Account:
     found = Account("kill", EVIL)
     found.checked(["I1"], 3)
-    found.findings.append(Finding("I1", EVIL, EVIL, f"amqpstore drill --seed {EVIL}"))
+    found.findings.append(DrillFinding("I1", EVIL, EVIL, f"amqpstore drill --seed {EVIL}"))
     found.timeline = [
         Step(1, number, EVIL, 3, 2, 4, is_violated=number == 2) for number in range(3)
     ]

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from amqpstore_tools.drill.run import LeftOutError, Settings
+from amqpstore_tools.drill.run import DrillSettings, LeftOutError
 from amqpstore_tools.drill.scenarios.power_cut import PARTS
 from amqpstore_tools.drill.scenarios.rounds import drill
-from amqpstore_tools.drill.verdict import Account, Finding
+from amqpstore_tools.drill.verdict import Account, DrillFinding
 
 
 class InTurn:
@@ -21,8 +21,8 @@ class InTurn:
 
     def run(
         self,
-        tasks: Sequence[Settings],
-        work: Callable[[Settings], Account | str],
+        tasks: Sequence[DrillSettings],
+        work: Callable[[DrillSettings], Account | str],
         tell: Callable[[], None],
     ) -> list[Account | str]:
         self.waves.append(len(tasks))
@@ -41,7 +41,7 @@ class InTurn:
 def test_tasks_find_what_one_process_finds(
     tmp_path: Path, name: str, rounds: int, operations: int | None, waves: list[int]
 ) -> None:
-    settings = Settings("seven", str(tmp_path), rounds=rounds, operations=operations)
+    settings = DrillSettings("seven", str(tmp_path), rounds=rounds, operations=operations)
     executor = InTurn(2)
     expected, found = drill(name, settings), drill(name, settings, executor)
     assert executor.waves == waves
@@ -64,8 +64,8 @@ class Says(InTurn):
 
     def run(
         self,
-        tasks: Sequence[Settings],
-        work: Callable[[Settings], Account | str],
+        tasks: Sequence[DrillSettings],
+        work: Callable[[DrillSettings], Account | str],
         tell: Callable[[], None],
     ) -> list[Account | str]:
         self.waves.append(len(tasks))
@@ -73,10 +73,10 @@ class Says(InTurn):
 
 
 def test_a_bound_is_looked_at_between_waves(tmp_path: Path) -> None:
-    account = Account("failing-sync", "7", findings=[Finding("I1", "lost", "here", "again")])
+    account = Account("failing-sync", "7", findings=[DrillFinding("I1", "lost", "here", "again")])
     account.did["disks recovered"] = 3
     executor = Says(account)
-    found = drill("failing-sync", Settings("7", str(tmp_path), images=10), executor)
+    found = drill("failing-sync", DrillSettings("7", str(tmp_path), images=10), executor)
     assert executor.waves == [2, 2]
     assert found.did["disks recovered"] == 12
     assert len(found.findings) == 1
@@ -84,4 +84,4 @@ def test_a_bound_is_looked_at_between_waves(tmp_path: Path) -> None:
 
 def test_a_task_that_is_left_out_leaves_out_the_drill(tmp_path: Path) -> None:
     with pytest.raises(LeftOutError, match="too large"):
-        drill("power-cut", Settings("7", str(tmp_path)), Says("it is too large"))
+        drill("power-cut", DrillSettings("7", str(tmp_path)), Says("it is too large"))

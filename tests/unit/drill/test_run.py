@@ -4,15 +4,15 @@ from pathlib import Path
 
 import pytest
 
-from amqpstore_tools.drill.run import Run, Settings
+from amqpstore_tools.drill.run import DrillRun, DrillSettings
 from amqpstore_tools.drill.verdict import INVARIANTS, Step, Verdict
 
 
-def settings(**others: int | str) -> Settings:
-    return Settings(**{"seed": "7", "work": "/nowhere", **others})  # type: ignore[arg-type]
+def settings(**others: int | str) -> DrillSettings:
+    return DrillSettings(**{"seed": "7", "work": "/nowhere", **others})  # type: ignore[arg-type]
 
 
-def drawn(run: Run) -> list[float]:
+def drawn(run: DrillRun) -> list[float]:
     found = []
     for rng in run.rounds():
         found.append(rng.random())
@@ -21,25 +21,27 @@ def drawn(run: Run) -> list[float]:
 
 
 def test_a_seed_decides_what_each_round_draws() -> None:
-    assert drawn(Run("kill", settings(images=4))) == drawn(Run("kill", settings(images=4)))
-    assert drawn(Run("kill", settings(images=4))) != drawn(
-        Run("kill", settings(seed="8", images=4))
+    assert drawn(DrillRun("kill", settings(images=4))) == drawn(
+        DrillRun("kill", settings(images=4))
+    )
+    assert drawn(DrillRun("kill", settings(images=4))) != drawn(
+        DrillRun("kill", settings(seed="8", images=4))
     )
 
 
 def test_a_round_alone_draws_what_it_drew_among_others() -> None:
-    together = drawn(Run("kill", settings(images=5)))
-    assert drawn(Run("kill", settings(round=3))) == together[2:3]
+    together = drawn(DrillRun("kill", settings(images=5)))
+    assert drawn(DrillRun("kill", settings(round=3))) == together[2:3]
 
 
 def test_images_bound_a_run() -> None:
-    run = Run("kill", settings(images=5))
+    run = DrillRun("kill", settings(images=5))
     assert len(drawn(run)) == 5
     assert run.fraction == 1.0
 
 
 def test_a_violation_names_the_command_that_shows_it_again() -> None:
-    run = Run("bit-flips", settings(data="/var/lib/a store", round=12))
+    run = DrillRun("bit-flips", settings(data="/var/lib/a store", round=12))
     for _ in run.rounds():
         run.found("I2", "a body", "somewhere")
     (finding,) = run.end().findings
@@ -49,7 +51,7 @@ def test_a_violation_names_the_command_that_shows_it_again() -> None:
 
 
 def test_where_rounds_follow_each_other_all_of_them_are_shown_again() -> None:
-    run = Run("kill", settings(images=3))
+    run = DrillRun("kill", settings(images=3))
     run.rounds_follow = True
     for _ in run.rounds():
         run.found("I2", "a body", "somewhere")
@@ -59,7 +61,7 @@ def test_where_rounds_follow_each_other_all_of_them_are_shown_again() -> None:
 
 
 def test_every_invariant_has_a_verdict() -> None:
-    run = Run("kill", settings())
+    run = DrillRun("kill", settings())
     run.saw(["I1", "I2"])
     run.found("I2", "a body", "somewhere")
     verdicts = run.end().verdicts
@@ -70,7 +72,7 @@ def test_every_invariant_has_a_verdict() -> None:
 
 
 def test_the_same_violation_is_found_once() -> None:
-    run = Run("kill", settings())
+    run = DrillRun("kill", settings())
     for where in ("here", "there"):
         run.found("I2", "a body", where)
     assert [finding.where for finding in run.end().findings] == ["here"]
@@ -78,7 +80,7 @@ def test_the_same_violation_is_found_once() -> None:
 
 def test_what_was_done_is_shown_as_it_is_done(tmp_path: Path) -> None:
     shown: list[int] = []
-    run = Run("kill", settings(), lambda run: shown.append(run.images))
+    run = DrillRun("kill", settings(), lambda run: shown.append(run.images))
     run.saw(["I1"], 3)
     run.step(Step(1, 1, "kill -9", 1, 1, 1))
     assert shown == [3]
@@ -86,7 +88,7 @@ def test_what_was_done_is_shown_as_it_is_done(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("count", [49, 50])
 def test_a_run_ends_when_it_has_found_enough(count: int) -> None:
-    run = Run("kill", settings())
+    run = DrillRun("kill", settings())
     for number in range(count):
         run.found("I2", f"body {number}", "somewhere")
     assert run.is_over == (count == 50)

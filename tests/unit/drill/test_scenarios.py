@@ -16,7 +16,7 @@ from amqpstore.space import Space
 from amqpstore_tools.drill import loading
 from amqpstore_tools.drill.damaged import make_store
 from amqpstore_tools.drill.examiner import Examined, Examiner, examine_here
-from amqpstore_tools.drill.run import LeftOutError, Run, Settings
+from amqpstore_tools.drill.run import DrillRun, DrillSettings, LeftOutError
 from amqpstore_tools.drill.scenarios import SCENARIOS, clock_jumps
 from amqpstore_tools.drill.scenarios.simulated import open_store
 from amqpstore_tools.drill.verdict import Account, Step
@@ -29,7 +29,7 @@ ON_FILES = ("bit-flips", "missing-files", "torn-catalog")
 def drill(name: str, work: Path, images: int = 40, **others: Any) -> Account:
     directory = work / f"work-{len(os.listdir(work))}"
     directory.mkdir()
-    run = Run(name, Settings("7", str(directory), images=images, **others))
+    run = DrillRun(name, DrillSettings("7", str(directory), images=images, **others))
     SCENARIOS[name].run(run)
     return run.end()
 
@@ -153,10 +153,12 @@ def test_an_examiner_that_died_is_started_again(tmp_path: Path) -> None:
         assert examiner.examine(directory).queues
 
 
-def of_a_copy(name: str, work: Path) -> Run:
+def of_a_copy(name: str, work: Path) -> DrillRun:
     work.mkdir()
     make_store(str(work / "store"), random.Random(2))
-    return Run(name, Settings("7", str(work), images=20, data="/where/it/was/copied/from"))
+    return DrillRun(
+        name, DrillSettings("7", str(work), images=20, data="/where/it/was/copied/from")
+    )
 
 
 @pytest.mark.parametrize("name", [*SIMULATED, *ON_FILES])

@@ -10,8 +10,8 @@ import pyarrow.parquet as pq
 from amqpstore_tools.archive.archiving import archive
 from amqpstore_tools.archive.committing import Archive
 from amqpstore_tools.archive.events import PUBLISH
-from amqpstore_tools.archive.manifest import Manifest
-from amqpstore_tools.archive.writing import SegmentItem, Written
+from amqpstore_tools.archive.manifest import ArchiveManifest
+from amqpstore_tools.archive.writing import ArchivedPart, SegmentItem
 from amqpstore_tools.offline.contents import operation_name
 from amqpstore_tools.offline.image import StoreImage
 
@@ -25,13 +25,13 @@ Place = tuple[int, int]
 
 
 def here(
-    items: Sequence[SegmentItem], write: Callable[[Iterable[SegmentItem]], Written]
-) -> list[Written]:
+    items: Sequence[SegmentItem], write: Callable[[Iterable[SegmentItem]], ArchivedPart]
+) -> list[ArchivedPart]:
     """Two segments at a time."""
     return [write(items[start : start + 2]) for start in range(0, len(items), 2)]
 
 
-def run(directory: str, out: str) -> Manifest | None:
+def run(directory: str, out: str) -> ArchiveManifest | None:
     return archive(directory, out, here)
 
 

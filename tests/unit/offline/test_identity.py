@@ -19,8 +19,7 @@ from amqpstore.errors import DamageError, NotAStoreError
 from amqpstore.files import OsFiles
 from amqpstore.records import Gap
 from amqpstore_tools.check.engine import check
-from amqpstore_tools.copying.copier import Options as CopyOptions
-from amqpstore_tools.copying.copier import copy_store
+from amqpstore_tools.copying.copier import CopyOptions, copy_store
 from amqpstore_tools.offline.image import StoreImage
 from amqpstore_tools.repair.errors import UnknownStoreError
 from amqpstore_tools.repair.facts import gather

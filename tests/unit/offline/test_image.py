@@ -11,7 +11,7 @@ import pytest
 
 from amqpstore import Envelope, FormatVersionError, Message, NotAStoreError, StoreLockedError
 from amqpstore_tools.offline.image import StoreImage
-from amqpstore_tools.offline.queues import Totals
+from amqpstore_tools.offline.queues import QueueTotals
 from amqpstore_tools.offline.segments import SegmentState
 from tests.unit.offline.stores import FIXTURES, copied, create, files_of, open_store, publish, take
 
@@ -249,7 +249,7 @@ def test_an_index_file_that_is_lost_is_named(busy: str) -> None:
     os.remove(path)
     with StoreImage.open(busy) as image:
         [orders] = [queue for queue in image.queues if queue.name == "o"]
-        assert orders.totals() == Totals(0, 0, 0, 0, 43)
+        assert orders.totals() == QueueTotals(0, 0, 0, 0, 43)
         assert [(one.path, one.live) for one in orders.unreadable] == [(path, 43)]
 
 

@@ -13,7 +13,7 @@ import pytest
 from amqpstore import Envelope, Message, Store
 from amqpstore.catalog import Change
 from amqpstore.errors import NotAStoreError, StoreLockedError
-from amqpstore_tools.copying.copier import Options, copy_store
+from amqpstore_tools.copying.copier import CopyOptions, copy_store
 from amqpstore_tools.offline.image import StoreImage
 from amqpstore_tools.transfer.exporting import chosen, export
 from amqpstore_tools.transfer.importing import import_lines
@@ -264,7 +264,7 @@ def test_what_a_transaction_in_doubt_would_publish_is_copied_and_not_exported(
         opened.sync()
     content = exported(store)
     assert b"in doubt" not in content
-    copy_store(store, path("copy"), Options())
+    copy_store(store, path("copy"), CopyOptions())
     import_lines(path("copy"), lines(content), create=False)
     with open_store(path("copy")) as copy:
         assert queue_of(copy, "orders").ready_count == 2 * 21

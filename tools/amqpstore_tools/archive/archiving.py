@@ -11,9 +11,15 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from amqpstore_tools.archive.committing import writing_to
 from amqpstore_tools.archive.events import DELETE, GONE, found_out
 from amqpstore_tools.archive.layout import QueueName, directory_of, file_name, hour_of, staging_name
-from amqpstore_tools.archive.manifest import Manifest
-from amqpstore_tools.archive.planning import Plan, plan
-from amqpstore_tools.archive.writing import SegmentItem, Shared, Written, write, write_table
+from amqpstore_tools.archive.manifest import ArchiveManifest
+from amqpstore_tools.archive.planning import ArchivePlan, plan
+from amqpstore_tools.archive.writing import (
+    ArchiveContext,
+    ArchivedPart,
+    SegmentItem,
+    write,
+    write_table,
+)
 from amqpstore_tools.offline.image import StoreImage
 from amqpstore_tools.offline.queues import QueueImage
 from amqpstore_tools.spark.reading.live import runs_of
@@ -23,12 +29,14 @@ _BEHIND_ALL = (1 << 32) - 1
 """Stands for a segment's number, so that these files sort last."""
 
 Spread = Callable[
-    [Sequence[SegmentItem], Callable[[Iterable[SegmentItem]], Written]], Iterable[Written]
+    [Sequence[SegmentItem], Callable[[Iterable[SegmentItem]], ArchivedPart]], Iterable[ArchivedPart]
 ]
 """Writes groups of neighbouring items, on any machine. Returns the result of each group."""
 
 
-def archive(directory: str, out: str, spread: Spread, *, is_local: bool = True) -> Manifest | None:
+def archive(
+    directory: str, out: str, spread: Spread, *, is_local: bool = True
+) -> ArchiveManifest | None:
     """Bring an archive up to the end of the log of the store in `directory`.
 
     Returns the manifest of the run; None if there is nothing new.
@@ -39,7 +47,7 @@ def archive(directory: str, out: str, spread: Spread, *, is_local: bool = True) 
         if not planned.items and not planned.gone:
             return None
         staging = staging_name(planned.run)
-        shared = Shared(
+        shared = ArchiveContext(
             planned.run,
             target.staging(staging),
             for_tasks(image.files, is_local=is_local),
@@ -63,12 +71,16 @@ def archive(directory: str, out: str, spread: Spread, *, is_local: bool = True) 
 
 
 def _manifest(
-    planned: Plan, written: Sequence[Written], missing: int, deleted: list[int], staging: str
-) -> Manifest:
+    planned: ArchivePlan,
+    written: Sequence[ArchivedPart],
+    missing: int,
+    deleted: list[int],
+    staging: str,
+) -> ArchiveManifest:
     events: Counter[str] = Counter()
     for one in written:
         events.update(one.events)
-    return Manifest(
+    return ArchiveManifest(
         planned.run,
         planned.store_id,
         planned.taken_ms,
@@ -92,10 +104,10 @@ class _FoundOut:
     queues.
     """
 
-    def __init__(self, staging: str, planned: Plan) -> None:
+    def __init__(self, staging: str, planned: ArchivePlan) -> None:
         self._staging = staging
         self._planned = planned
-        self.written = Written()
+        self.written = ArchivedPart()
         self.queue_ids: list[int] = []
 
     def deleted(self, queue_ids: list[int]) -> None:

@@ -29,7 +29,7 @@ from amqpstore_tools.archive.layout import (
     STAGING,
     manifest_name,
 )
-from amqpstore_tools.archive.manifest import FileEntry, Manifest, decode, encode
+from amqpstore_tools.archive.manifest import ArchiveManifest, FileEntry, decode, encode
 
 
 class Archive:
@@ -39,7 +39,7 @@ class Archive:
         self.directory = directory
         self._manifests = os.path.join(directory, MANIFESTS)
 
-    def manifests(self) -> list[Manifest]:
+    def manifests(self) -> list[ArchiveManifest]:
         """Return the manifests of all runs, in order. Raises: ArchiveError, OSError."""
         try:
             names = sorted(os.listdir(self._manifests))
@@ -53,7 +53,7 @@ class Archive:
         """Return the directory where tasks write the files of a run."""
         return os.path.join(os.path.abspath(self.directory), STAGING, name)
 
-    def commit(self, manifest: Manifest) -> None:
+    def commit(self, manifest: ArchiveManifest) -> None:
         """Make the files of a run part of the archive. Raises: OSError."""
         staging = self.staging(manifest.staging)
         for directory in sorted(_directories(manifest.files)):
@@ -83,7 +83,7 @@ class Archive:
         os.makedirs(self._manifests, exist_ok=True)
         _sync(self.directory)
 
-    def _finish(self, manifest: Manifest) -> None:
+    def _finish(self, manifest: ArchiveManifest) -> None:
         staging = self.staging(manifest.staging)
         for entry in manifest.files:
             staged = os.path.join(staging, entry.path)
@@ -104,7 +104,7 @@ class Archive:
         _sync(self._manifests)
         shutil.rmtree(os.path.dirname(staging), ignore_errors=True)
 
-    def _manifest(self, name: str) -> Manifest:
+    def _manifest(self, name: str) -> ArchiveManifest:
         path = os.path.join(self._manifests, name)
         with open(path, "rb") as file:
             content = file.read()

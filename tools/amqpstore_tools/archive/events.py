@@ -12,7 +12,7 @@ from amqpstore.message import HEAD
 from amqpstore.records import Operation, OperationKind
 from amqpstore_tools.archive.layout import hour_of
 from amqpstore_tools.spark.reading.live import LiveRuns
-from amqpstore_tools.spark.reading.scanning import Batch
+from amqpstore_tools.spark.reading.scanning import BatchColumns
 
 PUBLISH, ACK, DELIVER, PURGE, HELD, GONE, DELETE = EVENTS = (
     *("publish", "ack", "deliver", "purge"),
@@ -112,7 +112,7 @@ class Rows:
         self.expires += [_time(expires_ms)] * count
         self.deliveries += [delivery_count] * count
 
-    def fill(self, batch: Batch, first_id: int, end_id: int) -> int:
+    def fill(self, batch: BatchColumns, first_id: int, end_id: int) -> int:
         """Fill in heads and bodies of these ids, as far as a batch contains them. Returns bytes of
         bodies.
         """
@@ -163,14 +163,14 @@ class Heads:
         ]
 
 
-class Collector:
+class EventCollector:
     """Sorts the events of one segment into rows. `bytes` is about the memory they take."""
 
     def __init__(self) -> None:
         self.rows: dict[Key, Rows] = {}
         self.bytes = 0
 
-    def log(self, batch: Batch) -> None:
+    def log(self, batch: BatchColumns) -> None:
         """Add everything in a batch of the log."""
         hour = hour_of(batch.time_ms)
         time_ms = min(batch.time_ms, _MAX_MS)
@@ -196,7 +196,7 @@ class Collector:
             )
             self.bytes += rows.fill(batch, first_id, first_id + count) + _ROW_BYTES * count
 
-    def held(self, batch: Batch, live: LiveRuns, lsn: int, time_ms: int) -> None:
+    def held(self, batch: BatchColumns, live: LiveRuns, lsn: int, time_ms: int) -> None:
         """Add what queues hold of some messages."""
         if not batch.ids:
             return

@@ -34,7 +34,7 @@ class LogPosition(NamedTuple):
     lsn: Number
 
 
-class Manifest(msgspec.Struct, frozen=True):
+class ArchiveManifest(msgspec.Struct, frozen=True):
     """The manifest of run `run`, which archived the log up to before `position`.
 
     `first_lsn` is that of the first batch that it found, 0 if none. `missing` LSNs no longer
@@ -61,13 +61,13 @@ class Manifest(msgspec.Struct, frozen=True):
     format: int = FORMAT
 
 
-def encode(manifest: Manifest) -> bytes:
+def encode(manifest: ArchiveManifest) -> bytes:
     return msgspec.json.format(msgspec.json.encode(manifest), indent=1)
 
 
-def decode(octets: bytes, name: str) -> Manifest:
+def decode(octets: bytes, name: str) -> ArchiveManifest:
     """Decode a manifest. Args: name, of its file. Raises: ValueError, RecursionError."""
-    found = msgspec.json.decode(octets, type=Manifest)
+    found = msgspec.json.decode(octets, type=ArchiveManifest)
     if found.format != FORMAT:
         raise ValueError(f"it is of format {found.format}, and this version knows {FORMAT}")
     if manifest_name(found.run, "") != name:

@@ -10,7 +10,7 @@ from amqpstore import tables
 from amqpstore.filenames import FIRST_COMPACTED
 from amqpstore_tools.archive.errors import ArchiveError
 from amqpstore_tools.archive.layout import QueueName
-from amqpstore_tools.archive.manifest import LogPosition, Manifest
+from amqpstore_tools.archive.manifest import ArchiveManifest, LogPosition
 from amqpstore_tools.archive.writing import SegmentItem
 from amqpstore_tools.offline.image import StoreImage
 from amqpstore_tools.offline.segments import SegmentImage, SegmentState
@@ -20,7 +20,7 @@ _START = LogPosition(0, 0, 1)
 
 
 @dataclass(frozen=True)
-class Plan:
+class ArchivePlan:
     """The work of a run. `known` queues are all that ever had a name, `gone` those that existed at
     the last run; `held_ms` is the time given to what was there before.
     """
@@ -39,7 +39,7 @@ class Plan:
     dictionaries: dict[int, bytes]
 
 
-def plan(image: StoreImage, directory: str, earlier: Sequence[Manifest]) -> Plan:
+def plan(image: StoreImage, directory: str, earlier: Sequence[ArchiveManifest]) -> ArchivePlan:
     """Plan a run. Args: directory, of the archive; earlier, the manifests of its runs.
 
     Raises: ArchiveError, if store and archive do not belong together; OSError.
@@ -76,7 +76,7 @@ def plan(image: StoreImage, directory: str, earlier: Sequence[Manifest]) -> Plan
         and one.state not in (SegmentState.LEFT_OVER, SegmentState.MISSING)
     ]
     log = [one for one in log if one.size > one.start]
-    return Plan(
+    return ArchivePlan(
         last.run + 1 if last else 1,
         [*_held(image, last, start, log), *log],
         start,
@@ -99,7 +99,7 @@ def _size(segment: SegmentImage, end: LogPosition) -> int:
 
 
 def _held(
-    image: StoreImage, last: Manifest | None, start: LogPosition, log: Sequence[SegmentItem]
+    image: StoreImage, last: ArchiveManifest | None, start: LogPosition, log: Sequence[SegmentItem]
 ) -> list[SegmentItem]:
     """Return compacted segments, with what queues hold of them and the archive does not have.
 

@@ -14,11 +14,11 @@ import pyarrow.parquet as pq
 
 from amqpstore.compression import Decompressor
 from amqpstore.files import Files
-from amqpstore_tools.archive.events import HELD, PUBLISH, Collector, Key
+from amqpstore_tools.archive.events import HELD, PUBLISH, EventCollector, Key
 from amqpstore_tools.archive.layout import QueueName, directory_of, file_name
 from amqpstore_tools.archive.manifest import FileEntry
 from amqpstore_tools.spark.reading.live import LiveRuns
-from amqpstore_tools.spark.reading.scanning import Scanner
+from amqpstore_tools.spark.reading.scanning import ColumnScanner
 
 _FLUSH_BYTES = 96 << 20
 """How many bytes of events may be in memory before they are written."""
@@ -50,7 +50,7 @@ class SegmentItem(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Shared:
+class ArchiveContext:
     """What all tasks of a run know."""
 
     run: int
@@ -62,7 +62,7 @@ class Shared:
 
 
 @dataclass
-class Written:
+class ArchivedPart:
     """The result of a task: what it has written and found; see `manifest.Manifest`."""
 
     files: list[FileEntry] = field(default_factory=list)
@@ -73,7 +73,7 @@ class Written:
     unreadable: int = 0
 
 
-def write(shared: Shared, items: Iterable[SegmentItem]) -> Written:
+def write(shared: ArchiveContext, items: Iterable[SegmentItem]) -> ArchivedPart:
     """Write the events of some segments, in the order of the log. Raises: OSError."""
     writer = _Writer(shared)
     for item in items:
@@ -82,9 +82,9 @@ def write(shared: Shared, items: Iterable[SegmentItem]) -> Written:
 
 
 class _Writer:
-    def __init__(self, shared: Shared) -> None:
+    def __init__(self, shared: ArchiveContext) -> None:
         self._shared = shared
-        self._out = Written()
+        self._out = ArchivedPart()
         self._pending: dict[Key, list[pa.Table]] = {}
         self._bytes = 0
         self._first_segment = 0
@@ -96,7 +96,7 @@ class _Writer:
         shared = self._shared
         file = shared.files.open(item.path)
         try:
-            scanner = Scanner(
+            scanner = ColumnScanner(
                 file,
                 item.number,
                 item.size,
@@ -104,7 +104,7 @@ class _Writer:
                 decompress=Decompressor(dict(shared.dictionaries)).decompress,
                 start=item.start,
             )
-            collector = Collector()
+            collector = EventCollector()
             live = LiveRuns(item.held) if item.held is not None else None
             for batch in scanner.batches():
                 if live is not None:
@@ -116,17 +116,17 @@ class _Writer:
                 if self._bytes + collector.bytes >= _FLUSH_BYTES:
                     self._take(collector, scanner.heads)
                     self._flush()
-                    collector = Collector()
+                    collector = EventCollector()
             self._take(collector, scanner.heads)
             self._out.damaged += len(scanner.gaps)
         finally:
             file.close()
 
-    def end(self) -> Written:
+    def end(self) -> ArchivedPart:
         self._flush()
         return self._out
 
-    def _take(self, collector: Collector, heads: list[bytes]) -> None:
+    def _take(self, collector: EventCollector, heads: list[bytes]) -> None:
         for key, table in collector.tables(heads):
             self._pending.setdefault(key, []).append(table)
         self._bytes += collector.bytes

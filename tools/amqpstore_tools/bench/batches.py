@@ -6,7 +6,7 @@ import struct
 from amqpstore_tools.bench.board import now_ns
 from amqpstore_tools.bench.histogram import Histogram
 from amqpstore_tools.bench.messages import block_of
-from amqpstore_tools.bench.worker import Outcome, Worker
+from amqpstore_tools.bench.worker import BenchWorker, WorkerReport
 from amqpstore_tools.client import frames, wire
 from amqpstore_tools.client.connection import CHANNEL, Connection
 from amqpstore_tools.client.errors import PeerError
@@ -55,7 +55,7 @@ class Reader:
         return bytes(self._unread)
 
 
-def exchange_batches(worker: Worker, queues: list[str], quota: int) -> Outcome:
+def exchange_batches(worker: BenchWorker, queues: list[str], quota: int) -> WorkerReport:
     """Run a worker that publishes a batch, acks the batch before, and waits until both are safe.
 
     It consumes what it publishes, on the same channel. The outcome's histogram `confirm` has the
@@ -101,4 +101,4 @@ def exchange_batches(worker: Worker, queues: list[str], quota: int) -> Outcome:
         if schedule.in_window(began):
             latency.record(now - began)
     connection.close(reader.unread())
-    return Outcome(histograms={"confirm": latency})
+    return WorkerReport(histograms={"confirm": latency})

@@ -4,12 +4,12 @@ import threading
 
 from amqpstore_tools.bench.board import now_ns
 from amqpstore_tools.bench.histogram import Histogram
-from amqpstore_tools.bench.worker import Outcome, Worker
+from amqpstore_tools.bench.worker import BenchWorker, WorkerReport
 from amqpstore_tools.client.connection import Connection
 from amqpstore_tools.client.errors import BenchError
 
 
-def connect_again_and_again(worker: Worker) -> Outcome:
+def connect_again_and_again(worker: BenchWorker) -> WorkerReport:
     """Run a worker with `--connections` threads; each connects, opens a channel, closes both,
     repeats.
 
@@ -47,4 +47,4 @@ def connect_again_and_again(worker: Worker) -> Outcome:
         thread.join()
     if failures:
         raise failures[0]
-    return Outcome(histograms={"connect": latency})
+    return WorkerReport(histograms={"connect": latency})

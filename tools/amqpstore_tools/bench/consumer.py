@@ -6,7 +6,7 @@ import struct
 from amqpstore_tools.bench.board import now_ns
 from amqpstore_tools.bench.counting import DeliveryCounter
 from amqpstore_tools.bench.histogram import Histogram
-from amqpstore_tools.bench.worker import Outcome, Schedule, Worker
+from amqpstore_tools.bench.worker import BenchWorker, Schedule, WorkerReport
 from amqpstore_tools.client import wire
 from amqpstore_tools.client.connection import CHANNEL, Connection
 from amqpstore_tools.client.errors import PeerError
@@ -37,7 +37,9 @@ class Acker:
             self.acked = tag
 
 
-def consume(worker: Worker, queues: list[str], *, stamped: bool = False, quota: int = 0) -> Outcome:
+def consume(
+    worker: BenchWorker, queues: list[str], *, stamped: bool = False, quota: int = 0
+) -> WorkerReport:
     """Run a worker that consumes the queues on one channel until the board's stop flag.
 
     With a `quota`, it ends when all consumers together have that many; deliveries beyond that are
@@ -74,10 +76,10 @@ def consume(worker: Worker, queues: list[str], *, stamped: bool = False, quota: 
     acker.flush(counted)
     worker.row.consuming(counted, acker.acked, now)  # the silence after it is not measured
     connection.close(counter.unread())
-    return Outcome(histograms={"latency": latency} if stamped else {})
+    return WorkerReport(histograms={"latency": latency} if stamped else {})
 
 
-def _read(connection: Connection, counter: DeliveryCounter, worker: Worker) -> bool:
+def _read(connection: Connection, counter: DeliveryCounter, worker: BenchWorker) -> bool:
     """Wait until deliveries were counted. Returns False when the run is over and nothing more
     arrives.
 

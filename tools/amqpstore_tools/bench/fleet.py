@@ -14,8 +14,8 @@ from types import TracebackType
 from typing import Self
 
 from amqpstore_tools.bench.board import Board
-from amqpstore_tools.bench.settings import Settings
-from amqpstore_tools.bench.worker import Outcome, Schedule, Task, Worker
+from amqpstore_tools.bench.settings import BenchSettings
+from amqpstore_tools.bench.worker import BenchWorker, Schedule, Task, WorkerReport
 from amqpstore_tools.client.errors import BenchError, ConnectError, PeerError
 
 SETUP_LIMIT_S = 60.0  # for all workers to have connected
@@ -29,7 +29,7 @@ class Member:
         self.role = role
         self.process = process
         self.pipe = pipe
-        self.outcome: Outcome | None = None
+        self.outcome: WorkerReport | None = None
 
     def receive(self) -> object:
         """Return the worker's next report.
@@ -51,7 +51,7 @@ class Member:
 class Fleet:
     """Runs one process for each task. Leaving the context ends every process that is left."""
 
-    def __init__(self, settings: Settings, tasks: Sequence[Task]) -> None:
+    def __init__(self, settings: BenchSettings, tasks: Sequence[Task]) -> None:
         self.board = Board(len(tasks))
         self.members: list[Member] = []
         context = multiprocessing.get_context("fork")
@@ -113,7 +113,7 @@ class Fleet:
         for pipe in wait(list(waiting), timeout_s):
             member = next(member for known, member in waiting.items() if known is pipe)
             report = member.receive()
-            if not isinstance(report, Outcome):
+            if not isinstance(report, WorkerReport):
                 raise BenchError(f"a {member.role} process reported {report!r}")
             member.outcome = report
 
@@ -122,7 +122,7 @@ class Fleet:
         return all(member.outcome is not None for member in self.members if member.role != but)
 
 
-def _work(settings: Settings, board: Board, index: int, task: Task, pipe: Pipe) -> None:
+def _work(settings: BenchSettings, board: Board, index: int, task: Task, pipe: Pipe) -> None:
     """Run a worker process from start to end."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C and ends this process
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -138,7 +138,7 @@ def _work(settings: Settings, board: Board, index: int, task: Task, pipe: Pipe) 
         return schedule
 
     try:
-        outcome = task.run(Worker(settings, board, board.row(index), wait_for_start))
+        outcome = task.run(BenchWorker(settings, board, board.row(index), wait_for_start))
         outcome.cpu_s = cpu_s(resource.RUSAGE_SELF) - cpu_before_s
         pipe.send(outcome)
     except (ConnectError, PeerError) as error:

@@ -5,7 +5,7 @@ import select
 from amqpstore_tools.bench.board import now_ns
 from amqpstore_tools.bench.histogram import Histogram
 from amqpstore_tools.bench.messages import Route, block_of
-from amqpstore_tools.bench.worker import Outcome, Worker
+from amqpstore_tools.bench.worker import BenchWorker, WorkerReport
 from amqpstore_tools.client.confirms import ConfirmLedger
 from amqpstore_tools.client.connection import Connection
 from amqpstore_tools.client.errors import PeerError
@@ -14,7 +14,7 @@ _RECEIVE_BYTES = 4096
 _TICK_S = 0.05
 
 
-class Publisher:
+class LockstepPublisher:
     """One connection of the many, with at most one message unconfirmed."""
 
     def __init__(self, connection: Connection) -> None:
@@ -45,18 +45,18 @@ class Publisher:
 
 
 def publish_in_lockstep(
-    worker: Worker, routes: list[Route], connections: int, quota: int
-) -> Outcome:
+    worker: BenchWorker, routes: list[Route], connections: int, quota: int
+) -> WorkerReport:
     """Run a worker with `connections` that each wait for every confirm.
 
     The outcome's histogram `confirm` has the time from send to confirm, within the measured window.
     """
     settings = worker.settings
-    publishers: dict[int, Publisher] = {}
+    publishers: dict[int, LockstepPublisher] = {}
     for _ in range(connections):
         connection = Connection(settings.address)
         connection.select_confirms()
-        publishers[connection.socket.fileno()] = Publisher(connection)
+        publishers[connection.socket.fileno()] = LockstepPublisher(connection)
     block = block_of(
         routes,
         size=settings.size,
@@ -90,7 +90,7 @@ def publish_in_lockstep(
     for publisher in publishers.values():
         publisher.connection.close(publisher.ledger.unparsed())
     ledgers = [publisher.ledger for publisher in publishers.values()]
-    return Outcome(
+    return WorkerReport(
         nacked=sum(ledger.nacked for ledger in ledgers),
         blocked=sum(ledger.blocked for ledger in ledgers),
         histograms={"confirm": latency},

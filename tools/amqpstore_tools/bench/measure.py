@@ -8,7 +8,7 @@ from amqpstore_tools.bench.board import FOREVER_NS, Totals, now_ns
 from amqpstore_tools.bench.fleet import Fleet, cpu_s
 from amqpstore_tools.bench.histogram import Histogram
 from amqpstore_tools.bench.server_process import ServerProcess
-from amqpstore_tools.bench.settings import Settings
+from amqpstore_tools.bench.settings import BenchSettings
 from amqpstore_tools.bench.worker import Schedule
 from amqpstore_tools.client.errors import BenchError
 
@@ -45,7 +45,7 @@ class Measurement:
 
 
 def measure(
-    fleet: Fleet, settings: Settings, copies: int, backlog: int, server: ServerProcess | None
+    fleet: Fleet, settings: BenchSettings, copies: int, backlog: int, server: ServerProcess | None
 ) -> Measurement:
     """Run a fleet that is ready to its end.
 
@@ -100,7 +100,7 @@ class _Watch:
     def __init__(
         self,
         fleet: Fleet,
-        settings: Settings,
+        settings: BenchSettings,
         schedule: Schedule,
         server: ServerProcess | None,
     ) -> None:

@@ -11,7 +11,7 @@ import struct
 from amqpstore_tools.bench.board import FOREVER_NS, now_ns
 from amqpstore_tools.bench.histogram import Histogram
 from amqpstore_tools.bench.messages import Route, block_of
-from amqpstore_tools.bench.worker import Outcome, Schedule, Worker
+from amqpstore_tools.bench.worker import BenchWorker, Schedule, WorkerReport
 from amqpstore_tools.client import frames
 from amqpstore_tools.client.confirms import ConfirmLedger
 from amqpstore_tools.client.connection import Connection
@@ -45,7 +45,7 @@ class Pace:
         return max(0, min(self.total, passed_ns * self._rate // 1_000_000_000 + 1))
 
 
-def produce_paced(worker: Worker, routes: list[Route], rate: int, quota: int) -> Outcome:
+def produce_paced(worker: BenchWorker, routes: list[Route], rate: int, quota: int) -> WorkerReport:
     """A worker that publishes `rate` messages a second until `quota` or the schedule's stop.
 
     The outcome has the histograms `send_lag` and, with confirms, `confirm` (intended send time
@@ -103,7 +103,7 @@ def produce_paced(worker: Worker, routes: list[Route], rate: int, quota: int) ->
         worker.row.publishing(sent, ledger.confirmed, now)
     connection.close(ledger.unparsed())
     histograms = {"send_lag": lag, **({"confirm": confirm} if settings.confirm else {})}
-    return Outcome(nacked=ledger.nacked, blocked=ledger.blocked, histograms=histograms)
+    return WorkerReport(nacked=ledger.nacked, blocked=ledger.blocked, histograms=histograms)
 
 
 def _read_confirms(connection: Connection, ledger: ConfirmLedger, wait_s: float) -> None:

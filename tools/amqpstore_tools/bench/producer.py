@@ -4,7 +4,7 @@ import select
 
 from amqpstore_tools.bench.board import Row, now_ns
 from amqpstore_tools.bench.messages import MessageBlock, Route, block_of
-from amqpstore_tools.bench.worker import Outcome, Worker
+from amqpstore_tools.bench.worker import BenchWorker, WorkerReport
 from amqpstore_tools.client.confirms import ConfirmLedger
 from amqpstore_tools.client.connection import Connection
 from amqpstore_tools.client.errors import PeerError
@@ -17,7 +17,7 @@ _TICK_MS = 20  # the longest sleep between two checks of the clock
 _SEND_MESSAGES = 64
 
 
-class Publisher:
+class BlockPublisher:
     """Sends a block repeatedly on a non-blocking socket, within window and quota.
 
     The stream is counted in bytes; a message counts as published when its last octet was handed to
@@ -113,7 +113,7 @@ class Publisher:
             self._block.renew()
 
 
-def produce(worker: Worker, routes: list[Route], quota: int) -> Outcome:
+def produce(worker: BenchWorker, routes: list[Route], quota: int) -> WorkerReport:
     """Run a worker that publishes to the routes in turn until `quota` or the schedule's stop.
 
     Returns when every message is confirmed, or without confirms when the broker has answered the
@@ -130,7 +130,7 @@ def produce(worker: Worker, routes: list[Route], quota: int) -> Outcome:
         vary=settings.vary,
         frame_max=connection.frame_max,
     )
-    publisher = Publisher(connection, block, settings.confirm, worker.row)
+    publisher = BlockPublisher(connection, block, settings.confirm, worker.row)
     ledger = publisher.ledger
     stop_ns = worker.start().stop_ns
     while publisher.published < quota and now_ns() < stop_ns:
@@ -139,4 +139,4 @@ def produce(worker: Worker, routes: list[Route], quota: int) -> Outcome:
     while publisher.published < last or (settings.confirm and ledger.confirmed < last):
         publisher.step(last)
     connection.close(ledger.unparsed())
-    return Outcome(nacked=ledger.nacked, blocked=ledger.blocked)
+    return WorkerReport(nacked=ledger.nacked, blocked=ledger.blocked)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from amqpstore_tools.bench.measure import Measurement
-from amqpstore_tools.bench.settings import Settings
+from amqpstore_tools.bench.settings import BenchSettings
 from amqpstore_tools.offline import terminal
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ _COUNTERS = ("published", "confirmed", "delivered", "acked", "connected")
 class Report:
     """The result of one run, for people and scripts."""
 
-    settings: Settings
+    settings: BenchSettings
     product: str
     version: str
     measured: Measurement

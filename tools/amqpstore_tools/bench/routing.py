@@ -4,7 +4,7 @@ import random
 from dataclasses import dataclass
 
 from amqpstore_tools.bench.messages import Route
-from amqpstore_tools.bench.settings import Settings
+from amqpstore_tools.bench.settings import BenchSettings
 from amqpstore_tools.client.connection import Connection
 
 _MAX_KEYS = 1024
@@ -22,7 +22,7 @@ class Routing:
     copies: int  # queues that each message goes to
 
     @classmethod
-    def of(cls, settings: Settings) -> "Routing":
+    def of(cls, settings: BenchSettings) -> "Routing":
         """What the workload needs."""
         if settings.workload == "connect":
             return cls([], "", "", [], [], 0)
@@ -53,7 +53,7 @@ class Routing:
             control.delete_exchange(self.exchange)
 
 
-def _overlapping(settings: Settings, queues: list[str]) -> Routing:
+def _overlapping(settings: BenchSettings, queues: list[str]) -> Routing:
     """A topic exchange where each message matches `matches` queues, in many combinations.
 
     The queues are dealt into as many groups; a routing key has a word for each group, and the

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Self
 
 from amqpstore_tools.client.connection import Address
-from amqpstore_tools.client.errors import UsageError
+from amqpstore_tools.client.errors import CommandLineError
 
 _LISTEN = "0A"
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
@@ -31,7 +31,7 @@ class ServerProcess:
         """
         if pid:
             if not Path(f"/proc/{pid}/stat").exists():
-                raise UsageError(f"--pid: there is no process {pid}")
+                raise CommandLineError(f"--pid: there is no process {pid}")
             return cls(pid)
         if address.host not in _LOOPBACK:
             return None

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 
 from amqpstore_tools.client.connection import Address
-from amqpstore_tools.client.errors import UsageError
+from amqpstore_tools.client.errors import CommandLineError
 
 DEFAULT_URL = "amqp://guest:guest@127.0.0.1:5672/%2F"
 _UNTIMED_LIMIT_S = 600.0  # of a run that ends with a number of messages
@@ -70,7 +70,7 @@ ABOUT = {
 
 
 @dataclass(frozen=True)
-class Settings:
+class BenchSettings:
     """One run. Options that the workload does not take have values that are ignored."""
 
     workload: str
@@ -117,7 +117,7 @@ class Settings:
         return [f"{self.queue}-{index:04d}" for index in range(self.queues)]
 
     @classmethod
-    def of(cls, args: argparse.Namespace) -> "Settings":
+    def of(cls, args: argparse.Namespace) -> "BenchSettings":
         """Return the settings of a parsed command line.
 
         Raises:
@@ -131,7 +131,7 @@ class Settings:
             if given is None:
                 continue
             if name not in chosen:
-                raise UsageError(f"{workload} takes no --{name.replace('_', '-')}")
+                raise CommandLineError(f"{workload} takes no --{name.replace('_', '-')}")
             chosen[name] = given
         settings = cls(**_common(args), **chosen)  # type: ignore[arg-type]
         settings._check()
@@ -143,21 +143,25 @@ class Settings:
             number = getattr(self, name)
             if name in takes and not lowest <= number <= highest:
                 option = f"--{name.replace('_', '-')}"
-                raise UsageError(f"{option} must be {lowest} to {highest}, not {number}")
+                raise CommandLineError(f"{option} must be {lowest} to {highest}, not {number}")
         if self.workload == "latency" and self.size < _STAMP_BYTES:
-            raise UsageError(f"latency needs --size {_STAMP_BYTES} or more, for the send time")
+            raise CommandLineError(
+                f"latency needs --size {_STAMP_BYTES} or more, for the send time"
+            )
         if self.rate and self.rate < self.producers:
-            raise UsageError("--rate must be at least 1 for each of --producers")
+            raise CommandLineError("--rate must be at least 1 for each of --producers")
         if self.topic and self.matches > self.queues:
-            raise UsageError("--topic needs at least as many --queues as --matches")
+            raise CommandLineError("--topic needs at least as many --queues as --matches")
         if "prefetch" in takes and not self.auto_ack and 0 < self.prefetch < self.ack_every:
-            raise UsageError("--ack-every above --prefetch would wait forever")
+            raise CommandLineError("--ack-every above --prefetch would wait forever")
         if self.workload == "batches" and self.producers > self.queues:
-            raise UsageError("batches needs at least one of --queues for each of --producers")
+            raise CommandLineError("batches needs at least one of --queues for each of --producers")
         if self.workload == "sync" and self.processes > self.connections:
-            raise UsageError("sync needs at least one of --connections for each of --processes")
+            raise CommandLineError(
+                "sync needs at least one of --connections for each of --processes"
+            )
         if not 0 < len(self.queue.encode()) <= 200:
-            raise UsageError("--queue must be 1 to 200 octets long")
+            raise CommandLineError("--queue must be 1 to 200 octets long")
 
 
 _COMMON = (
@@ -190,25 +194,27 @@ _RANGES = (
 def _common(args: argparse.Namespace) -> dict[str, object]:
     """Return the options that every workload takes, with their durations decided."""
     if args.seconds is not None and args.messages is not None:
-        raise UsageError("give --seconds or --messages, not both")
+        raise CommandLineError("give --seconds or --messages, not both")
     if args.messages is not None and args.messages < 1:
-        raise UsageError(f"--messages must be 1 or more, not {args.messages}")
+        raise CommandLineError(f"--messages must be 1 or more, not {args.messages}")
     counted = args.messages is not None or args.workload in ("drain", "backlog")
     if args.workload == "connect" and args.messages is not None:
-        raise UsageError("connect takes no --messages")
+        raise CommandLineError("connect takes no --messages")
     if args.workload in ("drain", "backlog") and args.seconds is not None:
-        raise UsageError(f"{args.workload} takes no --seconds: it ends when the messages are gone")
+        raise CommandLineError(
+            f"{args.workload} takes no --seconds: it ends when the messages are gone"
+        )
     seconds = 0.0 if counted else (10.0 if args.seconds is None else args.seconds)
     if not counted and seconds <= 0:
-        raise UsageError(f"--seconds must be above 0, not {seconds}")
+        raise CommandLineError(f"--seconds must be above 0, not {seconds}")
     warmup = args.warmup if args.warmup is not None else (0.0 if counted else 1.0)
     if warmup < 0:
-        raise UsageError(f"--warmup must not be negative: {warmup}")
+        raise CommandLineError(f"--warmup must not be negative: {warmup}")
     timeout = args.timeout
     if timeout is None:
         timeout = warmup + (_UNTIMED_LIMIT_S if counted else seconds + _GRACE_S)
     if timeout <= 0:
-        raise UsageError(f"--timeout must be above 0, not {timeout}")
+        raise CommandLineError(f"--timeout must be above 0, not {timeout}")
     messages = args.messages or (_BACKLOG_MESSAGES if args.workload == "backlog" else 0)
     return {
         "workload": args.workload,

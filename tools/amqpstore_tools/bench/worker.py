@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from amqpstore_tools.bench.board import Board, Row, now_ns
 from amqpstore_tools.bench.histogram import Histogram
-from amqpstore_tools.bench.settings import Settings
+from amqpstore_tools.bench.settings import BenchSettings
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class Schedule:
 
 
 @dataclass
-class Outcome:
+class WorkerReport:
     """The report of a worker when it is done."""
 
     cpu_s: float = 0.0  # user and system, since the start signal
@@ -33,10 +33,10 @@ class Outcome:
 
 
 @dataclass(frozen=True)
-class Worker:
+class BenchWorker:
     """One worker's view of the run, inside its process."""
 
-    settings: Settings
+    settings: BenchSettings
     board: Board
     row: Row
     wait_for_start: Callable[[], Schedule]  # reports ready, then waits for the common signal
@@ -53,4 +53,4 @@ class Task:
     """The work of one worker process; `role` groups CPU time in the report."""
 
     role: str
-    run: Callable[[Worker], Outcome]
+    run: Callable[[BenchWorker], WorkerReport]

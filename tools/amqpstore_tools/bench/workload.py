@@ -13,7 +13,7 @@ from amqpstore_tools.bench.messages import Route
 from amqpstore_tools.bench.report import Report
 from amqpstore_tools.bench.routing import Routing
 from amqpstore_tools.bench.server_process import ServerProcess
-from amqpstore_tools.bench.settings import Settings
+from amqpstore_tools.bench.settings import BenchSettings
 from amqpstore_tools.bench.worker import Task
 from amqpstore_tools.client.connection import Connection
 from amqpstore_tools.client.errors import BenchError
@@ -24,7 +24,7 @@ _DRAINING = ("drain", "backlog")
 _COUNT_ATTEMPTS = 50  # of 0.1 s: a broker may still be moving unconfirmed messages into the queue
 
 
-def run(settings: Settings) -> Report:
+def run(settings: BenchSettings) -> Report:
     """Run the workload once, from declared and purged queues to deleted ones.
 
     Raises:
@@ -47,7 +47,7 @@ def run(settings: Settings) -> Report:
 
 
 def _measured(
-    control: Connection, settings: Settings, routing: Routing, server: ServerProcess | None
+    control: Connection, settings: BenchSettings, routing: Routing, server: ServerProcess | None
 ) -> Measurement:
     backlog = _backlog(control, settings)
     with Fleet(settings, _tasks(settings, routing)) as fleet:
@@ -58,7 +58,7 @@ def _measured(
 
 
 @contextlib.contextmanager
-def _declared(control: Connection, settings: Settings, routing: Routing) -> Iterator[None]:
+def _declared(control: Connection, settings: BenchSettings, routing: Routing) -> Iterator[None]:
     """Declare queues and exchange, and delete them at the end unless told to keep them, even if the
     run failed.
     """
@@ -75,7 +75,7 @@ def _declared(control: Connection, settings: Settings, routing: Routing) -> Iter
                 routing.delete(control)
 
 
-def _backlog(control: Connection, settings: Settings) -> int:
+def _backlog(control: Connection, settings: BenchSettings) -> int:
     """Messages that are there before anything is published, and are to be consumed."""
     if settings.workload not in _DRAINING:
         return 0
@@ -85,7 +85,7 @@ def _backlog(control: Connection, settings: Settings) -> int:
     return min(ready, settings.messages or ready)
 
 
-def _tasks(settings: Settings, routing: Routing) -> list[Task]:
+def _tasks(settings: BenchSettings, routing: Routing) -> list[Task]:
     match settings.workload:
         case "connect":
             return [Task("connector", connects.connect_again_and_again)]
@@ -103,7 +103,7 @@ def _tasks(settings: Settings, routing: Routing) -> list[Task]:
             return _producers(settings, routing) + _consumers(settings, routing)
 
 
-def _lockstep_tasks(settings: Settings, routing: Routing) -> list[Task]:
+def _lockstep_tasks(settings: BenchSettings, routing: Routing) -> list[Task]:
     connections = shares(settings.connections, settings.processes)
     quotas = shares(settings.messages or producer.UNLIMITED, settings.processes)
     return [
@@ -120,7 +120,7 @@ def _lockstep_tasks(settings: Settings, routing: Routing) -> list[Task]:
     ]
 
 
-def _batch_tasks(settings: Settings, routing: Routing) -> list[Task]:
+def _batch_tasks(settings: BenchSettings, routing: Routing) -> list[Task]:
     quotas = shares(settings.messages or producer.UNLIMITED, settings.producers)
     tasks = []
     for index, quota in enumerate(quotas):
@@ -130,7 +130,7 @@ def _batch_tasks(settings: Settings, routing: Routing) -> list[Task]:
     return tasks
 
 
-def _producers(settings: Settings, routing: Routing) -> list[Task]:
+def _producers(settings: BenchSettings, routing: Routing) -> list[Task]:
     quotas = shares(settings.messages or producer.UNLIMITED, settings.producers)
     tasks = []
     for index, quota in enumerate(quotas):
@@ -139,7 +139,7 @@ def _producers(settings: Settings, routing: Routing) -> list[Task]:
     return tasks
 
 
-def _paced_producers(settings: Settings, routing: Routing) -> list[Task]:
+def _paced_producers(settings: BenchSettings, routing: Routing) -> list[Task]:
     quotas = shares(settings.messages or producer.UNLIMITED, settings.producers)
     rates = shares(settings.rate, settings.producers)
     return [
@@ -156,7 +156,7 @@ def _paced_producers(settings: Settings, routing: Routing) -> list[Task]:
     ]
 
 
-def _consumers(settings: Settings, routing: Routing) -> list[Task]:
+def _consumers(settings: BenchSettings, routing: Routing) -> list[Task]:
     hands = [
         dealt(routing.queues, index, settings.consumers) for index in range(settings.consumers)
     ]
@@ -185,7 +185,7 @@ def turned(routes: list[Route], index: int, hands: int) -> list[Route]:
 
 
 def _check(
-    control: Connection, settings: Settings, routing: Routing, measured: Measurement
+    control: Connection, settings: BenchSettings, routing: Routing, measured: Measurement
 ) -> None:
     """Compare the counts.
 

@@ -21,7 +21,7 @@ from amqpstore_tools.offline.catalog import CatalogImage
 FILE = f"{CATALOG}/data.mdb"
 
 
-class Catalog(NamedTuple):
+class CatalogRows(NamedTuple):
     """The valid rows, and table and key of the invalid ones.
 
     `is_plain`: one of them has no checksum.
@@ -32,7 +32,7 @@ class Catalog(NamedTuple):
     is_plain: bool
 
 
-def read_catalog(path: str, findings: Findings, *, plain: bool) -> Catalog | None:
+def read_catalog(path: str, findings: Findings, *, plain: bool) -> CatalogRows | None:
     """Read the rows of every table; None if nothing can be read.
 
     Damaged rows are left out of `rows`, unless they can be corrected.
@@ -59,7 +59,7 @@ def read_catalog(path: str, findings: Findings, *, plain: bool) -> Catalog | Non
         image.close()
 
 
-def _rows(image: CatalogImage, findings: Findings) -> Catalog:
+def _rows(image: CatalogImage, findings: Findings) -> CatalogRows:
     """Raises: DamageError."""
     rows: Rows = {table: image.rows(table) for table in TABLES}
     damaged: set[tuple[str, str]] = set()
@@ -74,7 +74,7 @@ def _rows(image: CatalogImage, findings: Findings) -> Catalog:
             damaged.add((bad.table, name))
         findings.add("row-damaged", FILE, text)
     _check_dictionaries(rows, findings)
-    return Catalog(rows, damaged, image.is_plain)
+    return CatalogRows(rows, damaged, image.is_plain)
 
 
 def _check_dictionaries(rows: Rows, findings: Findings) -> None:

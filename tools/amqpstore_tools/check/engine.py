@@ -24,7 +24,7 @@ from amqpstore.tables import OffsetTableRow, SegmentRow
 from amqpstore_tools.check.catalog import FILE
 from amqpstore_tools.check.executor import Executor, ProcessExecutor
 from amqpstore_tools.check.findings import Findings
-from amqpstore_tools.check.history import Fresh, History, LogChecker, LogPlace, check_position
+from amqpstore_tools.check.history import Fresh, LogChecker, LogHistory, LogPlace, check_position
 from amqpstore_tools.check.index import IndexChecker, in_order
 from amqpstore_tools.check.marks import MarkChecker
 from amqpstore_tools.check.parts import (
@@ -35,12 +35,12 @@ from amqpstore_tools.check.parts import (
     Known,
     Range,
     ReadJob,
-    Shared,
+    StoreContext,
     Summary,
 )
 from amqpstore_tools.check.prepared import Holdings, check_prepared
 from amqpstore_tools.check.references import ReferenceChecker
-from amqpstore_tools.check.segments import Segment
+from amqpstore_tools.check.segments import CheckedSegment
 from amqpstore_tools.check.steps import NOTHING_BEFORE, in_ids
 from amqpstore_tools.check.store import Checked, PreparedStore, SegmentJob, named, opened
 from amqpstore_tools.offline.progress import Progress
@@ -141,8 +141,8 @@ class StoreCheck(PreparedStore):
         self.summaries: list[Summary] = []
         self.index_results: list[IndexResult] = []
         self.compared: dict[int, Compared] = {}
-        self.history = History()
-        self._segments: dict[int, Segment] = {}
+        self.history = LogHistory()
+        self._segments: dict[int, CheckedSegment] = {}
         self._places: dict[int, LogPlace] = {}
         self._fresh: dict[int, list[Operation]] = {}
         self._ranges: dict[int, Range] = {}
@@ -158,16 +158,16 @@ class StoreCheck(PreparedStore):
         self.prepare()
         self.jobs = self._segment_jobs()
         if self._rows is not None:
-            references = ReferenceChecker(self._rows, {}, History(), Findings())
+            references = ReferenceChecker(self._rows, {}, LogHistory(), Findings())
             self._ranges = {
                 account.number: (account.first_id, account.end_id)
                 for account in references.accounts()
             }
 
-    def shared(self) -> Shared:
+    def shared(self) -> StoreContext:
         """Return what all steps need to know of the store."""
         rows = self._rows
-        return Shared(
+        return StoreContext(
             self._directory,
             self._files,
             self._store_id,

@@ -23,14 +23,14 @@ from amqpstore_tools.check.parts import (
     Range,
     Read,
     ReadJob,
-    Shared,
+    StoreContext,
     Summary,
 )
 from amqpstore_tools.check.segments import segment_name
 from amqpstore_tools.offline.progress import Progress
 
 
-class Steps(Protocol):
+class CheckSteps(Protocol):
     """The steps of one check, called in turn. What a step has read stays where it was read, and is
     available to the next; results may come in any order.
     """
@@ -54,7 +54,9 @@ class Steps(Protocol):
 class Executor(Protocol):
     """Runs the steps of checks."""
 
-    def steps(self, stores: Mapping[int, Shared], tell: Progress) -> AbstractContextManager[Steps]:
+    def steps(
+        self, stores: Mapping[int, StoreContext], tell: Progress
+    ) -> AbstractContextManager[CheckSteps]:
         """Start a check of some stores; everything it has read is released at the end."""
 
     def processor_s(self) -> float:
@@ -65,7 +67,7 @@ class ProcessExecutor:
     """Runs everything in this process, one part after another."""
 
     @contextlib.contextmanager
-    def steps(self, stores: Mapping[int, Shared], tell: Progress) -> Iterator[Steps]:
+    def steps(self, stores: Mapping[int, StoreContext], tell: Progress) -> Iterator[CheckSteps]:
         yield _InOrder(stores, tell)
 
     def processor_s(self) -> float:
@@ -75,7 +77,7 @@ class ProcessExecutor:
 class _InOrder:
     """Reads segments in their order, so that the log can be checked on the way."""
 
-    def __init__(self, stores: Mapping[int, Shared], tell: Progress) -> None:
+    def __init__(self, stores: Mapping[int, StoreContext], tell: Progress) -> None:
         self._stores = stores
         self._tell = tell
         self._read: dict[Key, Read] = {}

@@ -18,20 +18,20 @@ from amqpstore.shapes import Rows
 from amqpstore.tables import START, StoreRows
 from amqpstore_tools.check.catalog import FILE
 from amqpstore_tools.check.findings import Findings
-from amqpstore_tools.check.scanning import Batch
-from amqpstore_tools.check.segments import Segment
+from amqpstore_tools.check.scanning import ScannedBatch
+from amqpstore_tools.check.segments import CheckedSegment
 
 
 @dataclass
 class Fresh:
     """Messages that a batch after the checkpoint position put in a queue."""
 
-    segment: Segment
+    segment: CheckedSegment
     operation: Operation
 
 
 @dataclass
-class History:
+class LogHistory:
     """The result of reading the log. `next_sequences` are by queue id; `fresh` runs were enqueued
     after the checkpoint position, `removed` are the ranges of sequences that left their queue after
     it, by queue, ascending and disjoint.
@@ -96,17 +96,17 @@ class LogChecker:
         self._lsn = 0
         self._message_id = 0
         self._is_behind = False
-        self.history = History()
+        self.history = LogHistory()
 
     def resume(self, place: LogPlace) -> None:
         """Continue at another place in the log, with an empty history."""
         self._lsn, self._message_id, self._is_behind = place[:3]
-        self.history = History(dict(place.next_sequences))
+        self.history = LogHistory(dict(place.next_sequences))
 
     def begin(self, findings: Findings) -> None:
         """Continue with the next segment, with new findings and an empty history."""
         self._findings = findings
-        self.history = History(self.history.next_sequences)
+        self.history = LogHistory(self.history.next_sequences)
 
     def place(self) -> LogPlace:
         """Return the current place."""
@@ -130,7 +130,7 @@ class LogChecker:
             known,
         )
 
-    def check(self, segment: Segment) -> None:
+    def check(self, segment: CheckedSegment) -> None:
         """Check the next segment of the log."""
         lsn = 0
         for batch in segment.scanned.batches:
@@ -150,11 +150,15 @@ class LogChecker:
             for operation in batch.operations:
                 self._check_operation(segment, batch, operation, is_behind=is_behind)
 
-    def _add(self, code: str, segment: Segment, batch: Batch, text: str, queue_id: int = 0) -> None:
+    def _add(
+        self, code: str, segment: CheckedSegment, batch: ScannedBatch, text: str, queue_id: int = 0
+    ) -> None:
         offset = batch.transaction or batch.start
         self._findings.add(code, segment.name, text, offset, queue_id=queue_id)
 
-    def _check_batch(self, segment: Segment, batch: Batch, *, is_behind: bool) -> None:
+    def _check_batch(
+        self, segment: CheckedSegment, batch: ScannedBatch, *, is_behind: bool
+    ) -> None:
         """Check that a batch is complete and consistent."""
         if batch.gaps:
             # Missing parts of it were found there.
@@ -191,7 +195,9 @@ class LogChecker:
         if keys != sorted(keys):
             self._add("operation-malformed", segment, batch, "the operations are not in order")
 
-    def _check_numbers(self, segment: Segment, batch: Batch, *, is_behind: bool) -> None:
+    def _check_numbers(
+        self, segment: CheckedSegment, batch: ScannedBatch, *, is_behind: bool
+    ) -> None:
         """Check that LSNs and ids ascend from segment to segment, and that the checkpoint position
         is between two batches.
         """
@@ -220,7 +226,7 @@ class LogChecker:
             self._findings.add("position-wrong", FILE, text)
 
     def _check_operation(
-        self, segment: Segment, batch: Batch, operation: Operation, *, is_behind: bool
+        self, segment: CheckedSegment, batch: ScannedBatch, operation: Operation, *, is_behind: bool
     ) -> None:
         kind, count, queue_id, first, *_ = operation
         end = first + count
@@ -251,7 +257,7 @@ class LogChecker:
             self._findings.add("head-too-low", FILE, text, queue_id=queue_id, sequence=end - 1)
 
 
-def check_position(rows: Rows, segments: dict[int, Segment], findings: Findings) -> None:
+def check_position(rows: Rows, segments: dict[int, CheckedSegment], findings: Findings) -> None:
     """Check that the checkpoint position is between two batches of an existing segment."""
     position = StoreRows.read(rows.__getitem__).position
     if not position or not position.segment:

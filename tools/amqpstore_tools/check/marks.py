@@ -12,7 +12,7 @@ from amqpstore.tables import START, OffsetTableRow, SegmentRow, StoreRows
 from amqpstore_tools.check.catalog import FILE
 from amqpstore_tools.check.findings import Finding, Findings
 from amqpstore_tools.check.reading import StoreFile
-from amqpstore_tools.check.segments import Segment, check_mark, segment_name
+from amqpstore_tools.check.segments import CheckedSegment, check_mark, segment_name
 
 
 class MarkChecker:
@@ -68,7 +68,7 @@ class MarkChecker:
                 text = f"it contains ids {has_first} to {has_end - 1}, but is searched for those"
                 self._findings.add("marks-wrong", name, f"{text} from {first} to {end - 1}")
 
-    def check_offsets(self, segment: Segment, row: OffsetTableRow) -> None:
+    def check_offsets(self, segment: CheckedSegment, row: OffsetTableRow) -> None:
         """Check the offsets in the table of one segment."""
         try:
             file = StoreFile(self._files, self._directory, segment.name, self._findings)

@@ -13,9 +13,9 @@ from amqpstore.records import Operation
 from amqpstore.shapes import Rows
 from amqpstore.tables import OffsetTableRow, SegmentRow
 from amqpstore_tools.check.findings import Finding
-from amqpstore_tools.check.history import History, LogPlace
+from amqpstore_tools.check.history import LogHistory, LogPlace
 from amqpstore_tools.check.index import Live
-from amqpstore_tools.check.segments import Segment
+from amqpstore_tools.check.segments import CheckedSegment
 from amqpstore_tools.check.store import SegmentJob
 
 Range = tuple[int, int]
@@ -29,7 +29,7 @@ ONE_BY_ONE = ("index", "segments", "marks")
 
 
 @dataclass(frozen=True)
-class Shared:
+class StoreContext:
     """What all steps know of one store; `rows` are None without a catalog.
 
     A step gets rows of `ONE_BY_ONE` with its job; they may be missing here. `ranges` are the ids of
@@ -69,7 +69,7 @@ class IndexJob(NamedTuple):
 class Read:
     """A segment that was read, None if it is missing, and the findings in it."""
 
-    segment: Segment | None
+    segment: CheckedSegment | None
     findings: list[Finding]
 
 
@@ -85,13 +85,13 @@ class Summary:
     """
 
     number: int
-    segment: Segment | None
+    segment: CheckedSegment | None
     findings: list[Finding]
     log: list[Finding] | None = None
     after: LogPlace | None = None
     queues: set[int] = field(default_factory=set)
     fresh: list[Operation] = field(default_factory=list)
-    history: History = field(default_factory=History)
+    history: LogHistory = field(default_factory=LogHistory)
     homeless: list[Range] = field(default_factory=list)
 
 

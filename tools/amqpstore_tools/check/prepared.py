@@ -10,7 +10,7 @@ from amqpstore import tables
 from amqpstore.shapes import Rows
 from amqpstore_tools.check.catalog import FILE
 from amqpstore_tools.check.findings import Findings
-from amqpstore_tools.check.history import History
+from amqpstore_tools.check.history import LogHistory
 from amqpstore_tools.check.index import Live
 
 
@@ -21,7 +21,7 @@ class Holdings:
     """
 
     def __init__(
-        self, live: Iterable[Live], history: History, counted: Mapping[int, int] | None = None
+        self, live: Iterable[Live], history: LogHistory, counted: Mapping[int, int] | None = None
     ) -> None:
         self._history = history
         self._counted = counted or {}
@@ -43,7 +43,7 @@ class Holdings:
         return count
 
 
-def check_prepared(rows: Rows, holdings: Holdings, history: History, findings: Findings) -> None:
+def check_prepared(rows: Rows, holdings: Holdings, history: LogHistory, findings: Findings) -> None:
     """Check every undecided transaction. One whose queue is empty is decided, or was never
     prepared.
     """

@@ -20,10 +20,10 @@ from amqpstore.shapes import Rows
 from amqpstore.tables import START, StoreRows
 from amqpstore_tools.check.catalog import FILE
 from amqpstore_tools.check.findings import Findings
-from amqpstore_tools.check.history import Fresh, History
+from amqpstore_tools.check.history import Fresh, LogHistory
 from amqpstore_tools.check.index import Live
 from amqpstore_tools.check.scanning import Ids
-from amqpstore_tools.check.segments import Segment, segment_name
+from amqpstore_tools.check.segments import CheckedSegment, segment_name
 
 _LEAST_RECORD_BYTES = 38
 _MAX_IDS = 1 << 28
@@ -34,7 +34,11 @@ class ReferenceChecker:
     """Compares. Args: segments, those that were read, by number; history, of the log."""
 
     def __init__(
-        self, rows: Rows, segments: dict[int, Segment], history: History, findings: Findings
+        self,
+        rows: Rows,
+        segments: dict[int, CheckedSegment],
+        history: LogHistory,
+        findings: Findings,
     ) -> None:
         self._rows = rows
         self._segments = segments
@@ -145,7 +149,7 @@ class ReferenceChecker:
         for start, stop in _missing(self._ranges[segment.number], first, end):
             self.lost(live, start, stop, fresh.segment.name, "no sound record of it exists")
 
-    def known_runs(self, segment: Segment) -> list[Ids]:
+    def known_runs(self, segment: CheckedSegment) -> list[Ids]:
         """Return the records in a segment that the last checkpoint knew."""
         runs = segment.scanned.runs
         if segment.number >= FIRST_COMPACTED:
@@ -157,14 +161,14 @@ class ReferenceChecker:
             if run.first_id < end
         ]
 
-    def segment(self, number: int) -> Segment | None:
+    def segment(self, number: int) -> CheckedSegment | None:
         return self._segments.get(number)
 
     @property
     def findings(self) -> Findings:
         return self._findings
 
-    def known_end(self, segment: Segment) -> int:
+    def known_end(self, segment: CheckedSegment) -> int:
         """Return up to where the last checkpoint knew a segment."""
         is_position = segment.number == self._position_segment
         return self._position_offset if is_position else segment.end

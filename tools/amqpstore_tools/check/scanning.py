@@ -51,7 +51,7 @@ class Unread(NamedTuple):
 
 
 @dataclass
-class Batch:
+class ScannedBatch:
     """The records up to and including one TRANSACTION, number `lsn`, at `transaction` (0: it has
     none).
 
@@ -98,7 +98,7 @@ class Scanned:
 
     headers: list[tuple[int, int, bytes]] = field(default_factory=list)
     runs: list[Ids] = field(default_factory=list)
-    batches: list[Batch] = field(default_factory=list)
+    batches: list[ScannedBatch] = field(default_factory=list)
     gaps: list[Gap] = field(default_factory=list)
     unread: list[Unread] = field(default_factory=list)
 
@@ -122,7 +122,7 @@ class Scanner(RecordScanner):
         super().__init__(read, 0, end, segment=segment, seed=seed)
         self._measure = measure
         self._out = Scanned(gaps=self.gaps)
-        self._batch = Batch(0)
+        self._batch = ScannedBatch(0)
         self._names = (0, b"")
         self._head = b""
         self._ids: Ids | None = None
@@ -253,4 +253,4 @@ class Scanner(RecordScanner):
         if end > batch.start and (self._tag != -1 or batch.gaps):
             batch.end, batch.tag = end, self._tag
             self._out.batches.append(batch)
-        self._batch = Batch(end)
+        self._batch = ScannedBatch(end)

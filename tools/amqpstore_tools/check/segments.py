@@ -20,7 +20,7 @@ _MAX_LISTED = 100
 
 
 @dataclass
-class Segment:
+class CheckedSegment:
     """Segment `number` as far as it is part of the store: `end` bytes of its file.
 
     `is_open`: it is the log's last one and its end is not recorded, so its last batch may be torn.
@@ -66,7 +66,9 @@ class SegmentReader:
         self._seed = seed
         self._measure = measure
 
-    def read(self, number: int, *, end: int | None, least: int, is_open: bool) -> Segment | None:
+    def read(
+        self, number: int, *, end: int | None, least: int, is_open: bool
+    ) -> CheckedSegment | None:
         """Read a segment; None if its file is missing, which is a finding.
 
         Args: end, its recorded end, if any; least, its size according to the catalog.
@@ -84,13 +86,13 @@ class SegmentReader:
 
     def _read(
         self, file: StoreFile, number: int, end: int | None, least: int, *, is_open: bool
-    ) -> Segment:
+    ) -> CheckedSegment:
         if file.size < max(end or 0, least):
             missing = f"it has {file.size} bytes, but {max(end or 0, least)} were written"
             self._findings.add("segment-short", file.name, missing, file.size)
         stop = file.size if end is None else min(end, file.size)
         scanned = self._scan(file.read, stop, number)
-        segment = Segment(number, file.name, stop, is_open, scanned)
+        segment = CheckedSegment(number, file.name, stop, is_open, scanned)
         torn = _leave_out_torn(segment)
         if torn is not None:
             size = segment.end - torn
@@ -112,7 +114,7 @@ class SegmentReader:
         scanner = Scanner(read, end, segment=number, seed=self._seed, measure=self._measure)
         return scanner.run()
 
-    def _check_header(self, segment: Segment) -> None:
+    def _check_header(self, segment: CheckedSegment) -> None:
         """Check that the segment begins with a SEGMENT record, and has no other."""
         findings, name = self._findings, segment.name
         headers = segment.scanned.headers
@@ -137,7 +139,7 @@ class SegmentReader:
             offset = HEADER.size + (4 if header.is_readable else 0)
             self._findings.add(code, name, f"{reason}: it is not read", offset)
 
-    def _check_records(self, segment: Segment) -> None:
+    def _check_records(self, segment: CheckedSegment) -> None:
         findings, name = self._findings, segment.name
         gaps = segment.scanned.gaps
         for gap in gaps[:_MAX_LISTED]:
@@ -188,7 +190,7 @@ def segment_name(number: int) -> str:
     return segment_path("", number)
 
 
-def _leave_out_torn(segment: Segment) -> int | None:
+def _leave_out_torn(segment: CheckedSegment) -> int | None:
     """Remove the torn batch at the end of the log from what was scanned. Returns its offset."""
     scanned = segment.scanned
     if not segment.is_open:

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from amqpstore import tables
 from amqpstore.segment_accounts import SegmentAccount
 from amqpstore_tools.check.findings import Finding, Findings
-from amqpstore_tools.check.history import Fresh, History, LogChecker, LogPlace
+from amqpstore_tools.check.history import Fresh, LogChecker, LogHistory, LogPlace
 from amqpstore_tools.check.index import IndexChecker, Live
 from amqpstore_tools.check.marks import MarkChecker
 from amqpstore_tools.check.parts import (
@@ -27,19 +27,19 @@ from amqpstore_tools.check.parts import (
     Range,
     Read,
     ReadJob,
-    Shared,
+    StoreContext,
     Summary,
 )
 from amqpstore_tools.check.prepared import Holdings
 from amqpstore_tools.check.references import ReferenceChecker
 from amqpstore_tools.check.scanning import Scanned
-from amqpstore_tools.check.segments import Segment, SegmentReader
+from amqpstore_tools.check.segments import CheckedSegment, SegmentReader
 from amqpstore_tools.check.store import measure_of
 
 NOTHING_BEFORE = LogPlace(0, 0, False, {})
 
 
-def read(shared: Shared, job: ReadJob) -> Read:
+def read(shared: StoreContext, job: ReadJob) -> Read:
     """Read every record of a segment."""
     findings = _findings(shared)
     reader = SegmentReader(
@@ -55,7 +55,9 @@ def read(shared: Shared, job: ReadJob) -> Read:
     return Read(segment, list(findings))
 
 
-def summary(shared: Shared, number: int, found: Read, log: LogChecker | None = None) -> Summary:
+def summary(
+    shared: StoreContext, number: int, found: Read, log: LogChecker | None = None
+) -> Summary:
     """Return what the other steps need to know of a segment that was read.
 
     Args: log, has read everything before the segment in the log, None if that is unknown: then
@@ -90,7 +92,7 @@ def summary(shared: Shared, number: int, found: Read, log: LogChecker | None = N
 
 
 def read_index(
-    shared: Shared, job: IndexJob, removed: dict[int, list[Range]]
+    shared: StoreContext, job: IndexJob, removed: dict[int, list[Range]]
 ) -> tuple[IndexResult, list[Live]]:
     """Read some index files. Also returns all live messages in them."""
     findings = _findings(shared)
@@ -100,7 +102,7 @@ def read_index(
     found: list[Live] = []
     rows = shared.rows
     prepared = tables.PREPARED.read_keys(rows.__getitem__) if rows else set()
-    history = History(removed=removed)
+    history = LogHistory(removed=removed)
     for of_file in checker.check_files(job.files, job.last_end):
         if of_file:
             queue_id = of_file[0].queue_id
@@ -115,7 +117,7 @@ def read_index(
     return out, found
 
 
-def by_account(shared: Shared, found: Sequence[Live]) -> list[tuple[int, LivePart]]:
+def by_account(shared: StoreContext, found: Sequence[Live]) -> list[tuple[int, LivePart]]:
     """Split live messages by the segments whose accounts have them."""
     accounts = _Ranges(shared.ranges)
     return [
@@ -131,7 +133,7 @@ def in_ids(live: Live) -> tuple[int, int, int]:
 
 
 def compare(
-    shared: Shared, known: Known, job: CompareJob, found: Read, live: Sequence[Live]
+    shared: StoreContext, known: Known, job: CompareJob, found: Read, live: Sequence[Live]
 ) -> Compared:
     """Compare a segment with the log before it, its account, and what queues hold.
 
@@ -147,7 +149,7 @@ def compare(
         out.log = list(findings)
     if shared.rows is None:
         return out
-    history = History(removed=known.removed)
+    history = LogHistory(removed=known.removed)
     segments = {} if segment is None else {segment.number: segment}
     findings = _findings(shared)
     references = ReferenceChecker(shared.rows, segments, history, findings)
@@ -167,10 +169,10 @@ def compare(
 
 
 def _fresh_findings(
-    shared: Shared,
-    segments: dict[int, Segment],
-    history: History,
-    segment: Segment,
+    shared: StoreContext,
+    segments: dict[int, CheckedSegment],
+    history: LogHistory,
+    segment: CheckedSegment,
     job: CompareJob,
 ) -> list[Finding]:
     findings = _findings(shared)
@@ -180,7 +182,7 @@ def _fresh_findings(
     return list(findings)
 
 
-def _findings(shared: Shared) -> Findings:
+def _findings(shared: StoreContext) -> Findings:
     findings = Findings()
     findings.names = shared.names
     return findings

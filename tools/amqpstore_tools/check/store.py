@@ -37,7 +37,7 @@ from amqpstore.shapes import Rows
 from amqpstore.tables import START, StoreRows
 from amqpstore_tools.check.catalog import FILE, read_catalog
 from amqpstore_tools.check.findings import Findings
-from amqpstore_tools.check.history import History
+from amqpstore_tools.check.history import LogHistory
 from amqpstore_tools.check.reading import StoreFile
 from amqpstore_tools.check.segments import copied_from, segment_name
 from amqpstore_tools.copying.manifest import MANIFEST
@@ -343,7 +343,7 @@ class PreparedStore:
     def _damaged_accounts(self) -> set[str]:
         return {key for table, key in self._damaged_rows if table == "segments"}
 
-    def _check_queues(self, rows: Rows, history: History) -> None:
+    def _check_queues(self, rows: Rows, history: LogHistory) -> None:
         findings = self._findings
         heads = tables.NEXT_SEQUENCES.read(rows.__getitem__)
         for (queue_id, number), state in tables.INDEX.read(rows.__getitem__).items():

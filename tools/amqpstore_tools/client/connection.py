@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from urllib.parse import unquote, urlsplit
 
 from amqpstore_tools.client import frames, wire
-from amqpstore_tools.client.errors import ConnectError, PeerError, UsageError
+from amqpstore_tools.client.errors import CommandLineError, ConnectError, PeerError
 
 CHANNEL = 1
 _DEFAULT_FRAME_MAX = 131_072  # bytes; used when the broker sets no limit
@@ -43,11 +43,13 @@ class Address:
         """
         parts = urlsplit(url)
         if parts.scheme != "amqp" or not parts.hostname:
-            raise UsageError(f"--url must look like amqp://user:password@host:port/vhost: {url!r}")
+            raise CommandLineError(
+                f"--url must look like amqp://user:password@host:port/vhost: {url!r}"
+            )
         try:
             port = parts.port or 5672
         except ValueError as error:
-            raise UsageError(f"--url has no usable port: {error}") from None
+            raise CommandLineError(f"--url has no usable port: {error}") from None
         path = parts.path.removeprefix("/")
         return cls(
             host=parts.hostname,

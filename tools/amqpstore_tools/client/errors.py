@@ -5,7 +5,7 @@ class BenchError(Exception):
     """The run failed; its message says what happened. Exit code 1."""
 
 
-class UsageError(BenchError):
+class CommandLineError(BenchError):
     """The command line is not valid. Exit code 2."""
 
 

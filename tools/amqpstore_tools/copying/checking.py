@@ -11,7 +11,7 @@ from amqpstore.index import decode_block
 from amqpstore.keys import IndexKey
 from amqpstore.records import Gap, Kind, checksum_seed, scan
 from amqpstore_tools.copying.inventory import Inventory, Part
-from amqpstore_tools.copying.manifest import Damaged
+from amqpstore_tools.copying.manifest import DamagedBytes
 
 
 class Checker:
@@ -22,28 +22,30 @@ class Checker:
         self._segments = tables.SEGMENTS.read(inventory.rows)
         self._index = tables.INDEX.read(inventory.rows)
 
-    def check(self, part: Part, content: bytes) -> Iterator[Damaged]:
+    def check(self, part: Part, content: bytes) -> Iterator[DamagedBytes]:
         """Yield the damage in a part. Files in quarantine are not checked."""
         folder = os.path.dirname(part.path)
         sound = content if part.end is None else content[: part.end]
         if part.end is not None and len(content) < part.end:
             reason = "the file is shorter than the catalog says"
-            yield Damaged(part.path, len(content), part.end - len(content), reason)
+            yield DamagedBytes(part.path, len(content), part.end - len(content), reason)
         if folder == SEGMENTS and not part.is_optional:
             row = self._segments.get(part.number)
             if row and len(content) < row.end_bytes and part.end is None:
                 missing = row.end_bytes - len(content)
-                yield Damaged(part.path, len(content), missing, "the end of the file is missing")
+                yield DamagedBytes(
+                    part.path, len(content), missing, "the end of the file is missing"
+                )
             yield from self._gaps(part, sound)
         elif folder == INDEX:
             yield from self._index_file(part, sound)
 
-    def _gaps(self, part: Part, content: bytes) -> Iterator[Damaged]:
+    def _gaps(self, part: Part, content: bytes) -> Iterator[DamagedBytes]:
         for found in scan(content, part.number, self._seed):
             if isinstance(found, Gap):
-                yield Damaged(part.path, found.offset, found.end - found.offset, found.reason)
+                yield DamagedBytes(part.path, found.offset, found.end - found.offset, found.reason)
 
-    def _index_file(self, part: Part, content: bytes) -> Iterator[Damaged]:
+    def _index_file(self, part: Part, content: bytes) -> Iterator[DamagedBytes]:
         entries = 0
         gaps = list(self._gaps(part, content))
         for found in scan(content, part.number, self._seed):
@@ -53,14 +55,14 @@ class Checker:
             try:
                 queue_id, block = decode_block(content[found.payload_offset : found.end])
             except ValueError as error:
-                gaps.append(Damaged(part.path, found.offset, size, str(error)))
+                gaps.append(DamagedBytes(part.path, found.offset, size, str(error)))
                 continue
             if found.kind != Kind.INDEX or queue_id != part.queue_id:
                 reason = f"it is not an index file of queue {part.queue_id}"
-                gaps.append(Damaged(part.path, found.offset, size, reason))
+                gaps.append(DamagedBytes(part.path, found.offset, size, reason))
             entries += len(block.ids)
         expected = self._index[IndexKey(part.queue_id, part.number)].entries
         if not gaps and entries != expected:
             reason = f"it has {entries} entries, and {expected} were written"
-            gaps.append(Damaged(part.path, 0, len(content), reason))
+            gaps.append(DamagedBytes(part.path, 0, len(content), reason))
         yield from gaps

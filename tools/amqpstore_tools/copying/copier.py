@@ -34,7 +34,7 @@ from amqpstore_tools.copying import manifest as manifests
 from amqpstore_tools.copying.checking import Checker
 from amqpstore_tools.copying.errors import CopyError
 from amqpstore_tools.copying.linking import Earlier, How, Placed, Source, open_source
-from amqpstore_tools.copying.manifest import MANIFEST, Damaged, Listed, Manifest
+from amqpstore_tools.copying.manifest import MANIFEST, CopyManifest, DamagedBytes, Listed
 from amqpstore_tools.copying.target import FOLDERS, INCOMPLETE, clear, make_folders
 from amqpstore_tools.offline.instant import FILE_NAME, read_tables, write_tables
 from amqpstore_tools.offline.progress import Progress
@@ -45,7 +45,7 @@ CATALOG_PATH = f"{CATALOG}/{FILE_NAME}"
 
 
 @dataclass(frozen=True)
-class Options:
+class CopyOptions:
     """How to copy. `links`: files that never change become hard links, where possible.
 
     `against`, an earlier copy. `verify`: `new` files only, `all`, including those from the earlier
@@ -57,7 +57,7 @@ class Options:
     links: bool = True
     against: str | None = None
     verify: str = "new"
-    expected: Manifest | None = None
+    expected: CopyManifest | None = None
     manifest: bool = True
     refuse_damage: bool = False
     is_locked: bool = False
@@ -75,11 +75,11 @@ class Copied:
     files: dict[str, int] = field(default_factory=dict)
     bytes: dict[str, int] = field(default_factory=dict)
     verified_bytes: int = 0
-    damage: list[Damaged] = field(default_factory=list)
+    damage: list[DamagedBytes] = field(default_factory=list)
 
 
 def copy_store(
-    directory: str, target: str, options: Options, progress: Progress = lambda *_: None
+    directory: str, target: str, options: CopyOptions, progress: Progress = lambda *_: None
 ) -> Copied:
     """Copy the store in `directory`, whether or not a broker has it open, to `target`.
 
@@ -149,7 +149,7 @@ class _Copy:
         self,
         source: Source,
         target: str,
-        options: Options,
+        options: CopyOptions,
         earlier: Earlier | None,
         progress: Progress,
     ) -> None:
@@ -179,7 +179,9 @@ class _Copy:
         self._total = 0
 
     def run(self) -> Copied:
-        self._out.damage += [Damaged(path, 0, 0, "it is missing") for path in self._source.missing]
+        self._out.damage += [
+            DamagedBytes(path, 0, 0, "it is missing") for path in self._source.missing
+        ]
         self._total = sum(self._work(one) for one in self._source.placed)
         for one in sorted(self._source.placed, key=lambda one: one.how is not How.COPIED):
             self._file(one)
@@ -350,7 +352,7 @@ class _Copy:
 
     def _write_manifest(self) -> None:
         encoded = manifests.encode(
-            Manifest(
+            CopyManifest(
                 copy=manifests.VERSION,
                 store_id=self._out.store_id,
                 format_version=self._source.marker.version,

@@ -21,7 +21,7 @@ from amqpstore.files import OsFiles
 from amqpstore.marker import Marker
 from amqpstore_tools.copying.errors import CopyError
 from amqpstore_tools.copying.inventory import Inventory, Part
-from amqpstore_tools.copying.manifest import Listed, Manifest
+from amqpstore_tools.copying.manifest import CopyManifest, Listed
 from amqpstore_tools.offline.instant import FILE_NAME
 from amqpstore_tools.offline.locks import shared_lock_if_free
 from amqpstore_tools.offline.pinning import CANNOT_LINK, PinnedFile
@@ -72,7 +72,7 @@ class Earlier:
     """An earlier copy of the same store, in `directory`."""
 
     directory: str
-    manifest: Manifest
+    manifest: CopyManifest
     listed: dict[str, Listed]
 
     def find(self, part: Part, source: os.stat_result, head: bytes) -> Listed | None:

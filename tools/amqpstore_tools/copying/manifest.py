@@ -26,7 +26,7 @@ class Listed(msgspec.Struct, frozen=True):
     mtime_ns: int
 
 
-class Damaged(msgspec.Struct, frozen=True):
+class DamagedBytes(msgspec.Struct, frozen=True):
     """Bytes that were not a sound record in the store already: `offset` and `bytes` in its file."""
 
     path: str
@@ -35,7 +35,7 @@ class Damaged(msgspec.Struct, frozen=True):
     reason: str
 
 
-class Manifest(msgspec.Struct, frozen=True):
+class CopyManifest(msgspec.Struct, frozen=True):
     """The manifest of one copy. `log_segment` and `log_offset` say where the copy's log ends."""
 
     copy: int
@@ -47,15 +47,15 @@ class Manifest(msgspec.Struct, frozen=True):
     log_segment: int
     log_offset: int
     files: list[Listed]
-    damage: list[Damaged]
+    damage: list[DamagedBytes]
 
 
-def read(directory: str) -> Manifest | None:
+def read(directory: str) -> CopyManifest | None:
     """Read the manifest of the copy in `directory`; None if it has none. Raises: CopyError."""
     path = os.path.join(directory, MANIFEST)
     try:
         with open(path, "rb") as file:
-            manifest = msgspec.json.decode(file.read(), type=Manifest)
+            manifest = msgspec.json.decode(file.read(), type=CopyManifest)
     except FileNotFoundError:
         return None
     except (msgspec.MsgspecError, RecursionError) as error:
@@ -65,6 +65,6 @@ def read(directory: str) -> Manifest | None:
     return manifest
 
 
-def encode(manifest: Manifest) -> bytes:
+def encode(manifest: CopyManifest) -> bytes:
     """Encode as JSON that people can read, too."""
     return msgspec.json.format(msgspec.json.encode(manifest), indent=1)

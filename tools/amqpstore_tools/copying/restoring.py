@@ -23,9 +23,9 @@ from crc32c import crc32c
 from amqpstore.errors import NotAStoreError
 from amqpstore.filenames import LOCK, MARKER
 from amqpstore_tools.copying import manifest as manifests
-from amqpstore_tools.copying.copier import CATALOG_PATH, Copied, Options, copy_store
+from amqpstore_tools.copying.copier import CATALOG_PATH, Copied, CopyOptions, copy_store
 from amqpstore_tools.copying.errors import CopyError
-from amqpstore_tools.copying.manifest import MANIFEST, Manifest
+from amqpstore_tools.copying.manifest import MANIFEST, CopyManifest
 from amqpstore_tools.copying.swapping import replace
 from amqpstore_tools.copying.target import INCOMPLETE
 from amqpstore_tools.offline.locks import exclusive_lock
@@ -62,7 +62,7 @@ def restore(
     directory = os.path.realpath(directory)
     if os.path.realpath(copy) == directory:
         raise CopyError(f"{directory} cannot be restored from itself")
-    options = Options(
+    options = CopyOptions(
         links=links,
         expected=_read_manifest(copy),
         # Unlike a copy, a store that is in use changes.
@@ -150,7 +150,7 @@ def is_free(directory: str) -> bool:
     return not names or (INCOMPLETE in names and MARKER not in names)
 
 
-def _read_manifest(copy: str) -> Manifest | None:
+def _read_manifest(copy: str) -> CopyManifest | None:
     """Read the copy's manifest, and compare its catalog with it. Raises: CopyError, OSError."""
     found = manifests.read(copy)
     if found is None:

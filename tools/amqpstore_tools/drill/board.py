@@ -7,13 +7,13 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 
-from amqpstore_tools.drill.run import Run, Settings
+from amqpstore_tools.drill.run import DrillRun, DrillSettings
 
 _INTERVAL_S = 0.1
 
 
 @contextlib.contextmanager
-def board(name: str, settings: Settings) -> Iterator[Callable[[Run], None]]:
+def board(name: str, settings: DrillSettings) -> Iterator[Callable[[DrillRun], None]]:
     """Return the progress display of a run, on stderr; silent if stderr is not a terminal."""
     if not sys.stderr.isatty():
         yield lambda _run: None
@@ -37,7 +37,7 @@ def board(name: str, settings: Settings) -> Iterator[Callable[[Run], None]]:
         task = progress.add_task(name, total=1.0 if bounded else None, seen="")
         shown = 0.0
 
-        def show(run: Run) -> None:
+        def show(run: DrillRun) -> None:
             nonlocal shown
             now = time.monotonic()
             if now - shown < _INTERVAL_S:

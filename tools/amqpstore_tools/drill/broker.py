@@ -28,11 +28,11 @@ _DEFINITIONS = {
 }
 
 
-class BrokerError(OSError):
+class BrokerEndedError(OSError):
     """The broker did not start, or ended by itself."""
 
 
-class Broker:
+class DrilledBroker:
     """The broker on one data directory, on a port that the system chooses.
 
     Beside the directory are its log, its configuration, and a definitions file with a user for the
@@ -70,7 +70,7 @@ class Broker:
         ready = _READY.search(line)
         if ready is None:
             self.kill()
-            raise BrokerError(f"the broker did not start: {self.log_tail()}")
+            raise BrokerEndedError(f"the broker did not start: {self.log_tail()}")
         return Address(ready[1], int(ready[2]), _USER, _USER, "/")
 
     def kill(self) -> int | None:

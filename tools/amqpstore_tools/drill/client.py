@@ -142,7 +142,7 @@ class Client(threading.Thread):
         del self._received[:at]
 
 
-class Publisher(Client):
+class DrillPublisher(Client):
     """Sends persistent messages, at most `window` of them unconfirmed."""
 
     def __init__(
@@ -270,7 +270,7 @@ class Taker(Client):
         return coming.missing_bytes == 0
 
 
-class Consumer(Taker):
+class DrillConsumer(Taker):
     """Acks some messages at once, requeues some, and keeps the others unacked until the end.
 
     `given_back` are those that it requeued, and then received again unflagged.

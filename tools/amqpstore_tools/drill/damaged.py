@@ -15,13 +15,13 @@ from amqpstore.records import Gap, Kind, scan
 from amqpstore.worker import InlineWorker
 from amqpstore_tools.drill import run as runs
 from amqpstore_tools.drill.copying import link_store
-from amqpstore_tools.drill.examiner import Examined, Examiner, Taken
+from amqpstore_tools.drill.examiner import Examined, Examiner, TakenMessages
 from amqpstore_tools.drill.invariants import Fault
 from amqpstore_tools.drill.strangers import put_strangers, touched_strangers
 from amqpstore_tools.drill.verdict import Step
 
 CHECKED = ("I1", "I2", "I5", "I6", "I9", "I10", "I11", "I12")
-"""The invariants that `Damaged.settle` checks."""
+"""The invariants that `DamagedStore.settle` checks."""
 
 _OPTIONS = Options(
     segment_bytes=16 << 10,
@@ -48,13 +48,13 @@ class Hit:
     may_refuse: bool = False
 
 
-class Damaged:
+class DamagedStore:
     """The store of a drill of damage: a round may do anything to `directory`.
 
     In the run's work directory, `store` is the intact one and `round` the copy.
     """
 
-    def __init__(self, run: runs.Run, examiner: Examiner) -> None:
+    def __init__(self, run: runs.DrillRun, examiner: Examiner) -> None:
         self._run = run
         self._examiner = examiner
         self._whole = os.path.join(run.settings.work, "store")
@@ -146,7 +146,7 @@ def _faults(before: Examined, after: Examined, hit: Hit) -> Iterator[Fault]:
 
 
 def _queue_faults(
-    name: str, whole: Taken, queue: Taken, after: Examined, hit: Hit
+    name: str, whole: TakenMessages, queue: TakenMessages, after: Examined, hit: Hit
 ) -> Iterator[Fault]:
     known = {sequence: (number, digest) for sequence, number, digest in whole.messages}
     served: set[int] = set()

@@ -39,7 +39,7 @@ _OPTIONS = Options(
 
 
 @dataclass
-class Taken:
+class TakenMessages:
     """Everything taken from a queue: `messages` are sequence, message id and digest, in that order.
 
     The queue reported `said` ready messages; `damaged` and `unreadable` are those it could not
@@ -60,7 +60,7 @@ class Examined:
 
     error: str = ""
     is_explained: bool = False
-    queues: dict[int, Taken] = field(default_factory=dict)
+    queues: dict[int, TakenMessages] = field(default_factory=dict)
     damage: list[tuple[str, int, int, str]] = field(default_factory=list)
     lost: list[tuple[int, int, int]] = field(default_factory=list)
     torn_bytes: int = 0
@@ -100,7 +100,9 @@ class Examiner:
             return Examined(f"opening killed the process (exit code {code})")
         plain = json.loads(line)
         queues = {
-            int(queue_id): Taken(**{**row, "messages": [tuple(one) for one in row["messages"]]})
+            int(queue_id): TakenMessages(
+                **{**row, "messages": [tuple(one) for one in row["messages"]]}
+            )
             for queue_id, row in plain.pop("queues").items()
         }
         found = Examined(**plain)
@@ -181,9 +183,9 @@ def examine_here(directory: str) -> Examined:
     return found
 
 
-def _taken(store: Store, queue: Queue) -> Taken:
+def _taken(store: Store, queue: Queue) -> TakenMessages:
     before = queue.quarantined.count, queue.unreadable_count
-    taken = Taken(queue.ready_count)
+    taken = TakenMessages(queue.ready_count)
     while queue.ready_count:
         run = store.take(queue, 100, acked=True)
         if run is None or isinstance(run, ReadLaterError):

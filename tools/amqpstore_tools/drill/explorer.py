@@ -20,14 +20,14 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from amqpstore_tools.drill.invariants import Fault, broken_promises, reported_damage, touched_files
-from amqpstore_tools.drill.ledger import Ledger
 from amqpstore_tools.drill.outside import OpenStore
-from amqpstore_tools.drill.prover import REMEMBERED, Prover, Recovered
-from amqpstore_tools.drill.trace import Asked, Opened, Promised, Trace
+from amqpstore_tools.drill.promises import Promises
+from amqpstore_tools.drill.prover import REMEMBERED, Prover, RecoveredImage
+from amqpstore_tools.drill.trace import Asked, Promised, StoreOpened, Trace
 from amqpstore_tools.simulation.crash_images import Image, crash_images
 from amqpstore_tools.simulation.memory_files import MemoryFiles
 from amqpstore_tools.simulation.operations import (
-    Commit,
+    CatalogCommit,
     DataSync,
     DropCache,
     LockFile,
@@ -35,7 +35,7 @@ from amqpstore_tools.simulation.operations import (
     SyncDirectory,
 )
 
-_LEFT_NOTHING = (Commit, DataSync, DropCache, LockFile, SyncDirectory)
+_LEFT_NOTHING = (CatalogCommit, DataSync, DropCache, LockFile, SyncDirectory)
 """Operations after which a killed process leaves the same unsynced state as before them."""
 
 
@@ -130,27 +130,29 @@ class Explorer:
         return self.result
 
     def _explore(self, trace: Trace, numbers: range) -> None:
-        ledger = Ledger.before(trace)
+        promises = Promises.before(trace)
         files = trace.base.fork()
         result = self.result
         number = 0
         operation: Operation | None = None
-        images: list[tuple[Image, Recovered]] = []
+        images: list[tuple[Image, RecoveredImage]] = []
         for event in trace.events:
             if len(result.violations) >= self._stop_after or number >= numbers.stop:
                 return
-            if isinstance(event, Opened) and (number in numbers or number + numbers.start == 1):
+            if isinstance(event, StoreOpened) and (
+                number in numbers or number + numbers.start == 1
+            ):
                 faults = [
                     *event.observation.faults,
                     *reported_damage(event.observation.report),
-                    *broken_promises(ledger, event.observation),
+                    *broken_promises(promises, event.observation),
                 ]
                 self._violated(faults, number, operation, "opened in the history itself")
-            if isinstance(event, Asked | Promised | Opened):
-                ledger.note(event)
+            if isinstance(event, Asked | Promised | StoreOpened):
+                promises.note(event)
                 continue
             # Everything promised before this operation must be in each image so far.
-            self._check(ledger, images, number, operation)
+            self._check(promises, images, number, operation)
             operation, number = event, number + 1
             files.redo(operation)
             images.clear()
@@ -159,20 +161,20 @@ class Explorer:
             result.operations += 1
             images = list(self._images(files, number, operation))
             # And a request that followed it may be in none of them.
-            self._check(ledger, images, number, operation)
+            self._check(promises, images, number, operation)
             if not isinstance(operation, _LEFT_NOTHING):
-                self._kill(ledger, files, number, operation)
+                self._kill(promises, files, number, operation)
             prover = self._prover
             result.distinct, result.distinct_used = prover.distinct, prover.distinct_used
             result.opened = prover.opened
-            if not self._go_on(self._cut(ledger, images, number, operation)):
+            if not self._go_on(self._cut(promises, images, number, operation)):
                 return
-        self._check(ledger, images, number, operation)
+        self._check(promises, images, number, operation)
 
     def _cut(
         self,
-        ledger: Ledger,
-        images: list[tuple[Image, Recovered]],
+        promises: Promises,
+        images: list[tuple[Image, RecoveredImage]],
         number: int,
         operation: Operation,
     ) -> Cut:
@@ -183,11 +185,11 @@ class Explorer:
         ]
         least, most = min(held, default=0), max(held, default=0)
         violations = len(self.result.violations)
-        return Cut(number, operation, ledger.promised_count, least, most, violations)
+        return Cut(number, operation, promises.promised_count, least, most, violations)
 
     def _images(
         self, files: MemoryFiles, number: int, operation: Operation
-    ) -> Iterator[tuple[Image, Recovered]]:
+    ) -> Iterator[tuple[Image, RecoveredImage]]:
         rng = self._rng(number, "images")
         for place, image in enumerate(crash_images(files, rng, self._images_an_operation)):
             seen = number, image.files.digest()
@@ -201,18 +203,20 @@ class Explorer:
 
     def _check(
         self,
-        ledger: Ledger,
-        images: list[tuple[Image, Recovered]],
+        promises: Promises,
+        images: list[tuple[Image, RecoveredImage]],
         number: int,
         operation: Operation | None,
     ) -> None:
         for image, recovered in images:
             if recovered.observation is not None:
-                faults = broken_promises(ledger, recovered.observation)
-                faults += touched_files(ledger, recovered.after)
+                faults = broken_promises(promises, recovered.observation)
+                faults += touched_files(promises, recovered.after)
                 self._violated(faults, number, operation, image.description)
 
-    def _kill(self, ledger: Ledger, files: MemoryFiles, number: int, operation: Operation) -> None:
+    def _kill(
+        self, promises: Promises, files: MemoryFiles, number: int, operation: Operation
+    ) -> None:
         """End the process here, recover, and cut the power during and after that."""
         self.result.kills += 1
         rng = self._rng(number, "kill")
@@ -220,14 +224,14 @@ class Explorer:
         self._violated(killed.faults, number, operation, "process killed")
         if killed.observation is None:
             return
-        faults = broken_promises(ledger, killed.observation)
+        faults = broken_promises(promises, killed.observation)
         self._violated(faults, number, operation, "process killed")
         crashes = self._prover.recovery_crashes(files, killed.operations, rng)
         for description, crashed, is_open in crashes:
             again = self._prover.reopened(crashed.files)
             faults = [*again.faults]
             if again.observation is not None:
-                faults += broken_promises(ledger, again.observation)
+                faults += broken_promises(promises, again.observation)
                 if is_open and again.observation != killed.observation:
                     faults.append(("I5", "what recovery had adopted is not there any more"))
             where = f"process killed, power cut {description}, {crashed.description}"

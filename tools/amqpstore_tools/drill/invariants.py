@@ -1,4 +1,4 @@
-"""The invariants of a recovered store, whatever the crash: compares the ledger with an observation.
+"""The invariants of a recovered store, whatever the crash: compares promises with an observation.
 
 The numbers are those of the project's list of invariants. Each fault is a pair: the violated
 invariant, and a description.
@@ -15,50 +15,50 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from amqpstore import RecoveryReport
-from amqpstore_tools.drill.ledger import Account, Entry, Ledger
 from amqpstore_tools.drill.observation import Observation, ObservedQueue, Seen
-from amqpstore_tools.drill.trace import Asked, Opened, Promised, Trace
+from amqpstore_tools.drill.promises import PromisedMessage, PromisedQueue, Promises
+from amqpstore_tools.drill.trace import Asked, Promised, StoreOpened, Trace
 from amqpstore_tools.simulation.memory_files import MemoryFiles
 
 Fault = tuple[str, str]
 
 
-def broken_promises(ledger: Ledger, observation: Observation) -> list[Fault]:
+def broken_promises(promises: Promises, observation: Observation) -> list[Fault]:
     """Return where the store contradicts what the outside was promised, or contains what nobody
     requested.
     """
     faults = [
         ("I2", f"queue {name} was never asked for")
         for name in observation.queues
-        if name not in ledger.accounts
+        if name not in promises.queues
     ]
-    for name, account in ledger.accounts.items():
+    for name, promised in promises.queues.items():
         queue = observation.queues.get(name)
         if queue is None:
-            if account.is_kept and account.must_be_there and not account.may_be_gone:
+            if promised.is_kept and promised.must_be_there and not promised.may_be_gone:
                 faults.append(("I1", f"queue {name} is missing"))
-        elif account.must_be_gone:
+        elif promised.must_be_gone:
             faults.append(("I5", f"queue {name} was deleted and is back"))
-        elif not account.is_kept:
+        elif not promised.is_kept:
             faults.append(("I2", f"queue {name} is not durable and survived"))
         else:
-            faults.extend(_queue_faults(name, account, queue))
-    faults.extend(_fan_out_faults(ledger, observation))
+            faults.extend(_queue_faults(name, promised, queue))
+    faults.extend(_fan_out_faults(promises, observation))
     return faults
 
 
-def faults_at_openings(ledger: Ledger, trace: Trace) -> list[Fault]:
-    """Return the faults each time that a store was opened in a history; `ledger` has the promises
+def faults_at_openings(promises: Promises, trace: Trace) -> list[Fault]:
+    """Return the faults each time that a store was opened in a history; `promises` has those
     before it, and afterwards those at its end.
     """
     faults: list[Fault] = []
     for event in trace.events:
-        if isinstance(event, Opened):
+        if isinstance(event, StoreOpened):
             found = event.observation
             faults += [*found.faults, *reported_damage(found.report)]
-            faults += broken_promises(ledger, found)
-        if isinstance(event, Asked | Promised | Opened):
-            ledger.note(event)
+            faults += broken_promises(promises, found)
+        if isinstance(event, Asked | Promised | StoreOpened):
+            promises.note(event)
     return faults
 
 
@@ -69,21 +69,21 @@ def reported_damage(report: RecoveryReport) -> list[Fault]:
     return faults
 
 
-def touched_files(ledger: Ledger, files: MemoryFiles) -> list[Fault]:
+def touched_files(promises: Promises, files: MemoryFiles) -> list[Fault]:
     """Check I11: files unknown to the store are unchanged."""
     return [
         ("I11", f"{path} was changed or removed")
-        for path, content in ledger.files.items()
+        for path, content in promises.files.items()
         if not files.exists(path) or files.content(path) != content
     ]
 
 
-def _queue_faults(name: str, account: Account, queue: ObservedQueue) -> Iterator[Fault]:
+def _queue_faults(name: str, promised: PromisedQueue, queue: ObservedQueue) -> Iterator[Fault]:
     seen: dict[str, Seen] = {}
     last_place = -1
     for message in queue.ready:
         what = f"{message.name} in {name}"
-        entry = account.entries.get(message.name)
+        entry = promised.entries.get(message.name)
         if entry is None:
             yield "I2", f"{what} was never published there"
             continue
@@ -95,13 +95,13 @@ def _queue_faults(name: str, account: Account, queue: ObservedQueue) -> Iterator
             yield "I6", f"{what} is behind a later message"
         last_place = max(last_place, entry.place)
         yield from _message_faults(what, entry, message)
-    for message_name, entry in account.entries.items():
+    for message_name, entry in promised.entries.items():
         must_be_there = entry.is_kept and entry.is_confirmed and not entry.may_be_gone
         if must_be_there and message_name not in seen:
             yield "I1", f"{message_name} in {name} was confirmed and is missing"
 
 
-def _message_faults(what: str, entry: Entry, message: Seen) -> Iterator[Fault]:
+def _message_faults(what: str, entry: PromisedMessage, message: Seen) -> Iterator[Fault]:
     if message.payload != entry.payload:
         yield "I2", f"{what} is not what was published"
     if not entry.is_kept:
@@ -113,17 +113,17 @@ def _message_faults(what: str, entry: Entry, message: Seen) -> Iterator[Fault]:
         yield "I5", f"{what} was delivered {asked} times, and says {message.delivery_count}"
 
 
-def _fan_out_faults(ledger: Ledger, observation: Observation) -> Iterator[Fault]:
+def _fan_out_faults(promises: Promises, observation: Observation) -> Iterator[Fault]:
     there: dict[int, str] = {}
     missing: dict[int, str] = {}
-    for name, account in ledger.accounts.items():
+    for name, promised in promises.queues.items():
         queue = observation.queues.get(name)
         ready = queue.ready if queue else ()
         seen = {message.name for message in ready}
-        for message_name, entry in account.entries.items():
+        for message_name, entry in promised.entries.items():
             if message_name in seen:
                 there[entry.publish] = f"{message_name} in {name}"
-            elif entry.is_kept and not (entry.may_be_gone or account.may_be_gone):
+            elif entry.is_kept and not (entry.may_be_gone or promised.may_be_gone):
                 missing[entry.publish] = f"{message_name} in {name}"
     for publish in there.keys() & missing.keys():
         text = f"of publish {publish} {there[publish]} is there, {missing[publish]} is not"

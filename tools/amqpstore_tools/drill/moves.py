@@ -23,7 +23,7 @@ _SOURCE, _TARGETS = "drill-source", ("drill-target", "drill-copies")
 
 
 @dataclass(frozen=True)
-class Cut:
+class MoveCut:
     """All images of one cut: at operation `number`, `promised` moves were promised, and `least` to
     `most` of them survived.
     """
@@ -44,7 +44,7 @@ def explore_moves(
     *,
     moves: int,
     images: int,
-    go_on: Callable[[Cut], bool],
+    go_on: Callable[[MoveCut], bool],
 ) -> None:
     """Move messages one by one, and recover at most `images` images at each operation.
 
@@ -64,7 +64,7 @@ def explore_moves(
             found = _found(open_store, image.files, moves, promised, survived)
             faults += [(image.description, fault) for fault in found]
         least, most = min(survived, default=0), max(survived, default=0)
-        cut = Cut(number, event, len(survived), promised, least, most, tuple(faults))
+        cut = MoveCut(number, event, len(survived), promised, least, most, tuple(faults))
         if not go_on(cut):
             return
 

@@ -16,9 +16,9 @@ from amqpstore_tools.drill.trace import (
     EXCHANGE,
     Asked,
     Deed,
-    Opened,
     Payload,
     Promised,
+    StoreOpened,
     Trace,
     message_name,
 )
@@ -89,7 +89,7 @@ class Outside:
         """Open the store; everything it shows then is promised."""
         self._store = store = self._open_store(self.files)
         observation = observe(store)
-        self.trace.note(Opened(observation))
+        self.trace.note(StoreOpened(observation))
         by_id = {queue.id: name for name, queue in observation.queues.items()}
         self._queues = {by_id[queue.id]: queue for queue in store.queues.values()}
         self._unacked = {name: [] for name in self._queues}

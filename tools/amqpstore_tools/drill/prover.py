@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from amqpstore import Store
 from amqpstore_tools.drill.accounting import misaccounted
 from amqpstore_tools.drill.invariants import Fault, faults_at_openings, reported_damage
-from amqpstore_tools.drill.ledger import Ledger
 from amqpstore_tools.drill.observation import Observation, observe
 from amqpstore_tools.drill.outside import OpenStore, Outside
-from amqpstore_tools.drill.trace import Asked, Opened, Promised, Trace
+from amqpstore_tools.drill.promises import Promises
+from amqpstore_tools.drill.trace import Asked, Promised, StoreOpened, Trace
 from amqpstore_tools.simulation.crash_images import Image, crash_images
 from amqpstore_tools.simulation.memory_files import MemoryFiles
 from amqpstore_tools.simulation.operations import Operation
@@ -32,7 +32,7 @@ all of them.
 
 
 @dataclass(frozen=True)
-class Recovered:
+class RecoveredImage:
     """The result for an image: its content, and the faults in it, whatever was promised.
 
     `after` is the disk at the end; `operations`, if recorded, are those of the recovery.
@@ -78,11 +78,11 @@ class Prover:
         """On how many of them the store was also used, and its recovery crashed."""
         return len(self._used)
 
-    def recover(self, files: MemoryFiles) -> Recovered:
+    def recover(self, files: MemoryFiles) -> RecoveredImage:
         """Open the store on `files`, check it, let it make a checkpoint, and abandon it."""
         return self._opened(files, checkpoint=True)
 
-    def reopened(self, files: MemoryFiles) -> Recovered:
+    def reopened(self, files: MemoryFiles) -> RecoveredImage:
         """Open the store on a disk that has nothing unsynced, and check it."""
         digest = files.digest()
         known = self._reopened.get(digest) or self._proven.get(digest)
@@ -92,7 +92,7 @@ class Prover:
             self._reopened.remember(digest, known)
         return known
 
-    def proven(self, files: MemoryFiles, rng: random.Random) -> Recovered:
+    def proven(self, files: MemoryFiles, rng: random.Random) -> RecoveredImage:
         """Recover such a disk, use the recovered store, and crash the recovery."""
         digest = files.digest()
         known = self._proven.get(digest)
@@ -100,13 +100,13 @@ class Prover:
             known = self.used(files.fork(), rng)
             if known.observation is not None and not known.faults:
                 faults = tuple(self._crash_faults(files, known, rng))
-                known = Recovered(known.observation, faults, known.after)
+                known = RecoveredImage(known.observation, faults, known.after)
             self._distinct.add(digest)
             self._used.add(digest)
             self._proven.remember(digest, known)
         return known
 
-    def used(self, files: MemoryFiles, rng: random.Random) -> Recovered:
+    def used(self, files: MemoryFiles, rng: random.Random) -> RecoveredImage:
         """Open the store on `files`, check it, and use it: publish, take and ack.
 
         Then the power is cut, and the store is opened again. Its accounts are checked either before
@@ -119,10 +119,10 @@ class Prover:
         try:
             outside.open()
         except Exception as error:  # noqa: BLE001 (whatever it is, it is the finding)
-            return Recovered(None, (("I9", f"opening failed: {error!r}"),), files)
+            return RecoveredImage(None, (("I9", f"opening failed: {error!r}"),), files)
         operations: list[Operation] = []
         for event in trace.events:
-            if isinstance(event, Opened):
+            if isinstance(event, StoreOpened):
                 before = event.observation
             elif not isinstance(event, Asked | Promised):
                 operations.append(event)
@@ -135,7 +135,7 @@ class Prover:
         else:
             found, files = self._faults_in_use(trace, outside, before, not checks_first)
             faults += [(name, f"using the recovered store: {text}") for name, text in found]
-        return Recovered(before, tuple(faults), files, tuple(operations))
+        return RecoveredImage(before, tuple(faults), files, tuple(operations))
 
     def recovery_crashes(
         self, files: MemoryFiles, operations: Sequence[Operation], rng: random.Random
@@ -160,7 +160,7 @@ class Prover:
         return images if len(images) <= limit else rng.sample(images, limit)
 
     def _crash_faults(
-        self, files: MemoryFiles, recovered: Recovered, rng: random.Random
+        self, files: MemoryFiles, recovered: RecoveredImage, rng: random.Random
     ) -> Iterator[Fault]:
         operations = recovered.operations
         for description, crashed, is_open in self.recovery_crashes(files, operations, rng):
@@ -171,12 +171,12 @@ class Prover:
                 when = "once it was open" if is_open else "while it was opened"
                 yield "I5", f"{where}: recovered anew, {when}, it is not the same"
 
-    def _opened(self, files: MemoryFiles, *, checkpoint: bool) -> Recovered:
+    def _opened(self, files: MemoryFiles, *, checkpoint: bool) -> RecoveredImage:
         self.opened += 1
         try:
             store = self._open_store(files)
         except Exception as error:  # noqa: BLE001 (whatever it is, it is the finding)
-            return Recovered(None, (("I9", f"opening failed: {error!r}"),), files)
+            return RecoveredImage(None, (("I9", f"opening failed: {error!r}"),), files)
         try:
             observation = observe(store)
             faults = [*observation.faults, *reported_damage(observation.report)]
@@ -184,7 +184,7 @@ class Prover:
                 faults += _checkpoint_faults(store, files)
         finally:
             store.abandon()
-        return Recovered(observation, tuple(faults), files)
+        return RecoveredImage(observation, tuple(faults), files)
 
     def _faults_in_use(
         self, trace: Trace, outside: Outside, before: Observation, is_checked: bool
@@ -214,7 +214,7 @@ class Prover:
         except Exception as error:  # noqa: BLE001 (whatever it is, it is the finding)
             outside.kill()
             return [("I9", f"it failed: {error!r}")], outside.files
-        faults += faults_at_openings(Ledger.of(before), trace)
+        faults += faults_at_openings(Promises.of(before), trace)
         if not is_clean:
             faults.append(("I10", "a store that was closed in order is not clean"))
         return faults, outside.files
@@ -247,19 +247,19 @@ class _Memory:
 
     def __init__(self, most: int) -> None:
         self._most = most
-        self._known: OrderedDict[bytes, Recovered] = OrderedDict()
+        self._known: OrderedDict[bytes, RecoveredImage] = OrderedDict()
         self._weight = 0
 
-    def get(self, digest: bytes) -> Recovered | None:
+    def get(self, digest: bytes) -> RecoveredImage | None:
         return self._known.get(digest)
 
-    def remember(self, digest: bytes, recovered: Recovered) -> None:
+    def remember(self, digest: bytes, recovered: RecoveredImage) -> None:
         self._known[digest] = recovered
         self._weight += self._weight_of(recovered)
         while self._weight > self._most:
             self._weight -= self._weight_of(self._known.popitem(last=False)[1])
 
     @staticmethod
-    def _weight_of(recovered: Recovered) -> int:
+    def _weight_of(recovered: RecoveredImage) -> int:
         queues = recovered.observation.queues.values() if recovered.observation else ()
         return 20 + sum(len(queue.ready) for queue in queues)

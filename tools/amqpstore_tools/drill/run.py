@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
-from amqpstore_tools.drill.verdict import Account, Finding, Step
+from amqpstore_tools.drill.verdict import Account, DrillFinding, Step
 
 _MAX_FINDINGS = 50
 """The most findings of one run: then it ends, as more would only repeat them."""
@@ -25,7 +25,7 @@ class LeftOutError(Exception):
 
 
 @dataclass(frozen=True)
-class Settings:
+class DrillSettings:
     """The settings from the command line.
 
     `seconds`, `images` and `rounds` bound a run; None means no bound. `round`: only this one,
@@ -45,11 +45,14 @@ class Settings:
     part: int | None = None
 
 
-class Run:
+class DrillRun:
     """One run of the scenario `name`; `show` is called with it after every action."""
 
     def __init__(
-        self, name: str, settings: Settings, show: Callable[[Run], None] = lambda _run: None
+        self,
+        name: str,
+        settings: DrillSettings,
+        show: Callable[[DrillRun], None] = lambda _run: None,
     ) -> None:
         self.settings = settings
         self.account = Account(name, settings.seed)
@@ -118,7 +121,7 @@ class Run:
         """Note a violation in this round."""
         known = {(finding.invariant, finding.text) for finding in self.account.findings}
         if (invariant, text) not in known:
-            finding = Finding(invariant, text, where, self.command())
+            finding = DrillFinding(invariant, text, where, self.command())
             self.account.findings.append(finding)
 
     def join(self, account: Account) -> None:

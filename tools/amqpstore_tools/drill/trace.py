@@ -76,13 +76,13 @@ class Promised:
 
 
 @dataclass(frozen=True, slots=True)
-class Opened:
+class StoreOpened:
     """The store was opened with this content: all of it is promised from now on."""
 
     observation: Observation
 
 
-Mark = Asked | Promised | Opened
+Mark = Asked | Promised | StoreOpened
 
 
 @dataclass
@@ -107,4 +107,4 @@ class Trace:
 
 def is_mark(event: Operation | Mark) -> bool:
     """Tell whether an event is a mark, and not an operation on the disk."""
-    return isinstance(event, Asked | Promised | Opened)
+    return isinstance(event, Asked | Promised | StoreOpened)

@@ -34,7 +34,7 @@ class Verdict(enum.Enum):
 
 
 @dataclass(frozen=True)
-class Finding:
+class DrillFinding:
     """A violation; `reproduce` is the command that shows it again."""
 
     invariant: str
@@ -71,7 +71,7 @@ class Account:
     seed: str
     did: Counter[str] = field(default_factory=Counter)
     checks: Counter[str] = field(default_factory=Counter)
-    findings: list[Finding] = field(default_factory=list)
+    findings: list[DrillFinding] = field(default_factory=list)
     timeline: list[Step] = field(default_factory=list)
     seconds: float = 0.0
     left_out: str = ""

@@ -21,7 +21,7 @@ from amqpstore.batches import StoredBatch, batches
 from amqpstore.filenames import FIRST_COMPACTED, SEGMENTS, segment_number, segment_path
 from amqpstore.files import File, OsFiles
 from amqpstore.records import Gap, Record
-from amqpstore_tools.inspect.names import Names, QueueName
+from amqpstore_tools.inspect.names import Names, StoredName
 from amqpstore_tools.inspect.transaction import operation_text, transaction_facts
 from amqpstore_tools.offline.catalog import CatalogImage, may_be_plain
 from amqpstore_tools.offline.contents import TransactionImage
@@ -79,7 +79,7 @@ def _show(
         names |= _names(directory)
         for operation in found.operations:
             # Its queue has been deleted: it is not looked up again.
-            names.setdefault(operation.queue_id, QueueName(None, None))
+            names.setdefault(operation.queue_id, StoredName(None, None))
     show({"event": "transaction", **transaction_facts(found, names)})
 
 
@@ -96,7 +96,7 @@ def _names(directory: str) -> Names:
         except (DamageError, OSError):
             return {}
     return {
-        queue_id: QueueName(row.get("vhost"), row.get("name"))
+        queue_id: StoredName(row.get("vhost"), row.get("name"))
         for queue_id, row in definitions.items()
         if isinstance(row, dict)
     }

@@ -11,21 +11,21 @@ from amqpstore_tools.offline.queues import QueueImage
 Facts = dict[str, Any]
 
 
-class QueueName(NamedTuple):
+class StoredName(NamedTuple):
     """The name of a queue; None if the catalog does not have it."""
 
     vhost: str | None
     name: str | None
 
 
-UNKNOWN = QueueName(None, None)
+UNKNOWN = StoredName(None, None)
 
-Names = dict[int, QueueName]
+Names = dict[int, StoredName]
 
 
 def names_of(queues: list[QueueImage]) -> Names:
     """Return the names of queues, by id."""
-    return {queue.id: QueueName(queue.vhost, queue.name) for queue in queues}
+    return {queue.id: StoredName(queue.vhost, queue.name) for queue in queues}
 
 
 def operation_facts(operation: Operation, names: Names) -> Facts:

@@ -36,7 +36,7 @@ class Unreadable(NamedTuple):
     live: int
 
 
-class Totals(NamedTuple):
+class QueueTotals(NamedTuple):
     """Totals of one queue: messages, and `bytes` of their MESSAGE records without compression.
 
     `ready` are those that a broker would deliver, `delivered` those that it has delivered before;
@@ -138,7 +138,7 @@ class QueueImage:
         for columns in self.columns():
             yield from map(Entry, *columns[:6])
 
-    def totals(self) -> Totals:
+    def totals(self) -> QueueTotals:
         """Count its messages. Reads all of its index files. Raises: OSError."""
         ready = delivered = size = 0
         for columns in self.columns():
@@ -148,7 +148,7 @@ class QueueImage:
             size += sum(columns.sizes)
         unreadable = sum(one.live for one in self.unreadable)
         ready -= len(self.lost) + self.locked_count
-        return Totals(ready, self.locked_count, delivered, size, unreadable)
+        return QueueTotals(ready, self.locked_count, delivered, size, unreadable)
 
     def _of_file(self, file: IndexFile) -> Iterator[Entries]:
         was_changed = file.is_changed

@@ -35,7 +35,7 @@ from amqpstore_tools.repair.journal import (
     write_durably,
 )
 from amqpstore_tools.repair.listing import Listing, differences, listing
-from amqpstore_tools.repair.plan import Plan, Planned, make_plan
+from amqpstore_tools.repair.plan import Planned, RepairPlan, make_plan
 
 _TRIAL = "trial"
 
@@ -53,7 +53,7 @@ def locked(directory: str) -> Iterator[None]:
         yield
 
 
-def apply_plan(directory: str, plan: Plan, tell: Progress = lambda *_: None) -> Repair | None:
+def apply_plan(directory: str, plan: RepairPlan, tell: Progress = lambda *_: None) -> Repair | None:
     """Carry out a plan; None if it has no step. It is durable on return.
 
     If an earlier call was interrupted, this finishes it.
@@ -78,7 +78,7 @@ def apply_plan(directory: str, plan: Plan, tell: Progress = lambda *_: None) -> 
         return repair
 
 
-def _compare(directory: str, plan: Plan, now: Plan) -> None:
+def _compare(directory: str, plan: RepairPlan, now: RepairPlan) -> None:
     """Raises: OtherStoreError, StateDiffersError."""
     if plan.store_id != now.store_id:
         raise OtherStoreError(directory, now.store_id, plan.store_id)
@@ -125,7 +125,7 @@ def _prepare(directory: str, planned: Planned, tell: Progress) -> Repair:
     return repair
 
 
-def _after(plan: Plan, new: Listing) -> Listing:
+def _after(plan: RepairPlan, new: Listing) -> Listing:
     """Return the state of the store after the repair, as far as it is known."""
     gone = tuple(f"{name}/" for name in plan.moves)
     kept = {
@@ -164,6 +164,6 @@ def _wrong(checked: Checked) -> list[str]:
     ]
 
 
-def _text(plan: Plan) -> str:
+def _text(plan: RepairPlan) -> str:
 
     return json.dumps(plan.as_json(), indent=1)

@@ -23,7 +23,7 @@ from amqpstore.shapes import Rows
 from amqpstore.tables import START, StoreRows
 from amqpstore_tools.check.findings import Findings
 from amqpstore_tools.check.reading import StoreFile
-from amqpstore_tools.check.scanning import Batch, Ids, Scanned, Scanner
+from amqpstore_tools.check.scanning import Ids, Scanned, ScannedBatch, Scanner
 from amqpstore_tools.check.segments import segment_name
 from amqpstore_tools.check.store import Checked
 from amqpstore_tools.offline.progress import Progress
@@ -73,7 +73,7 @@ class LogBatch(NamedTuple):
     """A batch of the log with its TRANSACTION."""
 
     segment: SegmentFacts
-    batch: Batch
+    batch: ScannedBatch
 
 
 @dataclass

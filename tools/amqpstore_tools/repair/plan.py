@@ -31,7 +31,7 @@ VERSION = 1
 
 
 @dataclass
-class Plan:
+class RepairPlan:
     """The plan of a repair of the store `store_id`, hexadecimal, in the state that `files` list.
 
     `steps` have the `code` of a finding, what is `found`, what changes (`does`) and, if messages
@@ -67,7 +67,7 @@ class Plan:
 class Planned:
     """A plan and its basis; without a rebuild the basis is missing."""
 
-    plan: Plan
+    plan: RepairPlan
     facts: Facts
     truth: Truth | None = None
     layout: Layout | None = None
@@ -94,7 +94,7 @@ def make_plan(
     checked = check(directory, is_locked=True, executor=executor, tell=tell)
     facts = gather(directory, checked, tell)
     made = time.time_ns() // 1_000_000 if made_ms is None else made_ms
-    plan = Plan(facts.store_id.hex(), made, files)
+    plan = RepairPlan(facts.store_id.hex(), made, files)
     planned = Planned(plan, facts)
     if not checked.is_damaged:
         return planned
@@ -120,7 +120,7 @@ def make_plan(
     return planned
 
 
-def read_plan(path: str) -> Plan:
+def read_plan(path: str) -> RepairPlan:
     """Raises: BadPlanError, OSError."""
     with open(path, encoding="utf-8") as file:
         try:
@@ -133,7 +133,7 @@ def read_plan(path: str) -> Plan:
         raise BadPlanError(path, "another version made it")
     state = found.pop("state", None)
     try:
-        plan = msgspec.convert(found, Plan)
+        plan = msgspec.convert(found, RepairPlan)
     except msgspec.ValidationError as error:
         raise BadPlanError(path, str(error)) from None
     try:
@@ -159,7 +159,7 @@ def _step(finding: Finding) -> dict[str, Any]:
     return row
 
 
-def _tell_of_files(plan: Plan, layout: Layout) -> None:
+def _tell_of_files(plan: RepairPlan, layout: Layout) -> None:
     replaced = {one.name for one in (*layout.gone, *layout.replaced)}
     plan.moves += sorted(name for name in plan.files if name in replaced)
     for name in plan.files:
@@ -178,7 +178,7 @@ def _tell_of_files(plan: Plan, layout: Layout) -> None:
             step["into"] = segment_name(number)
 
 
-def _tell_of_queues(plan: Plan, truth: Truth, checked: Checked) -> None:
+def _tell_of_queues(plan: RepairPlan, truth: Truth, checked: Checked) -> None:
     plan.notes = list(truth.notes)
     told = {
         (one.queue_id, one.message_id + place)

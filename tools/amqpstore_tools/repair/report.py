@@ -11,7 +11,7 @@ from rich.text import Text
 
 from amqpstore_tools.offline import terminal
 from amqpstore_tools.repair.journal import Repair
-from amqpstore_tools.repair.plan import Plan
+from amqpstore_tools.repair.plan import RepairPlan
 
 _MAX_SHOWN = 8
 """Steps shown for one code; the plan's file has all of them."""
@@ -19,7 +19,7 @@ _MAX_SHOWN = 8
 _COLOURS = {"error": "bold red", "warning": "yellow", "note": "cyan"}
 
 
-def print_plan(plan: Plan, directory: str, path: str, console: Console) -> None:
+def print_plan(plan: RepairPlan, directory: str, path: str, console: Console) -> None:
     """Print everything that a person has to know before it is carried out."""
     if not plan.steps:
         console.print(Text("The store is sound: there is nothing to repair.", "bold green"))
@@ -45,7 +45,9 @@ def print_plan(plan: Plan, directory: str, path: str, console: Console) -> None:
     console.print(f"  amqpstore repair {name} --apply {file}", highlight=False, soft_wrap=True)
 
 
-def print_applied(plan: Plan, repair: Repair | None, directory: str, console: Console) -> None:
+def print_applied(
+    plan: RepairPlan, repair: Repair | None, directory: str, console: Console
+) -> None:
     """Print what was done."""
     if repair is None:
         console.print(Text("The plan has no steps: nothing was changed.", "bold green"))
@@ -62,7 +64,7 @@ def print_applied(plan: Plan, repair: Repair | None, directory: str, console: Co
     )
 
 
-def _print_steps(plan: Plan, console: Console) -> None:
+def _print_steps(plan: RepairPlan, console: Console) -> None:
     table = terminal.table("code", "where", "what", "then", wrap="where what then")
     for code, steps in _by_code(plan.steps):
         for place, step in enumerate(steps[:_MAX_SHOWN]):
@@ -86,7 +88,7 @@ def _by_code(steps: list[dict[str, Any]]) -> Iterator[tuple[str, list[dict[str, 
         yield code, [step for step in steps if step["code"] == code]
 
 
-def _print_queues(plan: Plan, console: Console) -> None:
+def _print_queues(plan: RepairPlan, console: Console) -> None:
     table = terminal.table(
         *("queue", "kept", "redelivered", "may be served again", "lost"),
         right="kept redelivered lost",
@@ -104,7 +106,7 @@ def _print_queues(plan: Plan, console: Console) -> None:
     console.print(table)
 
 
-def _files(plan: Plan) -> str:
+def _files(plan: RepairPlan) -> str:
     made = f"{_counted(len(plan.makes), 'file')} written"
     moved = f"{_counted(len(plan.moves), 'file')} moved to quarantine"
     how = "The store is rebuilt" if plan.is_rebuild else "The catalog stays as it is"

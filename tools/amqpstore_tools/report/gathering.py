@@ -12,7 +12,7 @@ from amqpstore.filenames import FIRST_COMPACTED
 from amqpstore.identity import SegmentHeader
 from amqpstore_tools.offline.image import StoreImage
 from amqpstore_tools.offline.segments import SegmentImage, SegmentState
-from amqpstore_tools.report.tally import Item, Shared, Tally, count
+from amqpstore_tools.report.tally import Item, ReportContext, Tally, count
 from amqpstore_tools.spark.reading.live import Collector, runs_of
 from amqpstore_tools.spark.task_files import for_tasks
 
@@ -69,7 +69,7 @@ def gather(directory: str, spread: Spread, *, is_local: bool) -> Figures:
             one.created_ms for one in figures if one.created_ms and one.number < FIRST_COMPACTED
         ]
         bucket_ms = _bucket_ms(image.taken_ms - min(starts, default=image.taken_ms))
-        shared = Shared(
+        shared = ReportContext(
             for_tasks(image.files, is_local=is_local),
             image.seed,
             tables.DICTIONARIES.read(image.rows),

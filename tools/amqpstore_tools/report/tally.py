@@ -14,7 +14,7 @@ from amqpstore.message import HEAD
 from amqpstore.records import OperationKind
 from amqpstore_tools.offline.contents import properties_of
 from amqpstore_tools.spark.reading.live import LiveRuns
-from amqpstore_tools.spark.reading.scanning import Batch, Scanner
+from amqpstore_tools.spark.reading.scanning import BatchColumns, ColumnScanner
 
 AGES_MS = (60_000, 600_000, 3_600_000, 86_400_000, 7 * 86_400_000)
 """The upper bounds of the age groups; older messages are in the last one."""
@@ -43,7 +43,7 @@ class Item(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Shared:
+class ReportContext:
     """What all tasks know. Events are counted by `bucket_ms`."""
 
     files: Files
@@ -92,7 +92,7 @@ class Tally:
             self.keys = Counter(dict(self.keys.most_common(_KEPT_KEYS)))
 
 
-def count(shared: Shared, items: Iterable[Item]) -> Tally:
+def count(shared: ReportContext, items: Iterable[Item]) -> Tally:
     """Count some segments. Raises: OSError."""
     out = Tally()
     for item in items:
@@ -103,7 +103,7 @@ def count(shared: Shared, items: Iterable[Item]) -> Tally:
 class _Count:
     """The counts of one segment."""
 
-    def __init__(self, shared: Shared, item: Item, out: Tally) -> None:
+    def __init__(self, shared: ReportContext, item: Item, out: Tally) -> None:
         self._shared = shared
         self._item = item
         self._out = out
@@ -114,7 +114,7 @@ class _Count:
         shared, item = self._shared, self._item
         file = shared.files.open(item.path)
         try:
-            scanner = Scanner(
+            scanner = ColumnScanner(
                 file,
                 item.number,
                 item.size,
@@ -132,7 +132,7 @@ class _Count:
         self._name(scanner.heads)
         self._out.prune()
 
-    def _log(self, batch: Batch) -> None:
+    def _log(self, batch: BatchColumns) -> None:
         out = self._out
         out.batches += 1
         bucket = batch.time_ms // self._shared.bucket_ms
@@ -152,7 +152,7 @@ class _Count:
             elif operation.kind == OperationKind.DELIVERED and operation.detail > 1:
                 out.redelivered[queue_id, min(operation.detail, 10)] += number
 
-    def _waiting(self, batch: Batch) -> None:
+    def _waiting(self, batch: BatchColumns) -> None:
         """Count the ages of the live messages of a batch."""
         if not batch.ids:
             return

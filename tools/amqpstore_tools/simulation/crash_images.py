@@ -25,7 +25,7 @@ _EXHAUSTIVE = 4
 """Up to this many sectors, or changes of a directory, every subset is an outcome."""
 
 
-class Outcome(NamedTuple):
+class FileOutcome(NamedTuple):
     """A possible state of one file."""
 
     description: str
@@ -62,13 +62,13 @@ def crash_images(files: MemoryFiles, rng: random.Random, limit: int) -> Iterator
     stale = _stale_fill(files, rng)
     by_file = [file_outcomes(file, stale, rng) for file in unsynced_files]
     by_directory = [_directory_outcomes(directory, rng) for directory in unsynced_directories]
-    choices: list[Sequence[Outcome | Survivors]] = [*by_file, *by_directory]
+    choices: list[Sequence[FileOutcome | Survivors]] = [*by_file, *by_directory]
     seen: set[bytes] = set()
     for chosen in _combinations(choices, rng, limit):
         contents = {
             file.number: outcome.content
             for file, outcome in zip(unsynced_files, chosen, strict=False)
-            if isinstance(outcome, Outcome)
+            if isinstance(outcome, FileOutcome)
         }
         kept = {
             directory.number: survivors.places
@@ -84,13 +84,13 @@ def crash_images(files: MemoryFiles, rng: random.Random, limit: int) -> Iterator
             yield Image(image, "; ".join(part.description for part in chosen) or "all was synced")
 
 
-def file_outcomes(file: UnsyncedFile, stale: Fill, rng: random.Random) -> list[Outcome]:
+def file_outcomes(file: UnsyncedFile, stale: Fill, rng: random.Random) -> list[FileOutcome]:
     """Return the possible states of a file: first all of it, then without everything unsynced."""
     outcomes: dict[bytes, str] = {}
     for description, content in _file_contents(file, stale, rng):
         outcomes.setdefault(content, description)
     name = file.path.rpartition("/")[2]
-    return [Outcome(f"{name}: {text}", content) for content, text in outcomes.items()]
+    return [FileOutcome(f"{name}: {text}", content) for content, text in outcomes.items()]
 
 
 def _file_contents(
@@ -190,8 +190,8 @@ def _subsets(items: range, rng: random.Random) -> list[tuple[int, ...]]:
 
 
 def _combinations(
-    choices: Sequence[Sequence[Outcome | Survivors]], rng: random.Random, limit: int
-) -> Iterator[tuple[Outcome | Survivors, ...]]:
+    choices: Sequence[Sequence[FileOutcome | Survivors]], rng: random.Random, limit: int
+) -> Iterator[tuple[FileOutcome | Survivors, ...]]:
     """Yield one of each of the choices: in every combination, or at most `limit` of them.
 
     If drawn: everything and nothing, then each single choice with all the rest surviving.

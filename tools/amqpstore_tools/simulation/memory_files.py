@@ -26,7 +26,7 @@ from amqpstore_tools.simulation.nodes import (
 )
 from amqpstore_tools.simulation.operations import (
     Append,
-    Commit,
+    CatalogCommit,
     Create,
     DataSync,
     DropCache,
@@ -276,7 +276,7 @@ class MemoryFiles:
                 self.fail_sync(path, number)
             case DropCache(path, number):
                 self.drop_cache(path, number)
-            case Commit(path, number, content):
+            case CatalogCommit(path, number, content):
                 self._replace(path, number, content)
             case LostCommit(path, _, content):
                 self.replace_in_cache(path, content)
@@ -418,7 +418,7 @@ class MemoryFiles:
 
     def _replace(self, path: str, number: int, content: bytes) -> None:
         self._nodes[number] = FileNode(content)
-        self._record(Commit(path, number, content))
+        self._record(CatalogCommit(path, number, content))
 
     def _visible_bytes(self, number: int) -> int:
         """Return the size of a file, or of the files below a directory, as a process sees them."""

@@ -91,7 +91,7 @@ class LockFile:
 
 
 @dataclass(frozen=True, slots=True)
-class Commit:
+class CatalogCommit:
     """A catalog transaction: the content of its file is replaced, atomically and durably."""
 
     path: str
@@ -125,6 +125,6 @@ Operation = (
     | Remove
     | SyncDirectory
     | LockFile
-    | Commit
+    | CatalogCommit
     | LostCommit
 )

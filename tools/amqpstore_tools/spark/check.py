@@ -17,7 +17,7 @@ from pyspark import RDD, StorageLevel
 
 from amqpstore.shapes import Rows
 from amqpstore_tools.check import steps
-from amqpstore_tools.check.executor import Steps
+from amqpstore_tools.check.executor import CheckSteps
 from amqpstore_tools.check.index import Live
 from amqpstore_tools.check.parts import (
     ONE_BY_ONE,
@@ -31,7 +31,7 @@ from amqpstore_tools.check.parts import (
     Range,
     Read,
     ReadJob,
-    Shared,
+    StoreContext,
     Summary,
 )
 from amqpstore_tools.offline.progress import Progress
@@ -59,7 +59,7 @@ class SparkExecutor:
         self._most_broadcast = most_broadcast
 
     @contextlib.contextmanager
-    def steps(self, stores: Mapping[int, Shared], tell: Progress) -> Iterator[Steps]:
+    def steps(self, stores: Mapping[int, StoreContext], tell: Progress) -> Iterator[CheckSteps]:
         """Start a check as `Executor.steps` does. Its steps raise JobError. Raises: TooFarError."""
         is_local = self._cluster.is_local
         told = {store: _told(shared, is_local=is_local) for store, shared in stores.items()}
@@ -74,7 +74,7 @@ class SparkExecutor:
         return time.monotonic() * self._cluster.cores
 
 
-def _told(shared: Shared, *, is_local: bool) -> Shared:
+def _told(shared: StoreContext, *, is_local: bool) -> StoreContext:
     """Return what tasks need of a store: without the rows that each gets with its job."""
     rows = shared.rows
     if rows is not None:
@@ -88,7 +88,7 @@ class _Steps:
     """One check. Segments are read once, however often the result is used."""
 
     def __init__(
-        self, cluster: Cluster, stores: dict[int, Shared], most_broadcast: int, tell: Progress
+        self, cluster: Cluster, stores: dict[int, StoreContext], most_broadcast: int, tell: Progress
     ) -> None:
         self._cluster = cluster
         self._most_broadcast = most_broadcast

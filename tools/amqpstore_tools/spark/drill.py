@@ -6,7 +6,7 @@ import gc
 import logging
 from collections.abc import Callable, Sequence
 
-from amqpstore_tools.drill.run import Settings
+from amqpstore_tools.drill.run import DrillSettings
 from amqpstore_tools.drill.verdict import Account
 from amqpstore_tools.spark.cluster import Cluster
 
@@ -23,13 +23,13 @@ class SparkTasks:
 
     def run(
         self,
-        tasks: Sequence[Settings],
-        work: Callable[[Settings], Account | str],
+        tasks: Sequence[DrillSettings],
+        work: Callable[[DrillSettings], Account | str],
         tell: Callable[[], None],
     ) -> list[Account | str]:
         """Run tasks, each in a worker. Raises: JobError."""
 
-        def in_worker(task: Settings) -> Account | str:
+        def in_worker(task: DrillSettings) -> Account | str:
             logging.getLogger("amqpstore").addHandler(logging.NullHandler())
             gc.set_threshold(100_000, 50, 100)
             return work(task)

@@ -17,8 +17,7 @@ from amqpstore import Envelope, Message, Options, Queue, Run, Store
 from amqpstore.errors import NotAStoreError
 from amqpstore.filenames import DEFINITIONS, LOCK, MARKER, NEW_MARKER, RESERVE, TRANSIENT
 from amqpstore.worker import InlineWorker
-from amqpstore_tools.copying.copier import Options as CopyOptions
-from amqpstore_tools.copying.copier import copy_store
+from amqpstore_tools.copying.copier import CopyOptions, copy_store
 from amqpstore_tools.copying.restoring import beside, give_to_owner, take_place
 from amqpstore_tools.copying.target import FOLDERS
 from amqpstore_tools.offline.locks import exclusive_lock

@@ -15,8 +15,8 @@ from amqpstore_tools.spark.engine import add_master
 from amqpstore_tools.spark.requirements import require_spark
 
 if TYPE_CHECKING:
-    from amqpstore_tools.archive.manifest import Manifest
-    from amqpstore_tools.archive.writing import SegmentItem, Written
+    from amqpstore_tools.archive.manifest import ArchiveManifest
+    from amqpstore_tools.archive.writing import ArchivedPart, SegmentItem
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -47,8 +47,8 @@ def _archive(arguments: argparse.Namespace) -> None:
         started = time.monotonic()
 
         def spread(
-            items: Sequence[SegmentItem], write: Callable[[Iterable[SegmentItem]], Written]
-        ) -> list[Written]:
+            items: Sequence[SegmentItem], write: Callable[[Iterable[SegmentItem]], ArchivedPart]
+        ) -> list[ArchivedPart]:
             total = sum(item.size - item.start for item in items)
 
             def tell(done: int, tasks: int) -> None:
@@ -61,7 +61,7 @@ def _archive(arguments: argparse.Namespace) -> None:
     write_json(result) if arguments.json else say(_text(result))
 
 
-def _result(out: str, manifest: Manifest | None, seconds: float) -> dict[str, Any]:
+def _result(out: str, manifest: ArchiveManifest | None, seconds: float) -> dict[str, Any]:
     if manifest is None:
         return {"archive": out, "run": None, "events": {}, "seconds": round(seconds, 3)}
     return {

@@ -8,7 +8,7 @@ from types import FrameType
 from amqpstore_tools.bench import settings as options
 from amqpstore_tools.bench import workload
 from amqpstore_tools.bench.report import Report
-from amqpstore_tools.bench.settings import Settings
+from amqpstore_tools.bench.settings import BenchSettings
 from amqpstore_tools.bench.stalls import run as stalls_run
 from amqpstore_tools.bench.stalls import settings as stall_settings
 from amqpstore_tools.bench.stalls.report import StallReport
@@ -17,7 +17,7 @@ from amqpstore_tools.bench.store import run as store_run
 from amqpstore_tools.bench.store import settings as store_settings
 from amqpstore_tools.bench.store.report import StoreReport
 from amqpstore_tools.bench.store.settings import StoreSettings
-from amqpstore_tools.client.errors import BenchError, UsageError
+from amqpstore_tools.client.errors import BenchError, CommandLineError
 
 _FAILED, _USAGE, _INTERRUPTED = 1, 2, 130
 
@@ -25,8 +25,8 @@ _FAILED, _USAGE, _INTERRUPTED = 1, 2, 130
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the workload and its options.
 
-    An option that was not given parses as None, so that `Settings.of` can tell it from one that the
-    workload does not take.
+    An option that was not given parses as None, so that `BenchSettings.of` can tell it from one
+    that the workload does not take.
     """
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.description = (
@@ -128,8 +128,8 @@ def run(args: argparse.Namespace) -> int:
         elif args.workload == "stalls":
             report = stalls_run.run(StallSettings.of(args))
         else:
-            report = workload.run(Settings.of(args))
-    except UsageError as error:
+            report = workload.run(BenchSettings.of(args))
+    except CommandLineError as error:
         sys.stderr.write(f"amqpstore bench: {error}\n")
         return _USAGE
     except (BenchError, OSError) as error:

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from amqpstore_tools.copying.copier import Options, copy_store
+from amqpstore_tools.copying.copier import CopyOptions, copy_store
 from amqpstore_tools.offline.exits import DAMAGED, OK, add_json, run_tool
 from amqpstore_tools.offline.json_output import write_json
 from amqpstore_tools.offline.progress import progress_bar
@@ -50,7 +50,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _copy(arguments: argparse.Namespace) -> int:
-    options = Options(
+    options = CopyOptions(
         links=not arguments.no_links,
         against=arguments.against,
         verify="all" if arguments.verify_all else "new",

@@ -18,19 +18,16 @@ from types import FrameType
 from amqpstore import NotAStoreError, StoreError, StoreLockedError
 from amqpstore_tools.drill import report
 from amqpstore_tools.drill.board import board
-from amqpstore_tools.drill.run import LeftOutError, Settings
+from amqpstore_tools.drill.run import DrillSettings, LeftOutError
 from amqpstore_tools.drill.scenarios import SCENARIOS
 from amqpstore_tools.drill.scenarios.rounds import TaskExecutor, drill
 from amqpstore_tools.drill.verdict import Account
+from amqpstore_tools.offline.exits import UsageError
 from amqpstore_tools.spark.engine import SPARK, add_engine
 from amqpstore_tools.spark.requirements import require_spark
 
 _VIOLATED, _USAGE, _LOCKED, _NOT_A_STORE, _FAILED, _INTERRUPTED = 1, 2, 3, 4, 5, 130
 _DEFAULT_SECONDS = 60.0
-
-
-class UsageError(Exception):
-    """The command line names something that does not exist; the message says so."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -129,7 +126,7 @@ def _run(arguments: argparse.Namespace) -> list[Account]:
             directory = stack.enter_context(
                 tempfile.TemporaryDirectory(prefix="amqpstore-drill-", dir=work)
             )
-            settings = Settings(
+            settings = DrillSettings(
                 seed,
                 directory,
                 seconds,

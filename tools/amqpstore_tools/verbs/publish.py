@@ -7,7 +7,7 @@ import time
 from typing import Any
 
 from amqpstore_tools.client.connection import Address
-from amqpstore_tools.client.errors import UsageError as AddressError
+from amqpstore_tools.client.errors import CommandLineError
 from amqpstore_tools.offline.exits import UsageError, add_json, run_tool
 from amqpstore_tools.offline.json_output import write_json
 from amqpstore_tools.offline.progress import progress_bar
@@ -57,7 +57,7 @@ def _publish(arguments: argparse.Namespace) -> None:
     started = time.monotonic()
     try:
         address = Address.parse(arguments.url)
-    except AddressError as error:
+    except CommandLineError as error:
         raise UsageError(str(error)) from None
     vhost = address.vhost if arguments.vhost is None else arguments.vhost
     route = as_it_was_routed if arguments.routed else to_its_queue

@@ -15,7 +15,7 @@ from amqpstore_tools.offline.json_output import write_json
 from amqpstore_tools.offline.locks import shared_lock
 from amqpstore_tools.repair.apply import apply_plan
 from amqpstore_tools.repair.journal import Repair, write_durably
-from amqpstore_tools.repair.plan import Plan, make_plan, read_plan
+from amqpstore_tools.repair.plan import RepairPlan, make_plan, read_plan
 from amqpstore_tools.repair.undo import undo
 from amqpstore_tools.spark.engine import add_engine, executor_of
 
@@ -104,7 +104,7 @@ def _undo(directory: str, *, as_json: bool) -> None:
     terminal.console().print(f"{repair.name} is undone: every file is as it was before.")
 
 
-def _facts(plan: Plan) -> dict[str, Any]:
+def _facts(plan: RepairPlan) -> dict[str, Any]:
     return {
         "store_id": plan.store_id,
         "rebuild": plan.is_rebuild,

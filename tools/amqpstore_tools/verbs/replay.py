@@ -9,7 +9,7 @@ from typing import Any
 
 from amqpstore_tools.archive.layout import QueueName
 from amqpstore_tools.client.connection import Address
-from amqpstore_tools.client.errors import UsageError as AddressError
+from amqpstore_tools.client.errors import CommandLineError
 from amqpstore_tools.offline.exits import UsageError, add_json, run_tool
 from amqpstore_tools.offline.json_output import write_json
 from amqpstore_tools.offline.progress import Progress, progress_bar
@@ -69,7 +69,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _replay(arguments: argparse.Namespace) -> None:
     try:
         address = Address.parse(arguments.url)
-    except AddressError as error:
+    except CommandLineError as error:
         raise UsageError(str(error)) from None
     if arguments.routed and arguments.into:
         raise UsageError("--into and --routed exclude each other")

@@ -5,7 +5,7 @@ import select
 from amqpstore_tools.bench.board import Board, now_ns
 from amqpstore_tools.bench.counting import DeliveryCounter
 from amqpstore_tools.bench.messages import block_of
-from amqpstore_tools.bench.producer import Publisher
+from amqpstore_tools.bench.producer import BlockPublisher
 from amqpstore_tools.client import frames, wire
 from amqpstore_tools.client.connection import CHANNEL, Address, Connection
 from amqpstore_tools.client.errors import BenchError, PeerError
@@ -78,7 +78,9 @@ class Dialogue:
             vary=vary,
             frame_max=self.connection.frame_max,
         )
-        publisher = Publisher(self.connection, block, _WINDOW if confirm else 0, Board(1).row(0))
+        publisher = BlockPublisher(
+            self.connection, block, _WINDOW if confirm else 0, Board(1).row(0)
+        )
         deadline_ns = now_ns() + int(self._timeout_s * 1e9)
         while (publisher.ledger.confirmed if confirm else publisher.published) < count:
             if now_ns() > deadline_ns:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from amqpstore_tools.bench.settings import DEFAULT_URL
 from amqpstore_tools.bench.stalls.disturbances import DISTURBANCES
 from amqpstore_tools.client.connection import Address
-from amqpstore_tools.client.errors import UsageError
+from amqpstore_tools.client.errors import CommandLineError
 
 _MAX_COUNT = 100_000_000
 
@@ -39,14 +39,14 @@ class StallSettings:
     def of(cls, args: argparse.Namespace) -> "StallSettings":
         """From a parsed command line. Raises: UsageError."""
         if unknown := sorted(set(args.only) - set(DISTURBANCES)):
-            raise UsageError(
+            raise CommandLineError(
                 f"there is no disturbance {unknown[0]!r}: it is one of {', '.join(DISTURBANCES)}"
             )
         if not 0 < args.scale <= 100:
-            raise UsageError(f"--scale must be above 0 and up to 100, not {args.scale}")
+            raise CommandLineError(f"--scale must be above 0 and up to 100, not {args.scale}")
         for name in ("lead", "timeout"):
             if getattr(args, name) <= 0:
-                raise UsageError(f"--{name} must be above 0, not {getattr(args, name)}")
+                raise CommandLineError(f"--{name} must be above 0, not {getattr(args, name)}")
         return cls(
             address=Address.parse(args.url),
             pid=args.pid,

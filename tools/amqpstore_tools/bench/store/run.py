@@ -11,7 +11,7 @@ from amqpstore_tools.bench.store.job import Figures, Job
 from amqpstore_tools.bench.store.process import StoreProcess
 from amqpstore_tools.bench.store.report import StoreReport
 from amqpstore_tools.bench.store.settings import StoreSettings
-from amqpstore_tools.client.errors import UsageError
+from amqpstore_tools.client.errors import CommandLineError
 
 
 def run(settings: StoreSettings) -> StoreReport:
@@ -130,7 +130,9 @@ def _directory(settings: StoreSettings) -> Iterator[str]:
     """Create the empty directory of the run; remove it at the end unless it is to be kept."""
     if settings.data:
         if os.path.exists(settings.data) and os.listdir(settings.data):
-            raise UsageError(f"--data must name a new or empty directory, not {settings.data}")
+            raise CommandLineError(
+                f"--data must name a new or empty directory, not {settings.data}"
+            )
         os.makedirs(settings.data, exist_ok=True)
         directory = settings.data
     else:

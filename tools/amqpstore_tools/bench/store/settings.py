@@ -4,7 +4,7 @@ import argparse
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 
-from amqpstore_tools.client.errors import UsageError
+from amqpstore_tools.client.errors import CommandLineError
 
 _FILLING: dict[str, object] = {"messages": 1_000_000, "size": 1024, "batch": 1000, "inline": False}
 # The options of each workload, with their defaults.
@@ -62,11 +62,13 @@ class StoreSettings:
         }
         settings = cls(workload, **chosen)
         if settings.timeout <= 0:
-            raise UsageError(f"--timeout must be above 0, not {settings.timeout}")
+            raise CommandLineError(f"--timeout must be above 0, not {settings.timeout}")
         for name, lowest, highest in _RANGES:
             number = getattr(settings, name)
             if name in WORKLOADS[workload] and not lowest <= number <= highest:
-                raise UsageError(f"{_option(name)} must be {lowest} to {highest}, not {number}")
+                raise CommandLineError(
+                    f"{_option(name)} must be {lowest} to {highest}, not {number}"
+                )
         return settings
 
 

@@ -1,7 +1,7 @@
 """The scenarios of a drill: one module each, with `ABOUT` and `run()`.
 
-`run()` continues until its `Run` is over, notes there what it did and found, and leaves nothing
-behind outside the work directory of the run.
+`run()` continues until its `DrillRun` is over, notes there what it did and found, and leaves
+nothing behind outside the work directory of the run.
 
 - `power_cut`, `clock_jumps`, `failing_sync`, `full_disk`: on a simulated disk; `failing_calls`,
   `simulated`: what they share.
@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from amqpstore_tools.drill.run import Run
+from amqpstore_tools.drill.run import DrillRun
 from amqpstore_tools.drill.scenarios import (
     bit_flips,
     clock_jumps,
@@ -34,7 +34,7 @@ class Scenario(NamedTuple):
     """
 
     about: str
-    run: Callable[[Run], None]
+    run: Callable[[DrillRun], None]
 
 
 SCENARIOS = {

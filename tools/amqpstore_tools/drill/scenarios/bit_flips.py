@@ -8,9 +8,9 @@ import os
 
 from amqpstore.filenames import CATALOG
 from amqpstore_tools.drill.copying import own_bytes
-from amqpstore_tools.drill.damaged import Damaged, Hit
+from amqpstore_tools.drill.damaged import DamagedStore, Hit
 from amqpstore_tools.drill.examiner import Examiner
-from amqpstore_tools.drill.run import Run
+from amqpstore_tools.drill.run import DrillRun
 from amqpstore_tools.offline.instant import FILE_NAME
 
 ABOUT = "flip one bit of a segment, an index file or the catalog, and take all messages"
@@ -20,10 +20,10 @@ _OF_CATALOG = 0.25
 """The fraction of all rounds that damage the catalog."""
 
 
-def run(run: Run) -> None:
+def run(run: DrillRun) -> None:
     """Flip one bit per round."""
     with Examiner() as examiner:
-        damaged = Damaged(run, examiner)
+        damaged = DamagedStore(run, examiner)
         damaged.fresh()
         names = damaged.record_files()
         if not names:

@@ -18,7 +18,7 @@ from amqpstore.clock import SimulatedClock
 from amqpstore_tools.drill.invariants import Fault, reported_damage
 from amqpstore_tools.drill.observation import ObservedQueue, observe
 from amqpstore_tools.drill.outside import NOW_MS
-from amqpstore_tools.drill.run import Run
+from amqpstore_tools.drill.run import DrillRun
 from amqpstore_tools.drill.scenarios.simulated import OPTIONS, base_of, open_store
 from amqpstore_tools.drill.verdict import Step
 from amqpstore_tools.simulation.memory_files import MemoryFiles
@@ -54,7 +54,7 @@ class _World:
     expected: dict[bytes, int] = field(default_factory=dict)
 
 
-def run(run: Run) -> None:
+def run(run: DrillRun) -> None:
     """Run one history per round."""
     base = base_of(run)
     for rng in run.rounds():

@@ -14,12 +14,12 @@ from collections.abc import Callable, Sequence
 from amqpstore import StoreError
 from amqpstore.filenames import FIRST_COMPACTED, SEGMENTS, segment_number
 from amqpstore_tools.drill.invariants import Fault, broken_promises, reported_damage, touched_files
-from amqpstore_tools.drill.ledger import Ledger
 from amqpstore_tools.drill.observation import observe
 from amqpstore_tools.drill.outside import Outside
+from amqpstore_tools.drill.promises import Promises
 from amqpstore_tools.drill.prover import Prover
 from amqpstore_tools.drill.random_history import play
-from amqpstore_tools.drill.run import Run
+from amqpstore_tools.drill.run import DrillRun
 from amqpstore_tools.drill.scenarios.simulated import (
     DIRECTORY,
     Base,
@@ -27,7 +27,7 @@ from amqpstore_tools.drill.scenarios.simulated import (
     open_faulty_store,
     open_store,
 )
-from amqpstore_tools.drill.trace import Asked, Opened, Promised, Trace
+from amqpstore_tools.drill.trace import Asked, Promised, StoreOpened, Trace
 from amqpstore_tools.drill.verdict import Step
 from amqpstore_tools.simulation.crash_images import crash_images
 from amqpstore_tools.simulation.faulty_files import NO_SPACE, FaultKind, Faults
@@ -41,7 +41,7 @@ _Told = Callable[[Outside], None]
 
 
 def fail_one_call(
-    run: Run,
+    run: DrillRun,
     rng: random.Random,
     base: Base,
     kind: FaultKind,
@@ -120,7 +120,7 @@ def _places(base: Base, told: _Told, verbs: Sequence[str]) -> list[int]:
 
 
 def _restart_faults(
-    run: Run, disk: MemoryFiles, trace: Trace, faults: LastingFaults
+    run: DrillRun, disk: MemoryFiles, trace: Trace, faults: LastingFaults
 ) -> list[Fault]:
     """Return the faults of a start while the calls fail: everything promised must be there, or the
     start must be refused with the operating system's reason.
@@ -139,24 +139,24 @@ def _restart_faults(
     finally:
         store.abandon()
     faulty = [*observation.faults, *reported_damage(observation.report)]
-    return [*faulty, *broken_promises(_ledger(trace), observation)]
+    return [*faulty, *broken_promises(_promises_of(trace), observation)]
 
 
-def _ledger(trace: Trace) -> Ledger:
-    ledger = Ledger.before(trace)
+def _promises_of(trace: Trace) -> Promises:
+    promises = Promises.before(trace)
     for event in trace.events:
-        if isinstance(event, Asked | Promised | Opened):
-            ledger.note(event)
-    return ledger
+        if isinstance(event, Asked | Promised | StoreOpened):
+            promises.note(event)
+    return promises
 
 
 def _left_behind(
-    run: Run, rng: random.Random, trace: Trace, left: MemoryFiles, did: str, is_violated: bool
+    run: DrillRun, rng: random.Random, trace: Trace, left: MemoryFiles, did: str, is_violated: bool
 ) -> list[Fault]:
     """Return the faults after the process ended, and after the machine lost power as well: at once,
     or when the next process had used what it found.
     """
-    ledger = _ledger(trace)
+    promises = _promises_of(trace)
     prover = Prover(open_store, 2)
     disks = [image.files for image in crash_images(left, rng, _IMAGES)]
     found: list[Fault] = []
@@ -164,12 +164,12 @@ def _left_behind(
     all_recovered = [prover.recover(left.fork()), prover.used(left.fork(), rng)]
     all_recovered += [prover.recover(disk) for disk in disks]
     for recovered in all_recovered:
-        found += [*recovered.faults, *touched_files(ledger, recovered.after)]
+        found += [*recovered.faults, *touched_files(promises, recovered.after)]
         if recovered.observation is not None:
-            found += broken_promises(ledger, recovered.observation)
+            found += broken_promises(promises, recovered.observation)
             held.append(sum(len(queue.ready) for queue in recovered.observation.queues.values()))
     run.saw(_CHECKED, len(all_recovered))
     least, most = min(held, default=0), max(held, default=0)
-    promised = ledger.promised_count
+    promised = promises.promised_count
     run.step(Step(run.round, 1, did, promised, least, most, 0, is_violated or bool(found)))
     return found

@@ -8,7 +8,7 @@ The failure is fatal: nothing more is promised, and nothing is retried on that f
 
 from __future__ import annotations
 
-from amqpstore_tools.drill.run import Run
+from amqpstore_tools.drill.run import DrillRun
 from amqpstore_tools.drill.scenarios.failing_calls import fail_one_call
 from amqpstore_tools.drill.scenarios.simulated import base_of
 from amqpstore_tools.simulation.faulty_files import FaultKind
@@ -18,7 +18,7 @@ ABOUT = "an fsync or a commit of the catalog fails, though it may have been done
 _SYNCS = ("datasync", "sync_directory", "commit")
 
 
-def run(run: Run) -> None:
+def run(run: DrillRun) -> None:
     """Fail one call per round."""
     base = base_of(run)
     for rng in run.rounds():

@@ -12,10 +12,10 @@ import random
 
 from amqpstore import DiskFullError
 from amqpstore_tools.drill.invariants import Fault, faults_at_openings, touched_files
-from amqpstore_tools.drill.ledger import Ledger
 from amqpstore_tools.drill.outside import Outside
+from amqpstore_tools.drill.promises import Promises
 from amqpstore_tools.drill.random_history import play
-from amqpstore_tools.drill.run import Run
+from amqpstore_tools.drill.run import DrillRun
 from amqpstore_tools.drill.scenarios.failing_calls import fail_one_call
 from amqpstore_tools.drill.scenarios.simulated import (
     OPTIONS,
@@ -38,7 +38,7 @@ _OTHER = "/other"
 _OPTIONS = OPTIONS._replace(least_free_bytes=32 << 10, reserve_bytes=256 << 10)
 
 
-def run(run: Run) -> None:
+def run(run: DrillRun) -> None:
     """Fill the disk once per round."""
     base = base_of(run)
     for rng in run.rounds():
@@ -52,7 +52,7 @@ def run(run: Run) -> None:
             fail_one_call(run, rng, base, FaultKind.ENOSPC, _WRITES, for_good=for_good)
 
 
-def _fill_by_others(run: Run, rng: random.Random, base: Base) -> None:
+def _fill_by_others(run: DrillRun, rng: random.Random, base: Base) -> None:
     outside = base.outside(functools.partial(open_store, options=_OPTIONS))
     files = outside.files
     keep_unknown_files(outside)
@@ -103,14 +103,14 @@ def _fill_by_others(run: Run, rng: random.Random, base: Base) -> None:
         outside.kill()
     except Exception as error:  # noqa: BLE001 (whatever it is, it is the finding)
         faults.append(("I9", f"after room was made: {error!r}"))
-    ledger = Ledger.before(outside.trace)
-    faults += faults_at_openings(ledger, outside.trace)
-    faults += touched_files(ledger, files)
+    promises = Promises.before(outside.trace)
+    faults += faults_at_openings(promises, outside.trace)
+    faults += touched_files(promises, files)
     run.saw(_CHECKED)
     run.account.did["disks filled by others"] += 1
     for invariant, text in faults:
         run.found(invariant, text, did)
-    promised = ledger.promised_count
+    promised = promises.promised_count
     run.step(Step(run.round, 1, did, promised, promised, promised, 0, bool(faults)))
 
 

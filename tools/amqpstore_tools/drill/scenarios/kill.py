@@ -23,17 +23,17 @@ from amqpstore_tools.client.connection import Address, Connection
 from amqpstore_tools.client.errors import ConnectError, PeerError
 from amqpstore_tools.client.wire import TableItem
 from amqpstore_tools.drill.accounting import misaccounted
-from amqpstore_tools.drill.broker import Broker
+from amqpstore_tools.drill.broker import DrilledBroker
 from amqpstore_tools.drill.client import (
     FANOUT,
     MOVES,
     PUBLISHERS,
     QUEUES,
     REJECTS,
-    Consumer,
+    DrillConsumer,
+    DrillPublisher,
     Key,
     Mover,
-    Publisher,
     Rejecter,
     Taker,
     Transactor,
@@ -46,7 +46,7 @@ from amqpstore_tools.drill.client import (
 from amqpstore_tools.drill.copying import copy_store, link_store
 from amqpstore_tools.drill.invariants import Fault, reported_damage
 from amqpstore_tools.drill.observation import ObservedQueue, observe
-from amqpstore_tools.drill.run import Run
+from amqpstore_tools.drill.run import DrillRun
 from amqpstore_tools.drill.strangers import put_strangers, touched_strangers
 from amqpstore_tools.drill.verdict import Step
 
@@ -85,7 +85,7 @@ class _Known:
         return {key for key in self.confirmed if name in routes_of(key)} - self.acked[name]
 
 
-def run(run: Run) -> None:
+def run(run: DrillRun) -> None:
     """Kill the broker once per round; every tenth round begins with a new store, or a new copy."""
     run.rounds_follow = run.settings.round is None
     known = _Known()
@@ -96,7 +96,7 @@ def run(run: Run) -> None:
             known = _Known()
             if run.settings.data is not None:
                 known.before = _copied(os.path.join(run.settings.work, "store"), directory)
-        with Broker(directory) as broker:
+        with DrilledBroker(directory) as broker:
             address = broker.start()
             if not known.sent:
                 put_strangers(directory)
@@ -120,7 +120,7 @@ def _copied(source: str, directory: str) -> dict[str, ObservedQueue]:
 
 
 def _work_and_kill(
-    run: Run, broker: Broker, address: Address, known: _Known, rng: random.Random
+    run: DrillRun, broker: DrilledBroker, address: Address, known: _Known, rng: random.Random
 ) -> int:
     """Let clients work until a random number of confirms arrived. Returns how many arrived in
     all.
@@ -128,11 +128,11 @@ def _work_and_kill(
     _declare(address)
     confirms = threading.Semaphore(0)
     window = rng.choice([1, 20, 200])
-    publishers: list[Publisher | Transactor] = [
-        Publisher(address, run.round, number, window, confirms) for number in PUBLISHERS
+    publishers: list[DrillPublisher | Transactor] = [
+        DrillPublisher(address, run.round, number, window, confirms) for number in PUBLISHERS
     ]
     publishers.append(Transactor(address, run.round))
-    consumers = [Consumer(address, queue, random.Random(rng.random())) for queue in QUEUES]  # noqa: S311 (no secret)
+    consumers = [DrillConsumer(address, queue, random.Random(rng.random())) for queue in QUEUES]  # noqa: S311 (no secret)
     mover = Mover(address)
     rejecter = Rejecter(address, random.Random(rng.random()))  # noqa: S311 (no secret)
     takers: list[Taker] = [*consumers, mover, rejecter]
@@ -181,7 +181,7 @@ def _declare(address: Address) -> None:
         raise OSError(f"the broker cannot be used: {error}") from error
 
 
-def _look(run: Run, directory: str, known: _Known) -> Iterator[Fault]:
+def _look(run: DrillRun, directory: str, known: _Known) -> Iterator[Fault]:
     """Yield the faults in a copy of what the broker left behind."""
     copy = os.path.join(run.settings.work, "look")
     link_store(directory, copy)

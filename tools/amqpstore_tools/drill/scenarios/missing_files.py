@@ -9,17 +9,17 @@ import os
 import shutil
 
 from amqpstore.filenames import CATALOG, INDEX, MARKER, SEGMENTS
-from amqpstore_tools.drill.damaged import Damaged, Hit
+from amqpstore_tools.drill.damaged import DamagedStore, Hit
 from amqpstore_tools.drill.examiner import Examiner
-from amqpstore_tools.drill.run import Run
+from amqpstore_tools.drill.run import DrillRun
 
 ABOUT = "remove a segment, an index file, the catalog, the marker, or a whole directory"
 
 
-def run(run: Run) -> None:
+def run(run: DrillRun) -> None:
     """Remove one file per round."""
     with Examiner() as examiner:
-        damaged = Damaged(run, examiner)
+        damaged = DamagedStore(run, examiner)
         damaged.fresh()
         names = [*damaged.record_files(), MARKER, f"{CATALOG}/data.mdb"]
         names += [CATALOG, SEGMENTS, INDEX]

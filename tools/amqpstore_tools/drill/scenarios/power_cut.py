@@ -15,7 +15,7 @@ import random
 from amqpstore_tools.drill import explorer, moves
 from amqpstore_tools.drill.prover import REMEMBERED
 from amqpstore_tools.drill.random_history import play
-from amqpstore_tools.drill.run import Run
+from amqpstore_tools.drill.run import DrillRun
 from amqpstore_tools.drill.scenarios.simulated import Base, base_of, keep_unknown_files, open_store
 from amqpstore_tools.drill.trace import Trace
 from amqpstore_tools.drill.verdict import Step
@@ -35,7 +35,7 @@ _CHECKED = ("I1", "I2", "I3", "I5", "I6", "I8", "I9", "I10", "I11", "I12")
 _CHECKED_OF_MOVES = ("I4", "I5", "I7", "I9")
 
 
-def run(run: Run) -> None:
+def run(run: DrillRun) -> None:
     """Explore one history per round, or in each round the one of the given length."""
     base = base_of(run)
     length = run.settings.operations
@@ -49,7 +49,7 @@ def run(run: Run) -> None:
             _Exploration(run, _history(base, rng, _STEPS)).explore()
 
 
-def _explore_one(run: Run, base: Base, length: int) -> None:
+def _explore_one(run: DrillRun, base: Base, length: int) -> None:
     trace = _history(base, run.rng_of_all("history"), length)
     chosen = [run.settings.part] if run.settings.part else [*range(1, PARTS + 1)]
     parts = [_Exploration(run, trace, part) for part in chosen]
@@ -73,7 +73,7 @@ def _history(base: Base, rng: random.Random, steps: int) -> Trace:
 class _Exploration:
     """One history, or a part of it, from 1. Each exploration makes other random choices."""
 
-    def __init__(self, run: Run, trace: Trace, part: int | None = None) -> None:
+    def __init__(self, run: DrillRun, trace: Trace, part: int | None = None) -> None:
         self._run = run
         self._trace = trace
         self._numbers = trace.numbers
@@ -124,8 +124,8 @@ class _Exploration:
         self._counted.violations = list(violations)
 
 
-def _explore_moves(run: Run, rng: random.Random, base: Base) -> None:
-    def go_on(cut: moves.Cut) -> bool:
+def _explore_moves(run: DrillRun, rng: random.Random, base: Base) -> None:
+    def go_on(cut: moves.MoveCut) -> bool:
         run.saw(_CHECKED_OF_MOVES, cut.images)
         run.account.did["operations cut"] += 1
         for image, (invariant, text) in cut.faults:

@@ -18,7 +18,7 @@ from operator import attrgetter
 from typing import Protocol
 
 from amqpstore_tools.drill.copying import copy_store
-from amqpstore_tools.drill.run import LeftOutError, Run, Settings
+from amqpstore_tools.drill.run import DrillRun, DrillSettings, LeftOutError
 from amqpstore_tools.drill.scenarios import SCENARIOS
 from amqpstore_tools.drill.scenarios.power_cut import PARTS
 from amqpstore_tools.drill.verdict import Account
@@ -29,7 +29,7 @@ ON_ONE_MACHINE = ("kill",)
 _ROUNDS_AT_ONCE = 2
 """Rounds in a wave, for each task that can run at a time: some take longer than others."""
 
-Show = Callable[[Run], None]
+Show = Callable[[DrillRun], None]
 """Called to show how far a run is."""
 
 
@@ -42,8 +42,8 @@ class TaskExecutor(Protocol):
 
     def run(
         self,
-        tasks: Sequence[Settings],
-        work: Callable[[Settings], Account | str],
+        tasks: Sequence[DrillSettings],
+        work: Callable[[DrillSettings], Account | str],
         tell: Callable[[], None],
     ) -> Iterable[Account | str]:
         """Run tasks. Returns what came of each, in their order. Args: tell, called meanwhile."""
@@ -51,7 +51,7 @@ class TaskExecutor(Protocol):
 
 def drill(
     name: str,
-    settings: Settings,
+    settings: DrillSettings,
     executor: TaskExecutor | None = None,
     show: Show = lambda _run: None,
 ) -> Account:
@@ -63,7 +63,7 @@ def drill(
     """
     if executor is None or name in ON_ONE_MACHINE:
         return run_rounds(name, settings, show)
-    run = Run(name, settings, show)
+    run = DrillRun(name, settings, show)
     for tasks in _waves(run, executor.width):
         all_found = executor.run(tasks, partial(_task, name), run.show)
         for task, found in zip(tasks, all_found, strict=True):
@@ -76,19 +76,19 @@ def drill(
     return run.end()
 
 
-def run_rounds(name: str, settings: Settings, show: Show = lambda _run: None) -> Account:
+def run_rounds(name: str, settings: DrillSettings, show: Show = lambda _run: None) -> Account:
     """Run the rounds of a scenario that the settings name, one after the other.
 
     Returns and raises as `drill` in this process.
     """
     if settings.data:
         copy_store(settings.data, os.path.join(settings.work, "store"))
-    run = Run(name, settings, show)
+    run = DrillRun(name, settings, show)
     SCENARIOS[name].run(run)
     return run.end()
 
 
-def _waves(run: Run, width: int) -> Iterator[list[Settings]]:
+def _waves(run: DrillRun, width: int) -> Iterator[list[DrillSettings]]:
     """Yield the tasks of a run that may run at the same time."""
     settings = run.settings
     if run.account.scenario == "power-cut" and settings.operations:
@@ -106,7 +106,7 @@ def _waves(run: Run, width: int) -> Iterator[list[Settings]]:
         number = end
 
 
-def _parts(settings: Settings, width: int) -> list[Settings]:
+def _parts(settings: DrillSettings, width: int) -> list[DrillSettings]:
     """Return the parts of one history; the bounds are divided among them."""
     shared = dataclasses.replace(
         settings,
@@ -116,7 +116,7 @@ def _parts(settings: Settings, width: int) -> list[Settings]:
     return [dataclasses.replace(shared, part=part) for part in range(1, PARTS + 1)]
 
 
-def _task(name: str, settings: Settings) -> Account | str:
+def _task(name: str, settings: DrillSettings) -> Account | str:
     """Return what a task found, or why it was left out. It has a work directory of its own."""
     with tempfile.TemporaryDirectory(prefix="amqpstore-drill-") as work:
         try:

@@ -13,7 +13,7 @@ from amqpstore_tools.drill.invariants import reported_damage
 from amqpstore_tools.drill.loading import load_store
 from amqpstore_tools.drill.observation import Observation, observe
 from amqpstore_tools.drill.outside import OpenStore, Outside
-from amqpstore_tools.drill.run import LeftOutError, Run
+from amqpstore_tools.drill.run import DrillRun, LeftOutError
 from amqpstore_tools.drill.strangers import STRANGERS
 from amqpstore_tools.drill.trace import Trace
 from amqpstore_tools.simulation import stores
@@ -59,7 +59,7 @@ class Base:
         return Outside(Trace(self.disk, self.before), files, open_store)
 
 
-def base_of(run: Run) -> Base:
+def base_of(run: DrillRun) -> Base:
     """Return an empty disk; or the run's copy of a data directory, in memory, closed cleanly.
 
     Raises: LeftOutError, OSError, StoreError.

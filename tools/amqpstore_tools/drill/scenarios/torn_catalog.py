@@ -9,9 +9,9 @@ import os
 import random
 
 from amqpstore.filenames import CATALOG
-from amqpstore_tools.drill.damaged import Damaged, Hit
+from amqpstore_tools.drill.damaged import DamagedStore, Hit
 from amqpstore_tools.drill.examiner import Examiner
-from amqpstore_tools.drill.run import Run
+from amqpstore_tools.drill.run import DrillRun
 
 ABOUT = "cut the catalog off, or overwrite a page or a sector of it"
 
@@ -19,10 +19,10 @@ _FILE = f"{CATALOG}/data.mdb"
 _SECTOR_BYTES, _PAGE_BYTES = 512, 4096
 
 
-def run(run: Run) -> None:
+def run(run: DrillRun) -> None:
     """Damage it once per round."""
     with Examiner() as examiner:
-        damaged = Damaged(run, examiner)
+        damaged = DamagedStore(run, examiner)
         for rng in run.rounds():
             damaged.fresh()
             did = tear(damaged.path(_FILE), rng)

@@ -19,7 +19,7 @@ from amqpstore.filenames import FIRST_COMPACTED
 from amqpstore.records import OperationKind
 from amqpstore_tools.spark.reading.envelopes import EnvelopeColumns
 from amqpstore_tools.spark.reading.live import LiveRun, LiveRuns
-from amqpstore_tools.spark.reading.scanning import Batch, Scanner
+from amqpstore_tools.spark.reading.scanning import BatchColumns, ColumnScanner
 from amqpstore_tools.spark.reading.wanted import Wanted
 
 BATCH_BYTES = 8 << 20
@@ -28,7 +28,7 @@ BATCH_ROWS = 16_384
 READY, UNACKED, ACKED, PREPARED = "ready", "unacked", "acked-not-compacted", "prepared"
 
 
-class QueueName(NamedTuple):
+class QueueIdentity(NamedTuple):
     """The name for a queue id. `is_prepared`: it holds what a prepared transaction will publish."""
 
     vhost: str | None
@@ -53,9 +53,9 @@ class Stretch(NamedTuple):
 
 
 def stretches(
-    batch: Batch,
+    batch: BatchColumns,
     live: LiveRuns,
-    names: Mapping[int, QueueName],
+    names: Mapping[int, QueueIdentity],
     bounds: tuple[int, int],
     *,
     is_log: bool,
@@ -104,7 +104,7 @@ def _of_run(ids: array[int], run: LiveRun, state: str, references: int) -> Itera
                 wanted += size
 
 
-def _acked(batch: Batch, live: LiveRuns) -> Iterator[Stretch]:
+def _acked(batch: BatchColumns, live: LiveRuns) -> Iterator[Stretch]:
     """Yield what the batch enqueued and its queue no longer holds."""
     for operation in batch.operations:
         if operation.kind != OperationKind.ENQUEUE:
@@ -160,7 +160,7 @@ class MessageBatches:
     """
 
     def __init__(
-        self, schema: pa.Schema, number: int, names: Mapping[int, QueueName], wanted: Wanted
+        self, schema: pa.Schema, number: int, names: Mapping[int, QueueIdentity], wanted: Wanted
     ) -> None:
         self._schema = schema
         self._number = number
@@ -170,7 +170,7 @@ class MessageBatches:
         self._has = {field.name for field in schema}
         self._clear()
 
-    def read(self, scanner: Scanner, live: LiveRuns, end_id: int) -> Iterator[pa.RecordBatch]:
+    def read(self, scanner: ColumnScanner, live: LiveRuns, end_id: int) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a segment. Args: end_id, the id after its last. Raises: OSError."""
         is_log = self._number < FIRST_COMPACTED
         next_id = 0
@@ -184,7 +184,7 @@ class MessageBatches:
                 yield self._made(scanner)
         end_id = max(end_id, live.end_id)
         if next_id < end_id:
-            self._add_batch(Batch(), live, (next_id, end_id), is_log=is_log)
+            self._add_batch(BatchColumns(), live, (next_id, end_id), is_log=is_log)
         if self._ids:
             yield self._made(scanner)
 
@@ -202,20 +202,20 @@ class MessageBatches:
         self._columns: list[tuple[Any, ...]] = []
 
     def _add_batch(
-        self, batch: Batch, live: LiveRuns, bounds: tuple[int, int], *, is_log: bool
+        self, batch: BatchColumns, live: LiveRuns, bounds: tuple[int, int], *, is_log: bool
     ) -> None:
         wanted = self._wanted
         if not wanted.has_time(batch.time_ms or None):
             return
         for stretch in stretches(batch, live, self._names, bounds, is_log=is_log):
             if stretch.queue_id is None:
-                name = QueueName(None, None)
+                name = QueueIdentity(None, None)
             else:
-                name = self._names.get(stretch.queue_id, QueueName(None, None))
+                name = self._names.get(stretch.queue_id, QueueIdentity(None, None))
             if wanted.has_queue(name.vhost, name.queue) and wanted.has_state(stretch.state):
                 self._add(batch, stretch, name)
 
-    def _add(self, batch: Batch, stretch: Stretch, name: QueueName) -> None:
+    def _add(self, batch: BatchColumns, stretch: Stretch, name: QueueIdentity) -> None:
         start, count = stretch.start, stretch.size
         end = start + count
         ids = range(stretch.first_id, stretch.first_id + count)
@@ -252,7 +252,7 @@ class MessageBatches:
             )
         )
 
-    def _made(self, scanner: Scanner) -> pa.RecordBatch:
+    def _made(self, scanner: ColumnScanner) -> pa.RecordBatch:
         places = pa.array(self._runs, pa.int32())
         count = len(self._ids)
         found = self._envelopes.columns(scanner.heads.__getitem__, self._heads)

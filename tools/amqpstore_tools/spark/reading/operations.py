@@ -7,15 +7,15 @@ from typing import Any
 
 from amqpstore.records import OperationKind
 from amqpstore_tools.offline.contents import operation_name
-from amqpstore_tools.spark.reading.messages import QueueName
-from amqpstore_tools.spark.reading.scanning import Batch
+from amqpstore_tools.spark.reading.messages import QueueIdentity
+from amqpstore_tools.spark.reading.scanning import BatchColumns
 from amqpstore_tools.spark.reading.wanted import Wanted
 
-_NOBODY = QueueName(None, None)
+_NOBODY = QueueIdentity(None, None)
 
 
 def operation_rows(
-    batch: Batch, segment: int, names: Mapping[int, QueueName], wanted: Wanted
+    batch: BatchColumns, segment: int, names: Mapping[int, QueueIdentity], wanted: Wanted
 ) -> Iterator[tuple[Any, ...]]:
     """Yield the operations of a batch; one row without an operation if it has none."""
     if not batch.lsn or not wanted.has_time(batch.time_ms):

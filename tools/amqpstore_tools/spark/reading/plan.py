@@ -20,7 +20,7 @@ from amqpstore_tools.offline.reading import ReadOnlyFile
 from amqpstore_tools.offline.segments import SegmentImage, SegmentState
 from amqpstore_tools.spark.reading.leases import SUFFIX, LeasedFile, LeaseError, take_lease
 from amqpstore_tools.spark.reading.live import Collector, LiveRuns, runs_of
-from amqpstore_tools.spark.reading.messages import QueueName
+from amqpstore_tools.spark.reading.messages import QueueIdentity
 from amqpstore_tools.spark.reading.options import ReadOptions
 from amqpstore_tools.spark.reading.tables import queue_rows, segment_rows
 from amqpstore_tools.spark.reading.wanted import Wanted
@@ -53,7 +53,7 @@ class StorePartition(InputPartition):
 
     view: str
     segments: list[SegmentTask] = field(default_factory=list)
-    names: Mapping[int, QueueName] = field(default_factory=dict)
+    names: Mapping[int, QueueIdentity] = field(default_factory=dict)
     dictionaries: Mapping[int, bytes] = field(default_factory=dict)
     seed: int = 0
     lease: str = ""
@@ -74,7 +74,7 @@ class _Plan:
         self._options = options
         self._wanted = wanted
         self._names = {
-            one.id: QueueName(one.vhost, one.name, one.is_hidden) for one in image.queues
+            one.id: QueueIdentity(one.vhost, one.name, one.is_hidden) for one in image.queues
         }
 
     def partitions(self) -> list[StorePartition]:
@@ -136,7 +136,7 @@ class _Plan:
         wanted = self._wanted
         if wanted.has_state("acked-not-compacted"):
             return True
-        nobody = QueueName(None, None)
+        nobody = QueueIdentity(None, None)
         names = (self._names.get(one, nobody) for one in LiveRuns(packed).queue_ids())
         return any(wanted.has_queue(name.vhost, name.queue) for name in names)
 

@@ -19,7 +19,7 @@ from amqpstore_tools.spark.reading.operations import operation_rows
 from amqpstore_tools.spark.reading.options import ReadOptions
 from amqpstore_tools.spark.reading.plan import SegmentTask, StorePartition, partitions
 from amqpstore_tools.spark.reading.rows import batches_of
-from amqpstore_tools.spark.reading.scanning import Scanner
+from amqpstore_tools.spark.reading.scanning import ColumnScanner
 from amqpstore_tools.spark.reading.schemas import VIEWS, arrow_schema
 from amqpstore_tools.spark.reading.wanted import wanted_of
 
@@ -81,7 +81,7 @@ class StoreReader(DataSourceReader):
             raise GoneError(segment.path, was_leased=bool(partition.lease)) from None
         wanted = self._wanted
         try:
-            scanner = Scanner(
+            scanner = ColumnScanner(
                 file,
                 segment.number,
                 segment.size,

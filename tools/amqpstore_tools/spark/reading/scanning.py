@@ -35,7 +35,7 @@ _MAX_MESSAGES = 8192
 
 
 @dataclass
-class Batch:
+class BatchColumns:
     """Sound messages of one batch, as columns of one length, and its TRANSACTION.
 
     `ids` ascend. `heads` are numbers of the scanner's `heads`, -1 if a payload is inconsistent;
@@ -63,7 +63,7 @@ class Batch:
         return bisect_left(ids, first_id + count) - bisect_left(ids, first_id) == count
 
 
-class Scanner(RecordScanner):
+class ColumnScanner(RecordScanner):
     """Reads a segment's file: `size` bytes of it, from offset `start` on.
 
     `heads` are the heads of messages, each once; `gaps` are the places that are not records.
@@ -86,12 +86,12 @@ class Scanner(RecordScanner):
         self._is_compacted = number >= FIRST_COMPACTED
         self._decompress = decompress
         self._want_bodies = want_bodies
-        self._batch = Batch()
-        self._ready: list[Batch] = []
+        self._batch = BatchColumns()
+        self._ready: list[BatchColumns] = []
         self._numbers: dict[bytes, int] = {}
         self.heads: list[bytes] = []
 
-    def batches(self) -> Iterator[Batch]:
+    def batches(self) -> Iterator[BatchColumns]:
         """Yield its batches, including those without a TRANSACTION. Raises: OSError."""
         for _ in self._windows():
             yield from self._ready
@@ -167,9 +167,9 @@ class Scanner(RecordScanner):
     def _header(self, record: Record, payload: bytes) -> None:
         """Do nothing: the header is not needed."""
 
-    def durable_batches(self) -> Iterator[Batch]:
+    def durable_batches(self) -> Iterator[BatchColumns]:
         """Yield the batches of the log's last segment, without the torn tail. Raises: OSError."""
-        doubtful: Batch | None = None
+        doubtful: BatchColumns | None = None
         for batch in self.batches():
             if doubtful is not None:
                 # Another one was begun after it: this one was durable, and what is missing is
@@ -224,4 +224,4 @@ class Scanner(RecordScanner):
     def _end_batch(self, end: int) -> None:  # noqa: ARG002 - batches know where they end
         if self._batch.ids or self._batch.lsn:
             self._ready.append(self._batch)
-        self._batch = Batch()
+        self._batch = BatchColumns()

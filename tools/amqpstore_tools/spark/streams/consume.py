@@ -47,7 +47,7 @@ from amqpstore_tools.spark.streams.staged import (
     Chunk,
     Piece,
     StagedError,
-    Taken,
+    StagedMessage,
     batches,
     chunks,
     pieces,
@@ -175,7 +175,7 @@ class ConsumeReader(DataSourceStreamReader):
         channel = connection.channel()
         channel.tx_select()
         delivered = ready(channel, self._options.queue, most, most_bytes=self._options.max_bytes)
-        taken = (Taken.of(one, self._options.queue) for one in delivered)
+        taken = (StagedMessage.of(one, self._options.queue) for one in delivered)
         publish(channel, chunks(taken, index, self._staging, self._options.max_messages))
         if delivered:
             channel.basic_ack(delivered[-1].tag, multiple=True)

@@ -52,7 +52,7 @@ _PERSISTENT = 2
 
 
 @dataclass
-class Prepared(WriterCommitMessage):
+class PreparedBranch(WriterCommitMessage):
     """A task's branch, in hex; empty if there is nothing to commit."""
 
     branch: str
@@ -80,10 +80,10 @@ class _Publisher:
         self._options = options
         self._stream = options.stream or f"once-{uuid.uuid4().hex}"
 
-    def write(self, iterator: Iterator[Row]) -> Prepared:
+    def write(self, iterator: Iterator[Row]) -> PreparedBranch:
         first = next(iterator, None)
         if first is None:
-            return Prepared("")
+            return PreparedBranch("")
         xid = Xid.new(XID_FORMAT, self._prefix(), b"\0")
         connection = connect(self._options.url)
         try:
@@ -94,10 +94,10 @@ class _Publisher:
             branch.end(xid)
             if branch.prepare(xid) is XaStatus.RDONLY:
                 # Nothing of it was routed anywhere.
-                return Prepared("")
+                return PreparedBranch("")
         finally:
             connection.close()
-        return Prepared(xid.global_id.hex())
+        return PreparedBranch(xid.global_id.hex())
 
     def decide(self, batch: int, branches: Collection[str]) -> None:
         """Commit a batch, or the rest of an earlier decision for it."""
@@ -223,7 +223,7 @@ class PublishStreamWriter(_Publisher, DataSourceStreamWriter):
 
 
 def _branches(messages: list[WriterCommitMessage | None]) -> set[str]:
-    return {one.branch for one in messages if isinstance(one, Prepared) and one.branch}
+    return {one.branch for one in messages if isinstance(one, PreparedBranch) and one.branch}
 
 
 def _last_decision(channel: BlockingChannel, ledger: str) -> tuple[int | None, set[str]]:

@@ -37,7 +37,7 @@ class StagedError(Exception):
         )
 
 
-class Taken(NamedTuple):
+class StagedMessage(NamedTuple):
     """A message as it was delivered; `head` as `amqpstore.message.encode_head` makes it."""
 
     queue: str
@@ -47,7 +47,7 @@ class Taken(NamedTuple):
     body: bytes
 
     @classmethod
-    def of(cls, delivered: Delivered, queue: str) -> Taken:
+    def of(cls, delivered: Delivered, queue: str) -> StagedMessage:
         method = delivered.method
         raw = delivered.properties.raw
         head = encode_head(method.exchange or "", method.routing_key or "", raw)
@@ -85,7 +85,9 @@ class Piece(NamedTuple):
     stop: int
 
 
-def chunks(messages: Iterable[Taken], first: int, queue: str, most: int) -> Iterator[Outgoing]:
+def chunks(
+    messages: Iterable[StagedMessage], first: int, queue: str, most: int
+) -> Iterator[Outgoing]:
     """Yield the messages to be staged in a queue, from number `first` on.
 
     Args: most, messages of a chunk.
@@ -138,6 +140,6 @@ def batches(of: Sequence[Piece], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         yield pa.RecordBatch.from_arrays([found[field.name] for field in schema], schema=schema)
 
 
-def _unpacked(piece: Piece) -> Iterator[Taken]:
+def _unpacked(piece: Piece) -> Iterator[StagedMessage]:
     rows: list[list[Any]] = msgpack.unpackb(piece.packed)
-    return map(Taken._make, rows[piece.start : piece.stop])
+    return map(StagedMessage._make, rows[piece.start : piece.stop])

@@ -48,10 +48,10 @@ from amqpstore_tools.offline.instant import at_one_instant
 from amqpstore_tools.offline.reading import ReadOnlyFiles
 from amqpstore_tools.spark.reading.envelopes import EnvelopeColumns
 from amqpstore_tools.spark.reading.leases import SUFFIX, link_new, renew, take_lease
-from amqpstore_tools.spark.reading.messages import QueueName
+from amqpstore_tools.spark.reading.messages import QueueIdentity
 from amqpstore_tools.spark.reading.options import TapOptions
 from amqpstore_tools.spark.reading.rows import batches_of
-from amqpstore_tools.spark.reading.scanning import Batch, Scanner
+from amqpstore_tools.spark.reading.scanning import BatchColumns, ColumnScanner
 from amqpstore_tools.spark.reading.schemas import VIEWS, arrow_schema
 
 Offset = dict[str, int]
@@ -88,7 +88,7 @@ class TapPartition(InputPartition):
     start: int
     end: int
     seed: int
-    names: Mapping[int, QueueName] = field(default_factory=dict)
+    names: Mapping[int, QueueIdentity] = field(default_factory=dict)
     dictionaries: Mapping[int, bytes] = field(default_factory=dict)
 
 
@@ -99,7 +99,7 @@ class TapReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._options = options
         self._schema = schema
         self._directory = os.path.normpath(options.path)
-        self._names: dict[int, QueueName] = {}
+        self._names: dict[int, QueueIdentity] = {}
         self._dictionaries: dict[int, bytes] = {}
         self._ends: dict[int, int] = {}
         self._seed: int | None = None
@@ -208,8 +208,8 @@ class TapReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 file.close()
         return end
 
-    def _scanner(self, file: Any, number: int, size: int, offset: int) -> Scanner:
-        return Scanner(
+    def _scanner(self, file: Any, number: int, size: int, offset: int) -> ColumnScanner:
+        return ColumnScanner(
             file, number, size, self._seeded(), decompress=bytes, want_bodies=False, start=offset
         )
 
@@ -279,7 +279,7 @@ class TapReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 hidden = tables.PREPARED.read_keys(catalog.rows)
                 for queue_id, row in tables.QUEUES.read(catalog.rows).items():
                     if isinstance(row, dict):
-                        name = QueueName(row.get("vhost"), row.get("name"), queue_id in hidden)
+                        name = QueueIdentity(row.get("vhost"), row.get("name"), queue_id in hidden)
                         self._names[queue_id] = name
                 self._dictionaries |= tables.DICTIONARIES.read(catalog.rows)
                 ends = tables.SEGMENT_ENDS.read(catalog.rows)
@@ -309,7 +309,7 @@ def _make_durable(path: str, start: int) -> None:
 def _events(partition: TapPartition, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     file = ReadOnlyFiles().open(partition.path)
     try:
-        scanner = Scanner(
+        scanner = ColumnScanner(
             file,
             partition.number,
             partition.end,
@@ -326,7 +326,10 @@ def _events(partition: TapPartition, schema: pa.Schema) -> Iterator[pa.RecordBat
 
 
 def _of_batch(
-    batch: Batch, scanner: Scanner, names: Mapping[int, QueueName], schema: pa.Schema
+    batch: BatchColumns,
+    scanner: ColumnScanner,
+    names: Mapping[int, QueueIdentity],
+    schema: pa.Schema,
 ) -> Iterator[pa.RecordBatch]:
     """Yield one Arrow batch: a batch of the log is no larger."""
     rows: list[tuple[Any, ...]] = []
@@ -335,7 +338,7 @@ def _of_batch(
     letters = _dead_letters(batch, scanner)
     for operation in batch.operations:
         kind, count, queue_id, first_sequence, first_id, detail, _ = operation
-        name = names.get(queue_id, QueueName(None, None))
+        name = names.get(queue_id, QueueIdentity(None, None))
         for step in range(count):
             is_publish = kind == OperationKind.ENQUEUE
             place = index.get(first_id + step, -1) if is_publish else -1
@@ -369,6 +372,6 @@ def _of_batch(
     yield pa.RecordBatch.from_arrays([found[field.name] for field in schema], schema=schema)
 
 
-def _dead_letters(batch: Batch, scanner: Scanner) -> set[int]:
+def _dead_letters(batch: BatchColumns, scanner: ColumnScanner) -> set[int]:
     """Return the numbers of the heads which say that a message was dead-lettered."""
     return {number for number in {*batch.heads} if b"\x07x-death" in scanner.heads[number]}

@@ -9,11 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from amqpstore_tools.drill.observation import Observation
-from amqpstore_tools.drill.trace import Asked, Deed, Mark, Opened, Payload, Promised, Trace
+from amqpstore_tools.drill.trace import Asked, Deed, Mark, Payload, Promised, StoreOpened, Trace
 
 
 @dataclass
-class Entry:
+class PromisedMessage:
     """A message in a queue. `is_kept`: it must survive a restart.
 
     `may_be_gone` and `must_be_gone`: its removal was requested, and promised. Deliveries are
@@ -32,32 +32,32 @@ class Entry:
 
 
 @dataclass
-class Account:
+class PromisedQueue:
     """A queue's entries, by the messages' names."""
 
     is_kept: bool
     must_be_there: bool = False
     may_be_gone: bool = False
     must_be_gone: bool = False
-    entries: dict[str, Entry] = field(default_factory=dict)
+    entries: dict[str, PromisedMessage] = field(default_factory=dict)
 
 
 @dataclass
-class Ledger:
-    """Accounts by queue name; `files`: content of files unknown to the store, by path."""
+class Promises:
+    """Promised queues by name; `files`: content of files unknown to the store, by path."""
 
-    accounts: dict[str, Account] = field(default_factory=dict)
+    queues: dict[str, PromisedQueue] = field(default_factory=dict)
     files: dict[str, bytes] = field(default_factory=dict)
     _requests: dict[int, Asked] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, observation: Observation) -> Ledger:
-        """Return a ledger in which exactly what was observed is promised."""
-        accounts: dict[str, Account] = {}
+    def of(cls, observation: Observation) -> Promises:
+        """Return the promises of exactly what was observed."""
+        queues: dict[str, PromisedQueue] = {}
         for name, queue in observation.queues.items():
-            accounts[name] = Account(is_kept=True, must_be_there=True)
-            accounts[name].entries = {
-                seen.name: Entry(
+            queues[name] = PromisedQueue(is_kept=True, must_be_there=True)
+            queues[name].entries = {
+                seen.name: PromisedMessage(
                     place,
                     seen.payload,
                     publish=0,
@@ -68,11 +68,11 @@ class Ledger:
                 )
                 for place, seen in enumerate(queue.ready)
             }
-        return cls(accounts)
+        return cls(queues)
 
     @classmethod
-    def before(cls, trace: Trace) -> Ledger:
-        """Return a ledger of what was in the store before a history began."""
+    def before(cls, trace: Trace) -> Promises:
+        """Return the promises of what was in the store before a history began."""
         return cls() if trace.before is None else cls.of(trace.before)
 
     @property
@@ -80,9 +80,9 @@ class Ledger:
         """Messages, counted in each of their queues, that must be there now."""
         return sum(
             entry.is_kept and entry.is_confirmed and not entry.may_be_gone
-            for account in self.accounts.values()
-            if not account.may_be_gone
-            for entry in account.entries.values()
+            for promised in self.queues.values()
+            if not promised.may_be_gone
+            for entry in promised.entries.values()
         )
 
     def note(self, mark: Mark) -> None:
@@ -93,61 +93,63 @@ class Ledger:
                 self._asked(mark)
             case Promised(number):
                 self._promised(self._requests[number])
-            case Opened(observation):
+            case StoreOpened(observation):
                 self._opened(observation)
 
     def _asked(self, asked: Asked) -> None:
         if asked.deed is Deed.KEEP_FILE:
             return
         if asked.deed is Deed.CREATE_QUEUE:
-            self.accounts.update({name: Account(asked.is_kept) for name in asked.queues})
+            self.queues.update({name: PromisedQueue(asked.is_kept) for name in asked.queues})
             return
         for name in asked.queues:
-            account = self.accounts[name]
+            promised = self.queues[name]
             if asked.deed is Deed.DELETE_QUEUE:
-                account.may_be_gone = True
+                promised.may_be_gone = True
             elif asked.deed is Deed.PUBLISH:
-                self._published(account, asked)
+                self._published(promised, asked)
             for message in asked.names:
-                entry = account.entries[message]
+                entry = promised.entries[message]
                 if asked.deed is Deed.TAKE:
                     entry.deliveries_asked += 1
                 else:
                     entry.may_be_gone = True
 
-    def _published(self, account: Account, asked: Asked) -> None:
-        is_kept = asked.is_kept and account.is_kept
+    def _published(self, promised: PromisedQueue, asked: Asked) -> None:
+        is_kept = asked.is_kept and promised.is_kept
         for payload in asked.payloads:
-            place = len(account.entries)
-            account.entries[payload.routing_key] = Entry(place, payload, asked.number, is_kept)
+            place = len(promised.entries)
+            promised.entries[payload.routing_key] = PromisedMessage(
+                place, payload, asked.number, is_kept
+            )
 
     def _promised(self, asked: Asked) -> None:
         if asked.deed is Deed.KEEP_FILE:
             self.files[asked.names[0]] = asked.content
         for name in asked.queues:
-            account = self.accounts[name]
+            promised = self.queues[name]
             if asked.deed is Deed.CREATE_QUEUE:
-                account.must_be_there = True
+                promised.must_be_there = True
             elif asked.deed is Deed.DELETE_QUEUE:
-                account.must_be_gone = True
+                promised.must_be_gone = True
             for payload in asked.payloads:
-                account.entries[payload.routing_key].is_confirmed = True
+                promised.entries[payload.routing_key].is_confirmed = True
             for message in asked.names:
-                entry = account.entries[message]
+                entry = promised.entries[message]
                 if asked.deed is Deed.TAKE:
                     entry.deliveries_promised += 1
                 else:
                     entry.must_be_gone = True
 
     def _opened(self, observation: Observation) -> None:
-        for name, account in self.accounts.items():
+        for name, promised in self.queues.items():
             queue = observation.queues.get(name)
             if queue is None:
-                account.may_be_gone = account.must_be_gone = True
+                promised.may_be_gone = promised.must_be_gone = True
                 continue
-            account.must_be_there = True
+            promised.must_be_there = True
             seen = {message.name: message for message in queue.ready}
-            for message, entry in account.entries.items():
+            for message, entry in promised.entries.items():
                 if message in seen:
                     count = seen[message].delivery_count
                     entry.is_confirmed, entry.may_be_gone = True, False
