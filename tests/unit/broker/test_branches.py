@@ -13,6 +13,7 @@ from amqpstore_server.broker.errors import (
     PreconditionFailedError,
     ResourceExhaustedError,
 )
+from amqpstore_server.broker.limits import BrokerLimits
 from amqpstore_server.broker.permissions import ALL, Access
 from tests.simulated_broker import SimulatedBroker
 from tests.unit.broker.simulated import Client, labelled
@@ -608,10 +609,8 @@ def test_those_who_wait_get_what_is_rolled_back_and_committed(
     assert waiting.bodies("target") == ["a", "b"]
 
 
-def test_failed_branches_are_remembered_up_to_a_number(
-    simulated: SimulatedBroker, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("amqpstore_server.broker.channels.branches._MAX_FAILED", 3)
+def test_failed_branches_are_remembered_up_to_a_number(simulated: SimulatedBroker) -> None:
+    simulated.context.limits = BrokerLimits(max_failed_branches=3)
     client = BranchClient(simulated)
     xids = [Xid(1, bytes([number]), b"") for number in range(1, 6)]
     for xid in xids:
