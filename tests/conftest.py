@@ -7,6 +7,8 @@ broker are then skipped, as that process is not theirs.
 
 import os
 import re
+import shlex
+import sys
 import uuid
 from collections.abc import Generator
 from typing import Any
@@ -39,6 +41,21 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Scheduling:
     # In their order: what is long is not at the end.
     config.option.loadscopereorder = False
     return Scheduling(config, log)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_setupnodes(config: pytest.Config, specs: list[Any]) -> None:
+    """Called by xdist, whose workers would run without the interpreter's options `-bb -X dev`."""
+    options = ["-" + "b" * sys.flags.bytes_warning] if sys.flags.bytes_warning else []
+    options += ["-X", "dev"] if sys.flags.dev_mode else []
+    for spec in specs:
+        spec.python = shlex.join([sys.executable, *options])
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """Called by xdist for each worker."""
+    node.workerinput["flags"] = [*sys.flags]
 
 
 pytest_plugins = ["tests.sampling"]

@@ -42,7 +42,9 @@ RAW = encode_properties(
 
 
 @pytest.fixture
-def channel(broker: BrokerProcess) -> Generator[BlockingChannel]:
+def channel(broker: BrokerProcess, monkeypatch: pytest.MonkeyPatch) -> Generator[BlockingChannel]:
+    # What streams change in pika is for the whole process: for tests of others it is undone.
+    monkeypatch.setitem(pika.spec.props, pika.BasicProperties.INDEX, pika.BasicProperties)
     keep_properties()
     connection = pika.BlockingConnection(pika.URLParameters(broker.url))
     channel = connection.channel()
