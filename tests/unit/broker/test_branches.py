@@ -13,7 +13,6 @@ from amqpstore_server.broker.errors import (
     PreconditionFailedError,
     ResourceExhaustedError,
 )
-from amqpstore_server.broker.limits import BrokerLimits
 from amqpstore_server.broker.permissions import ALL, Access
 from tests.simulated_broker import SimulatedBroker
 from tests.unit.broker.simulated import Client, labelled
@@ -329,6 +328,33 @@ def test_what_is_prepared_does_not_time_out(
     assert places(simulated) == AFTER
 
 
+def test_what_is_prepared_can_be_rolled_back_as_ever_once_its_time_is_over(
+    simulated: SimulatedBroker, client: BranchClient
+) -> None:
+    work(client)
+    client.set_timeout(1)
+    client.prepare()
+    simulated.pass_time(10_000)
+    assert client.rollback() is XaStatus.OK
+    simulated.settle()
+    assert places(simulated) == BEFORE
+
+
+def test_what_is_prepared_is_not_among_the_failed_once_its_time_is_over(
+    simulated: SimulatedBroker, client: BranchClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("amqpstore_server.broker.channels.branches._MAX_FAILED", 1)
+    work(client)
+    client.set_timeout(1)
+    client.prepare()
+    simulated.pass_time(10_000)
+    for number in range(3):
+        failed = Xid(2, bytes([number]), b"")
+        client.start(failed)
+        client.end(failed, fail=True)
+    assert client.recover() == [XID]
+
+
 def test_a_timeout_of_zero_is_none(simulated: SimulatedBroker, client: BranchClient) -> None:
     client.start()
     client.set_timeout(1)
@@ -609,8 +635,31 @@ def test_those_who_wait_get_what_is_rolled_back_and_committed(
     assert waiting.bodies("target") == ["a", "b"]
 
 
-def test_failed_branches_are_remembered_up_to_a_number(simulated: SimulatedBroker) -> None:
-    simulated.context.limits = BrokerLimits(max_failed_branches=3)
+@pytest.mark.parametrize("restarts", [0, 1])
+def test_who_waits_gets_what_is_rolled_back(
+    simulated: SimulatedBroker, client: BranchClient, restarts: int
+) -> None:
+    work(client)
+    client.get("source")
+    client.ack("4")
+    client.prepare()
+    simulated.settle()
+    for _ in range(restarts):
+        simulated.restart()
+    waiting = Client(simulated)
+    waiting.consume("source", "tag")
+    simulated.settle()
+    seen = waiting.bodies("tag")
+    assert BranchClient(simulated).rollback() is XaStatus.OK
+    simulated.settle()
+    assert sorted([*seen, "1", "2"]) == sorted(waiting.bodies("tag"))
+    assert waiting.redelivered[-2:] == [True, True]
+
+
+def test_failed_branches_are_remembered_up_to_a_number(
+    simulated: SimulatedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("amqpstore_server.broker.channels.branches._MAX_FAILED", 3)
     client = BranchClient(simulated)
     xids = [Xid(1, bytes([number]), b"") for number in range(1, 6)]
     for xid in xids:

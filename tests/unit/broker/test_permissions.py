@@ -109,6 +109,19 @@ def test_topics_are_limited_only_where_it_is_said() -> None:
     assert not access().has_topics
 
 
+def test_a_change_leaves_nothing_of_the_limits_on_topics_that_were() -> None:
+    found = access(".*", ".*", ".*", events={"write": "^a"}, old={"write": "^a", "read": "^a"})
+    found.change({**ALL, "topic": {"events": {"write": "^b"}}})
+    found.check_topic("write", "events", "b")
+    found.check_topic("write", "old", "b")
+    found.check_topic("read", "old", "b")
+    with pytest.raises(AccessRefusedError):
+        found.check_topic("write", "events", "a")
+    found.change(ALL)
+    found.check_topic("write", "events", "c")
+    assert not found.has_topics
+
+
 def test_names_that_stand_in_a_pattern_are_text() -> None:
     row = {**ALL, "topic": {"e": {"write": "^{username}$", "read": ""}}}
     found = Access("a.b", "/", row)
