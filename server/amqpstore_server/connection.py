@@ -154,26 +154,27 @@ class SocketConnection:
             self._is_read = False
             self._sockets.remove(self._socket)
 
-    def read_ready(self, now: float) -> None:
-        """Read once from the socket and handle what came."""
+    def read_ready(self, now: float) -> int:
+        """Read once from the socket and handle what came. Returns the number of bytes."""
         try:
-            self._read(now)
+            return self._read(now)
         except FATAL:
             raise
         except Exception:  # noqa: BLE001
             self._broke()
+            return 0
 
-    def _read(self, now: float) -> None:
+    def _read(self, now: float) -> int:
         amqp = self.amqp
         try:
             read = self._socket.recv(self._read_bytes)
         except BlockingIOError:
-            return
+            return 0
         except OSError:
             read = b""
         if not read:
             self.end()
-            return
+            return 0
         size = len(read)
         if size == self._read_bytes:
             self._read_bytes = min(size * 2, _LARGEST_READ_BYTES)
@@ -188,6 +189,7 @@ class SocketConnection:
             # `_attend` goes on with it, and starts reading again.
             self._stop_reading()
             self._attention.set()
+        return size
 
     async def _attend(self, visitor: Visitor) -> None:
         """Wait for whatever the client has to wait for. Returns when the connection is over."""

@@ -15,7 +15,6 @@ FLOORS = {
     "amqpstore_server.broker": (
         "errors",
         "faults",
-        "limits",
         "timers",
         "names",
         "patterns",

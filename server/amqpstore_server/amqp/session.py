@@ -82,7 +82,6 @@ class Session:
         elif event is ChannelEvent.CLOSE:
             if channel in published:
                 # Confirms of earlier publishes go first.
-                published.remove(channel)
                 channel.confirm_published()
             self._end(channel, event)
             self._send(number, methods.ChannelCloseOk())

@@ -34,9 +34,7 @@ class Defined(NamedTuple):
 
 
 class Broker:
-    """All virtual hosts on top of one store, each a `vhost_type`."""
-
-    vhost_type: type[VirtualHost] = VirtualHost
+    """All virtual hosts on top of one store."""
 
     def __init__(self, context: BrokerContext) -> None:
         self.context = context
@@ -48,7 +46,7 @@ class Broker:
             store.define([Change("vhosts", DEFAULT_VHOST, {})])
             names = {DEFAULT_VHOST: {}}
         for name in names:
-            self.vhosts[name] = self.vhost_type(name, context)
+            self.vhosts[name] = VirtualHost(name, context)
         for vhost, row in self._stored("policies"):
             vhost.policies.restore(row)
         self._restore_queues()
@@ -152,7 +150,7 @@ class Broker:
             changes += known.changes(policies, operator=is_operator)
         self.context.store.define([*changes, *others])
         for name in new:
-            self.vhosts[name] = self.vhost_type(name, self.context)
+            self.vhosts[name] = VirtualHost(name, self.context)
         self._permissions |= rows
         for key in rows.keys() & self._accesses.keys():
             self._accesses[key].change(rows[key])

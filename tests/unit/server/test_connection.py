@@ -115,6 +115,15 @@ def test_what_was_published_before_a_close_is_confirmed_before_it_is_answered(
     assert names(client.answers[before:]) == ["basic.ack", "channel.close-ok"]
 
 
+def test_who_publishes_and_closes_the_channel_at_once_has_published(
+    client: SimulatedClient,
+) -> None:
+    """Such a client has to wait as others do while the disk is nearly full."""
+    assert not client.connection.has_published
+    client.send(published(b"m") + sent(CHANNEL_CLOSE))
+    assert client.connection.has_published
+
+
 def test_a_confirm_goes_to_the_channel_that_published(client: SimulatedClient) -> None:
     client.ask(1, methods.ConfirmSelect())
     client.ask(2, methods.ConfirmSelect())

@@ -1,0 +1,196 @@
+"""A disk whose syncs take long: publishers wait, what waits for the disk is bounded, consumers go
+on, and nothing is lost."""
+
+import signal
+import threading
+from pathlib import Path
+from typing import Self
+
+import pytest
+import trio
+
+import amqpstore_server.committer
+from amqpstore import Store
+from amqpstore.files import OsFile
+from amqpstore_server.app import App, listen
+from amqpstore_server.config import Config
+from amqpstore_server.sockets import Sockets
+from tests.conformance import wire_client
+from tests.conformance.wire_client import WireClient
+
+MAX_PENDING_BYTES = 1 << 20
+READ_BYTES = 256 << 10
+"""The most that is read of a connection in one go."""
+
+PUBLISHERS = 3
+MESSAGES = 100
+BODY = bytes(60_000)
+
+PREFETCH = 25
+MAX_SYNCS = 100
+"""A consumer that is starved would need more."""
+
+PERSISTENT = b"\x10\0\2"
+TIMEOUT_S = 60.0
+
+
+class SlowDisk:
+    """Files whose syncs end one by one, when the test says so, or at once."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.is_slow = False
+        self._syncs = threading.Semaphore(0)
+        sync = OsFile.datasync
+
+        def datasync(file: OsFile) -> None:
+            if self.is_slow:
+                assert self._syncs.acquire(timeout=TIMEOUT_S)
+            sync(file)
+
+        patch.setattr(OsFile, "datasync", datasync)
+
+    def end_sync(self) -> None:
+        """Let one sync end, this one or the next."""
+        self._syncs.release()
+
+    def recover(self) -> None:
+        """Let all of them end."""
+        self.is_slow = False
+        self._syncs.release(1000)
+
+
+class FullLog:
+    """Whether the broker has stopped reading, because too much waits for the disk."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self._seen = threading.Semaphore(0)
+        wait = Sockets.wait_for_wake
+
+        async def wait_for_wake(sockets: Sockets) -> None:
+            self._seen.release()
+            await wait(sockets)
+
+        patch.setattr(Sockets, "wait_for_wake", wait_for_wake)
+
+    def expect(self) -> None:
+        assert self._seen.acquire(timeout=TIMEOUT_S)
+
+
+class Publisher:
+    """Publishes to a queue without waiting for confirms, until it is told to stop."""
+
+    def __init__(self, url: str, queue: str) -> None:
+        self.published = 0
+        self.client = WireClient.connected(url, channels=1)
+        self.client.socket.settimeout(TIMEOUT_S)
+        self.client.send(wire_client.confirm_select(1))
+        self.client.expect(wire_client.CONFIRM_SELECT_OK, 1)
+        self._queue = queue
+        self._is_stopping = False
+        self._thread = threading.Thread(target=self._publish)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def _publish(self) -> None:
+        while not self._is_stopping:
+            self.client.send(wire_client.publish(1, self._queue, BODY, PERSISTENT))
+            self.published += 1
+
+    def stop(self) -> None:
+        """Return once the last message is confirmed."""
+        self._is_stopping = True
+        self._thread.join()
+        tag = 0
+        while tag < self.published:
+            confirm = self.client.expect(wire_client.BASIC_ACK, 1)
+            tag = int.from_bytes(confirm.arguments[:8], "big")
+        self.client.socket.close()
+
+
+class Broker:
+    """A broker in a thread of its own."""
+
+    def __init__(self, directory: str) -> None:
+        self.url = ""
+        self._directory = directory
+        self._is_ready = threading.Event()
+        self._thread = threading.Thread(target=trio.run, args=(self._run,))
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        assert self._is_ready.wait(TIMEOUT_S)
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        trio.from_thread.run_sync(self._signal.send_nowait, signal.SIGTERM, trio_token=self._token)
+        self._thread.join()
+
+    async def _run(self) -> None:
+        self._token = trio.lowlevel.current_trio_token()
+        self._signal, signals = trio.open_memory_channel[int](1)
+        with Store.open(self._directory) as self.store:
+            listeners = await listen([("127.0.0.1", 0)])
+            self.url = f"amqp://127.0.0.1:{listeners[0].getsockname()[1]}"
+            app = App(Config(data=self._directory), self.store, None)
+            self._is_ready.set()
+            await app.run(listeners, signals)
+
+
+def declare(client: WireClient, queue: str) -> int:
+    """Declare a durable queue. Returns how many messages are ready in it."""
+    client.send(wire_client.queue_declare(1, queue, bits=0b010))
+    arguments = client.expect(wire_client.QUEUE_DECLARE_OK, 1).arguments
+    return int.from_bytes(arguments[-8:-4], "big")
+
+
+def consume(client: WireClient, queue: str) -> None:
+    """Start a consumer with a prefetch."""
+    client.send(wire_client.method(1, wire_client.BASIC_QOS, bytes(4) + b"\0%c\0" % PREFETCH))
+    client.expect(wire_client.BASIC_QOS_OK, 1)
+    client.send(wire_client.basic_consume(1, queue, "tag", no_ack=False))
+    client.expect(wire_client.BASIC_CONSUME_OK, 1)
+
+
+def test_publishers_wait_for_a_slow_disk_and_consumers_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(amqpstore_server.committer, "MAX_PENDING_BYTES", MAX_PENDING_BYTES)
+    disk, full = SlowDisk(monkeypatch), FullLog(monkeypatch)
+    directory = str(tmp_path / "store")
+    with Broker(directory) as broker:
+        with WireClient.connected(broker.url, channels=1) as client:
+            declare(client, "new")
+            declare(client, "old")
+            for _ in range(MESSAGES):
+                client.send(wire_client.publish(1, "old", b"small", PERSISTENT))
+            while declare(client, "old") < MESSAGES:
+                pass
+        with WireClient.connected(broker.url, channels=1) as consumer:
+            consume(consumer, "old")
+            publishers = [Publisher(broker.url, "new") for _ in range(PUBLISHERS)]
+            disk.is_slow = True
+            for publisher in publishers:
+                publisher.start()
+            full.expect()
+            assert broker.store.log.pending_bytes >= MAX_PENDING_BYTES
+            # Acks have to be read before more than the prefetch is sent.
+            syncs = 0
+            for tag in range(1, MESSAGES + 1):
+                while not consumer.has_frame(0.1):
+                    disk.end_sync()
+                    syncs += 1
+                    assert syncs < MAX_SYNCS
+                    assert broker.store.log.pending_bytes < MAX_PENDING_BYTES + 2 * READ_BYTES
+                consumer.expect(wire_client.BASIC_DELIVER, 1)
+                consumer.expect_content(1)
+                ack = tag.to_bytes(8, "big") + b"\0"
+                consumer.send(wire_client.method(1, wire_client.BASIC_ACK, ack))
+            disk.recover()
+            for publisher in publishers:
+                publisher.stop()
+            consumer.send(wire_client.connection_close())
+            consumer.expect_close_ok()
+    with Broker(directory) as broker, WireClient.connected(broker.url, channels=1) as client:
+        assert declare(client, "old") == 0
+        assert declare(client, "new") == sum(publisher.published for publisher in publishers)
