@@ -262,16 +262,27 @@ def test_acks_hold_when_a_checkpoint_cannot_read_an_index_at_first(call: str) ->
     assert outside.ready_count("orders") == 1
 
 
+class RottenDisk:
+    """A disk on which a bit of the first index file is flipped from time to time."""
+
+    def __init__(self) -> None:
+        self._is_rotten = False
+        self._files: list[RottenFiles] = []
+
+    def open(self, files: MemoryFiles) -> Store:
+        self._files.append(RottenFiles(files, f"{INDEX}/{1:020}-{1:010}.index", 40, 1))
+        self.rot(is_rotten=self._is_rotten)
+        return open_store(files, self._files[-1])
+
+    def rot(self, *, is_rotten: bool) -> None:
+        """Have the bit be flipped from now on, or not."""
+        self._is_rotten = self._files[-1].is_rotten = is_rotten
+
+
 def test_acks_hold_that_had_to_wait_for_an_index_file_to_be_read() -> None:
     """A checkpoint keeps in mind what was acked, and the next one that can read it does it."""
-    rotten: list[RottenFiles] = []
-
-    def open_on_a_rotten_disk(files: MemoryFiles) -> Store:
-        rotten.append(RottenFiles(files, f"{INDEX}/{1:020}-{1:010}.index", 40, 1))
-        rotten[-1].is_rotten = False
-        return open_store(files, rotten[-1])
-
-    outside = outside_of(open_on_a_rotten_disk)
+    disk = RottenDisk()
+    outside = outside_of(disk.open)
     outside.open()
     outside.create_queue("orders")
     outside.publish(
@@ -286,10 +297,11 @@ def test_acks_hold_that_had_to_wait_for_an_index_file_to_be_read() -> None:
     outside.ack("orders", 1)
     outside.begin_sync()
     outside.finish_sync()
-    rotten[-1].is_rotten = True
+    disk.rot(is_rotten=True)
     outside.checkpoint()
     assert outside.store.definitions("index").popitem()[1]["postponed"] == [[1, 3], [4, 5]]
     outside.kill()
+    disk.rot(is_rotten=False)
     outside.open()
     outside.publish(["orders"], [b"more"])
     outside.sync()
@@ -301,15 +313,8 @@ def test_acks_hold_that_had_to_wait_for_an_index_file_to_be_read() -> None:
 
 def test_deliveries_hold_that_had_to_wait_for_an_index_file_to_be_read() -> None:
     """Two processes make checkpoints without it; the power may be cut at any write."""
-    rotten: list[RottenFiles] = []
-    is_rotten = False
-
-    def open_on_a_rotten_disk(files: MemoryFiles) -> Store:
-        rotten.append(RottenFiles(files, f"{INDEX}/{1:020}-{1:010}.index", 40, 1))
-        rotten[-1].is_rotten = is_rotten
-        return open_store(files, rotten[-1])
-
-    outside = outside_of(open_on_a_rotten_disk)
+    disk = RottenDisk()
+    outside = outside_of(disk.open)
     outside.open()
     outside.create_queue("orders")
     outside.publish(["orders"], [b"twice", b"once", b"acked", b"never"])
@@ -319,7 +324,7 @@ def test_deliveries_hold_that_had_to_wait_for_an_index_file_to_be_read() -> None
     outside.take("orders", 1)
     outside.begin_sync()
     outside.finish_sync()
-    rotten[-1].is_rotten = is_rotten = True
+    disk.rot(is_rotten=True)
     outside.checkpoint()
     outside.requeue("orders")
     outside.take("orders", 1)
@@ -335,7 +340,7 @@ def test_deliveries_hold_that_had_to_wait_for_an_index_file_to_be_read() -> None
     outside.sync()
     outside.checkpoint()
     outside.kill()
-    is_rotten = False
+    disk.rot(is_rotten=False)
     outside.open()
     outside.checkpoint()
     rows = [*outside.store.definitions("index").values()]

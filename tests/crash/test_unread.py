@@ -102,7 +102,7 @@ def faults_of(
     """What is wrong in the end, and whether the store could be opened meanwhile."""
     outside = outside_of(open_sound)
     told(outside)
-    bad = UnreadableFiles(outside.files, path, start, start + PAGE)
+    bad = UnreadableFiles(outside.files, (path, start, start + PAGE))
 
     def open_seen(files: MemoryFiles) -> Store:
         return open_sound(files, bad)
@@ -116,7 +116,7 @@ def faults_of(
     else:
         use(outside)
         ending(outside)
-    bad.is_unreadable = False
+    bad.bad.clear()
     promises = ledger_of(outside.trace)
     outside.open()
     (*_, opened) = (event for event in outside.trace.events if isinstance(event, StoreOpened))

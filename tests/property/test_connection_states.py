@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Callable, Iterator
+from typing import Protocol, TypeVar
 
 import pytest
 from hypothesis import given
@@ -28,6 +29,11 @@ from amqpstore_server.protocol.states import (
 )
 from tests.fuzz.simulated import USER, SimulatedClient, SimulatedServer
 from tests.fuzz.test_connection import content
+
+StateT = TypeVar("StateT")
+StateT_co = TypeVar("StateT_co", covariant=True)
+EventT = TypeVar("EventT")
+EventT_contra = TypeVar("EventT_contra", contravariant=True)
 
 START_OK = methods.ConnectionStartOk(
     client_properties={"capabilities": {"connection.blocked": True}},
@@ -157,30 +163,47 @@ class Peer:
             calls[event]()
 
 
+class Walker(Protocol[StateT_co, EventT_contra]):
+    """A client that compares all that happens to it with a table."""
+
+    @property
+    def state(self) -> StateT_co: ...
+
+    def meet(self, event: EventT_contra) -> None: ...
+
+
+def walk(
+    make: Callable[[SimulatedServer], Walker[StateT, EventT]],
+    way: list[EventT],
+    state: StateT,
+    events: list[EventT],
+) -> None:
+    """Go the way that leads to a state, and on from there."""
+    with SimulatedServer() as server:
+        client = make(server)
+        for event in way:
+            client.meet(event)
+        assert client.state is state
+        for event in events:
+            client.meet(event)
+
+
 @pytest.mark.parametrize("event", ConnectionEvent, ids=lambda event: event.name)
 @pytest.mark.parametrize("state", ConnectionState, ids=lambda state: state.name)
 def test_each_event_in_each_state_of_a_connection(
     state: ConnectionState, event: ConnectionEvent
 ) -> None:
-    with SimulatedServer() as server:
-        peer = Peer(server)
-        for step in WAYS[state]:
-            peer.meet(step)
-        assert peer.state is state
-        peer.meet(event)
+    walk(Peer, WAYS[state], state, [event])
 
 
 @given(
-    way=st.sampled_from(list(WAYS.values())),
+    state=st.sampled_from(ConnectionState),
     events=st.lists(st.sampled_from(ConnectionEvent), max_size=12),
 )
 def test_whatever_happens_a_connection_follows_its_table(
-    way: list[ConnectionEvent], events: list[ConnectionEvent]
+    state: ConnectionState, events: list[ConnectionEvent]
 ) -> None:
-    with SimulatedServer() as server:
-        peer = Peer(server)
-        for event in (*way, *events):
-            peer.meet(event)
+    walk(Peer, WAYS[state], state, events)
 
 
 # Channels.
@@ -273,25 +296,17 @@ class ChannelPeer:
 @pytest.mark.parametrize("event", ChannelEvent, ids=lambda event: event.name)
 @pytest.mark.parametrize("state", ChannelState, ids=lambda state: state.name)
 def test_each_event_in_each_state_of_a_channel(state: ChannelState, event: ChannelEvent) -> None:
-    with SimulatedServer() as server:
-        peer = ChannelPeer(server)
-        for step in CHANNEL_WAYS[state]:
-            peer.meet(step)
-        assert peer.state is state
-        peer.meet(event)
+    walk(ChannelPeer, CHANNEL_WAYS[state], state, [event])
 
 
 @given(
-    way=st.sampled_from(list(CHANNEL_WAYS.values())),
+    state=st.sampled_from(ChannelState),
     events=st.lists(st.sampled_from(ChannelEvent), max_size=12),
 )
 def test_whatever_happens_a_channel_follows_its_table(
-    way: list[ChannelEvent], events: list[ChannelEvent]
+    state: ChannelState, events: list[ChannelEvent]
 ) -> None:
-    with SimulatedServer() as server:
-        peer = ChannelPeer(server)
-        for event in (*way, *events):
-            peer.meet(event)
+    walk(ChannelPeer, CHANNEL_WAYS[state], state, events)
 
 
 # The tables themselves.

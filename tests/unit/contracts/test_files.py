@@ -29,9 +29,9 @@ IMPLEMENTATIONS: dict[str, Callable[[], Files]] = {
     "faulty": lambda: FaultyFiles(MemoryFiles(), Faults(-1)),
     "faulty, real": lambda: FaultyFiles(OsFiles(), Faults(-1)),
     "rotten": lambda: RottenFiles(MemoryFiles(), NOWHERE, 0, 0),
-    "unreadable": lambda: UnreadableFiles(MemoryFiles(), NOWHERE, 0, 1),
+    "unreadable": lambda: UnreadableFiles(MemoryFiles(), (NOWHERE, 0, 1)),
     "failing": stores.FailingFiles,
-    "unreadable, real": lambda: stores.UnreadableFiles((NOWHERE, 0, 1)),
+    "unreadable, real": lambda: UnreadableFiles(OsFiles(), (NOWHERE, 0, 1)),
 }
 """Those with faults have none that strikes: what remains is what they are made around."""
 

@@ -1,7 +1,6 @@
 """What the engine's tests share: stores that open fast, their messages, and files that fail."""
 
 import copy
-import errno
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -10,10 +9,11 @@ from amqpstore import Envelope, Message, Options, Queue, Run, Store, marker
 from amqpstore.catalog import TABLES, Change, Value, encode_key
 from amqpstore.clock import SYSTEM_CLOCK, Clock
 from amqpstore.filenames import segment_path
-from amqpstore.files import File, OsFiles
+from amqpstore.files import File, Files, OsFiles
 from amqpstore.limits import LIMITS, StoreLimits
 from amqpstore.rows import encode_row
 from amqpstore.worker import InlineWorker
+from amqpstore_tools.simulation.wrapped_files import WrappedFile
 
 ENVELOPE = Envelope("", "orders", bytes.fromhex("100002"))
 TRANSIENT = Envelope("", "orders", persistent=False)
@@ -64,7 +64,7 @@ class Disk:
     clock: Clock = SYSTEM_CLOCK
     limits: StoreLimits = LIMITS
 
-    def open(self, files: OsFiles | None = None) -> Store:
+    def open(self, files: Files | None = None) -> Store:
         return Store.open(
             self.directory,
             files=files,
@@ -142,63 +142,12 @@ class FailingFiles(OsFiles):
         super().sync_directory(path)
 
 
-class UnreadableFiles(OsFiles):
-    """Files of which some bytes cannot be read for the time being.
-
-    `bad` are paths with where the bytes start and end, `number` is the error: EIO, if not said.
-    Where `bad` has a path with an empty range, it cannot be opened.
-    """
-
-    def __init__(self, *bad: tuple[str, int, int], number: int = errno.EIO) -> None:
-        self.bad = list(bad)
-        self.number = number
-
-    def open(self, path: str) -> File:
-        if (path, 0, 0) in self.bad:
-            raise self.error(path)
-        return UnreadableFile(self, super().open(path))
-
-    def error(self, path: str) -> OSError:
-        return OSError(self.number, os.strerror(self.number), path)
-
-
-class UnreadableFile:
-    """A file of `UnreadableFiles`."""
-
-    def __init__(self, files: UnreadableFiles, file: File) -> None:
-        self.path = file.path
-        self._files = files
-        self._file = file
-
-    def append(self, buffers: Sequence[bytes]) -> None:
-        self._file.append(buffers)
-
-    def datasync(self) -> None:
-        self._file.datasync()
-
-    def drop_cache(self) -> None:
-        self._file.drop_cache()
-
-    def read(self, offset: int, size: int) -> bytes:
-        for path, start, end in self._files.bad:
-            if path == self.path and offset < end and start < offset + size:
-                raise self._files.error(path)
-        return self._file.read(offset, size)
-
-    def size(self) -> int:
-        return self._file.size()
-
-    def close(self) -> None:
-        self._file.close()
-
-
-class FailingFile:
+class FailingFile(WrappedFile):
     """A file of `FailingFiles`. A failed append leaves half of what it was given."""
 
     def __init__(self, files: FailingFiles, file: File) -> None:
-        self.path = file.path
+        super().__init__(file)
         self._files = files
-        self._file = file
 
     def append(self, buffers: Sequence[bytes]) -> None:
         try:
@@ -212,18 +161,6 @@ class FailingFile:
     def datasync(self) -> None:
         self._files._call("datasync")
         self._file.datasync()
-
-    def drop_cache(self) -> None:
-        self._file.drop_cache()
-
-    def read(self, offset: int, size: int) -> bytes:
-        return self._file.read(offset, size)
-
-    def size(self) -> int:
-        return self._file.size()
-
-    def close(self) -> None:
-        self._file.close()
 
 
 def messages(*bodies: bytes, envelope: Envelope = ENVELOPE) -> list[Message]:

@@ -15,10 +15,10 @@ import amqpstore.descriptors
 from amqpstore import ReadLaterError, Store, UndecidableError
 from amqpstore.descriptors import Descriptors, insist
 from amqpstore.files import SPARE, OsFiles, SpareDescriptors
+from amqpstore_tools.simulation.faulty_files import UnreadableFiles
 from tests.unit.engine.stores import (
     TRANSIENT,
     Disk,
-    UnreadableFiles,
     bodies,
     drain,
     messages,
@@ -135,7 +135,7 @@ def test_what_cannot_be_read_for_now_stays_ready(
     store = disk.open()
     publish_batches(store, store.create_queue("q"), [[b"one", b"two"]])
     (store.close if checkpointed else store.abandon)()
-    files = UnreadableFiles(number=number)
+    files = UnreadableFiles(OsFiles(), number=number)
     store = disk.open(files)
     queue = queue_named(store, "q")
     index = f"{disk.directory}/index"
@@ -189,7 +189,7 @@ def test_a_start_that_cannot_read_now_changes_nothing(tmp_path: Path, number: in
     before = disk.catalog.clone()
     for start in (0, 1):
         with pytest.raises(OSError, match=os.strerror(number)):
-            disk.open(UnreadableFiles((disk.path(1), 0, start), number=number))
+            disk.open(UnreadableFiles(OsFiles(), (disk.path(1), 0, start), number=number))
     assert disk.catalog.rows("ends") == before.rows("ends")
     store = disk.open()
     assert drain(store, queue_named(store, "q")) == [b"one", b"two"]
@@ -216,7 +216,7 @@ def test_a_prepared_transaction_that_cannot_be_read_stays_prepared(
         transaction.prepare(lonely.decode())
         store.sync()
     store.close()
-    files = UnreadableFiles(number=number)
+    files = UnreadableFiles(OsFiles(), number=number)
     store = disk.open(files)
     target = queue_named(store, "target")
     store.log._descriptors.close()
@@ -249,8 +249,8 @@ def test_a_transaction_is_not_committed_where_what_it_acks_is_not_known(tmp_path
     index = f"{disk.directory}/index"
     (name,) = (one for one in os.listdir(index) if int(one[:20]) == queue.id)
     with pytest.raises(ReadLaterError):
-        disk.open(UnreadableFiles((f"{index}/{name}", 0, 0), number=errno.EMFILE))
-    store = disk.open(UnreadableFiles((f"{index}/{name}", 0, 0)))
+        disk.open(UnreadableFiles(OsFiles(), (f"{index}/{name}", 0, 0), number=errno.EMFILE))
+    store = disk.open(UnreadableFiles(OsFiles(), (f"{index}/{name}", 0, 0)))
     (prepared,) = store.prepared.values()
     with pytest.raises(UndecidableError, match=r"label.*index of queue"):
         prepared.commit(prepared.publishes())

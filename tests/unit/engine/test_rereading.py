@@ -7,11 +7,12 @@ import pytest
 
 from amqpstore import MessageDamagedError, Store
 from amqpstore.clock import SimulatedClock
+from amqpstore.files import OsFiles
 from amqpstore.limits import StoreLimits
 from amqpstore.records import Kind, Record, scan
+from amqpstore_tools.simulation.faulty_files import UnreadableFiles
 from tests.unit.engine.stores import (
     Disk,
-    UnreadableFiles,
     bodies,
     drain,
     messages,
@@ -50,7 +51,7 @@ def unreadable(disk: Disk, place: int) -> UnreadableFiles:
     record = [one for one in found if isinstance(one, Record) and one.kind == Kind.MESSAGE][place]
     # Whole pages, so that its neighbours have lost nothing.
     start, end = -(-record.offset // PAGE) * PAGE, record.end // PAGE * PAGE
-    return UnreadableFiles((disk.path(1), start, end))
+    return UnreadableFiles(OsFiles(), (disk.path(1), start, end))
 
 
 def test_a_message_is_served_in_its_place_after_a_read_that_failed(disk: Disk) -> None:
@@ -115,7 +116,7 @@ def test_a_fault_that_lasts_over_two_starts(tmp_path: Path, place: int, how: str
 
 def test_an_index_file_that_can_be_read_again(disk: Disk) -> None:
     index = f"{disk.directory}/index"
-    files = UnreadableFiles()
+    files = UnreadableFiles(OsFiles())
     store = disk.open(files)
     one = queue_named(store, "one")
     files.bad = [(f"{index}/{name}", 0, 1) for name in os.listdir(index)]
@@ -141,7 +142,8 @@ def test_what_a_prepared_transaction_locks_is_not_served_to_others(disk: Disk) -
     store.close()
     index = f"{disk.directory}/index"
     files = UnreadableFiles(
-        *((f"{index}/{name}", 0, 1) for name in os.listdir(index) if int(name[:20]) == one.id)
+        OsFiles(),
+        *((f"{index}/{name}", 0, 1) for name in os.listdir(index) if int(name[:20]) == one.id),
     )
     store = disk.open(files)
     files.bad = []
@@ -152,7 +154,7 @@ def test_what_a_prepared_transaction_locks_is_not_served_to_others(disk: Disk) -
 
 
 def test_a_queue_that_was_deleted_is_not_tried(disk: Disk) -> None:
-    files = UnreadableFiles((disk.path(1), 0, 1 << 20))
+    files = UnreadableFiles(OsFiles(), (disk.path(1), 0, 1 << 20))
     store = disk.open(files)
     one = queue_named(store, "one")
     assert isinstance(store.take(one, 1), MessageDamagedError)
@@ -170,7 +172,7 @@ def test_what_stays_unreadable_takes_a_few_reads_a_second(
     store = disk.open()
     publish_batches(store, store.create_queue("q"), [[b"%d" % number for number in range(100)]])
     store.close()
-    files = UnreadableFiles((disk.path(1), 0, 1 << 20))
+    files = UnreadableFiles(OsFiles(), (disk.path(1), 0, 1 << 20))
     store = disk.open(files)
     queue = queue_named(store, "q")
     while queue.ready_count:

@@ -7,11 +7,12 @@ from pathlib import Path
 import pytest
 
 from amqpstore import MessageDamagedError, Queue, ReadLaterError, Run, Store
+from amqpstore.files import OsFiles
+from amqpstore_tools.simulation.faulty_files import UnreadableFiles
 from tests.unit.engine.stores import (
     ENVELOPE,
     TRANSIENT,
     Disk,
-    UnreadableFiles,
     bodies,
     drain,
     messages,
@@ -204,7 +205,7 @@ def test_one_that_is_damaged_stays_for_the_next_start(disk: Disk) -> None:
 
 
 def test_what_cannot_be_read_now_is_as_it_was(disk: Disk) -> None:
-    files = UnreadableFiles(number=errno.ENOMEM)
+    files = UnreadableFiles(OsFiles(), number=errno.ENOMEM)
     store = disk.open(files)
     queue = filled(store)
     run = take(store, queue)

@@ -12,13 +12,13 @@ from typing import NamedTuple
 import pytest
 
 from amqpstore import Options, Store, UnreadableLogError
-from amqpstore.files import OsFiles
+from amqpstore.files import Files, OsFiles
 from amqpstore.limits import StoreLimits
 from amqpstore.records import Gap, Kind, scan
+from amqpstore_tools.simulation.faulty_files import UnreadableFiles
 from tests.unit.engine.stores import (
     NO_CHECKPOINTS,
     Disk,
-    UnreadableFiles,
     bodies,
     drain,
     messages,
@@ -72,10 +72,10 @@ def write(store: Store, *, queue_name: str, body: bytes) -> int:
     return sequence
 
 
-def unreadable(written: Written) -> OsFiles:
+def unreadable(written: Written) -> Files:
     """The batch's pages cannot be read, but for what others share."""
     first = (written.start + PAGE - 1) // PAGE * PAGE
-    return UnreadableFiles((written.disk.path(1), first, written.end))
+    return UnreadableFiles(OsFiles(), (written.disk.path(1), first, written.end))
 
 
 def rotten(written: Written) -> OsFiles:
@@ -205,7 +205,9 @@ def test_a_read_error_is_no_torn_tail(tmp_path: Path, page: int) -> None:
     store.abandon()
     catalog = disk.catalog.clone()
     size = disk.size(1)
-    bad = UnreadableFiles((disk.path(1), max(page * PAGE, 300), min((page + 1) * PAGE, size)))
+    bad = UnreadableFiles(
+        OsFiles(), (disk.path(1), max(page * PAGE, 300), min((page + 1) * PAGE, size))
+    )
     with pytest.raises(UnreadableLogError, match=f"at offset {page * PAGE}: .*Confirmed messages"):
         disk.open(bad)
     assert disk.catalog.rows("ends") == catalog.rows("ends") == {}
@@ -222,7 +224,7 @@ def test_a_sound_batch_behind_a_read_error_says_that_it_is_no_torn_tail(tmp_path
     write(store, queue_name="q", body=LONG)
     write(store, queue_name="q", body=b"behind it")
     store.abandon()
-    store = disk.open(UnreadableFiles((disk.path(1), PAGE, PAGE + 1)))
+    store = disk.open(UnreadableFiles(OsFiles(), (disk.path(1), PAGE, PAGE + 1)))
     assert store.recovery_report.lost == [(1, 1, 1)]
     assert drain(store, queue_named(store, "q")) == [b"behind it"]
     store.abandon()
@@ -303,7 +305,7 @@ def test_a_transaction_that_may_be_prepared_is_left_to_the_next_start(tmp_path: 
     store.abandon()
     disk.note_end()
     size = disk.size(1)
-    store = disk.open(UnreadableFiles((disk.path(1), size // PAGE * PAGE, size)))
+    store = disk.open(UnreadableFiles(OsFiles(), (disk.path(1), size // PAGE * PAGE, size)))
     assert store.prepared == {}
     assert queue_named(store, "q").ready_count == 0
     store.abandon()

@@ -10,8 +10,9 @@ import pytest
 import amqpstore.shared.housekeeping
 from amqpstore import SharedStore
 from amqpstore.clock import SimulatedClock
+from amqpstore.files import OsFiles
 from amqpstore.worker import InlineWorker
-from tests.unit.engine.stores import UnreadableFiles
+from amqpstore_tools.simulation.faulty_files import UnreadableFiles
 from tests.unit.shared.conftest import OPTIONS, Threads
 from tests.unit.shared.waiting import receive, send, wait_until, waiting
 
@@ -60,7 +61,7 @@ def test_who_waits_is_woken_for_a_message_that_can_be_read_again(
     with SharedStore.open(directory, options=OPTIONS) as shared:
         shared.declare("q")
         send(shared, "q", b"one")
-    files = UnreadableFiles((f"{directory}/segments/{1:010}.segment", 0, 1 << 20))
+    files = UnreadableFiles(OsFiles(), (f"{directory}/segments/{1:010}.segment", 0, 1 << 20))
     with SharedStore.open(directory, options=OPTIONS, clock=clock, files=files) as shared:
         with pytest.raises(amqpstore.MessageDamagedError):
             receive(shared, "q")

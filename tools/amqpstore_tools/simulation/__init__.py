@@ -5,5 +5,5 @@
 - `nodes`, `operations`: files and directories by number, and the recorded operations.
 - `stores`: a store on all of that, in one thread.
 - `crash_images`: everything that a power cut may leave.
-- `faulty_files`: calls that fail, and bits that flip.
+- `wrapped_files`, `faulty_files`: files around others; calls that fail, and bits that flip.
 """

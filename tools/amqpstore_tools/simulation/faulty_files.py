@@ -12,6 +12,7 @@ from amqpstore.errors import DurabilityError
 from amqpstore.files import File, Files, Lock
 from amqpstore_tools.simulation.memory_catalog import MemoryCatalog
 from amqpstore_tools.simulation.memory_files import MemoryFile
+from amqpstore_tools.simulation.wrapped_files import WrappedFile, WrappedFiles
 
 
 class FaultKind(enum.Enum):
@@ -74,12 +75,11 @@ class Faults:
             raise self.error(path)
 
 
-class FaultyFile:
+class FaultyFile(WrappedFile):
     """A file whose calls are counted by `faults`."""
 
     def __init__(self, file: File, faults: Faults) -> None:
-        self.path = file.path
-        self._file = file
+        super().__init__(file)
         self._faults = faults
 
     def append(self, buffers: Sequence[bytes]) -> None:
@@ -103,9 +103,6 @@ class FaultyFile:
             self._file.fail_sync()
         raise self._faults.error(self.path)
 
-    def drop_cache(self) -> None:
-        self._file.drop_cache()
-
     def read(self, offset: int, size: int) -> bytes:
         self._faults.check("read", self.path)
         return self._file.read(offset, size)
@@ -114,58 +111,52 @@ class FaultyFile:
         self._faults.check("size", self.path)
         return self._file.size()
 
-    def close(self) -> None:
-        self._file.close()
 
-
-class FaultyFiles:
+class FaultyFiles(WrappedFiles):
     """Files whose calls, and those of the files opened through it, are counted by `faults`."""
 
     def __init__(self, files: Files, faults: Faults) -> None:
-        self._files = files
+        super().__init__(files)
         self._faults = faults
+
+    def wrapped(self, file: File) -> FaultyFile:
+        return FaultyFile(file, self._faults)
 
     def make_directory(self, path: str) -> None:
         self._faults.check("make_directory", path)
-        self._files.make_directory(path)
+        super().make_directory(path)
 
     def list_directory(self, path: str) -> list[str]:
         self._faults.check("list_directory", path)
-        return self._files.list_directory(path)
+        return super().list_directory(path)
 
-    def exists(self, path: str) -> bool:
-        return self._files.exists(path)
-
-    def create(self, path: str) -> FaultyFile:
+    def create(self, path: str) -> File:
         self._faults.check("create", path)
-        return FaultyFile(self._files.create(path), self._faults)
+        return self.wrapped(super().create(path))
 
-    def open(self, path: str) -> FaultyFile:
+    def open(self, path: str) -> File:
         self._faults.check("open", path)
-        return FaultyFile(self._files.open(path), self._faults)
+        return super().open(path)
 
     def rename(self, old: str, new: str) -> None:
         self._faults.check("rename", old)
-        self._files.rename(old, new)
+        super().rename(old, new)
 
     def remove(self, path: str) -> None:
         self._faults.check("remove", path)
-        self._files.remove(path)
-
-    def free_bytes(self, path: str) -> int:
-        return self._files.free_bytes(path)
+        super().remove(path)
 
     def allocate(self, path: str, size: int) -> None:
         self._faults.check("allocate", path)
-        self._files.allocate(path, size)
+        super().allocate(path, size)
 
     def sync_directory(self, path: str) -> None:
         self._faults.check("sync_directory", path)
-        self._files.sync_directory(path)
+        super().sync_directory(path)
 
     def lock(self, path: str, holder: str) -> Lock:
         self._faults.check("lock", path)
-        return self._files.lock(path, holder)
+        return super().lock(path, holder)
 
 
 class FaultyCatalog:
@@ -196,138 +187,72 @@ class FaultyCatalog:
         self._catalog.close()
 
 
-class UnreadableFile:
-    """A file with some unreadable bytes: see `UnreadableFiles`."""
+class UnreadableFiles(WrappedFiles):
+    """Files of which some bytes cannot be read.
 
-    def __init__(self, file: File, place: UnreadableFiles) -> None:
-        self.path = file.path
-        self._file = file
-        self._place = place
+    `bad` are paths, with where the bytes start and end; a path with an empty range cannot be
+    opened. It may change at any time. `number` is the error.
+    """
 
-    def append(self, buffers: Sequence[bytes]) -> None:
-        self._file.append(buffers)
+    def __init__(self, files: Files, *bad: tuple[str, int, int], number: int = errno.EIO) -> None:
+        super().__init__(files)
+        self.bad = list(bad)
+        self.number = number
 
-    def datasync(self) -> None:
-        self._file.datasync()
-
-    def drop_cache(self) -> None:
-        self._file.drop_cache()
-
-    def read(self, offset: int, size: int) -> bytes:
-        place = self._place
-        if place.is_unreadable and offset < place.end and place.start < offset + size:
-            raise OSError(errno.EIO, os.strerror(errno.EIO), self.path)
-        return self._file.read(offset, size)
-
-    def size(self) -> int:
-        return self._file.size()
-
-    def close(self) -> None:
-        self._file.close()
-
-
-class RottenFile:
-    """A file with one flipped bit: see `RottenFiles`."""
-
-    def __init__(self, file: File, rot: RottenFiles) -> None:
-        self.path = file.path
-        self._file = file
-        self._rot = rot
-
-    def append(self, buffers: Sequence[bytes]) -> None:
-        self._file.append(buffers)
-
-    def datasync(self) -> None:
-        self._file.datasync()
-
-    def drop_cache(self) -> None:
-        self._file.drop_cache()
-
-    def read(self, offset: int, size: int) -> bytes:
-        content = self._file.read(offset, size)
-        place = self._rot.offset - offset
-        if not self._rot.is_rotten or not 0 <= place < len(content):
-            return content
-        flipped = bytes([content[place] ^ 1 << self._rot.bit])
-        return content[:place] + flipped + content[place + 1 :]
-
-    def size(self) -> int:
-        return self._file.size()
-
-    def close(self) -> None:
-        self._file.close()
-
-
-class _OtherFiles:
-    """Files of which one is replaced by something else when it is opened."""
-
-    def __init__(self, files: Files, path: str) -> None:
-        self._files = files
-        self._path = path
+    def wrapped(self, file: File) -> UnreadableFile:
+        return UnreadableFile(file, self)
 
     def open(self, path: str) -> File:
-        file = self._files.open(path)
-        return self._seen(file) if path == self._path else file
+        if (path, 0, 0) in self.bad:
+            raise self.error(path)
+        return super().open(path)
 
-    def _seen(self, file: File) -> File:
-        raise NotImplementedError
-
-    def make_directory(self, path: str) -> None:
-        self._files.make_directory(path)
-
-    def list_directory(self, path: str) -> list[str]:
-        return self._files.list_directory(path)
-
-    def exists(self, path: str) -> bool:
-        return self._files.exists(path)
-
-    def create(self, path: str) -> File:
-        return self._files.create(path)
-
-    def rename(self, old: str, new: str) -> None:
-        self._files.rename(old, new)
-
-    def remove(self, path: str) -> None:
-        self._files.remove(path)
-
-    def free_bytes(self, path: str) -> int:
-        return self._files.free_bytes(path)
-
-    def allocate(self, path: str, size: int) -> None:
-        self._files.allocate(path, size)
-
-    def sync_directory(self, path: str) -> None:
-        self._files.sync_directory(path)
-
-    def lock(self, path: str, holder: str) -> Lock:
-        return self._files.lock(path, holder)
+    def error(self, path: str) -> OSError:
+        """Return the error for a file that cannot be read."""
+        return OSError(self.number, os.strerror(self.number), path)
 
 
-class RottenFiles(_OtherFiles):
+class UnreadableFile(WrappedFile):
+    """A file of `UnreadableFiles`."""
+
+    def __init__(self, file: File, files: UnreadableFiles) -> None:
+        super().__init__(file)
+        self._files = files
+
+    def read(self, offset: int, size: int) -> bytes:
+        for path, start, end in self._files.bad:
+            if path == self.path and offset < end and start < offset + size:
+                raise self._files.error(path)
+        return self._file.read(offset, size)
+
+
+class RottenFiles(WrappedFiles):
     """Files with a flipped bit, in the one at `path`: bit `bit` (0 to 7) of the byte at `offset`,
     while `is_rotten`.
     """
 
     def __init__(self, files: Files, path: str, offset: int, bit: int) -> None:
-        super().__init__(files, path)
+        super().__init__(files)
+        self.path = path
         self.offset = offset
         self.bit = bit
         self.is_rotten = True
 
-    def _seen(self, file: File) -> File:
-        return RottenFile(file, self)
+    def wrapped(self, file: File) -> File:
+        return RottenFile(file, self) if file.path == self.path else file
 
 
-class UnreadableFiles(_OtherFiles):
-    """Files with unreadable bytes (EIO), in the one at `path`: `start` to before `end`, while
-    `is_unreadable`.
-    """
+class RottenFile(WrappedFile):
+    """The file of `RottenFiles` with the flipped bit."""
 
-    def __init__(self, files: Files, path: str, start: int, end: int) -> None:
-        super().__init__(files, path)
-        self.start = start
-        self.end = end
-        self.is_unreadable = True
+    def __init__(self, file: File, rot: RottenFiles) -> None:
+        super().__init__(file)
+        self._rot = rot
 
-    def _seen(self, file: File) -> File:
-        return UnreadableFile(file, self)
+    def read(self, offset: int, size: int) -> bytes:
+        content = self._file.read(offset, size)
+        index = self._rot.offset - offset
+        if not self._rot.is_rotten or not 0 <= index < len(content):
+            return content
+        flipped = bytes([content[index] ^ 1 << self._rot.bit])
+        return content[:index] + flipped + content[index + 1 :]
