@@ -67,8 +67,8 @@ class UnreadableLogError(StoreError):
         super().__init__(
             f"{path} cannot be read at offset {offset}: {reason}. Confirmed messages may be there, "
             "so the store was not opened and nothing was changed. Check the disk and its cables, "
-            "and start again. Where the disk has lost these bytes for good, `amqpstore repair` "
-            "keeps everything that can be read."
+            "and start again. If the disk has lost these bytes for good, `amqpstore repair` keeps "
+            "everything that can be read."
         )
         self.path = path
         self.offset = offset

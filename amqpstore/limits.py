@@ -28,7 +28,7 @@ class StoreLimits(NamedTuple):
     `garbage_fraction` of the segments is garbage.
 
     While the disk cannot read a part of the log, `unread_factor` times as much log as otherwise is
-    let be without a checkpoint.
+    let be without a checkpoint. A `SharedStore` does what is due about each `housekeep_s`.
     """
 
     entries_a_file: int = ENTRIES_A_FILE
@@ -43,6 +43,7 @@ class StoreLimits(NamedTuple):
     compaction_piece_bytes: int = 1 << 20
     garbage_fraction: float = 0.5
     unread_factor: int = 16
+    housekeep_s: float = 1.0
 
 
 LIMITS = StoreLimits()

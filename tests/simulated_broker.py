@@ -20,6 +20,7 @@ from amqpstore_server.broker.broker import DEFAULT_VHOST, Broker
 from amqpstore_server.broker.context import BrokerContext
 from amqpstore_server.broker.exchanges import EXCHANGE_TYPES
 from amqpstore_server.broker.exchanges.base import Exchange
+from amqpstore_server.broker.limits import BROKER_LIMITS, BrokerLimits
 from amqpstore_server.broker.queues.queue import Queue
 from amqpstore_server.broker.vhost import VirtualHost
 from amqpstore_server.protocol.content import decode_properties
@@ -37,22 +38,26 @@ ROUNDS = 100
 class SimulatedBroker:
     """A broker with the virtual host "/", opened again and again on one disk.
 
-    Args: types, exchange types beside the broker's own; options, of its store; disk, with a store
+    Args: types, exchange types beside the broker's own; options, of its store; limits, the
+    broker's; disk, with a store
     or without; now_ms, what its clock says.
     """
 
     context_type: type[BrokerContext] = BrokerContext
+    broker_type: type[Broker] = Broker
 
     def __init__(
         self,
         types: Mapping[str, type[Exchange]] | None = None,
         *,
         options: Options = OPTIONS,
+        limits: BrokerLimits = BROKER_LIMITS,
         disk: MemoryFiles | None = None,
         now_ms: int = START_MS,
     ) -> None:
         self._types = {} if types is None else types
         self._options = options
+        self._limits = limits
         self.clock = SimulatedClock(now_ms)
         self.disk = new_disk(DIRECTORY) if disk is None else disk
         self._names = itertools.count(1)
@@ -64,7 +69,7 @@ class SimulatedBroker:
         try:
             self.store_opened()
             self.context = self.make_context()
-            self.broker = Broker(self.context)
+            self.broker = self.broker_type(self.context)
         except BaseException:
             self.store.abandon()
             raise
@@ -80,6 +85,7 @@ class SimulatedBroker:
             random=random.Random("simulated").random,
             make_name=lambda: f"{next(self._names):022}",
             exchange_types={**EXCHANGE_TYPES, **self._types},
+            limits=self._limits,
         )
 
     @property

@@ -105,7 +105,7 @@ class History:
             try:
                 runs = store.withdraw_range(queue, first, excess)
             except ReadLaterError as error:
-                _log.warning("the history of a queue is longer than it may be: %s", error)
+                _log.warning("the history of a queue exceeds its limit: %s", error)
                 return
             for run in runs:
                 store.ack(queue, run)

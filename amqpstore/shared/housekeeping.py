@@ -9,8 +9,6 @@ from typing import Protocol
 
 from amqpstore.errors import StoreError
 
-_PAUSE_S = 1.0
-
 _log = logging.getLogger(__name__)
 
 
@@ -22,12 +20,13 @@ class Kept(Protocol):
 
 
 class Housekeeping:
-    """Has a store's `housekeep` called about once a second, until `stop` or its end.
+    """Has a store's `housekeep` called about each `pause_s`, until `stop` or its end.
 
     It keeps nobody alive: a store that was let go of without a close is freed as before.
     """
 
-    def __init__(self, store: Kept) -> None:
+    def __init__(self, store: Kept, pause_s: float) -> None:
+        self._pause_s = pause_s
         self._store = weakref.ref(store)
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="housekeeping", daemon=True)
@@ -39,7 +38,7 @@ class Housekeeping:
         self._thread.join()
 
     def _run(self) -> None:
-        while not self._stopped.wait(_PAUSE_S) and self._housekeep():
+        while not self._stopped.wait(self._pause_s) and self._housekeep():
             pass
 
     def _housekeep(self) -> bool:

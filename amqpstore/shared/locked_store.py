@@ -148,7 +148,7 @@ class LockedStore:
             with self.guarded():
                 batch = log.seal(self.store.clock.wall_ms())
                 if batch is None:
-                    raise RuntimeError("somebody waits for a batch that is empty")
+                    raise RuntimeError("a caller waits for an empty batch")
                 self.lock.release()
                 try:
                     log.write(batch)

@@ -83,7 +83,7 @@ class SharedStore:
             store.abandon()
             raise
         if worker is None:
-            shared._housekeeping = Housekeeping(shared)
+            shared._housekeeping = Housekeeping(shared, options.limits.housekeep_s)
         return shared
 
     @property

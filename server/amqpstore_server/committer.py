@@ -21,12 +21,7 @@ from amqpstore.log import Batch
 MAX_PENDING_BYTES = 64 << 20
 """Above this many bytes that wait for the disk, publishers have to wait."""
 
-_HOUSEKEEP_S = 0.02
-"""Under load batches are written more often than that, and each look at the disk waits for it."""
-
 _DISK_LOOK_S = 0.5
-
-_WATCH_S = 1.0
 
 _log = logging.getLogger(__name__)
 
@@ -42,12 +37,22 @@ class Committer:
     """Makes batches durable, back to back.
 
     Args: on_written, called by its thread when a batch was written: have `complete_written` called
-    soon, where the store lives; on_completed, called there after each.
+    soon, where the store lives; on_completed, called there after each; housekeep_s, the least time
+    between two rounds of housekeeping: under load batches are written more often than that, and
+    each look at the disk waits for it; watch_s, after how long the thread is looked for.
     """
 
     def __init__(
-        self, store: Store, on_written: Callable[[], None], on_completed: Callable[[], None]
+        self,
+        store: Store,
+        on_written: Callable[[], None],
+        on_completed: Callable[[], None],
+        *,
+        housekeep_s: float = 0.02,
+        watch_s: float = 1.0,
     ) -> None:
+        self._housekeep_s = housekeep_s
+        self._watch_s = watch_s
         self._store = store
         self._log = store.log
         self._on_written = on_written
@@ -83,7 +88,7 @@ class Committer:
         while not self._failure and not (self._log.is_idle and self._log.is_empty):
             self.commit()
             try:
-                written = self._written.get(timeout=_WATCH_S)
+                written = self._written.get(timeout=self._watch_s)
             except queue.Empty:
                 self._check_thread()
             else:
@@ -112,7 +117,7 @@ class Committer:
     async def watch(self) -> None:
         """Run until the disk fails. Raises: DurabilityError."""
         while not self._failure:
-            with trio.move_on_after(_WATCH_S):
+            with trio.move_on_after(self._watch_s):
                 await self._failed.wait()
             self._check_thread()
         raise self._failure
@@ -162,7 +167,7 @@ class Committer:
             _log.exception("a task that waited for a batch failed")
             self.commit(promised_only=True)
         if (now := time.monotonic()) >= self._housekeep_at:
-            self._housekeep_at = now + _HOUSEKEEP_S
+            self._housekeep_at = now + self._housekeep_s
             self.housekeep()
 
     def _fail(self, error: BaseException) -> None:

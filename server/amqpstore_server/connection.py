@@ -154,27 +154,26 @@ class SocketConnection:
             self._is_read = False
             self._sockets.remove(self._socket)
 
-    def read_ready(self, now: float) -> int:
-        """Read once from the socket and handle what came. Returns the number of bytes."""
+    def read_ready(self, now: float) -> None:
+        """Read once from the socket and handle what came."""
         try:
-            return self._read(now)
+            self._read(now)
         except FATAL:
             raise
         except Exception:  # noqa: BLE001
             self._broke()
-            return 0
 
-    def _read(self, now: float) -> int:
+    def _read(self, now: float) -> None:
         amqp = self.amqp
         try:
             read = self._socket.recv(self._read_bytes)
         except BlockingIOError:
-            return 0
+            return
         except OSError:
             read = b""
         if not read:
             self.end()
-            return 0
+            return
         size = len(read)
         if size == self._read_bytes:
             self._read_bytes = min(size * 2, _LARGEST_READ_BYTES)
@@ -189,7 +188,6 @@ class SocketConnection:
             # `_attend` goes on with it, and starts reading again.
             self._stop_reading()
             self._attention.set()
-        return size
 
     async def _attend(self, visitor: Visitor) -> None:
         """Wait for whatever the client has to wait for. Returns when the connection is over."""

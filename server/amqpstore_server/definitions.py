@@ -238,13 +238,13 @@ class _Parameters(msgspec.Struct, kw_only=True):
     parameters: list[_Parameter] = []
 
 
-def load(path: str) -> Definitions:
+def load(path: str, max_bytes: int = _MAX_FILE_BYTES) -> Definitions:
     """Read the definitions in a file. Unsupported settings are logged as warnings.
 
     Raises: DefinitionsError.
     """
     try:
-        content = msgspec.json.decode(_read(path))
+        content = msgspec.json.decode(_read(path, max_bytes))
         definitions = msgspec.convert(content, Definitions)
         parameters = msgspec.convert(content, _Parameters).parameters
         definitions.operator_policies = list(_operator_policies(path, parameters))
@@ -293,16 +293,16 @@ def _operator_policies(path: str, parameters: list[_Parameter]) -> Iterator[Poli
         yield policy
 
 
-def _read(path: str) -> bytes:
+def _read(path: str, max_bytes: int) -> bytes:
     """Raises: DefinitionsError, OSError."""
     # Neither a pipe, which may never end, nor a file that would not fit in memory.
     if not stat.S_ISREG(os.stat(path).st_mode):
         raise DefinitionsError(f"cannot read the definitions {path}: it is not a regular file")
     with open(path, "rb") as file:
-        content = file.read(_MAX_FILE_BYTES + 1)
-    if len(content) > _MAX_FILE_BYTES:
+        content = file.read(max_bytes + 1)
+    if len(content) > max_bytes:
         raise DefinitionsError(
-            f"cannot read the definitions {path}: it has more than {_MAX_FILE_BYTES >> 20} MiB"
+            f"cannot read the definitions {path}: it has more than {max_bytes >> 20} MiB"
         )
     return content
 

@@ -112,7 +112,7 @@ def _policies(defined: Iterable[PolicyDefinition]) -> list[Policy]:
             reason = check(value) if check else "this key is not supported"
             if reason:
                 extra = {"policy": policy.name, "key": key, "reason": reason}
-                _log.error("a key of a policy has no effect", extra=extra)
+                _log.error("a policy key has no effect", extra=extra)
         policies[policy.name] = Policy(
             policy.name, policy.pattern, policy.apply_to, policy.priority, policy.definition
         )

@@ -11,8 +11,9 @@ import pytest
 from amqpstore import Envelope
 from amqpstore_server.broker.channels.gets import MAX_WAITING
 from amqpstore_server.broker.errors import PreconditionFailedError
+from amqpstore_server.broker.limits import BROKER_LIMITS
 from amqpstore_server.broker.settings import CHECKS
-from amqpstore_server.broker.transactions.replay import MAX_BYTES, ReplayRequest
+from amqpstore_server.broker.transactions.replay import ReplayRequest
 from amqpstore_server.protocol.content import edit_properties
 from amqpstore_server.protocol.errors import (
     AmqpError,
@@ -225,4 +226,4 @@ def test_the_headers_of_a_replay_are_those_that_it_reads() -> None:
         raw = edit_properties(b"\0\0", headers={header: True})
         with pytest.raises(PreconditionFailedError, match=header):
             ReplayRequest.of(Envelope("amq.replay", "q", raw))
-    assert f"more than {MAX_BYTES >> 20} MiB" in document()
+    assert f"more than {BROKER_LIMITS.max_replay_bytes >> 20} MiB" in document()

@@ -82,7 +82,7 @@ class Threads(Outside):
     def start(self) -> None:
         """Open the store, and begin the committer's thread."""
         self.open()
-        self.committer = committer_of(self.store)
+        self.committer = committer_of(self.store, housekeep_s=0.0)
 
     async def end(self, *, in_order: bool) -> None:
         """Close the store, or abandon it as it is, and end the threads."""
@@ -193,7 +193,6 @@ def history(seed: int, steps: int, patch: Patch) -> Threads:
                 await live(outside, schedule, rng, steps)
 
         files.record = note
-        patch.setattr(amqpstore_server.committer, "_HOUSEKEEP_S", 0.0)
         trio.run(run)
     return outside
 

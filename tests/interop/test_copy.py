@@ -252,7 +252,7 @@ def test_a_running_broker_is_copied_restored_and_compacted(
         assert restored.terminate() == 0
     assert broker.terminate() == 0
     printed = run("restore", copy, data)
-    assert "what was there is kept" in printed
+    assert "the previous store is kept" in printed
     broker.start()
     assert count_of(broker) == 50
 

@@ -118,7 +118,7 @@ def test_messages_that_were_delivered_say_so_after_an_import(
     assert broker.terminate() == 0
     printed = run("import", broker.data_directory, path, code=5)
     assert "the store has no queue 'orders' in virtual host '/'" in printed
-    assert "made queue 'orders'" in run("import", broker.data_directory, path, "--create")
+    assert "created queue 'orders'" in run("import", broker.data_directory, path, "--create")
     broker.start()
     with pika.BlockingConnection(pika.URLParameters(broker.url)) as connection:
         channel = connection.channel()

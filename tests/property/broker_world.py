@@ -8,10 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import pytest
-
-import amqpstore_server.broker.broker
 from amqpstore import Message, Options, Run
+from amqpstore_server.broker.broker import Broker
 from amqpstore_server.broker.channels.channel import Channel
 from amqpstore_server.broker.channels.publishing import Flags
 from amqpstore_server.broker.context import BrokerContext
@@ -112,10 +110,17 @@ class WatchedHost(VirtualHost):
         return super()._bury(queue, taken, reason)
 
 
+class WatchedBroker(Broker):
+    """A broker of such virtual hosts."""
+
+    vhost_type = WatchedHost
+
+
 class World(SimulatedBroker):
     """A broker, its channels, its disk and its clock. The `Choices` of the model."""
 
     context_type = WatchedContext
+    broker_type = WatchedBroker
 
     def __init__(self) -> None:
         self.happened: deque[Event] = deque()
@@ -129,9 +134,7 @@ class World(SimulatedBroker):
         self._looks = look
         self.channels.clear()
         self.outlets.clear()
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(amqpstore_server.broker.broker, "VirtualHost", WatchedHost)
-            super().open()
+        super().open()
 
     def store_opened(self) -> None:
         if self._looks:

@@ -67,11 +67,13 @@ class Waiting:
         self._store.when_durable(lambda: self.told.append(name))
 
 
-def ended_by(store: Store, work: Callable[[Committer], None]) -> DurabilityError:
+def ended_by(
+    store: Store, work: Callable[[Committer], None], *, watch_s: float = 1.0
+) -> DurabilityError:
     """What ends the broker once `work` was done; `stop` says the same, and ends the thread."""
 
     async def run() -> DurabilityError:
-        committer = committer_of(store)
+        committer = committer_of(store, watch_s=watch_s)
         work(committer)
         with pytest.raises(DurabilityError) as watched:
             await committer.watch()
@@ -115,7 +117,7 @@ def test_a_thread_that_is_gone_without_a_word_is_missed(
     store: Store, queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Committer, "_write_batches", lambda _self: None)
-    failure = ended_by(store, commit_after(Waiting(store, queue), "never"))
+    failure = ended_by(store, commit_after(Waiting(store, queue), "never"), watch_s=0.01)
     assert "thread has ended" in str(failure)
 
 
@@ -123,14 +125,13 @@ def test_who_flushes_does_not_wait_for_a_thread_that_is_gone(
     store: Store, queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Committer, "_write_batches", lambda _self: None)
-    monkeypatch.setattr("amqpstore_server.committer._WATCH_S", 0.01)
 
     def work(committer: Committer) -> None:
         Waiting(store, queue).publish("never")
         with pytest.raises(DurabilityError, match="thread has ended"):
             committer.flush()
 
-    ended_by(store, work)
+    ended_by(store, work, watch_s=0.01)
 
 
 def test_a_commit_of_the_catalog_that_fails_behind_a_batch_ends_the_broker(

@@ -289,17 +289,15 @@ def test_what_is_wrong_is_refused_with_the_file_the_place_and_what_is_expected(
     assert message.endswith(f" - at `{place}`") or not place
 
 
-def test_a_file_is_neither_endless_nor_larger_than_memory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_is_neither_endless_nor_larger_than_memory(tmp_path: Path) -> None:
+    most = 1 << 20
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     with pytest.raises(DefinitionsError, match="it is not a regular file"):
         load(str(pipe))
-    monkeypatch.setattr("amqpstore_server.definitions._MAX_FILE_BYTES", 1 << 20)
-    assert load(written(tmp_path, "{}" + " " * ((1 << 20) - 2))) is not None
+    assert load(written(tmp_path, "{}" + " " * (most - 2)), most) is not None
     with pytest.raises(DefinitionsError, match="it has more than 1 MiB"):
-        load(written(tmp_path, "{}" + " " * (1 << 20)))
+        load(written(tmp_path, "{}" + " " * most), most)
 
 
 SURROGATE = r'{"vhosts": [{"name": "\ud800"}]}'

@@ -1,4 +1,6 @@
-"""Docstrings that show the way: each package names its modules, and long modules say why."""
+"""Docstrings that show the way: each package names its modules, and long modules say why. A string
+that stands alone is a docstring, and not the rest of a text that lost its parentheses.
+"""
 
 import ast
 import re
@@ -32,6 +34,24 @@ def test_every_package_names_its_modules() -> None:
 
 def test_a_module_that_is_long_says_why() -> None:
     assert list(too_long(sources())) == []
+
+
+def test_no_part_of_a_text_stands_alone() -> None:
+    assert list(lone_parts(sources())) == []
+
+
+def test_a_part_of_a_text_that_stands_alone_is_found() -> None:
+    text = """def f(x: int) -> str:
+    '''Return a text.'''
+    part = f"a {x} "
+    "and more"
+    return part
+"""
+    assert [finding.partition(":")[0] for finding in lone_parts({"a.py": text})] == ["a.py"]
+    assert len(list(lone_parts({"a.py": text.replace('"and more"', 'f"and {x}"')}))) == 1
+    assert list(lone_parts({"a.py": text.replace('    "and more"\n', "")})) == []
+    attribute = "class A:\n    def f(self) -> None:\n        self.x = 1\n        '''It.'''\n"
+    assert list(lone_parts({"a.py": attribute})) == []
 
 
 def test_a_module_without_a_name_and_a_name_without_a_module_are_found() -> None:
@@ -98,3 +118,18 @@ def too_long(files: Sources) -> Iterator[str]:
                 f"{path} has {lines} lines: find a seam, or say in its docstring "
                 f'"Past {MAX_LINES} lines because ..."'
             )
+
+
+def lone_parts(files: Sources) -> Iterator[str]:
+    """Strings in single quotes that are statements: the code drops them."""
+    for path, text in files.items():
+        lines = text.splitlines()
+        for node in ast.walk(ast.parse(text)):
+            if not isinstance(node, ast.Expr):
+                continue
+            value = node.value
+            is_text = isinstance(value, ast.Constant) and isinstance(value.value, str)
+            if isinstance(value, ast.JoinedStr) or is_text:
+                source = lines[node.lineno - 1].strip()
+                if not source.lstrip("r").startswith(('"""', "'''")):
+                    yield f"{path}: line {node.lineno}: {source}"

@@ -15,6 +15,7 @@ FLOORS = {
     "amqpstore_server.broker": (
         "errors",
         "faults",
+        "limits",
         "timers",
         "names",
         "patterns",

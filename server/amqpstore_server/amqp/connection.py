@@ -320,7 +320,7 @@ class ServerConnection:
     def _log_silent_end(self, error: AmqpError | FatalFramingError) -> None:
         if self.state is not ConnectionState.CLOSING and not self.is_finished:
             extra = {"peer": self.peer, "reason": str(error)}
-            _log.warning("the connection was closed without a reply", extra=extra)
+            _log.warning("the connection was closed without a close method", extra=extra)
 
     def _log_error(self, error: AmqpError, channel: int) -> None:
         extra = {"peer": self.peer, "channel": channel, "reason": error.reply_text}

@@ -17,7 +17,8 @@ Below them:
 
 - `errors`, `faults`: refused requests, and internal errors.
 - `names`, `patterns`, `policy`, `permissions`: rules for names, and rights by name.
-- `settings`: of a queue; `timers`: due times; `context`: what all virtual hosts share.
+- `settings`: of a queue; `timers`: due times; `limits`: of memory and of work done in one go;
+  `context`: what all virtual hosts share.
 
 And above them:
 

@@ -34,7 +34,9 @@ class Defined(NamedTuple):
 
 
 class Broker:
-    """All virtual hosts on top of one store."""
+    """All virtual hosts on top of one store, each a `vhost_type`."""
+
+    vhost_type: type[VirtualHost] = VirtualHost
 
     def __init__(self, context: BrokerContext) -> None:
         self.context = context
@@ -46,7 +48,7 @@ class Broker:
             store.define([Change("vhosts", DEFAULT_VHOST, {})])
             names = {DEFAULT_VHOST: {}}
         for name in names:
-            self.vhosts[name] = VirtualHost(name, context)
+            self.vhosts[name] = self.vhost_type(name, context)
         for vhost, row in self._stored("policies"):
             vhost.policies.restore(row)
         self._restore_queues()
@@ -150,7 +152,7 @@ class Broker:
             changes += known.changes(policies, operator=is_operator)
         self.context.store.define([*changes, *others])
         for name in new:
-            self.vhosts[name] = VirtualHost(name, self.context)
+            self.vhosts[name] = self.vhost_type(name, self.context)
         self._permissions |= rows
         for key in rows.keys() & self._accesses.keys():
             self._accesses[key].change(rows[key])

@@ -12,10 +12,8 @@ from amqpstore import Store
 from amqpstore.clock import Clock
 from amqpstore_server.broker.exchanges.base import Exchange
 from amqpstore_server.broker.faults import called
+from amqpstore_server.broker.limits import BROKER_LIMITS, BrokerLimits
 from amqpstore_server.broker.timers import Timers
-
-_MAX_PENDING_BYTES = 32 << 20
-"""Above this many bytes that wait for the disk, messages stop moving between queues."""
 
 
 class Pumped(Protocol):
@@ -45,6 +43,7 @@ class BrokerContext:
     make_name: Callable[[], str]
     exchange_types: Mapping[str, type[Exchange]]
     name_rule: str = "lenient"
+    limits: BrokerLimits = BROKER_LIMITS
     timers: Timers = field(default_factory=Timers)
     dates: Timers = field(default_factory=Timers)
     touched: dict[Pumped, None] = field(default_factory=dict)
@@ -79,7 +78,7 @@ class BrokerContext:
 
         Publishers are slowed down by their connections; such moves would not be by anything else.
         """
-        return self.store.log.pending_bytes < _MAX_PENDING_BYTES
+        return self.store.log.pending_bytes < self.limits.max_pending_bytes
 
     def wait_for_room(self, work: Callable[[], object]) -> None:
         """Call `work` once the bytes that wait for the disk now are written."""

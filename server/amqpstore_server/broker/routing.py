@@ -19,9 +19,6 @@ if TYPE_CHECKING:
 
 DEFAULT_EXCHANGE = ""
 
-_CACHED_BYTES = 32 << 20
-"""Approximate size of each cache of routes; a full cache is cleared."""
-
 _ROUTE_BYTES = 700
 _QUEUE_BYTES = 200
 _KEY_BYTES = 60
@@ -59,8 +56,9 @@ class Route:
 class _Routes(dict[KeyT, RouteT]):
     """A cache of routes; it is cleared when it is full."""
 
-    def __init__(self) -> None:
+    def __init__(self, max_bytes: int) -> None:
         super().__init__()
+        self._max_bytes = max_bytes
         self._byte_count = 0
 
     def remember(self, key: KeyT, route: RouteT, queue_count: int, address: _Address) -> None:
@@ -69,7 +67,7 @@ class _Routes(dict[KeyT, RouteT]):
         size = _ROUTE_BYTES + _QUEUE_BYTES * queue_count
         size += sum(map(len, keys)) + _KEY_BYTES * len(keys)
         self._byte_count += size
-        if self._byte_count > _CACHED_BYTES:
+        if self._byte_count > self._max_bytes:
             self.clear()
             self._byte_count = size
         self[key] = route
@@ -87,13 +85,19 @@ class Router:
     """
 
     def __init__(
-        self, vhost: str, exchanges: Mapping[str, Exchange], queues: Mapping[str, Queue]
+        self,
+        vhost: str,
+        exchanges: Mapping[str, Exchange],
+        queues: Mapping[str, Queue],
+        max_cached_bytes: int,
     ) -> None:
         self._vhost = vhost
         self._exchanges = exchanges
         self._queues = queues
-        self._routes: _Routes[_Address, Route | None] = _Routes()
-        self._read_routes: _Routes[tuple[str, tuple[str, ...], bytes], Route] = _Routes()
+        self._routes: _Routes[_Address, Route | None] = _Routes(max_cached_bytes)
+        self._read_routes: _Routes[tuple[str, tuple[str, ...], bytes], Route] = _Routes(
+            max_cached_bytes
+        )
 
     def changed(self) -> None:
         """Clear cached routes: exchanges, queues, bindings or settings have changed."""

@@ -166,7 +166,7 @@ def _flag(value: Any) -> str:
 def _one_of(*words: str) -> Callable[[Any], str]:
     def check(value: Any) -> str:
         is_word = isinstance(value, str) and value in words
-        return "" if is_word else f"{value!r} is none of {', '.join(words)}"
+        return "" if is_word else f"{value!r} is not one of {', '.join(words)}"
 
     return check
 

@@ -80,7 +80,7 @@ class VirtualHost:
         self.queues: dict[str, Queue] = {}
         self._owned: dict[object, dict[Queue, None]] = {}
         self._bindings = Bindings()
-        self.router = Router(name, self.exchanges, self.queues)
+        self.router = Router(name, self.exchanges, self.queues, context.limits.max_cached_bytes)
         self.dead_letters = DeadLetters(context, self.router)
         self.policies = Policies(name)
         self.branches = Branches(name, context, self.dead_letters)

@@ -13,6 +13,7 @@ from amqpstore_server.broker.errors import (
     PreconditionFailedError,
     ResourceExhaustedError,
 )
+from amqpstore_server.broker.limits import BrokerLimits
 from amqpstore_server.broker.permissions import ALL, Access
 from tests.simulated_broker import SimulatedBroker
 from tests.unit.broker.simulated import Client, labelled
@@ -341,9 +342,9 @@ def test_what_is_prepared_can_be_rolled_back_as_ever_once_its_time_is_over(
 
 
 def test_what_is_prepared_is_not_among_the_failed_once_its_time_is_over(
-    simulated: SimulatedBroker, client: BranchClient, monkeypatch: pytest.MonkeyPatch
+    simulated: SimulatedBroker, client: BranchClient
 ) -> None:
-    monkeypatch.setattr("amqpstore_server.broker.channels.branches._MAX_FAILED", 1)
+    simulated.context.limits = BrokerLimits(max_failed_branches=1)
     work(client)
     client.set_timeout(1)
     client.prepare()
@@ -656,10 +657,8 @@ def test_who_waits_gets_what_is_rolled_back(
     assert waiting.redelivered[-2:] == [True, True]
 
 
-def test_failed_branches_are_remembered_up_to_a_number(
-    simulated: SimulatedBroker, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("amqpstore_server.broker.channels.branches._MAX_FAILED", 3)
+def test_failed_branches_are_remembered_up_to_a_number(simulated: SimulatedBroker) -> None:
+    simulated.context.limits = BrokerLimits(max_failed_branches=3)
     client = BranchClient(simulated)
     xids = [Xid(1, bytes([number]), b"") for number in range(1, 6)]
     for xid in xids:

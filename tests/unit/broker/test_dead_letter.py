@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from amqpstore_server.broker.errors import PreconditionFailedError
-from amqpstore_server.broker.messages.deaths import LANDMARK, MAX_DEATHS
+from amqpstore_server.broker.limits import BROKER_LIMITS, BrokerLimits
+from amqpstore_server.broker.messages.deaths import LANDMARK
 from amqpstore_server.broker.policy import Policy
 from amqpstore_server.protocol.content import decode_properties
 from amqpstore_server.protocol.field_table import Timestamp
@@ -420,17 +421,15 @@ def test_a_cycle_of_more_queues_than_x_death_has_is_cut(
 @pytest.mark.parametrize("begin", [0, 5, 8])
 @pytest.mark.parametrize("length", [2, 8, 19])
 def test_it_ends_after_three_times_round(
-    simulated: SimulatedBroker, begin: int, length: int, most: int, monkeypatch: pytest.MonkeyPatch
+    simulated: SimulatedBroker, begin: int, length: int, most: int
 ) -> None:
-    monkeypatch.setattr("amqpstore_server.broker.messages.deaths.MAX_DEATHS", most)
+    simulated.context.limits = BrokerLimits(max_deaths=most)
     declare_cycle(simulated, begin, length)
     assert begin + length - 1 <= moves_until_it_ends(simulated, 3 * (begin + length) + 2)
 
 
-def test_a_long_cycle_with_a_rejection_goes_on(
-    simulated: SimulatedBroker, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("amqpstore_server.broker.messages.deaths.MAX_DEATHS", 2)
+def test_a_long_cycle_with_a_rejection_goes_on(simulated: SimulatedBroker) -> None:
+    simulated.context.limits = BrokerLimits(max_deaths=2)
     simulated.queue("work", dead_letter_exchange="", dead_letter_routing_key="q0")
     for number in range(6):
         following = f"q{number + 1}" if number < 5 else "work"
@@ -580,9 +579,9 @@ def test_a_policy_that_comes_while_something_is_on_its_way_does_not_miscount(
 
 @pytest.mark.parametrize("excess", [1, 3, 4, 5, 9])
 def test_what_is_dropped_in_several_turns_is_all_that_is_too_much(
-    simulated: SimulatedBroker, monkeypatch: pytest.MonkeyPatch, excess: int
+    simulated: SimulatedBroker, excess: int
 ) -> None:
-    monkeypatch.setattr("amqpstore_server.broker.queues.backlog._DROPPED_AT_ONCE", 4)
+    simulated.context.limits = BrokerLimits(max_dropped=4)
     simulated.queue("q", **DEAD)
     bodies = [str(number) for number in range(excess + 2)]
     Client(simulated).publish("", "q", *bodies)
@@ -732,11 +731,12 @@ def test_a_count_that_is_there_is_kept_when_deaths_are_merged(simulated: Simulat
 
 def test_the_oldest_deaths_are_dropped(simulated: SimulatedBroker) -> None:
     simulated.queue("q", **DEAD)
-    forged = [{"count": 1, "queue": f"q{n}", "reason": "expired"} for n in range(MAX_DEATHS)]
+    max_deaths = BROKER_LIMITS.max_deaths
+    forged = [{"count": 1, "queue": f"q{n}", "reason": "expired"} for n in range(max_deaths)]
     die(simulated, "a", headers={"x-death": forged})
     assert [queue for _, queue, _ in deaths(simulated)] == [
         "q",
-        *(f"q{n}" for n in range(MAX_DEATHS - 1)),
+        *(f"q{n}" for n in range(max_deaths - 1)),
     ]
 
 

@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 
-import amqpstore_server.broker.transactions.replay
 from amqpstore import Message
 from amqpstore_server.broker.channels.publishing import Flags
 from amqpstore_server.broker.errors import AccessRefusedError, PreconditionFailedError
 from amqpstore_server.broker.exchanges.replay import REPLAY_EXCHANGE
+from amqpstore_server.broker.limits import BrokerLimits
 from amqpstore_server.protocol.field_table import Timestamp
 from tests.simulated_broker import START_MS, SimulatedBroker
 from tests.unit.broker.simulated import Client, labelled
@@ -202,10 +202,10 @@ def test_a_queue_that_drops_keeps_the_last(simulated: SimulatedBroker, client: C
 
 
 def test_more_than_its_bounds_is_refused_and_says_how_to_go_on(
-    simulated: SimulatedBroker, client: Client, monkeypatch: pytest.MonkeyPatch
+    simulated: SimulatedBroker, client: Client
 ) -> None:
     """256 bytes beside its body and properties are counted for a message."""
-    monkeypatch.setattr(amqpstore_server.broker.transactions.replay, "MAX_BYTES", 1200)
+    simulated.context.limits = BrokerLimits(max_replay_bytes=1200)
     with pytest.raises(PreconditionFailedError, match=f"x-to={START_MS + 30}"):
         ask(client, x_replay_to="browse")
     simulated.settle()
@@ -285,11 +285,9 @@ def test_a_large_history_is_copied_whole_and_in_order(
     assert simulated.ready("browse") == kept
 
 
-def test_many_in_a_row_wait_for_the_disk(
-    simulated: SimulatedBroker, client: Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_many_in_a_row_wait_for_the_disk(simulated: SimulatedBroker, client: Client) -> None:
     """What is not durable yet is in memory: beyond the bounds of one replay, the next makes it."""
-    monkeypatch.setattr(amqpstore_server.broker.transactions.replay, "MAX_BYTES", 2500)
+    simulated.context.limits = BrokerLimits(max_replay_bytes=2500)
     pending = []
     for _ in range(20):
         ask(client)

@@ -6,16 +6,19 @@ from typing import Any
 
 import pytest
 
-from amqpstore_server.broker import routing
 from amqpstore_server.broker.channels.publishing import Flags
 from amqpstore_server.broker.errors import AccessRefusedError, NotFoundError
+from amqpstore_server.broker.limits import BrokerLimits
 from tests.simulated_broker import SimulatedBroker
 from tests.unit.broker.simulated import Client, labelled
 
 
 @pytest.fixture
 def simulated() -> SimulatedBroker:
-    simulated = SimulatedBroker()
+    return with_queues(SimulatedBroker())
+
+
+def with_queues(simulated: SimulatedBroker) -> SimulatedBroker:
     for queue in ("a", "b", "c"):
         simulated.queue(queue)
     return simulated
@@ -249,10 +252,8 @@ def test_a_draw_is_made_for_each_message(simulated: SimulatedBroker) -> None:
     assert min(counts) > 5
 
 
-def test_what_is_remembered_is_bounded(
-    simulated: SimulatedBroker, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(routing, "_CACHED_BYTES", 10_000)
+def test_what_is_remembered_is_bounded() -> None:
+    simulated = with_queues(SimulatedBroker(limits=BrokerLimits(max_cached_bytes=10_000)))
     simulated.exchange("e", "topic")
     simulated.exchange("h", "headers")
     simulated.bind("e", "a", "#")
@@ -265,10 +266,8 @@ def test_what_is_remembered_is_bounded(
     assert 0 < len(router._read_routes) <= 10
 
 
-def test_a_route_to_many_queues_takes_the_room_of_many(
-    simulated: SimulatedBroker, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(routing, "_CACHED_BYTES", 20_000)
+def test_a_route_to_many_queues_takes_the_room_of_many() -> None:
+    simulated = SimulatedBroker(limits=BrokerLimits(max_cached_bytes=20_000))
     simulated.exchange("e", "fanout")
     for number in range(40):
         simulated.queue(f"q{number}")

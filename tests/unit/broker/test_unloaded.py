@@ -5,9 +5,8 @@ from typing import Any
 
 import pytest
 
-import amqpstore_server.broker.context
-from amqpstore_server.broker.channels import local_transaction
 from amqpstore_server.broker.errors import PreconditionFailedError
+from amqpstore_server.broker.limits import BROKER_LIMITS
 from amqpstore_server.broker.queues.leaving import Leaving
 from amqpstore_tools.simulation.memory_files import MemoryFile
 from tests.simulated_broker import OPTIONS, SimulatedBroker
@@ -57,13 +56,13 @@ def test_dead_letters_come_in_order(simulated: SimulatedBroker, mode: int) -> No
 
 
 def test_only_so_much_is_read_before_the_others_have_their_turn(
-    simulated: SimulatedBroker, monkeypatch: pytest.MonkeyPatch
+    simulated: SimulatedBroker,
 ) -> None:
     client = holding(simulated)
     client.channel.reject_until(0, requeue=False)
     assert simulated.vhost.queue("q").leaving
     # And no more than the disk takes.
-    monkeypatch.setattr(amqpstore_server.broker.context, "_MAX_PENDING_BYTES", 1 << 20)
+    simulated.context.limits = BROKER_LIMITS._replace(max_pending_bytes=1 << 20)
     pending = simulated.store.log.pending_bytes
     for _ in range(5):
         simulated.broker.pump()
@@ -111,7 +110,7 @@ def test_what_is_consumed_is_in_the_history(simulated: SimulatedBroker) -> None:
 
 @pytest.mark.parametrize("settle", ["ack", "reject"])
 def test_a_transaction_has_them_in_memory_up_to_a_limit(
-    simulated: SimulatedBroker, settle: str, monkeypatch: pytest.MonkeyPatch
+    simulated: SimulatedBroker, settle: str
 ) -> None:
     client = holding(simulated, history_length=100)
     channel = client.channel
@@ -121,10 +120,10 @@ def test_a_transaction_has_them_in_memory_up_to_a_limit(
         channel.ack_until(0) if settle == "ack" else channel.reject_until(0, requeue=False)
         channel.commit()
 
-    with monkeypatch.context() as small:
-        small.setattr(local_transaction, "MAX_READ_BACK_BYTES", 1 << 20)
-        with pytest.raises(PreconditionFailedError, match="undone; settle fewer"):
-            commit()
+    simulated.context.limits = BROKER_LIMITS._replace(max_read_back_bytes=1 << 20)
+    with pytest.raises(PreconditionFailedError, match="undone; settle fewer"):
+        commit()
+    simulated.context.limits = BROKER_LIMITS
     channel.rollback()
     commit()
     simulated.settle()

@@ -113,7 +113,9 @@ def test_what_has_not_changed_is_shared_with_an_earlier_copy(path: Paths, store:
 def test_a_damaged_earlier_copy_is_found_when_all_is_verified(path: Paths, store: str) -> None:
     copy_store(store, path("first"), CopyOptions(links=False))
     _flip(path("first") + "/segments/0000000001.segment", 500)
-    with pytest.raises(CopyError, match=r"0000000001\.segment in .*first is not what was copied"):
+    with pytest.raises(
+        CopyError, match=r"0000000001\.segment in .*first has changed since it was copied"
+    ):
         copy_store(store, path("second"), CopyOptions(against=path("first"), verify="all"))
     assert not os.path.exists(path("second"))
 

@@ -118,7 +118,7 @@ def test_an_older_copy_of_the_store_is_refused(directory: str, out: str, tmp_pat
     history.steps(20)
     history.close()
     run(directory, out)
-    with pytest.raises(ArchiveError, match="an older copy was put in its place"):
+    with pytest.raises(ArchiveError, match="it was replaced by an older copy"):
         run(str(tmp_path / "copy"), out)
 
 

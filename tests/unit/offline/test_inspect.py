@@ -128,7 +128,7 @@ def test_the_messages_of_a_queue(tmp_path: Path, command: Command) -> None:
         assert f"{found['ready']} messages" in out
     some = facts(command, directory, "queue", "audit", "--first", "50", "--limit", "2")
     assert [message["sequence"] for message in some["messages"]] == [50, 51]
-    assert "--limit 0 shows all" in command("inspect", directory, "queue", "audit").out
+    assert "show all with --limit 0" in command("inspect", directory, "queue", "audit").out
 
 
 def test_a_queue_of_a_name_that_two_virtual_hosts_have(

@@ -7,23 +7,21 @@ import weakref
 
 import pytest
 
-import amqpstore.shared.housekeeping
-from amqpstore import SharedStore
+from amqpstore import MessageDamagedError, SharedStore
 from amqpstore.clock import SimulatedClock
 from amqpstore.files import OsFiles
+from amqpstore.limits import StoreLimits
 from amqpstore.worker import InlineWorker
 from amqpstore_tools.simulation.faulty_files import UnreadableFiles
-from tests.unit.shared.conftest import OPTIONS, Threads
+from tests.unit.shared import conftest
+from tests.unit.shared.conftest import Threads
 from tests.unit.shared.waiting import receive, send, wait_until, waiting
+
+OPTIONS = conftest.OPTIONS._replace(limits=StoreLimits(housekeep_s=0.01))
 
 
 def index_files(directory: str) -> list[str]:
     return os.listdir(os.path.join(directory, "index"))
-
-
-@pytest.fixture(autouse=True)
-def short_pause(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(amqpstore.shared.housekeeping, "_PAUSE_S", 0.01)
 
 
 def test_an_idle_store_makes_its_checkpoint_when_that_is_due(
@@ -63,7 +61,7 @@ def test_who_waits_is_woken_for_a_message_that_can_be_read_again(
         send(shared, "q", b"one")
     files = UnreadableFiles(OsFiles(), (f"{directory}/segments/{1:010}.segment", 0, 1 << 20))
     with SharedStore.open(directory, options=OPTIONS, clock=clock, files=files) as shared:
-        with pytest.raises(amqpstore.MessageDamagedError):
+        with pytest.raises(MessageDamagedError):
             receive(shared, "q")
         received: list[bytes] = []
 

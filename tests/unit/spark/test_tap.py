@@ -96,7 +96,7 @@ def test_what_compaction_removed_meanwhile_is_said(store: Store, tmp_path: Path)
     reader.latestOffset(start, ReadAllAvailable())
     later = reader_of(directory)
     held.append(later)
-    with pytest.raises(LogGoneError, match=r"segment 3 of .* goes on in segment 5"):
+    with pytest.raises(LogGoneError, match=r"segment 3 of .* continues in segment 5"):
         later.latestOffset(start, ReadAllAvailable())
     anyway = reader_of(directory, fail_on_loss="false")
     held.append(anyway)

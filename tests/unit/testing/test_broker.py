@@ -428,7 +428,7 @@ def test_a_fault_in_the_log_fails_the_test(amqp_broker: MemoryBroker) -> None:
     with pytest.raises(AMQPError):
         pika.BlockingConnection(pika.URLParameters(broker.url))
     assert amqp_broker.queues() == broker.queues() == []
-    with pytest.raises(BrokerFailedError, match=r"(?s)has a fault.*a fault of ours"):
+    with pytest.raises(BrokerFailedError, match=r"(?s)had an internal error.*a fault of ours"):
         broker.close()
 
 

@@ -162,7 +162,7 @@ def test_other_files_stay_where_they_are(path: Paths, store: str) -> None:
         (QueueLine(QueueKey("/", "new"), {}), "no queue 'new' in virtual host '/'"),
         (QueueLine(QueueKey("other", "new"), {}), "no virtual host 'other'"),
         (MessageLine(QueueKey("/", "new"), "", "", b"", b""), "come before its own line"),
-        (None, "cut off"),
+        (None, "incomplete"),
     ],
 )
 def test_a_file_that_cannot_be_imported_changes_nothing(
@@ -198,9 +198,9 @@ def test_a_store_that_is_open_is_not_imported_into(path: Paths, store: str) -> N
     [
         (b"", "ends at line 0"),
         (b"{}\n", "line 1 does not belong in an export: 'type' is missing"),
-        (b"{\n", "behind byte 0"),
-        (b'{"a":' + b"[" * 100_000, "behind byte 0"),
-        (b"\x91" * 100_000, "behind byte"),
+        (b"{\n", "after byte 0"),
+        (b'{"a":' + b"[" * 100_000, "after byte 0"),
+        (b"\x91" * 100_000, "after byte"),
         (b'{"type":"end","messages":0}\n', "line 1 is not the first line"),
         (b'{"type":"export","format":2,"store_id":"","exported_at":""}\n', "it has format 2"),
         (
@@ -208,7 +208,7 @@ def test_a_store_that_is_open_is_not_imported_into(path: Paths, store: str) -> N
             "line 2 does not belong",
         ),
         (b"\x93\1\2\3", "it is not an object"),
-        (b"\xc1", "behind byte 0"),
+        (b"\xc1", "after byte 0"),
         (msgpack.packb({"type": "export"})[:-3], "ends at line 0"),
     ],
 )

@@ -45,7 +45,7 @@ class Archive:
             names = sorted(os.listdir(self._manifests))
         except FileNotFoundError:
             raise ArchiveError(
-                self.directory, "it does not exist. Run amqpstore archive."
+                self.directory, "it does not exist. Create it with amqpstore archive."
             ) from None
         return [self._manifest(name) for name in names if name.endswith(COMMITTED)]
 

@@ -50,15 +50,15 @@ def plan(image: StoreImage, directory: str, earlier: Sequence[ArchiveManifest]) 
         reason = f"the store's catalog cannot be read ({image.catalog_reason}): repair it first"
         raise ArchiveError(directory, reason)
     if last and last.store_id != store_id:
-        reason = f"it is of store {last.store_id}, and this one is {store_id}. Name another one."
+        reason = f"it is of store {last.store_id}, but this one is {store_id}. Name another one."
         raise ArchiveError(directory, reason)
     start = last.position if last else _START
     position = image.recovered.position
     end = LogPosition(position.segment, position.offset, position.lsn)
     if end.lsn < start.lsn:
         reason = (
-            f"it has the log up to LSN {start.lsn - 1}, and the store's ends at {end.lsn - 1}: an "
-            "older copy was put in its place. Archive it to another directory."
+            f"it has the log up to LSN {start.lsn - 1}, and the store's ends at "
+            f"{end.lsn - 1}: it was replaced by an older copy. Archive it to another directory."
         )
         raise ArchiveError(directory, reason)
     queues = {one.id: QueueName(one.vhost, one.name) for one in image.queues}

@@ -35,7 +35,7 @@ def find(directory: str, name: QueueName, *, least_ms: int | None, most_ms: int 
     """Find the files that may have events of a queue between two times. Raises: ArchiveError."""
     manifests = Archive(directory).manifests()
     if not manifests:
-        raise ArchiveError(directory, "nothing was archived yet. Run amqpstore archive.")
+        raise ArchiveError(directory, "it is empty. Run amqpstore archive first.")
     prefix = queue_directory(name) + os.sep
     files = [entry for one in manifests for entry in one.files if entry.path.startswith(prefix)]
     if not files:

@@ -92,8 +92,8 @@ class Fleet:
         for member in self.members:
             if not member.pipe.poll(SETUP_LIMIT_S):
                 raise BenchError(
-                    f"a {member.role} did not get ready within {SETUP_LIMIT_S:.0f} s: "
-                    "does the broker answer?"
+                    f"a {member.role} was not ready within {SETUP_LIMIT_S:.0f} s: check whether "
+                    f"the broker answers"
                 )
             member.receive()
 

@@ -141,7 +141,8 @@ class _Watch:
                 f"given up after {self._settings.timeout:g} s (--timeout): "
                 f"{totals.published} published, {totals.confirmed} confirmed, "
                 f"{totals.delivered} delivered, {totals.acked} acked. "
-                "Does the broker block publishers, or is it slower than the run allows for?"
+                "The broker may block publishers, or be too slow for this run: try a longer "
+                "--timeout."
             )
         if self._live and now - self._shown[0] >= _PROGRESS_NS:
             self._show_progress(now)

@@ -58,13 +58,13 @@ WORKLOADS: Mapping[str, Mapping[str, object]] = {
 }
 ABOUT = {
     "through": "producers and consumers at once",
-    "sync": "many connections that each wait for every confirm",
+    "sync": "many connections, each waiting for the confirm of one message at a time",
     "fill": "publish only; the messages stay in the queue",
-    "drain": "consume what is in the queue",
-    "backlog": "publish --messages, then consume them: rates of both, and memory in between",
+    "drain": "consume the messages in the queue",
+    "backlog": "publish --messages, then consume them: both rates, and the memory in between",
     "fanout": "one fanout exchange to --queues queues, all consumed",
-    "batches": "publish --batch messages, ack those before, and wait: a tx, or confirms",
-    "connect": "open a connection and a channel, close them, again",
+    "batches": "publish --batch messages, ack the batch before, and wait until both are safe",
+    "connect": "open a connection and a channel, close both, and repeat",
     "latency": "publish at --rate and measure from the intended send time to the delivery",
 }
 

@@ -141,7 +141,7 @@ class LogChecker:
             self._check_batch(segment, batch, is_behind=is_behind)
             if batch.lsn:
                 if lsn and batch.lsn != lsn + 1 and not segment.scanned.gaps:
-                    self._add("log-order", segment, batch, f"LSN {lsn} is before {batch.lsn}")
+                    self._add("log-order", segment, batch, f"LSN {lsn} is followed by {batch.lsn}")
                 lsn = batch.lsn
             elif batch.malformed:
                 # It has a number that the segment's findings do not change.
@@ -252,8 +252,10 @@ class LogChecker:
                 history.remove(queue_id, first, end)
         head = self._heads.get(queue_id)
         if head is not None and not is_behind and end > head:
-            text = f"queue {queue_id}: sequence {end - 1} was given, but {head} is noted as the "
-            "next one"
+            text = (
+                f"queue {queue_id}: sequence {end - 1} was given, but {head} is noted as the "
+                "next one"
+            )
             self._findings.add("head-too-low", FILE, text, queue_id=queue_id, sequence=end - 1)
 
 
@@ -269,8 +271,10 @@ def check_position(rows: Rows, segments: dict[int, CheckedSegment], findings: Fi
     boundaries = {0, segment.end}
     boundaries |= {place for batch in segment.scanned.batches for place in (batch.start, batch.end)}
     if offset not in boundaries and not segment.in_gap(offset):
-        text = f"the position, offset {offset} of segment {segment.number}, is in the middle of "
-        "a batch"
+        text = (
+            f"the position, offset {offset} of segment {segment.number}, is in the middle of "
+            "a batch"
+        )
         findings.add("position-wrong", FILE, text)
 
 

@@ -30,8 +30,11 @@ def print_report(checked: Checked, directory: str, console: Console) -> None:
         console.print("Next:", style="bold")
         name = shlex.quote(directory)
         for command, what in (
-            (f"amqpstore repair {name} --plan FILE", "what can be repaired, and at what cost"),
-            (f"amqpstore check {name} --json", "all findings, also those not shown"),
+            (
+                f"amqpstore repair {name} --plan FILE",
+                "show what can be repaired, and what would be lost",
+            ),
+            (f"amqpstore check {name} --json", "show all findings"),
         ):
             console.print(f"  {command}   {what}", highlight=False, soft_wrap=True)
 
@@ -72,14 +75,14 @@ def _queue(one: Finding) -> str:
 
 def _looked_at(checked: Checked) -> str:
     size = terminal.size(checked.segment_bytes)
-    text = f"Looked at segments: {checked.segments:,} ({size}),"
+    text = f"Checked segments: {checked.segments:,} ({size}),"
     text = f"{text} index files: {checked.index_files:,}"
     if checked.is_compared:
         text = f"{text}, queues: {checked.queues:,}, messages in them: {checked.messages:,}"
     if checked.prepared:
         text = f"{text}, prepared transactions: {checked.prepared:,}"
     rate = terminal.size(int(checked.segment_bytes / max(checked.cpu_seconds, 1e-3)))
-    text = f"{text}. It took {checked.seconds:.1f} s, at {rate} a second of one core"
+    text = f"{text}. It took {checked.seconds:.1f} s, at {rate} per second of one core"
     return f"{text}. Nothing was changed."
 
 

@@ -162,8 +162,10 @@ class SegmentReader:
 
         for batch in self._scan(read, file.size - end, number).batches:
             if batch.is_whole:
-                text = f"batch {batch.lsn} lies after the segment's recorded end, {end}, and is "
-                "complete"
+                text = (
+                    f"batch {batch.lsn} lies after the segment's recorded end, {end}, and is "
+                    "complete"
+                )
                 self._findings.add("batch-behind-end", file.name, text, end + batch.start)
 
 

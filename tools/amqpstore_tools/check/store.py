@@ -226,7 +226,7 @@ class PreparedStore:
             known = index_key if directory == INDEX else segment_number
             for name in self._list(directory):
                 if directory == QUARANTINE and repair_number(name):
-                    text = "what a repair replaced is kept here, so that it can be undone"
+                    text = "files that a repair replaced are kept here for an undo"
                     findings.add("repair-kept", f"{directory}/{name}", text)
                 elif known(name) is None:
                     text = "a store has no file of this name: it is left alone"

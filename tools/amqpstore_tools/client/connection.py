@@ -89,8 +89,8 @@ class Connection:
         except OSError as error:
             self.socket.close()
             raise ConnectError(
-                f"{address} broke off or was silent during the login: {error}. "
-                "Is it an AMQP 0-9-1 port, and does the broker still run?"
+                f"{address} closed the connection or did not answer during the login: {error}. "
+                f"Check that it is an AMQP 0-9-1 port and that the broker is running."
             ) from None
         except PeerError as error:
             self.socket.close()

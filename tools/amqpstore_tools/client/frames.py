@@ -68,4 +68,4 @@ def raise_if_fatal(buffer: bytes | bytearray, frame: Frame) -> None:
         }[found]
         raise PeerError(f"the broker {what}: {code} {text}")
     if found == wire.BASIC_CANCEL:
-        raise PeerError("the broker cancelled the consumer: was the queue deleted?")
+        raise PeerError("the broker cancelled the consumer; its queue may have been deleted")

@@ -138,7 +138,7 @@ def _take(target: str) -> bool:
         raise CopyError(f"{target} is {what}. Name a new or an empty directory.")
     clear(target)
     with open(os.path.join(target, INCOMPLETE), "w", encoding="utf-8") as file:
-        file.write("A copy of a store is made here, or was left unfinished.\n")
+        file.write("A copy of a store is made here, or left unfinished.\n")
     return made
 
 
@@ -254,7 +254,8 @@ class _Copy:
         if (listed.bytes, listed.crc32c) != (size, f"{checksum:08x}"):
             of = self._earlier.directory if one.listed and self._earlier else self._from
             raise CopyError(
-                f"{one.part.path} in {of} is not what was copied: it has {size} bytes with "
+                f"{one.part.path} in {of} has changed since it was copied: it has {size} bytes "
+                f"with "
                 f"checksum {checksum:08x}, and {listed.bytes} with {listed.crc32c} were written. "
                 "That copy is damaged; use another one."
             )

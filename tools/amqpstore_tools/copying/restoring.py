@@ -72,7 +72,7 @@ def restore(
     if not os.path.lexists(directory) or is_free(directory):
         return Restored(copy_store(copy, directory, options, progress), None)
     if not os.path.isfile(os.path.join(directory, MARKER)):
-        raise NotAStoreError(directory, f"it has no file {MARKER}, and something else is in it")
+        raise NotAStoreError(directory, f"it has no file {MARKER}, and is not empty")
     with exclusive_lock(directory, "restore"), beside(directory, "restoring") as new:
         copied = copy_store(copy, new, options, progress)
         give_to_owner(new, directory)
@@ -90,8 +90,8 @@ def beside(directory: str, suffix: str) -> Iterator[str]:
     """
     if os.path.ismount(directory):
         raise CopyError(
-            f"{directory} is a mount point, whose name cannot be given to another directory. Move "
-            "what is in it elsewhere, then restore into the empty directory."
+            f"{directory} is a mount point, which cannot be renamed. Move its content elsewhere, "
+            f"then restore into the empty directory."
         )
     path = f"{directory}.{suffix}"
     tag = os.path.join(path, _TAG)
@@ -166,7 +166,9 @@ def _read_manifest(copy: str) -> CopyManifest | None:
             content = b""
         if (len(content), f"{crc32c(content):08x}") != (listed.bytes, listed.crc32c):
             raise CopyError(
-                f"{path} is not what was copied. If a broker has run on that copy, remove its "
-                f"{MANIFEST}: then it is a store like any other. Else it is damaged; use another."
+                f"{path} has changed since it was copied. If a broker has run on that copy, "
+                f"remove its "
+                f"{MANIFEST}: then it is a store like any other. Otherwise it is damaged; use "
+                f"another one."
             )
     return found

@@ -49,17 +49,20 @@ def _queue_faults(store: Store, files: Files) -> Iterator[Fault]:
             for place in range(run.count)
         ]
         if len(live) != state.live:
-            yield "I12", f"index file {key} has {len(live)} live entries, and says {state.live}"
+            yield (
+                "I12",
+                f"index file {key} has {len(live)} live entries, but its row says {state.live}",
+            )
         indexed.setdefault(queue_id, []).extend(live)
         if state.body_bytes is not None:
             found = sum(map(store.run_bytes, live_runs(entries, state, 0, 1 << 64)))
             if found != state.body_bytes:
-                text = f"has {found} bytes in bodies, and says {state.body_bytes}"
+                text = f"has {found} bytes of bodies, but its row says {state.body_bytes}"
                 yield "I12", f"index file {key} {text}"
     for queue_id, live in indexed.items():
         queue = store.queues.get(queue_id)
         if queue is None:
-            yield "I8", f"{len(live)} messages of queue {queue_id}, which is gone, are live"
+            yield "I8", f"{len(live)} messages of queue {queue_id}, which does not exist, are live"
             continue
         store.read_index(queue)
         held = sorted(_held(queue))
@@ -84,7 +87,10 @@ def _segment_faults(store: Store, files: Files) -> Iterator[Fault]:
         said = account.count, account.total_bytes, account.live_count, account.live_bytes
         found = len(sizes), sum(sizes.values()), len(live), sum(sizes[one] for one in live)
         if said != found:
-            yield "I12", f"{name} has {found} (messages, bytes; live ones), and says {said}"
+            yield (
+                "I12",
+                f"{name} has {found} (messages, bytes; live ones), but its account says {said}",
+            )
         counted += live
     if counted != references:
         wrong = {
@@ -92,7 +98,7 @@ def _segment_faults(store: Store, files: Files) -> Iterator[Fault]:
             for one in sorted(references.keys() | counted.keys())
             if references[one] != counted[one]
         }
-        yield "I8", f"messages, references and what segments say of them: {wrong}"
+        yield "I8", f"messages whose references differ from the accounts: {wrong}"
 
 
 def _sizes(store: Store, files: Files, account: SegmentAccount) -> dict[int, int]:
@@ -121,17 +127,17 @@ def _file_faults(store: Store, files: Files) -> Iterator[Fault]:
     keys = {key for name in names if (key := index_key(name))}
     rows = tables.INDEX.read_keys(store.definitions)
     if keys != rows:
-        yield "I8", f"index files that are there, or known, but not both: {sorted(keys ^ rows)}"
+        yield "I8", f"index files without a row, or rows without a file: {sorted(keys ^ rows)}"
     names = files.list_directory(f"{store.directory}/{SEGMENTS}")
     numbers = {number for name in names if (number := segment_number(name))}
     segments = tables.SEGMENTS.read_keys(store.definitions)
     odd = (numbers ^ segments) - {store.log.position.segment}
     if odd:
-        yield "I8", f"segments that are there, or known, but not both: {sorted(odd)}"
+        yield "I8", f"segments without a row, or rows without a file: {sorted(odd)}"
     for table in (tables.OFFSET_TABLES, tables.SEGMENT_ENDS):
         unknown = table.read_keys(store.definitions) - segments - numbers
         if unknown:
-            yield "I8", f"the catalog's {table.name} of segments that are gone: {sorted(unknown)}"
+            yield "I8", f"the catalog's {table.name} of missing segments: {sorted(unknown)}"
 
 
 def _seed(store: Store, files: Files) -> int:

@@ -140,7 +140,7 @@ def _faults(before: Examined, after: Examined, hit: Hit) -> Iterator[Fault]:
         else:
             yield from _queue_faults(f"queue {queue_id}", whole, queue, after, hit)
     yield from (
-        ("I2", f"queue {queue_id} was never there")
+        ("I2", f"queue {queue_id} never existed")
         for queue_id in after.queues.keys() - before.queues
     )
 
@@ -159,19 +159,22 @@ def _queue_faults(
             if hit.kind is Kind.MESSAGE or not after.damage:
                 yield "I5", f"{name}: message {number} was acked, and is back"
         elif known[sequence] != (number, digest):
-            yield "I2", f"{name}: message {number} is not what was published"
+            yield "I2", f"{name}: message {number} differs from what was published"
     order = [sequence for sequence, _, _ in queue.messages]
     if order != sorted(order):
         yield "I6", f"{name} is out of order"
     missing = {number for sequence, (number, _) in known.items() if sequence not in served}
     if missing and not (after.damage or after.lost or queue.damaged or queue.unreadable):
-        yield "I10", f"{name}: {len(missing)} messages are missing, and nothing is said of it"
+        yield "I10", f"{name}: {len(missing)} messages are missing without being reported"
     if hit.kind is Kind.MESSAGE and not missing <= {hit.message_id}:
         others = sorted(missing - {hit.message_id})[:5]
         yield "I10", f"{name}: message {hit.message_id} was damaged, and {others} are missing"
     if queue.said != len(queue.messages) + queue.damaged + queue.unreadable:
-        gave = f"gave {len(queue.messages)}, and could not give {queue.damaged + queue.unreadable}"
-        yield "I12", f"{name} said that {queue.said} are ready, {gave}"
+        gave = (
+            f"delivered {len(queue.messages)}, and could not deliver "
+            f"{queue.damaged + queue.unreadable}"
+        )
+        yield "I12", f"{name} reported {queue.said} ready messages, {gave}"
 
 
 def make_store(directory: str, rng: random.Random) -> None:
@@ -216,7 +219,7 @@ class _Maker:
     def _take(self, queue: Queue) -> None:
         run = self.store.take(queue, self._rng.randint(1, 5))
         if not isinstance(run, Run):
-            raise TypeError(f"a store that was just made gave {run}")
+            raise TypeError(f"a new store returned {run}")
         if self._rng.random() < 0.1:
             self.store.requeue(queue, run)
         else:

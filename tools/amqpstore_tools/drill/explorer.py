@@ -233,7 +233,7 @@ class Explorer:
             if again.observation is not None:
                 faults += broken_promises(promises, again.observation)
                 if is_open and again.observation != killed.observation:
-                    faults.append(("I5", "what recovery had adopted is not there any more"))
+                    faults.append(("I5", "messages that recovery had adopted are missing"))
             where = f"process killed, power cut {description}, {crashed.description}"
             self._violated(faults, number, operation, where)
 

@@ -28,7 +28,7 @@ def broken_promises(promises: Promises, observation: Observation) -> list[Fault]
     requested.
     """
     faults = [
-        ("I2", f"queue {name} was never asked for")
+        ("I2", f"queue {name} was never requested")
         for name in observation.queues
         if name not in promises.queues
     ]
@@ -85,7 +85,7 @@ def _queue_faults(name: str, promised: PromisedQueue, queue: ObservedQueue) -> I
         what = f"{message.name} in {name}"
         entry = promised.entries.get(message.name)
         if entry is None:
-            yield "I2", f"{what} was never published there"
+            yield "I2", f"{what} was never published to it"
             continue
         if message.name in seen:
             yield "I1", f"{what} is there twice"
@@ -103,14 +103,14 @@ def _queue_faults(name: str, promised: PromisedQueue, queue: ObservedQueue) -> I
 
 def _message_faults(what: str, entry: PromisedMessage, message: Seen) -> Iterator[Fault]:
     if message.payload != entry.payload:
-        yield "I2", f"{what} is not what was published"
+        yield "I2", f"{what} differs from what was published"
     if not entry.is_kept:
         yield "I2", f"{what} is transient and survived"
     if entry.must_be_gone:
-        yield "I5", f"{what} was acked, purged or taken back for good, and is there again"
+        yield "I5", f"{what} was removed for good, and is back"
     if not entry.deliveries_promised <= message.delivery_count <= entry.deliveries_asked:
         asked = f"{entry.deliveries_promised} to {entry.deliveries_asked}"
-        yield "I5", f"{what} was delivered {asked} times, and says {message.delivery_count}"
+        yield "I5", f"{what} was delivered {asked} times, but its count is {message.delivery_count}"
 
 
 def _fan_out_faults(promises: Promises, observation: Observation) -> Iterator[Fault]:

@@ -119,9 +119,9 @@ def _found(
     if any(target != list(range(moved)) for target in targets):
         faults.append(("I4", f"the targets of the moves hold {targets}"))
     if numbers.get(_SOURCE) != list(range(moved, moves)):
-        faults.append(("I7", f"{moved} are moved, and the source holds {numbers.get(_SOURCE)}"))
+        faults.append(("I7", f"{moved} are moved, but the source holds {numbers.get(_SOURCE)}"))
     if moved < promised:
-        faults.append(("I5", f"{promised} moves were promised, and {moved} are there"))
+        faults.append(("I5", f"{promised} moves were promised, but {moved} are there"))
     return faults
 
 

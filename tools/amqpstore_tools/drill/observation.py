@@ -60,7 +60,7 @@ def observe(store: Store) -> Observation:
             faults.append(("I12", f"{counted}, and said {said} before"))
         ready = [seen for run in queue.ready for seen in _read(store, run, name, faults)]
         if name in queues:
-            faults.append(("I2", f"queue {name} is there twice"))
+            faults.append(("I2", f"queue {name} exists twice"))
         queues[name] = ObservedQueue(queue.id, queue.definition, tuple(ready))
         faults.extend(_recount(store, queue, name))
     return Observation(queues, store.recovery_report, tuple(faults))
@@ -128,7 +128,7 @@ def _recount(store: Store, queue: Queue, name: str) -> list[tuple[str, str]]:
     report = store.recovery_report
     if not counted == queue.ready_count == report.kept.get(queue.id):
         said = f"{queue.ready_count}, and recovery {report.kept.get(queue.id)}"
-        faults.append(("I12", f"{name} holds {counted} messages and says {said}"))
+        faults.append(("I12", f"{name} holds {counted} messages, but reports {said}"))
     if flagged != report.redelivered.get(queue.id):
         said = f"{report.redelivered.get(queue.id)}"
         faults.append(("I12", f"{name} has {flagged} delivered messages, recovery says {said}"))
@@ -138,5 +138,7 @@ def _recount(store: Store, queue: Queue, name: str) -> list[tuple[str, str]]:
             faults.append(("I6", f"{name}: {run!r} is out of order"))
         end = run.end
     if queue.next_sequence < end:
-        faults.append(("I12", f"{name} goes on at {queue.next_sequence}, but has {end - 1}"))
+        faults.append(
+            ("I12", f"{name} continues at sequence {queue.next_sequence}, but has {end - 1}")
+        )
     return faults

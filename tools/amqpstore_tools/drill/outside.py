@@ -181,7 +181,7 @@ class Outside:
             self.put_off.append(str(run))
             return
         if run is None:
-            raise RuntimeError(f"nothing is ready in {name}, which said that something is")
+            raise RuntimeError(f"{name} reported ready messages, but has none")
         # It is known only now which messages these are; nothing is written before the next sync.
         names = tuple(
             message_name(message.envelope.exchange, message.envelope.routing_key, message_id)

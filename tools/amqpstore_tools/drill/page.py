@@ -35,7 +35,7 @@ svg { width: 100%; height: auto; background: #8881; }
 def page(accounts: Sequence[Account]) -> str:
     """Return the page about all scenarios of a drill."""
     violated = sum(len(account.findings) for account in accounts)
-    verdict = f"{violated} violations" if violated else "nothing was violated"
+    verdict = f"{violated} violations" if violated else "no violations"
     body = "".join(part for account in accounts for part in _scenario(account))
     title = f"amqpstore drill: {verdict}"
     return (
@@ -53,7 +53,7 @@ def _scenario(account: Account) -> Iterator[str]:
         return
     yield f"<p>Seed {escape(account.seed)}: {escape(did)}, {account.seconds:.1f} s.</p>\n"
     yield _table(
-        ("", "verdict", "#times looked at", "what must hold"),
+        ("", "verdict", "#times checked", "invariant"),
         (
             (
                 invariant,
@@ -67,7 +67,7 @@ def _scenario(account: Account) -> Iterator[str]:
     if account.findings:
         yield "<h3>Violations</h3>\n"
         yield _table(
-            ("", "what is wrong", "where"),
+            ("", "violation", "where"),
             (
                 (
                     escape(finding.invariant),
@@ -77,7 +77,7 @@ def _scenario(account: Account) -> Iterator[str]:
                 for finding in account.findings
             ),
         )
-    yield "<h3>What was promised, and what survived</h3>\n"
+    yield "<h3>Promised and surviving messages</h3>\n"
     yield from _charts(account.timeline)
     yield from _rows(account.timeline)
 
@@ -135,7 +135,7 @@ def _rows(timeline: Sequence[Step]) -> Iterator[str]:
     yield f" ({left_out} more are in the JSON file)" if left_out else ""
     yield "</summary>\n"
     yield _table(
-        ("#round", "#step", "what was done", "#promised", "#survived", "#named as damaged"),
+        ("#round", "#step", "action", "#promised", "#survived", "#reported as damaged"),
         (
             (
                 str(step.round),

@@ -169,7 +169,7 @@ class Prover:
             yield from ((name, f"{where}: {text}") for name, text in again.faults)
             if again.observation is not None and again.observation != recovered.observation:
                 when = "once it was open" if is_open else "while it was opened"
-                yield "I5", f"{where}: recovered anew, {when}, it is not the same"
+                yield "I5", f"{where}: a second recovery, {when}, gives another result"
 
     def _opened(self, files: MemoryFiles, *, checkpoint: bool) -> RecoveredImage:
         self.opened += 1
@@ -216,7 +216,7 @@ class Prover:
             return [("I9", f"it failed: {error!r}")], outside.files
         faults += faults_at_openings(Promises.of(before), trace)
         if not is_clean:
-            faults.append(("I10", "a store that was closed in order is not clean"))
+            faults.append(("I10", "a store that was closed is not clean"))
         return faults, outside.files
 
 

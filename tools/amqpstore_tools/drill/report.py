@@ -42,7 +42,7 @@ def print_account(account: Account) -> None:
     for finding in firsts.values():
         console.print(Text(f"  {finding.invariant} violated: {finding.text}", "red"))
         console.print(Text(f"    at {finding.where}"))
-        console.print(Text(f"    again: {finding.reproduce}"))
+        console.print(Text(f"    reproduce: {finding.reproduce}"))
     if more := len(account.findings) - len(firsts):
         console.print(Text(f"  and {more} more violations"))
 

@@ -9,18 +9,18 @@ from dataclasses import dataclass, field
 
 INVARIANTS = {
     "I1": "each confirmed message is there, once in each of its queues",
-    "I2": "nothing is there that was never published, bodies are identical",
+    "I2": "nothing else is there, and bodies are identical",
     "I3": "one publish is in all of its queues or in none",
     "I4": "a transaction is all or nothing, acks included",
     "I5": "a promised ack is never undone, a delivery is counted",
     "I6": "each queue keeps its order",
-    "I7": "a message that is moved is in the source or the target",
-    "I8": "references are counted, and what they refer to is there",
-    "I9": "opening ends, in bounded memory, without an unexplained error",
-    "I10": "damage is named and costs no more than itself",
-    "I11": "files that the store does not know are untouched",
+    "I7": "a message that is moved is either in the source or in the target",
+    "I8": "reference counts are right, and referenced messages exist",
+    "I9": "opening succeeds, in bounded memory, or says why it does not",
+    "I10": "damage is reported and contained",
+    "I11": "files unknown to the store are untouched",
     "I12": "counts equal a recount",
-    "I13": "what is due is done: checkpoints come in time, and what is garbage leaves the disk",
+    "I13": "due work is done: checkpoints are made in time, and garbage is removed from disk",
 }
 """By name, in the order in which they are shown."""
 

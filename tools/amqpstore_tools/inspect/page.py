@@ -53,7 +53,7 @@ def show_store(found: Facts) -> None:
     if found["catalog_reason"]:
         text = f"  the catalog cannot be read: {shown(found['catalog_reason'])}"
         out.print(Text(text, "red"))
-        out.print("  what follows comes from segments and index files: names of queues may be")
+        out.print("  the following comes from segments and index files: names of queues may be")
         out.print("  missing, and messages that were acked long ago may count as ready")
     for row in found["bad_rows"]:
         text = f"  row {shown(row['key'])} of table {row['table']} cannot be read: {row['reason']}"
@@ -122,7 +122,7 @@ def show_queues(queues: list[Facts], most: int) -> None:
     out.print(rows)
     more(queues, most)
     if any(queue["delivered"] for queue in queues):
-        out.print("delivered: once or more, and not acked; ready again, and flagged redelivered")
+        out.print("delivered: delivered before and not acked; ready again, flagged redelivered")
 
 
 def show_segments(segments: list[Facts], most: int) -> None:
@@ -134,11 +134,7 @@ def show_segments(segments: list[Facts], most: int) -> None:
     garbage = sum(one["garbage_bytes"] or 0 for one in segments)
     percent = 100 * garbage / total if total else 0
     is_known = any(one["live_bytes"] is not None for one in segments)
-    what = (
-        f"{size(garbage)} ({percent:.0f} %) garbage"
-        if is_known
-        else "how much of it is live is unknown"
-    )
+    what = f"{size(garbage)} ({percent:.0f} %) garbage" if is_known else "live part unknown"
     out.print(heading(f"Segments: {len(segments):,}, {size(total)}, {what}"))
     if not segments:
         return
@@ -178,7 +174,7 @@ def _show_log(found: Facts) -> None:
             f"before LSN {checkpoint['lsn']:,}, message {checkpoint['message_id']:,}"
         )
     elif found["catalog_reason"]:
-        out.print("  where the last checkpoint was is not known: all of the log was read")
+        out.print("  the position of the last checkpoint is unknown: all of the log was read")
     else:
         out.print("  no checkpoint: all of the log is read at a start")
     where = "behind it" if checkpoint else "in all"

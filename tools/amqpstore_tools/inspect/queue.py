@@ -149,4 +149,4 @@ def show(found: Facts) -> None:
         count += len(some)
         out.print(rows)
     if count < found["ready"] + found["locked"] + found["lost"]:
-        out.print("  --first SEQUENCE goes on, --limit 0 shows all", style="dim")
+        out.print("  continue with --first SEQUENCE, or show all with --limit 0", style="dim")

@@ -90,7 +90,7 @@ def show(found: Facts) -> None:
     out.print(f"  {shown(found['path'])}")
     out.print(f"  {size(found['bytes'])}, created {when(found['created_ms'])} UTC")
     if found["end"] is not None:
-        out.print(f"  its end is noted at {found['end']:,}")
+        out.print(f"  its recorded end is {found['end']:,}")
     if found["behind_the_end_bytes"]:
         out.print(f"  {found['behind_the_end_bytes']:,} bytes after it are not part of the store")
     if found["end_id"]:
@@ -110,7 +110,7 @@ def show(found: Facts) -> None:
         text = f"  at {gap['offset']:,}, {gap['bytes']:,} bytes: {gap['reason']}"
         out.print(Text(shown(text), "red"))
     for one in found["damage"]:
-        text = f"  compaction met damage at {one['offset']:,}, {one['bytes']:,} bytes"
+        text = f"  compaction found damage at {one['offset']:,}, {one['bytes']:,} bytes"
         out.print(Text(shown(f"{text}: {one['reason']}"), "red"))
     rows = table(
         "offset", "kind", "number", "batch", "bytes", "flags", right="offset number batch bytes"
@@ -130,4 +130,7 @@ def show(found: Facts) -> None:
     out.print(heading("Records"))
     out.print(rows)
     if (total := sum(found["counts"].values())) > len(found["records"]):
-        out.print(f"  {total:,} in all: --first OFFSET goes on, --limit 0 shows all", style="dim")
+        out.print(
+            f"  {total:,} in all: continue with --first OFFSET, or show all with --limit 0",
+            style="dim",
+        )

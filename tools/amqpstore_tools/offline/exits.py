@@ -58,7 +58,7 @@ def exit_codes(one: str = "") -> str:
     """Return the note on exit codes. Args: as for `add_json`."""
     return (
         f"Exit codes: 0 done, {f'1 {one}, ' if one else ''}2 wrong usage, 3 a broker or another "
-        "tool has the store open, 4 it is not a store, 5 it failed, 130 interrupted."
+        "tool has the store open, 4 not a store, 5 failed, 130 interrupted."
     )
 
 

@@ -72,8 +72,8 @@ def at_one_instant(directory: str, folder: str, look: Callable[[], T]) -> T:
         if time.monotonic() > deadline:
             raise SnapshotError(
                 directory,
-                f"its catalog has kept changing for {_PATIENCE_S:.0f} s. Try again when "
-                "fewer queues and bindings come and go, or stop the broker.",
+                f"its catalog has kept changing for {_PATIENCE_S:.0f} s. Try again when fewer "
+                f"queues and bindings are created and deleted, or stop the broker.",
             )
         time.sleep(_PAUSE_S)
 

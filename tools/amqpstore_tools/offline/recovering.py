@@ -45,7 +45,7 @@ def recover_image(
         except DamageError as error:
             reason = error.reason
         except _MALFORMED as error:
-            reason = f"a row is not what it should be: {error!r}"
+            reason = f"a row is malformed: {error!r}"
     rebuilt = rebuild()
     try:
         definitions = _definitions(catalog)

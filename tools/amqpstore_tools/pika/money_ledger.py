@@ -42,7 +42,7 @@ class Ledger:
         try:
             self._connection = sqlite3.connect(path, timeout=0, isolation_level=None)
         except sqlite3.Error as error:
-            raise LedgerError(f"{path}: {error}; is there such a directory?") from error
+            raise LedgerError(f"{path}: {error}; check that the directory exists") from error
         try:
             self._connection.execute("PRAGMA locking_mode = EXCLUSIVE")
             # The decision must not be undone by a power cut: EXTRA syncs the directory as well.
@@ -54,7 +54,7 @@ class Ledger:
         except sqlite3.Error as error:
             self._connection.close()
             raise LedgerError(
-                f"{path}: {error}; is another money_transfer using it, or is it another file?"
+                f"{path}: {error}; another money_transfer may be using it, or it is not a ledger"
             ) from error
 
     def close(self) -> None:

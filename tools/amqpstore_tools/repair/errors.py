@@ -88,9 +88,8 @@ class UsedSinceError(RepairError):
     def __init__(self, directory: str, names: list[str]) -> None:
         some = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
         super().__init__(
-            f"{directory} was used since it was repaired (changed since: {some}): what it has "
-            "accepted "
-            "would be lost. Nothing was changed."
+            f"{directory} was used since it was repaired (changed since: {some}): an undo would "
+            f"lose what it received. Nothing was changed."
         )
         self.directory = directory
         self.names = names
@@ -100,7 +99,7 @@ class NothingToUndoError(RepairError):
     """No repair of this store is left to undo."""
 
     def __init__(self, directory: str) -> None:
-        super().__init__(f"{directory}: there is no repair here that could be undone.")
+        super().__init__(f"{directory}: there is no repair to undo.")
         self.directory = directory
 
 
@@ -110,7 +109,7 @@ class UndoneDiffersError(RepairError):
     def __init__(self, directory: str, names: list[str], kept: str) -> None:
         some = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
         super().__init__(
-            f"{directory}: every file is back in its place, but not every file is as it was "
+            f"{directory}: every file is back in its place, but some files have changed "
             f"({some}): "
             f"it was changed while it was in {kept}, or the disk is failing."
         )

@@ -11,13 +11,13 @@ _DROP = "omitted from the new catalog"
 FIXES = {
     "marker-missing": "a marker is written",
     "marker-damaged": "a marker is written",
-    "store-id-differs": "what names another store is replaced, or goes to quarantine",
+    "store-id-differs": "files of another store are replaced, or go to quarantine",
     "catalog-missing": _CATALOG,
     "catalog-damaged": _CATALOG,
     "row-damaged": _CATALOG,
     "row-orphaned": _DROP,
     "table-unknown": _DROP,
-    "file-unreadable": "what can be read of it is kept, the file goes to quarantine",
+    "file-unreadable": "its readable part is kept, the file goes to quarantine",
     "file-unknown": "it goes to quarantine",
     "file-left-over": "it goes to quarantine",
     "segment-missing": "its row is removed; the messages in it are lost",
@@ -51,8 +51,9 @@ FIXES = {
     "queue-id-too-low": "ids continue after the highest known",
     "dictionary-damaged": "taken from the copy of the definitions if it is there, else omitted",
     "quarantine-missing": _DROP,
-    "prepared-queue-missing": "the transaction is rolled back: what it locked is ready again",
-    "prepared-incomplete": "it stays undecided, with what is left of it",
+    "prepared-queue-missing": "the transaction is rolled back: the messages it locked are ready "
+    "again",
+    "prepared-incomplete": "it stays undecided, with the messages that are left",
 }
 """What is done, by code; findings with any other code do not cause a repair."""
 

@@ -36,7 +36,7 @@ def print_plan(plan: RepairPlan, directory: str, path: str, console: Console) ->
     console.print(_files(plan), highlight=False)
     lost = sum(queue["lost"] for queue in plan.queues)
     if lost:
-        text = f"Lost: {_counted(lost, 'message')}. What is left of them is kept."
+        text = f"Lost: {_counted(lost, 'message')}. Their remains are kept."
         console.print(Text(text, "bold red"))
     else:
         console.print(Text("No known message is lost.", "bold green"))
@@ -56,7 +56,7 @@ def print_applied(
         _print_queues(plan, console)
         console.print()
     console.print(Text("The store is repaired, and a check of it is clean.", "bold green"))
-    text = f"What was replaced is in {terminal.shown(directory)}/{repair.name}/: remove it once the"
+    text = f"Replaced files are in {terminal.shown(directory)}/{repair.name}/: remove them once the"
     console.print(f"{text} store has proved good.", highlight=False, soft_wrap=True)
     console.print("To undo it, before the store is used:", style="bold")
     console.print(

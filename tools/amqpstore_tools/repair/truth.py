@@ -641,19 +641,19 @@ class _Finder:
         notes = self._truth.notes
         if self._lost_at:
             notes.append(
-                "a part of the log is lost, and with it acks: messages that were in a queue by "
-                "then may be delivered again, flagged redelivered"
+                "a part of the log is lost, and acks with it: messages that were in a queue "
+                "before it may be delivered again, flagged redelivered"
             )
         elif any(queue.again for queue in self._truth.queues.values()):
             notes.append(
-                "nothing is left that says which messages were acked before the last checkpoint: "
-                "some may be delivered again, flagged redelivered"
+                "it is unknown which messages were acked before the last checkpoint: some may be "
+                "delivered again, flagged redelivered"
             )
         if self._rows is None:
             copy = self._facts.copy
             notes.append(
-                "the catalog is lost: definitions come from the copy that a checkpoint made, and "
-                "what was defined since is not there"
+                "the catalog is lost: definitions come from the copy made by a checkpoint; later "
+                "ones are missing"
                 if copy
                 else "the catalog is lost and there is no copy of the definitions: queues are "
                 "named after their ids; users, exchanges, bindings, permissions and policies are "

@@ -47,7 +47,7 @@ def page(figures: Figures) -> str:
             ("Published and acked", _rates(figures)),
             ("By queue and time", _by_queue(figures)),
             ("What waits", _waiting(figures)),
-            ("How long it has waited", _ages(figures)),
+            ("Age of waiting messages", _ages(figures)),
             ("Sizes", _sizes(figures)),
             ("Delivered again", _redelivered(figures)),
             ("Dead letters", _dead(figures)),
@@ -167,7 +167,7 @@ def _ages(figures: Figures) -> str:
     if not rows:
         return "<p>Nothing waits.</p>"
     text = (
-        "<p class=dim>Since it was published, with the age of the oldest that the log knows"
+        "<p class=dim>Time since publishing, with the age of the oldest known message"
         f"{_rest(len(counts))}.</p>"
     )
     return text + shares(rows, _AGES, "messages")
@@ -206,7 +206,7 @@ def _dead(figures: Figures) -> str:
     if not dead:
         return "<p>The log contains no dead-lettered messages.</p>"
     rows = [
-        (f"{reason}, out of {queue}", float(count), f"{count:,}")
+        (f"{reason}, from {queue}", float(count), f"{count:,}")
         for (reason, queue), count in dead.most_common(_MAX_ROWS)
     ]
     return f"<p class=dim>Messages by cause and queue{_rest(len(dead))}.</p>" + bars(rows, "bad")

@@ -23,7 +23,7 @@ def add_engine(parser: argparse.ArgumentParser, what: str) -> None:
         "--engine",
         choices=ENGINES,
         default=PROCESS,
-        help=f"process: this one; spark: {what} (default: %(default)s)",
+        help=f"process: everything in this process; spark: {what} (default: %(default)s)",
     )
     add_master(parser)
 
@@ -54,6 +54,6 @@ def add_master(parser: argparse.ArgumentParser) -> None:
         "--master",
         default=_LOCAL,
         metavar="URL",
-        help="of a Spark cluster, whose executors have amqpstore installed and see the same "
+        help="Spark cluster, whose executors have amqpstore installed and see the same "
         "directories (default: %(default)s, this machine)",
     )

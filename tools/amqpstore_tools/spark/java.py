@@ -72,7 +72,7 @@ def _fronted(java: str) -> str:
     directory = os.path.join(home, "bin")
     os.makedirs(directory, mode=0o700, exist_ok=True)
     if os.stat(home).st_uid != os.getuid():
-        raise NoJavaError(f"{home} belongs to somebody else")
+        raise NoJavaError(f"{home} belongs to another user")
     shim = os.path.join(directory, "java")
     # Renamed into place: another process may be using it now.
     descriptor, new = tempfile.mkstemp(dir=directory)

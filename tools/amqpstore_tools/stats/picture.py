@@ -59,7 +59,7 @@ def _show_garbage(found: Facts) -> None:
     total = found["segment_bytes"]
     out.print(heading(f"{counted(len(segments), 'segment')}: {size(total)}"))
     if found["live_bytes"] is None or not total:
-        out.print("  how much of it is live is unknown" if total else "  none")
+        out.print("  live part unknown" if total else "  none")
         return
     live = found["live_bytes"] / total
     text = f" {size(found['live_bytes'])} live, {size(found['garbage_bytes'])} garbage"

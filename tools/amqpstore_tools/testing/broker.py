@@ -147,7 +147,7 @@ class MemoryBroker:
         """
         if self.disk.is_on:
             self._check_running()
-            raise RuntimeError("the broker runs: crash it first")
+            raise RuntimeError("the broker is running: crash it first")
         self._join()
         self.disk, self.survived = self.disk.after_power_cut(self._seed)
         self._start()
@@ -318,7 +318,7 @@ class MemoryBroker:
             ):
                 return
             if time.monotonic() > give_up_at:
-                raise BrokerFailedError(f"the broker is busy for {_SETTLE_S} s", self.log)
+                raise BrokerFailedError(f"the broker is still busy after {_SETTLE_S} s", self.log)
             # Another thread is working, and wakes this one up.
             cushion_s = _BUSY_LOOK_S
 
@@ -354,7 +354,7 @@ class MemoryBroker:
                 self._failure
             )
         if self._log.has_failed:
-            raise BrokerFailedError("the broker has a fault", self.log)
+            raise BrokerFailedError("the broker had an internal error", self.log)
 
 
 def _definitions(path: str) -> Definitions:

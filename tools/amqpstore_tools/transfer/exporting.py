@@ -54,7 +54,9 @@ def chosen(image: StoreImage, names: Collection[str] | None, vhost: str | None) 
     if missing or (vhost is not None and not of_vhost):
         there = ", ".join(sorted({str(queue.name) for queue in of_vhost})[:10])
         what = f"queue {min(missing)!r}" if missing else f"virtual host {vhost!r} with queues"
-        raise TransferError(f"there is no {what} in {image.directory}. There is: {there or 'none'}")
+        raise TransferError(
+            f"there is no {what} in {image.directory}. Available: {there or 'none'}"
+        )
     return found
 
 

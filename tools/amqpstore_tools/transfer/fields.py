@@ -99,7 +99,7 @@ def as_bytes(value: Any) -> bytes:
             return base64.b64decode(value, validate=True)
         except (binascii.Error, ValueError) as error:
             raise FieldError(f"{value[:40]!r} is not base64: {error}") from None
-    raise FieldError(f"{value!r} is not a form of bytes")
+    raise FieldError(f"{value!r} is not valid for bytes")
 
 
 def _decode(buffer: bytes, offset: int, depth: int) -> tuple[Any, int]:
@@ -139,7 +139,7 @@ def _encode(value: Any, depth: int) -> bytes:
         ((name, content),) = value.items()
         if name in _ENCODERS:
             return _ENCODERS[name](content, depth)
-    raise FieldError(f"{value!r} is not a form of a field")
+    raise FieldError(f"{value!r} is not valid for a field")
 
 
 def _decode_int32(buffer: bytes, offset: int, _depth: int) -> tuple[Any, int]:

@@ -96,7 +96,7 @@ class _Import:
             return
         if key.vhost is not None and key.vhost not in self._store.definitions("vhosts"):
             raise TransferError(
-                f"the store has no virtual host {key.vhost!r}. Make it with a definitions file."
+                f"the store has no virtual host {key.vhost!r}. Create it with a definitions file."
             )
         is_level = key.level and QueueKey(key.vhost, key.name) in self._queues
         if not self._create and not is_level:
@@ -153,7 +153,7 @@ class _Import:
             run = self._store.take(queue, end - sequence, first_sequence=sequence)
             if not isinstance(run, Run):
                 raise TransferError(
-                    f"what was imported into queue {_key(queue.definition)} cannot be read back"
+                    f"the messages imported into queue {_key(queue.definition)} cannot be read back"
                 )
             if deliveries > 1:
                 # The last one says how many there were, whatever that number is.

@@ -147,7 +147,7 @@ def read_lines(file: IO[bytes]) -> Iterator[tuple[Line, int]]:
         yield line, read
     if not isinstance(line, EndLine):
         raise TransferError(
-            f"the file ends at line {number}, without its end line: it was cut off. Export again."
+            f"the file ends at line {number}, without its end line: it is incomplete. Export again."
         )
 
 
@@ -163,7 +163,7 @@ def _read(file: IO[bytes]) -> Iterator[tuple[Any, int]]:
             try:
                 yield msgspec.json.decode(text), read
             except (msgspec.DecodeError, RecursionError) as error:
-                raise TransferError(f"behind byte {read - len(text)}: {error}") from None
+                raise TransferError(f"after byte {read - len(text)}: {error}") from None
         return
     unpacker = msgpack.Unpacker(strict_map_key=False, max_buffer_size=_MAX_BYTES, raw=False)
     content = first
@@ -174,7 +174,7 @@ def _read(file: IO[bytes]) -> Iterator[tuple[Any, int]]:
                 yield plain, unpacker.tell()
             content = file.read(1 << 20)
     except (msgpack.UnpackException, ValueError) as error:
-        raise TransferError(f"behind byte {unpacker.tell()}: {error!r}") from None
+        raise TransferError(f"after byte {unpacker.tell()}: {error!r}") from None
 
 
 def _plain(line: Line) -> dict[str, Any]:

@@ -67,8 +67,8 @@ def publish_lines(
             connection.close()
     except (PeerError, OSError) as error:
         raise TransferError(
-            f"{str(error).rstrip('.')}. The first {skip + prefix.end} messages were confirmed: go "
-            f"on behind them with --skip {skip + prefix.end}."
+            f"{str(error).rstrip('.')}. The first {skip + prefix.end} messages were confirmed: "
+            f"continue after them with --skip {skip + prefix.end}."
         ) from None
     finally:
         connection.abandon()

@@ -22,9 +22,10 @@ if TYPE_CHECKING:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the two directories and the options."""
     parser.description = (
-        "Write what is new in the log of the store in DIR to Parquet files in OUT: every publish, "
-        "delivery, ack and purge, once. A broker may be running on DIR. A run that was killed "
-        "leaves nothing half done: run it again."
+        "Add the new part of the log of the store in DIR to the archive OUT, as "
+        "Parquet files: every publish, delivery, ack and purge, exactly once. A broker may "
+        "be running "
+        "on DIR. If a run is killed, just run it again: files count only once a run is complete."
     )
     parser.add_argument("directory", metavar="DIR", help="a data directory")
     parser.add_argument("out", metavar="OUT", help="the archive; created if it does not exist")
@@ -93,7 +94,7 @@ def _text(result: dict[str, Any]) -> str:
     if missing := result["missing_lsns"]:
         lines.append(
             f"  {missing:,} batches of the log no longer existed: compaction was faster. "
-            "What queues still hold of them is archived as held."
+            "Their messages that queues still hold are archived as held."
         )
     if damaged := result["damaged_places"]:
         lines.append(f"  {counted(damaged, 'damaged place')} skipped: see amqpstore check")

@@ -22,20 +22,36 @@ _SHOWN = 20
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the archive, the queue and the time."""
     parser.description = (
-        "Say what a queue held at a time, in its order: what had been published by then, without "
-        "what had been acked, expired or purged."
+        "Show the messages that a queue held at a point in time, in order: those "
+        "published by then, without those acked, expired or purged by then."
     )
     parser.add_argument("out", metavar="OUT", help="an archive")
-    parser.add_argument("--queue", required=True, metavar="Q", help="which queue")
-    parser.add_argument("--at", dest="at_ms", type=time_ms, required=True, metavar="T", help="when")
-    parser.add_argument("--vhost", default="/", metavar="NAME", help="(default: %(default)s)")
+    parser.add_argument("--queue", required=True, metavar="Q", help="name of the queue")
     parser.add_argument(
-        "--limit", type=int, default=_SHOWN, metavar="N", help="shown (default: %(default)s)"
+        "--at",
+        dest="at_ms",
+        type=time_ms,
+        required=True,
+        metavar="T",
+        help="the point in time: ISO 8601 (UTC without a zone), or ms since 1970",
+    )
+    parser.add_argument(
+        "--vhost",
+        default="/",
+        metavar="NAME",
+        help="virtual host of the queue (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--limit",
+        type=int,
+        default=_SHOWN,
+        metavar="N",
+        help="how many messages to show (default: %(default)s)",
     )
     parser.add_argument(
         "--export",
         metavar="FILE",
-        help="write all of them, as amqpstore export does: for amqpstore publish",
+        help="write all messages to FILE, in the format of amqpstore export",
     )
     add_master(parser)
     add_json(parser)
@@ -110,7 +126,7 @@ def _print(result: dict[str, Any]) -> None:
     console.print(f"{name} held {counted(result['messages'], 'message')} at {when(at_ms)}")
     if not result["archived_from_ms"] <= at_ms <= result["archived_to_ms"]:
         span = f"{when(result['archived_from_ms'])} to {when(result['archived_to_ms'])}"
-        console.print(f"  the archive is of {span}: it knows nothing outside that span")
+        console.print(f"  the archive is of {span}: it has no events outside that span")
     if missing := result["missing_lsns"]:
         console.print(f"  {missing:,} batches of the log are not in it: some may be missing")
     if result["first"]:
@@ -131,6 +147,8 @@ def _print(result: dict[str, Any]) -> None:
             )
         console.print(table)
         if rest := result["messages"] - len(result["first"]):
-            console.print(f"... {rest:,} more: --limit, or --export FILE for all of them")
+            console.print(
+                f"... {rest:,} more: see --limit, or write all of them with --export FILE"
+            )
     if result["file"]:
         console.print(f"written to {terminal.shown(result['file'])}")

@@ -32,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Measure an AMQP 0-9-1 broker, how long it holds clients up (stalls), or the storage "
         "engine alone (store). "
-        "WORKLOAD --help explains the options. Workloads:\n"
+        "amqpstore bench WORKLOAD --help explains the options. Workloads and their defaults:\n"
     ) + "\n".join(
         f"  {name:8}  {about}\n{_defaults(name)}" for name, about in options.ABOUT.items()
     )
@@ -41,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     _add_options(common)
     for name, about in options.ABOUT.items():
         workloads.add_parser(name, parents=[common], help=about, description=about)
-    about = "the storage engine alone, in process and without a broker"
+    about = "the storage engine alone, without a broker"
     store_settings.add_arguments(workloads.add_parser("store", help=about, description=about))
     about = "how long a quiet client waits while another makes the broker work"
     stall_settings.add_arguments(workloads.add_parser("stalls", help=about))
@@ -50,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def _add_options(parser: argparse.ArgumentParser) -> None:
     run = parser.add_argument_group("every workload")
     run.add_argument(
-        "--url", default=options.DEFAULT_URL, help="of the broker (default: %(default)s)"
+        "--url", default=options.DEFAULT_URL, help="URL of the broker (default: %(default)s)"
     )
     run.add_argument("--seconds", type=float, help="measured seconds after warm-up (default 10)")
     run.add_argument("--messages", type=int, metavar="N", help="end after N messages instead")
@@ -67,45 +67,75 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
         help="give up after this long (default warm-up + seconds + 30; 600 for drain and "
         "--messages)",
     )
-    run.add_argument("--queue", default="amqpstore-bench", metavar="NAME", help="(%(default)s)")
-    run.add_argument("--keep", action="store_true", help="keep the queues, and what is in them")
+    run.add_argument(
+        "--queue",
+        default="amqpstore-bench",
+        metavar="NAME",
+        help="name, or prefix of the names, of the queues (default: %(default)s)",
+    )
+    run.add_argument(
+        "--keep", action="store_true", help="keep the queues and their messages afterwards"
+    )
     run.add_argument(
         "--pid",
         type=int,
         default=0,
-        help="of the broker, for its CPU time and memory (default: whoever listens on the port)",
+        help="process id of the broker, for its CPU time and memory (default: the process that "
+        "listens on the port)",
     )
     run.add_argument("--json", action="store_true", help="print one JSON object")
     publish = parser.add_argument_group("publishing")
-    publish.add_argument("--size", type=int, metavar="BYTES", help="of a message body")
+    publish.add_argument("--size", type=int, metavar="BYTES", help="size of a message body")
     publish.add_argument(
         "--vary",
         action="store_const",
         const=True,
         help="give each message its own message-id, timestamp and headers",
     )
-    publish.add_argument("--persistent", action="store_const", const=True)
-    publish.add_argument("--transient", dest="persistent", action="store_const", const=False)
     publish.add_argument(
-        "--confirm", type=int, metavar="WINDOW", help="unconfirmed messages allowed; 0: no confirms"
+        "--persistent", action="store_const", const=True, help="persistent messages (the default)"
     )
-    publish.add_argument("--producers", type=int, metavar="N")
-    publish.add_argument("--queues", type=int, metavar="N", help="published to in turn")
+    publish.add_argument(
+        "--transient",
+        dest="persistent",
+        action="store_const",
+        const=False,
+        help="transient messages",
+    )
+    publish.add_argument(
+        "--confirm",
+        type=int,
+        metavar="WINDOW",
+        help="unconfirmed messages allowed to each producer; 0: no confirms",
+    )
+    publish.add_argument("--producers", type=int, metavar="N", help="number of producers")
+    publish.add_argument(
+        "--queues", type=int, metavar="N", help="number of queues, published to in turn"
+    )
     publish.add_argument(
         "--topic",
         action="store_const",
         const=True,
         help="publish through a topic exchange, to --matches of the queues each",
     )
-    publish.add_argument("--matches", type=int, metavar="N", help="queues that a message goes to")
-    publish.add_argument("--queue-type", choices=("classic", "quorum"))
-    publish.add_argument("--batch", type=int, metavar="N", help="messages that wait together")
-    publish.add_argument("--by", choices=("tx", "confirms"), help="what a batch waits for")
-    publish.add_argument("--rate", type=int, metavar="N", help="messages a second")
+    publish.add_argument(
+        "--matches", type=int, metavar="N", help="number of queues that a message goes to"
+    )
+    publish.add_argument("--queue-type", choices=("classic", "quorum"), help="type of the queues")
+    publish.add_argument("--batch", type=int, metavar="N", help="number of messages in a batch")
+    publish.add_argument("--by", choices=("tx", "confirms"), help="what makes a batch safe")
+    publish.add_argument("--rate", type=int, metavar="N", help="messages per second")
     consume = parser.add_argument_group("consuming")
-    consume.add_argument("--consumers", type=int, metavar="N")
-    consume.add_argument("--prefetch", type=int, metavar="N", help="0: no limit")
-    consume.add_argument("--auto-ack", action="store_const", const=True)
+    consume.add_argument("--consumers", type=int, metavar="N", help="number of consumers")
+    consume.add_argument(
+        "--prefetch",
+        type=int,
+        metavar="N",
+        help="unacked messages allowed to each consumer; 0: no limit",
+    )
+    consume.add_argument(
+        "--auto-ack", action="store_const", const=True, help="consume without acks"
+    )
     consume.add_argument(
         "--ack-every",
         type=int,
@@ -114,8 +144,10 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
         "one ack for each read)",
     )
     many = parser.add_argument_group("many connections")
-    many.add_argument("--connections", type=int, metavar="N")
-    many.add_argument("--processes", type=int, metavar="N", help="that share the connections")
+    many.add_argument("--connections", type=int, metavar="N", help="number of connections")
+    many.add_argument(
+        "--processes", type=int, metavar="N", help="number of processes that share the connections"
+    )
 
 
 def run(args: argparse.Namespace) -> int:

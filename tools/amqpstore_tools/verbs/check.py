@@ -16,20 +16,20 @@ from amqpstore_tools.spark.engine import add_engine, executor_of
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the data directory and the options."""
     parser.description = (
-        "Look at every checksum, reference, counter and name in a data directory, whether the "
-        "store opens or not. Nothing in it is changed."
+        "Verify every checksum, reference, counter and name in a data directory, "
+        "whether the store opens or not. Nothing in it is changed."
     )
     parser.epilog = (
-        "Exit codes: 0 sound (there may be notes: what a crash leaves), 1 errors or warnings were "
-        "found, 2 it could not be checked, 130 interrupted. The file check/FINDINGS.md of the "
+        "Exit codes: 0 sound (perhaps with notes: normal after a crash), 1 errors or warnings "
+        "were found, 2 it could not be checked, 130 interrupted. The file check/FINDINGS.md of the "
         "package amqpstore_tools lists the codes of findings."
     )
     parser.add_argument("directory", metavar="DIR", help="data directory")
     parser.add_argument(
-        "--live", action="store_true", help="check a snapshot, while a broker runs on DIR"
+        "--live", action="store_true", help="check a snapshot while a broker runs on DIR"
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
-    add_engine(parser, "segments and index files are spread over a cluster")
+    add_engine(parser, "segments and index files are distributed over a cluster")
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -20,9 +20,10 @@ from amqpstore_tools.offline.terminal import counted, say, size
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of `compact`."""
     parser.description = (
-        "Compact a store that no broker has open, to the end: what is live is merged into as few "
-        "segments as it fits in, but for the last one, and the rest is removed. It may be "
-        "interrupted at any time."
+        "Compact a store that no broker has open as far as possible: live "
+        "messages are merged into as few segments as possible, and everything else is "
+        "removed, except "
+        "in the last segment. It may be interrupted at any time."
     )
     parser.add_argument("directory", metavar="DIR", help="data directory")
     parser.add_argument(
@@ -30,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=int,
         default=Options().segment_bytes,
         metavar="N",
-        help="the size of segments to fill (default: %(default)s, as `serve` has it)",
+        help="size of the new segments (default: %(default)s, as for `serve`)",
     )
     add_json(parser, "done, but damage was found")
 
@@ -87,7 +88,7 @@ def _sizes(directory: str) -> dict[str, int]:
 
 def _print(result: dict[str, Any]) -> None:
     before, after = result["bytes_before"], result["bytes_after"]
-    freed = f"{size(before - after)} given back" if after < before else "nothing to give back"
+    freed = f"{size(before - after)} freed" if after < before else "nothing to free"
     say(
         f"{result['directory']}: {size(before)} in "
         f"{counted(result['segments_before'], 'segment')} before, {size(after)} in "

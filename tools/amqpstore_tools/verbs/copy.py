@@ -21,15 +21,16 @@ _SHOWN = 10
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of `copy`."""
     parser.description = (
-        "Make a consistent copy of a store, of a running broker's too, and verify it. Files that "
-        "never change are hard links where DIR and TARGET are on one file system."
+        "Make a consistent copy of a store, even of a running broker's, and "
+        "verify it. Files that never change become hard links if DIR and TARGET are on one "
+        "file system."
     )
     parser.add_argument("directory", metavar="DIR", help="data directory; it is only read")
     parser.add_argument("target", metavar="TARGET", help="a new directory, or an empty one")
     parser.add_argument(
         "--against",
         metavar="COPY",
-        help="an earlier copy, where TARGET is to be: what has not changed since is shared with it",
+        help="an earlier copy on the file system of TARGET: unchanged files are shared with it",
     )
     parser.add_argument(
         "--no-links",
@@ -39,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--verify-all",
         action="store_true",
-        help="also read back what is shared with the earlier copy, not only what is new",
+        help="also verify the files that are shared with the earlier copy, not only new ones",
     )
     add_json(parser, "done, but damage was found")
 
@@ -84,7 +85,7 @@ def print_copied(result: dict[str, Any]) -> None:
             place = f"{one['path']} at {one['offset']:,}, {one['bytes']:,} bytes"
             say(f"    {place}: {one['reason']}")
         if len(damage) > _SHOWN:
-            say("    ... all of it is in COPY.json")
+            say("    ... see COPY.json for all of it")
 
 
 _HOW = {"copied": "copied", "linked": "linked", "earlier": "shared with the earlier copy"}

@@ -34,53 +34,56 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the scenario and its options."""
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.description = (
-        "Break a throw-away store, or a copy of a real one, and see what survives. Scenarios:\n"
+        "Break a throw-away store, or a copy of a real one, and check that everything promised "
+        "survives. Scenarios:\n"
         + "\n".join(f"  {name:13}  {scenario.about}" for name, scenario in SCENARIOS.items())
         + "\n  all            each of these in turn"
     )
     parser.epilog = (
-        "Exit codes: 0 nothing was violated, 1 something was, 2 wrong usage, 3 a broker runs on "
-        "DIR,\n4 DIR is not a store, 5 the drill itself failed, 130 interrupted."
+        "Exit codes: 0 every promise was kept, 1 one was violated, 2 wrong usage, 3 a "
+        "broker runs on DIR,\n4 DIR is not a store, 5 the drill itself failed, 130 interrupted."
     )
     parser.add_argument("scenario", metavar="SCENARIO", choices=[*SCENARIOS, "all"])
     parser.add_argument(
         "--data",
         metavar="DIR",
-        help="drill on a copy of this data directory, which is only read (default: a store made "
-        "for this)",
+        help="drill a copy of this data directory, which is only read (default: a new store)",
     )
     parser.add_argument(
-        "--seed", help="the same seed repeats the same run (default: random, and shown)"
+        "--seed",
+        help="seed of the run; the same seed repeats the same run (default: random, and shown)",
     )
     parser.add_argument(
         "--seconds",
         type=_positive(float),
         metavar="N",
-        help=f"of each scenario (default {_DEFAULT_SECONDS:.0f}, if nothing else limits it)",
+        help=f"seconds for each scenario (default {_DEFAULT_SECONDS:.0f}, if nothing else limits "
+        f"it)",
     )
     parser.add_argument(
-        "--images", type=_positive(int), metavar="N", help="end after about N recovered disks"
+        "--images",
+        type=_positive(int),
+        metavar="N",
+        help="stop after about N recovered disk images",
     )
     parser.add_argument(
-        "--round", type=_positive(int), metavar="N", help="only this round of the seed"
+        "--round", type=_positive(int), metavar="N", help="run only round N of the seed"
     )
-    parser.add_argument(
-        "--rounds", type=_positive(int), metavar="N", help="end after the first N rounds"
-    )
+    parser.add_argument("--rounds", type=_positive(int), metavar="N", help="stop after N rounds")
     parser.add_argument(
         "--operations",
         type=_positive(int),
         metavar="N",
-        help="power-cut: one history of N operations of clients, with more images of it as long "
-        "as there is time (default: short histories, one after the other)",
+        help="power-cut: drill a single history of N client operations, with more images of it in "
+        "each round (default: a short history per round)",
     )
     parser.add_argument(
         "--report", metavar="FILE", help="write the results to FILE.json and FILE.html"
     )
     parser.add_argument(
-        "--work", metavar="DIR", help="where copies are made (default: the system's, for a while)"
+        "--work", metavar="DIR", help="directory for copies (default: a temporary one)"
     )
-    add_engine(parser, "all rounds but those of kill are spread over a cluster")
+    add_engine(parser, "all rounds except those of kill are distributed over a cluster")
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -24,8 +24,8 @@ STANDARD = "-"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of `export`."""
     parser.description = (
-        "Write the messages of queues to a file, with every property and header, each of the type "
-        "that it is. The store is only read."
+        "Write the messages of queues to a file, with all properties and headers "
+        "and their types. The store is only read."
     )
     parser.add_argument("directory", metavar="DIR", help="data directory")
     parser.add_argument(
@@ -39,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--format", choices=FORMATS, default=FORMATS[0], help="default: %(default)s"
     )
     parser.add_argument(
-        "--live", action="store_true", help="read a snapshot, while a broker runs on DIR"
+        "--live", action="store_true", help="read a snapshot while a broker runs on DIR"
     )
     add_json(parser, "done, but damage was found")
 

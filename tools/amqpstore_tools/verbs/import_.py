@@ -17,13 +17,15 @@ from amqpstore_tools.transfer.input import lines_of, opened
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of `import`."""
     parser.description = (
-        "Put what `amqpstore export` wrote at the end of the queues that it is from: all of it, or "
-        "nothing. For a broker that runs there is `amqpstore publish`."
+        "Add the messages in a file of `amqpstore export` at the end of their "
+        "queues: all of them, or none. For a running broker use `amqpstore publish`."
     )
-    parser.add_argument("directory", metavar="DIR", help="data directory; no broker runs on it")
-    parser.add_argument("file", metavar="FILE", help="what was exported; - is standard input")
+    parser.add_argument("directory", metavar="DIR", help="data directory of a stopped broker")
     parser.add_argument(
-        "--create", action="store_true", help="create the queues that do not exist, as they were"
+        "file", metavar="FILE", help="file of exported messages; - is standard input"
+    )
+    parser.add_argument(
+        "--create", action="store_true", help="create missing queues, with their original settings"
     )
     add_json(parser)
 
@@ -54,4 +56,4 @@ def _print(result: dict[str, Any]) -> None:
         f"{counted(len(result['messages']), 'queue')} in {result['seconds']:.1f} s"
     )
     for queue in result["created"]:
-        say(f"  made queue {queue}")
+        say(f"  created queue {queue}")

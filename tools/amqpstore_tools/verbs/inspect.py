@@ -1,4 +1,4 @@
-"""`amqpstore inspect`: show what is in a store, down to one record."""
+"""`amqpstore inspect`: show the content of a store, down to one record."""
 
 from __future__ import annotations
 
@@ -25,38 +25,48 @@ _FOLLOW_LIMIT = 10
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the directory, what of it is looked at, and the options of all."""
     parser.description = (
-        "Show what is in the data directory DIR of a broker that does not run, or, with --live, of "
-        "one that does. Nothing in it is changed."
+        "Show the content of the data directory DIR of a stopped broker, or with "
+        "--live of a running one. Nothing in it is changed."
     )
-    parser.epilog = exit_codes("what was asked for does not exist")
+    parser.epilog = exit_codes("not found")
     parser.add_argument("data", metavar="DIR", help="data directory")
     _add_common(parser)
     parser.add_argument(
         "--follow",
         action="store_true",
-        help="show the log as it grows, until Ctrl-C; a broker may run",
+        help="show the log as it grows, until Ctrl-C; a broker may be running",
     )
     what = parser.add_subparsers(
-        dest="what", metavar="[WHAT]", help="show one thing in it instead of the whole"
+        dest="what", metavar="[WHAT]", help="show one part instead of an overview"
     )
-    one = what.add_parser("vhost", help="one virtual host: exchanges, bindings, queues")
-    one.add_argument("name", metavar="NAME", help="its name")
+    one = what.add_parser("vhost", help="a virtual host: exchanges, bindings, policies, queues")
+    one.add_argument("name", metavar="NAME", help="name of the virtual host")
     _add_common(one, is_part=True)
-    one = what.add_parser("segment", help="one segment and its records")
-    one.add_argument("number", type=_number, metavar="N", help="its number")
-    one.add_argument("--first", type=_number, default=0, metavar="OFFSET", help="start there")
+    one = what.add_parser("segment", help="a segment and its records")
+    one.add_argument("number", type=_number, metavar="N", help="number of the segment")
+    one.add_argument(
+        "--first", type=_number, default=0, metavar="OFFSET", help="first offset to show"
+    )
     _add_common(one, is_part=True)
-    one = what.add_parser("queue", help="one queue and its messages")
-    one.add_argument("name", metavar="NAME", help="its name, or #ID")
-    one.add_argument("--vhost", metavar="VHOST", help="if several have a queue of that name")
-    one.add_argument("--first", type=_number, default=0, metavar="SEQUENCE", help="start there")
+    one = what.add_parser("queue", help="a queue and its messages")
+    one.add_argument(
+        "name", metavar="NAME", help="name of the queue, or #ID for its id in the store"
+    )
+    one.add_argument(
+        "--vhost", metavar="VHOST", help="virtual host, if several have a queue of that name"
+    )
+    one.add_argument(
+        "--first", type=_number, default=0, metavar="SEQUENCE", help="first sequence to show"
+    )
     _add_common(one, is_part=True)
-    one = what.add_parser("message", help="one message: header, routing, properties, body, queues")
-    one.add_argument("number", type=_number, metavar="ID", help="its id in the store")
-    one.add_argument("--body", choices=message.FORMS, help="show the whole body, in this form")
+    one = what.add_parser("message", help="a message: record, routing, properties, body, queues")
+    one.add_argument("number", type=_number, metavar="ID", help="id of the message in the store")
+    one.add_argument("--body", choices=message.FORMS, help="show the whole body in this form")
     _add_common(one, is_part=True)
-    one = what.add_parser("transaction", help="one transaction of the log: its operations")
-    one.add_argument("number", type=_number, metavar="LSN", help="its log sequence number")
+    one = what.add_parser("transaction", help="a transaction of the log and its operations")
+    one.add_argument(
+        "number", type=_number, metavar="LSN", help="log sequence number of the transaction"
+    )
     _add_common(one, is_part=True)
 
 
@@ -67,21 +77,21 @@ def _add_common(parser: argparse.ArgumentParser, *, is_part: bool = False) -> No
         "--live",
         action="store_true",
         default=absent if is_part else False,
-        help="read a snapshot, while a broker runs on DIR",
+        help="read a snapshot while a broker runs on DIR",
     )
     parser.add_argument(
         "--json",
         action="store_true",
         default=absent if is_part else False,
-        help="print one JSON object; with --follow, one a line",
+        help="print one JSON object; with --follow, one per line",
     )
     parser.add_argument(
         "--limit",
         type=_number,
         default=absent if is_part else None,
         metavar="N",
-        help=f"rows of a list, 0 is all (default {_DEFAULT_LIMIT}; with --follow "
-        f"{_FOLLOW_LIMIT} of what is there already)",
+        help=f"rows of a list to show, 0 for all (default {_DEFAULT_LIMIT}; with --follow "
+        f"{_FOLLOW_LIMIT} of the existing ones)",
     )
 
 
@@ -93,7 +103,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _follow(arguments: argparse.Namespace) -> None:
     if arguments.what:
-        raise UsageError("--follow shows the log, and takes no WHAT")
+        raise UsageError("--follow shows the log, and cannot be combined with WHAT")
     limit = _FOLLOW_LIMIT if arguments.limit is None else arguments.limit or None
     show = follow.show_json if arguments.json else follow.show_line
     follow.follow(arguments.data, show, limit)

@@ -21,29 +21,36 @@ _DEFAULT_URL = "amqp://guest:guest@127.0.0.1:5672/%2F"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of `publish`."""
     parser.description = (
-        "Publish what `amqpstore export` wrote to a broker, in order, and wait for each confirm. A "
-        "message goes into the queue that it was in, or with --routed the way that it came."
+        "Publish the messages in a file of `amqpstore export` to a broker, in "
+        "order and with confirms. Each message goes directly to the queue it was in, or "
+        "with --routed "
+        "to its original exchange."
     )
-    parser.add_argument("file", metavar="FILE", help="what was exported; - is standard input")
     parser.add_argument(
-        "--url", default=_DEFAULT_URL, help="of the broker (default: %(default)s)", metavar="URL"
+        "file", metavar="FILE", help="file of exported messages; - is standard input"
+    )
+    parser.add_argument(
+        "--url",
+        default=_DEFAULT_URL,
+        help="URL of the broker (default: %(default)s)",
+        metavar="URL",
     )
     parser.add_argument(
         "--vhost",
         metavar="NAME",
-        help="messages that were in this virtual host (default: the one of URL)",
+        help="publish the messages of this virtual host (default: the one in URL)",
     )
     parser.add_argument(
         "--routed",
         action="store_true",
-        help="to the exchange and with the routing key that it was published with",
+        help="publish to the original exchange, with the original routing key",
     )
     parser.add_argument(
         "--skip",
         type=int,
         default=0,
         metavar="N",
-        help="leave out the first N messages: they were confirmed before",
+        help="skip the first N messages, which were confirmed in an earlier run",
     )
     add_json(parser)
 

@@ -20,20 +20,23 @@ from amqpstore_tools.repair.undo import undo
 from amqpstore_tools.spark.engine import add_engine, executor_of
 
 _EXIT_CODES = (
-    "Exit codes: 0 done (also where there is nothing to repair), 2 wrong usage, 3 a broker or "
-    "another tool has DIR open, 4 DIR is not a store, 5 it was refused or it failed, 130 "
-    "interrupted. What is refused changes nothing."
+    "Exit codes: 0 done (or nothing to repair), 2 wrong usage, 3 a broker or another "
+    "tool has DIR open, 4 DIR is not a store, 5 refused or failed, 130 interrupted. A "
+    "refused repair "
+    "changes nothing."
 )
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the data directory and what is to be done."""
     parser.description = (
-        "Repair a data directory in which amqpstore check finds damage. First make a plan and read "
-        "it: nothing is changed. Then apply it: the store is rebuilt from everything that is "
-        "sound, "
-        "and whatever is replaced is kept in DIR/quarantine/. An undo puts back exactly what was "
-        "there before, as long as the store was not used since."
+        "Repair a data directory in which amqpstore check finds damage. First "
+        "make a plan (--plan) and read it: nothing is changed yet. Then apply it "
+        "(--apply): the store "
+        "is rebuilt from everything that is sound, and files that are replaced are kept in "
+        "DIR/quarantine/. --undo restores exactly the state before the repair, as long as "
+        "the store "
+        "has not been used since."
     )
     parser.epilog = (
         f"{_EXIT_CODES} The file check/FINDINGS.md of the package amqpstore_tools says what is "
@@ -41,11 +44,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("directory", metavar="DIR", help="a data directory")
     what = parser.add_mutually_exclusive_group(required=True)
-    what.add_argument("--plan", metavar="FILE", help="write a plan to FILE, and show it")
+    what.add_argument("--plan", metavar="FILE", help="make a plan, write it to FILE and show it")
     what.add_argument("--apply", metavar="FILE", help="carry out the plan in FILE")
     what.add_argument("--undo", action="store_true", help="undo the last repair")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
-    add_engine(parser, "the check that a plan is made from is spread over a cluster")
+    add_engine(parser, "the check for the plan is distributed over a cluster")
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -26,36 +26,43 @@ _DEFAULT_URL = "amqp://guest:guest@127.0.0.1:5672/%2F"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the archive, which of its messages, and where they go."""
     parser.description = (
-        "Publish what was published to a queue in a time once more, in the same order, and wait "
-        "for each confirm. Messages go straight into the queue, or with --routed the way that "
-        "they came."
+        "Publish the messages of an archived queue and time span again, in the "
+        "same order and with confirms. They go directly to the queue, or with --routed to their "
+        "original exchange."
     )
     parser.add_argument("out", metavar="OUT", help="an archive")
-    parser.add_argument("--queue", required=True, metavar="Q", help="whose messages")
+    parser.add_argument("--queue", required=True, metavar="Q", help="name of the queue")
     parser.add_argument(
-        "--from", dest="least_ms", type=time_ms, metavar="T", help="published at T or later"
+        "--from",
+        dest="least_ms",
+        type=time_ms,
+        metavar="T",
+        help="messages published at T or later: ISO 8601, or ms since 1970",
     )
     parser.add_argument(
-        "--to", dest="most_ms", type=time_ms, metavar="T", help="published before T"
+        "--to", dest="most_ms", type=time_ms, metavar="T", help="messages published before T"
     )
     parser.add_argument(
-        "--url", default=_DEFAULT_URL, help="of the broker (default: %(default)s)", metavar="URL"
+        "--url",
+        default=_DEFAULT_URL,
+        help="URL of the broker (default: %(default)s)",
+        metavar="URL",
     )
     parser.add_argument(
-        "--vhost", metavar="NAME", help="that the queue was in (default: the one of URL)"
+        "--vhost", metavar="NAME", help="virtual host of the queue (default: the one in URL)"
     )
-    parser.add_argument("--into", metavar="Q", help="another queue than the one that they were in")
+    parser.add_argument("--into", metavar="Q", help="publish to this queue instead")
     parser.add_argument(
         "--routed",
         action="store_true",
-        help="to the exchange and with the routing key that each was published with",
+        help="publish to the original exchanges, with the original routing keys",
     )
     parser.add_argument(
         "--skip",
         type=int,
         default=0,
         metavar="N",
-        help="leave out the first N messages: they were confirmed before",
+        help="skip the first N messages, which were confirmed in an earlier run",
     )
     add_master(parser)
     add_json(parser)
@@ -72,7 +79,7 @@ def _replay(arguments: argparse.Namespace) -> None:
     except CommandLineError as error:
         raise UsageError(str(error)) from None
     if arguments.routed and arguments.into:
-        raise UsageError("--into and --routed exclude each other")
+        raise UsageError("--into and --routed cannot be combined")
     require_spark()
     # Imported here, so that the other verbs start without Spark.
     from amqpstore_tools.archive import reading

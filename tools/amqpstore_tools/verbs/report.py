@@ -22,16 +22,19 @@ if TYPE_CHECKING:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the data directory and the file."""
     parser.description = (
-        "Draw what is in a data directory: rates by queue and time, sizes, how old it is what "
-        "waits, why messages were delivered again or dead-lettered, garbage, and keys. The page "
-        "is one file that loads nothing. A broker may be running on DIR."
+        "Write an HTML page with charts of a data directory: rates by queue and "
+        "time, sizes, ages of waiting messages, reasons for redeliveries and dead letters, "
+        "garbage, "
+        "and routing keys. The page is one file without external resources. A broker may "
+        "be running "
+        "on DIR."
     )
     parser.add_argument("directory", metavar="DIR", help="a data directory")
     parser.add_argument(
         "--out",
         default="report.html",
         metavar="FILE",
-        help="where the page is written (default: %(default)s)",
+        help="file to write (default: %(default)s)",
     )
     add_master(parser)
     add_json(parser)

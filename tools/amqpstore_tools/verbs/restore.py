@@ -18,10 +18,12 @@ from amqpstore_tools.offline.terminal import counted, say, size
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of `restore`."""
     parser.description = (
-        "Put a copy in the place of a store that no broker has open. The copy is checked before "
-        "anything is replaced; what was there is kept, as DIR.before-restore-TIME."
+        "Replace a store that no broker has open by a copy. The copy is verified "
+        "before anything is replaced; the previous store is kept as DIR.before-restore-TIME."
     )
-    parser.add_argument("copy", metavar="COPY", help="what `amqpstore copy` made; it is only read")
+    parser.add_argument(
+        "copy", metavar="COPY", help="a copy made by `amqpstore copy`; it is only read"
+    )
     parser.add_argument(
         "directory", metavar="DIR", help="data directory to restore; it need not exist"
     )
@@ -72,7 +74,7 @@ def _print(result: dict[str, Any]) -> None:
         f"in {counted(result['files'], 'file')}, verified, in {result['seconds']:.1f} s"
     )
     if result["kept"]:
-        say(f"  what was there is kept: {result['kept']}")
+        say(f"  the previous store is kept: {result['kept']}")
         say("  Remove it once you are sure that you do not need it.")
     if damage := result["damage"]:
         say(f"  the copy contains damage of its store, in {counted(len(damage), 'place')}")

@@ -14,14 +14,13 @@ from amqpstore_tools.stats.picture import show
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the directory and the options."""
     parser.description = (
-        "Show how large the data directory DIR of a broker that does not run is, or, with --live, "
-        "of one that does: what takes the room, how old it is, and what of it is garbage. Ages are "
-        "those of whole segments, and messages that compaction has moved may be older. Nothing is "
-        "changed."
+        "Show what takes up the space in the data directory DIR of a stopped "
+        "broker, or with --live of a running one: sizes, ages and garbage. Ages are those of whole "
+        "segments; messages that compaction has moved may be older. Nothing is changed."
     )
     parser.add_argument("data", metavar="DIR", help="data directory")
     parser.add_argument(
-        "--live", action="store_true", help="read a snapshot, while a broker runs on DIR"
+        "--live", action="store_true", help="read a snapshot while a broker runs on DIR"
     )
     add_json(parser)
 

@@ -41,9 +41,6 @@ RESOURCE = "amq.dtx"
 MAX_PART_BYTES = 64
 """The most bytes of a global id, and of a branch id."""
 
-_MAX_FAILED = 1000
-"""How many rolled-back branches are remembered until somebody asks for their outcome."""
-
 
 class Xid(NamedTuple):
     """The name of a branch: a global id of 1 to 64 bytes, a branch id of up to 64."""
@@ -358,7 +355,7 @@ class Branches:
             branch.failure = why
         self._undo(branch)
         self._failed[branch.xid] = None
-        if len(self._failed) > _MAX_FAILED:
+        if len(self._failed) > self._context.limits.max_failed_branches:
             self._forget_oldest()
 
     def _forget_oldest(self) -> None:

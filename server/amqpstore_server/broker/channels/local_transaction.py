@@ -43,9 +43,6 @@ _SENT_BYTES = 600
 the client's bytes.
 """
 
-MAX_READ_BACK_BYTES = 64 << 20
-"""The most bytes of bodies that a transaction reads back from disk to move them to other queues."""
-
 
 class UncommittedBytes:
     """Counts the memory of the uncommitted publishes of a connection's channels."""
@@ -143,7 +140,7 @@ class LocalTransaction:
         """Raises: PreconditionFailedError, if the bodies that have to be read back exceed the
         memory limit.
         """
-        room = MAX_READ_BACK_BYTES
+        room = most = self._context.limits.max_read_back_bytes
         for delivery, requeue in self._settled:
             queue, taken = delivery.queue, delivery.taken
             if queue.is_deleted or requeue:
@@ -153,7 +150,7 @@ class LocalTransaction:
                 room -= taken.run.body_bytes
                 if room < 0:
                     raise PreconditionFailedError(
-                        f"more than {MAX_READ_BACK_BYTES >> 20} MiB of messages would be read back "
+                        f"more than {most >> 20} MiB of messages would be read back "
                         "for this transaction, to be dead letters or kept in a history: it is "
                         "undone; settle fewer of them at a time"
                     )

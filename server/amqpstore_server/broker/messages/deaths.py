@@ -27,11 +27,6 @@ class Reason(enum.StrEnum):
 
 _MAX_COUNT = (1 << 63) - 1
 
-MAX_DEATHS = 100
-"""The most entries of x-death: consumers that republish a message have to fit them in a field
-table, and each further move copies all of them.
-"""
-
 LANDMARK = "x-death-landmark"
 """A header of messages that have died more often than x-death can say: see `landmark_of`."""
 
@@ -94,12 +89,9 @@ def _merged(deaths: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     ]
 
 
-def newest(deaths: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the newest deaths, as many as the header x-death may have."""
-    return deaths[:MAX_DEATHS]
-
-
-def landmark_of(known: Any, queue: str, reason: Reason, count: int) -> dict[str, Any] | None:
+def landmark_of(
+    known: Any, queue: str, reason: Reason, count: int, max_deaths: int
+) -> dict[str, Any] | None:
     """Return the landmark: one queue that the message was in, and how many moves it had made then.
     It detects a cycle of any length, even when x-death has forgotten where the cycle began. None
     while x-death has all deaths.
@@ -109,7 +101,8 @@ def landmark_of(known: Any, queue: str, reason: Reason, count: int) -> dict[str,
     message returns to it before the landmark moves: at most three times round, and no list of
     queues is needed.
 
-    Args: known, the header as it arrived; count, of deaths, including the new one.
+    Args: known, the header as it arrived; count, of deaths, including the new one; max_deaths, as
+    many as x-death may have.
     """
     if reason == Reason.REJECTED:
         return None  # a cycle that includes a rejection may go on
@@ -122,7 +115,7 @@ def landmark_of(known: Any, queue: str, reason: Reason, count: int) -> dict[str,
         moves += 1
         if moves & (moves - 1):
             return {"queue": known["queue"], "moves": Int64(moves)}
-    elif count <= MAX_DEATHS:
+    elif count <= max_deaths:
         return None
     else:
         moves = count

@@ -25,9 +25,6 @@ _log = logging.getLogger(__name__)
 _EXPIRED_AT_ONCE = 16
 """How many runs expire at once before others have their turn."""
 
-_DROPPED_AT_ONCE = 16_384
-"""How many messages a limit drops at once."""
-
 _RETRY_MS = 1000
 """After this time, messages that could not be moved or read are tried again."""
 
@@ -164,14 +161,14 @@ class Backlog:
 
     def drop_excess(self) -> None:
         """Drop messages beyond the limits: lowest priority first, and the oldest of it first."""
-        dropped = 0
+        dropped, most = 0, self._context.limits.max_dropped
         while (excess := self.excess) and (store_queue := self.priorities.least()):
-            if dropped >= _DROPPED_AT_ONCE:
+            if dropped >= most:
                 self._queue.touch()
                 return
             if not self._has_room():
                 return
-            run = self._store.withdraw(store_queue, min(excess, _DROPPED_AT_ONCE))
+            run = self._store.withdraw(store_queue, min(excess, most))
             if isinstance(run, ReadLaterError):
                 self.read_later(run)
                 return

@@ -127,7 +127,7 @@ class ConsumedBacklog(Backlog):
             except ReadLaterError as error:
                 # The next copy tries again.
                 _log.warning(
-                    "history is longer than its limit",
+                    "a history exceeds its limit for now: it cannot be read",
                     extra={"queue": self._queue.name, "reason": str(error)},
                 )
                 return

@@ -20,7 +20,6 @@ from amqpstore_server.broker.messages.deaths import (
     deaths_of,
     is_cycle,
     landmark_of,
-    newest,
 )
 from amqpstore_server.broker.messages.envelope import ParsedEnvelope, more_keys
 from amqpstore_server.broker.queues.backlog import Taken
@@ -107,9 +106,10 @@ class DeadLetters:
         unwanted = [] if key is None else ["CC", "BCC"]
         if not deaths[0].get("time"):
             deaths[0]["time"] = Timestamp(self._context.clock.wall_ms() // 1000)
-        headers: dict[str, Any] = {"x-death": newest(deaths)}
+        max_deaths = self._context.limits.max_deaths
+        headers: dict[str, Any] = {"x-death": deaths[:max_deaths]}
         known = (properties.headers or {}).get(LANDMARK)
-        landmark = landmark_of(known, queue.name, reason, len(deaths))
+        landmark = landmark_of(known, queue.name, reason, len(deaths), max_deaths)
         if landmark:
             headers[LANDMARK] = landmark
         elif known is not None:
@@ -133,7 +133,7 @@ class DeadLetters:
         # Only its expiration is removed: everything else that an envelope reads is unchanged.
         sent = dataclasses.replace(properties, expiration=None)
         name = landmark["queue"] if landmark else ""
-        return ParsedEnvelope(exchange, keys[0], raw, sent, keys[1:]), newest(deaths), name
+        return ParsedEnvelope(exchange, keys[0], raw, sent, keys[1:]), deaths[:max_deaths], name
 
 
 def _unlimited_plan(route: Route, parsed: ParsedEnvelope, messages: list[Message]) -> Plan:

@@ -26,9 +26,6 @@ if TYPE_CHECKING:
     from amqpstore_server.broker.context import BrokerContext
 
 REPLAYED = "x-replayed"
-MAX_BYTES = 64 << 20
-"""The most memory of one replay, as `_weight` counts it: it is one batch of the log."""
-
 _MESSAGE_BYTES = 256
 """Approximate size of a message besides its body and properties."""
 
@@ -107,7 +104,7 @@ class Replays:
         if kept is None or target is None or target.is_internal:
             return ReplayOutcome.NOWHERE
         kept.backlog.expire()
-        if self._context.store.log.pending_bytes >= MAX_BYTES:
+        if self._context.store.log.pending_bytes >= self._context.limits.max_replay_bytes:
             # Many replays in a row must not fill memory with bytes that wait for the disk.
             self._context.flush()
         copies = list(self._copies(kept, request))
@@ -129,7 +126,7 @@ class Replays:
         are too many.
         """
         left = request.limit
-        room = MAX_BYTES
+        room = most = self._context.limits.max_replay_bytes
         known: Envelope | None = None
         parsed: ParsedEnvelope | None = None
         group: list[Message] = []
@@ -147,7 +144,7 @@ class Replays:
                     continue
                 room -= len(message.body) + len(envelope.properties) + _MESSAGE_BYTES
                 if room < 0:
-                    raise _too_much(request, envelope)
+                    raise _too_much(request, envelope, most)
                 group.append(Message(parsed, message.body))
                 if left is not None:
                     left -= 1
@@ -175,9 +172,9 @@ def _copied(envelope: Envelope) -> ParsedEnvelope:
     return parse_envelope(envelope.exchange, envelope.routing_key, raw, decode_properties(raw))
 
 
-def _too_much(request: ReplayRequest, envelope: Envelope) -> PreconditionFailedError:
+def _too_much(request: ReplayRequest, envelope: Envelope, most: int) -> PreconditionFailedError:
     return PreconditionFailedError(
-        f"the replay of queue '{request.source}' copies more than {MAX_BYTES >> 20} MiB: end it "
+        f"the replay of queue '{request.source}' copies more than {most >> 20} MiB: end it "
         f"with x-to={consumed_at(envelope.properties)}, or with x-limit, and go on from there"
     )
 

@@ -58,30 +58,34 @@ class StallSettings:
         )
 
     def count_of(self, name: str) -> int:
-        """How many times a disturbance does its thing."""
+        """Return how many times a disturbance is repeated."""
         return max(1, min(_MAX_COUNT, round(DISTURBANCES[name].count * self.scale)))
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the options."""
+    """Add the options."""
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.description = (
-        "A quiet client publishes 200 messages a second, and asks for an answer that needs no "
-        "disk as often.\nHow long it waits is measured while another client does each of:\n"
+        "A quiet client publishes 200 messages per second, and makes as many requests that need "
+        "no disk.\nIts waits are measured while another client does each of these:\n"
     ) + "\n".join(
         f"  {name:18}{kind.count:>9,}  {kind.about}" for name, kind in DISTURBANCES.items()
     )
-    parser.add_argument("only", nargs="*", metavar="NAME", help="which (default: all of them)")
-    parser.add_argument("--url", default=DEFAULT_URL, help="of the broker (default: %(default)s)")
     parser.add_argument(
-        "--scale", type=float, default=1.0, metavar="F", help="of all counts (default: 1)"
+        "only", nargs="*", metavar="NAME", help="a disturbance to measure (default: all)"
+    )
+    parser.add_argument(
+        "--url", default=DEFAULT_URL, help="URL of the broker (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--scale", type=float, default=1.0, metavar="F", help="factor for all counts (default: 1)"
     )
     parser.add_argument(
         "--lead",
         type=float,
         default=1.0,
         metavar="SECONDS",
-        help="that the quiet client is alone before, for comparison (default: 1)",
+        help="how long to measure the quiet client alone first (default: 1)",
     )
     parser.add_argument(
         "--timeout",
@@ -90,11 +94,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="SECONDS",
         help="give a disturbance up after this long (default: 600)",
     )
-    parser.add_argument("--queue", default="amqpstore-bench", metavar="NAME", help="(%(default)s)")
+    parser.add_argument(
+        "--queue",
+        default="amqpstore-bench",
+        metavar="NAME",
+        help="prefix of the queue names (default: %(default)s)",
+    )
     parser.add_argument(
         "--pid",
         type=int,
         default=0,
-        help="of the broker, for its CPU time (default: whoever listens on the port)",
+        help="process id of the broker, for its CPU time (default: the process that listens on "
+        "the port)",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object")

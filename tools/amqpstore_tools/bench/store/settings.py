@@ -22,9 +22,10 @@ WORKLOADS: Mapping[str, Mapping[str, object]] = {
     "fanout": {**_FILLING, "messages": 100_000, "queues": 100},
 }
 ABOUT = {
-    "fill": "publish to one queue, then take and ack all of it from disk in a new process",
+    "fill": "publish to one queue, then read and ack everything from disk in a new process",
     "memory": "resident memory during and after a fill",
-    "restart": "fill, kill -9, and the time until a new process has count and first message",
+    "restart": "fill and kill -9, then the time until a new process has the count and the first "
+    "message",
     "churn": "messages pass through a queue while others stay: disk, stalls, compaction",
     "fanout": "bytes written per message for one queue and for --queues",
 }
@@ -82,13 +83,13 @@ _RANGES = (
     ("queues", 2, 10_000),
 )
 _HELP = {
-    "messages": ("N", "to publish"),
-    "size": ("BYTES", "of a message body"),
+    "messages": ("N", "messages to publish"),
+    "size": ("BYTES", "size of a message body"),
     "batch": ("N", "messages that one fdatasync makes durable"),
     "runs": ("N", "stores to fill, kill and open"),
-    "volume_bytes": ("BYTES", "of message bodies that pass through"),
+    "volume_bytes": ("BYTES", "bytes of message bodies that pass through"),
     "immortal": ("N", "messages that stay, spread evenly over the run"),
-    "queues": ("N", "that each message goes to, beside a run with one queue"),
+    "queues": ("N", "queues that each message goes to; compared with one queue"),
 }
 
 
@@ -98,7 +99,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     for name, about in ABOUT.items():
         taken = workloads.add_parser(name, help=about, description=about)
         taken.add_argument(
-            "--data", default="", metavar="DIR", help="made, and removed (default: temporary)"
+            "--data",
+            default="",
+            metavar="DIR",
+            help="directory for the store, created and removed (default: a temporary one)",
         )
         taken.add_argument("--keep", action="store_true", help="do not remove the directory")
         taken.add_argument(
@@ -106,7 +110,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             type=float,
             default=3600.0,
             metavar="SECONDS",
-            help="give a process of the run up (default %(default)s)",
+            help="give up when a process of the run takes longer (default %(default)s)",
         )
         taken.add_argument("--json", action="store_true", help="print one JSON object")
         for option, default in WORKLOADS[name].items():
@@ -114,7 +118,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                 taken.add_argument(
                     _option(option),
                     action="store_true",
-                    help="wait for each fdatasync, do not publish during it",
+                    help="wait for each fdatasync instead of publishing during it",
                 )
                 continue
             metavar, summary = _HELP[option]

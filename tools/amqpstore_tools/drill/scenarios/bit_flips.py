@@ -13,7 +13,7 @@ from amqpstore_tools.drill.examiner import Examiner
 from amqpstore_tools.drill.run import DrillRun
 from amqpstore_tools.offline.instant import FILE_NAME
 
-ABOUT = "flip one bit of a segment, an index file or the catalog, and take all messages"
+ABOUT = "flip one bit of a segment, an index file or the catalog, and read all messages"
 
 _CATALOG = f"{CATALOG}/{FILE_NAME}"
 _OF_CATALOG = 0.25

@@ -23,7 +23,7 @@ from amqpstore_tools.drill.scenarios.simulated import OPTIONS, base_of, open_sto
 from amqpstore_tools.drill.verdict import Step
 from amqpstore_tools.simulation.memory_files import MemoryFiles
 
-ABOUT = "the clock jumps back and forth while messages come, expire, and the process is killed"
+ABOUT = "let the clock jump back and forth while messages arrive, expire, and the process is killed"
 
 _CHECKED = ("I1", "I2", "I5", "I6", "I9", "I10", "I12", "I13")
 _OPTIONS = OPTIONS._replace(checkpoint_bytes=1 << 60, checkpoint_ms=5000)
@@ -105,7 +105,7 @@ def _work(world: _World, rng: random.Random) -> tuple[str, list[Fault]]:
     faults: list[Fault] = []
     store = world.store
     if store.log.durable_messages:
-        text = f"{store.log.durable_messages} operations are in no checkpoint"
+        text = f"{store.log.durable_messages} operations are not in a checkpoint"
         faults.append(("I13", f"{text} {_QUIET_STEPS} s after the last of them"))
     rows = tables.SEGMENTS.read(store.definitions).values()
     live = sum(row.live_bytes for row in rows)
@@ -154,12 +154,12 @@ def _expire(world: _World) -> tuple[str, list[Fault]]:
             count += 1
             due_ms = world.expected.pop(message.body, -1)
             if not 0 < due_ms <= now_ms:
-                text = f"a message that expires at {due_ms} did so at {now_ms}"
+                text = f"a message that expires at {due_ms} expired at {now_ms}"
                 faults.append(("I1", text))
         world.store.ack(world.queue, run)
     left = [one for one in world.expected.values() if 0 < one <= now_ms]
     if left:
-        faults.append(("I5", f"{len(left)} messages have expired by {now_ms}, and are there"))
+        faults.append(("I5", f"{len(left)} messages have expired by {now_ms}, but are still there"))
     _sync(world)
     return f"expired {count}", faults
 
@@ -187,12 +187,12 @@ def _reopen(world: _World) -> Iterator[Fault]:
     world.queue = world.store.queues[observation.queues[_QUEUE].id]
     for name, queue in world.before.items():
         if observation.queues.get(name) != queue:
-            yield "I1", f"queue {name}, which nobody used, is not what it was"
+            yield "I1", f"queue {name}, which nobody used, has changed"
     yield from (*observation.faults, *reported_damage(observation.report))
     found = [seen.payload.body for seen in observation.queues[_QUEUE].ready]
     if strangers := set(found) - world.expected.keys():
-        yield "I2", f"{len(strangers)} messages are there that had expired, or never were"
+        yield "I2", f"{len(strangers)} messages are there that had expired, or never existed"
     if lost := world.expected.keys() - set(found):
         yield "I1", f"{len(lost)} messages are missing"
     if found != list(world.expected) and not (strangers or lost):
-        yield "I6", "the queue is not in the order in which it was filled"
+        yield "I6", "the queue is out of order"

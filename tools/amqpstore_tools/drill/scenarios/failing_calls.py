@@ -75,13 +75,13 @@ def fail_one_call(
     # A full disk, once: what is missing was written with the space of the reserve.
     is_made_up_for = kind in NO_SPACE and not for_good
     if error is None and _is_of_the_log(call) and not is_made_up_for:
-        found.append(("I1", f"{call.split()[0]} of the log failed, and the store went on"))
+        found.append(("I1", f"{call.split()[0]} of the log failed, but the store continued"))
     # While the fault lasts nothing may be promised.
     outside.kill()
     disk = outside.files.fork()
     if for_good and faults.has_struck:
         found += _restart_faults(run, disk, outside.trace, LastingFaults(0, kind, verbs))
-        did = f"{did}; restarted while it lasted, and then without"
+        did = f"{did}; restarted during the fault, and again after it"
     found += _left_behind(run, rng, outside.trace, disk, did, bool(found))
     for invariant, text in found:
         run.found(invariant, text, did)
@@ -131,7 +131,7 @@ def _restart_faults(
         run.account.did["starts refused while calls failed"] += 1
         reason = os.strerror(getattr(faults.error(""), "errno", 0))
         if reason not in str(error):
-            return [("I9", f"a start is refused, and not for {reason}: {error!r}")]
+            return [("I9", f"a start is refused for another reason than {reason}: {error!r}")]
         return []
     run.account.did["starts while calls failed"] += 1
     try:

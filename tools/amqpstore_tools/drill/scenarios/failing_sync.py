@@ -13,7 +13,7 @@ from amqpstore_tools.drill.scenarios.failing_calls import fail_one_call
 from amqpstore_tools.drill.scenarios.simulated import base_of
 from amqpstore_tools.simulation.faulty_files import FaultKind
 
-ABOUT = "an fsync or a commit of the catalog fails, though it may have been done"
+ABOUT = "let an fsync or a commit of the catalog fail, with or without effect"
 
 _SYNCS = ("datasync", "sync_directory", "commit")
 

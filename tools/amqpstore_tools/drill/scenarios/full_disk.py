@@ -28,7 +28,7 @@ from amqpstore_tools.drill.verdict import Step
 from amqpstore_tools.simulation.faulty_files import FaultKind
 from amqpstore_tools.simulation.memory_files import MemoryFiles
 
-ABOUT = "no space left at any write, once or from then on, and restarts while it is so"
+ABOUT = "let the disk be full at any write, once or from then on, and restart while it is full"
 
 _WRITES = ("append", "create", "make_directory", "commit")
 _CHECKED = ("I1", "I2", "I3", "I5", "I6", "I9", "I10", "I11", "I12")
@@ -63,7 +63,7 @@ def _fill_by_others(run: DrillRun, rng: random.Random, base: Base) -> None:
     # Its owner lets it check the disk now and then: here it creates its reserve, if it has none.
     outside.housekeep()
     faults: list[Fault] = []
-    did = "others filled the disk"
+    did = "another program filled the disk"
     try:
         if rng.random() < 0.5:
             # After its last check of the disk: the store is in the middle of its work.
@@ -79,7 +79,7 @@ def _fill_by_others(run: DrillRun, rng: random.Random, base: Base) -> None:
         for _ in range(_STEPS):
             outside.publish([rng.choice(names)], [rng.randbytes(rng.randint(0, 2000))])
             outside.sync()
-        faults.append(("I9", "the disk is full, and publishers are not refused"))
+        faults.append(("I9", "the disk is full, but publishers are not refused"))
     except DiskFullError:
         did = f"{did}, publishers were refused"
     except Exception as error:  # noqa: BLE001 (whatever it is, it is the finding)
@@ -102,12 +102,12 @@ def _fill_by_others(run: DrillRun, rng: random.Random, base: Base) -> None:
         outside.open()
         outside.kill()
     except Exception as error:  # noqa: BLE001 (whatever it is, it is the finding)
-        faults.append(("I9", f"after room was made: {error!r}"))
+        faults.append(("I9", f"after space was freed: {error!r}"))
     promises = Promises.before(outside.trace)
     faults += faults_at_openings(promises, outside.trace)
     faults += touched_files(promises, files)
     run.saw(_CHECKED)
-    run.account.did["disks filled by others"] += 1
+    run.account.did["disks filled by another program"] += 1
     for invariant, text in faults:
         run.found(invariant, text, did)
     promised = promises.promised_count

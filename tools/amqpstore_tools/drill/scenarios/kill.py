@@ -50,7 +50,7 @@ from amqpstore_tools.drill.run import DrillRun
 from amqpstore_tools.drill.strangers import put_strangers, touched_strangers
 from amqpstore_tools.drill.verdict import Step
 
-ABOUT = "kill -9 of the real broker, again and again, under real client load"
+ABOUT = "kill the real broker with kill -9, again and again, under client load"
 
 _CHECKED = ("I1", "I2", "I3", "I4", "I5", "I6", "I7", "I8", "I9", "I10", "I11", "I12")
 _TIMEOUT_S = 30.0
@@ -155,10 +155,10 @@ def _work_and_kill(
     for consumer in consumers:
         known.acked[consumer.queue] |= consumer.acked
         if some := sorted(consumer.given_back):
-            text = f"{len(some)} messages were given back to {consumer.queue} and came unflagged"
+            text = f"{len(some)} messages requeued to {consumer.queue} came back unflagged"
             run.found("I5", f"{text}: {some[:3]}", "load")
     if some := sorted(known.delivered & mover.unflagged):
-        text = f"{len(some)} messages of {mover.queue} were delivered before, and came unflagged"
+        text = f"{len(some)} messages of {mover.queue} were delivered before, but are unflagged"
         run.found("I5", f"{text}: {some[:3]}", "load")
     known.moved |= mover.moved
     known.delivered |= mover.delivered
@@ -238,11 +238,11 @@ def _queue_faults(
             continue
         found.append(key)
         if seen.payload.body != body_of(key):
-            yield "I2", f"the body of {key} in {name} is not what was sent"
+            yield "I2", f"the body of {key} in {name} differs from what was sent"
         if key in known.gone.get(name, ()):
             yield "I5", f"{key} was acked and gone from {name}, and is back"
         if key in known.delivered and name == MOVES[0] and not seen.delivery_count:
-            yield "I5", f"{key} in {name} was delivered, and says that it was not"
+            yield "I5", f"{key} in {name} was delivered, but is not flagged"
     if twice := [key for key, count in Counter(found).items() if count > 1]:
         yield "I1", f"{name} has {len(twice)} messages twice: {twice[:3]}"
     if name in QUEUES and (lost := sorted(known.promised(name) - set(found))):
@@ -299,7 +299,7 @@ def _pair_faults(
     if lost := sorted(confirmed - source - target):
         yield "I7", f"{len(lost)} messages are neither in {pair[0]} nor in {pair[1]}: {lost[:3]}"
     if pair == MOVES and (undone := sorted(known.moved & source)):
-        yield "I5", f"{len(undone)} messages were moved, and are in {pair[0]} again: {undone[:3]}"
+        yield "I5", f"{len(undone)} messages were moved, but are in {pair[0]} again: {undone[:3]}"
 
 
 def _untouched_faults(known: _Known, queues: dict[str, ObservedQueue]) -> Iterator[Fault]:
@@ -311,7 +311,7 @@ def _untouched_faults(known: _Known, queues: dict[str, ObservedQueue]) -> Iterat
         if strangers := held - set(before.ready):
             yield "I2", f"{name} has {len(strangers)} messages that were not there before"
         if not _expires(before) and (lost := set(before.ready) - held):
-            yield "I1", f"{name}: {len(lost)} messages that nobody took are lost"
+            yield "I1", f"{name}: {len(lost)} messages that nobody consumed are lost"
 
 
 def _expires(queue: ObservedQueue) -> bool:

@@ -13,7 +13,7 @@ from amqpstore_tools.drill.damaged import DamagedStore, Hit
 from amqpstore_tools.drill.examiner import Examiner
 from amqpstore_tools.drill.run import DrillRun
 
-ABOUT = "cut the catalog off, or overwrite a page or a sector of it"
+ABOUT = "truncate the catalog, or overwrite a page or a sector of it"
 
 _FILE = f"{CATALOG}/data.mdb"
 _SECTOR_BYTES, _PAGE_BYTES = 512, 4096
@@ -38,7 +38,7 @@ def tear(path: str, rng: random.Random) -> str:
         if rng.random() < 0.3:
             end = rng.choice([place, rng.randrange(size)])
             file.truncate(end)
-            return f"cut off at byte {end} of {size}"
+            return f"truncated at byte {end} of {size}"
         how = rng.choice(["zeros", "garbage", "stale bytes"])
         if how == "zeros":
             content = bytes(step)

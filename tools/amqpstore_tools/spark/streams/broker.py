@@ -41,8 +41,8 @@ class StreamLockedError(Exception):
 
     def __init__(self, stream: str) -> None:
         super().__init__(
-            f"stream {stream!r} is run by another process: the broker says so after "
-            f"{LOCK_TIMEOUT_S:.0f} s. Stop that one, or take another name."
+            f"stream {stream!r} is run by another process: it held the lock for "
+            f"{LOCK_TIMEOUT_S:.0f} s. Stop that process, or use another name."
         )
 
 

@@ -62,12 +62,12 @@ def check_columns(schema: StructType, options: PublishOptions) -> None:
     """Raises: OptionError, if rows with these columns could not be published."""
     names = schema.fieldNames()
     if "body" not in names:
-        raise OptionError("the data has no column body, which is what is published")
+        raise OptionError("the data has no column body, which would be published")
     for name in names:
         if name not in _KNOWN:
             known = ", ".join(sorted(_KNOWN))
             raise OptionError(
-                f"column {name} means nothing to a broker: leave it out. Known: {known}"
+                f"column {name} is not a property: leave it out. Known columns: {known}"
             )
     if "routing_key" not in names and not options.routing_key and not options.exchange:
         raise OptionError("without an exchange, option or column routing_key has to name a queue")
@@ -158,7 +158,7 @@ class _Publisher:
 def _body_of(value: Any) -> bytes:
     """Raises: ValueError."""
     if value is None:
-        raise ValueError("column body is null in a row: make it empty, or leave the row out")
+        raise ValueError("column body is null in a row: use an empty body, or leave the row out")
     return value.encode() if isinstance(value, str) else bytes(value)
 
 

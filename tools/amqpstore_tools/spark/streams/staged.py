@@ -32,8 +32,8 @@ class StagedError(Exception):
 
     def __init__(self, queue: str, reason: str) -> None:
         super().__init__(
-            f"queue {queue} of the stream: {reason}. Somebody else used it, or the checkpoint is "
-            "of another stream. Take another name for the stream, with a new checkpoint."
+            f"queue {queue} of the stream: {reason}. Another program used it, or the checkpoint "
+            f"belongs to another stream. Use another name for the stream, with a new checkpoint."
         )
 
 

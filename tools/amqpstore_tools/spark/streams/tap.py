@@ -74,8 +74,8 @@ class LogGoneError(StoreError):
     def __init__(self, directory: str, segment: int, first: int) -> None:
         super().__init__(
             f"segment {segment} of {directory} is gone, and the stream has not read it: compaction "
-            f"removed it while the stream was stopped. It goes on in segment {first}. Start "
-            'with a new checkpoint, or go on behind the gap: option("fail_on_loss", "false").'
+            f"removed it while the stream was stopped. The log continues in segment {first}. Start "
+            'with a new checkpoint, or continue after the gap: option("fail_on_loss", "false").'
         )
 
 

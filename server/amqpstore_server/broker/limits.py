@@ -1,0 +1,32 @@
+"""The broker's own limits on memory, and on work that is done in one go."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class BrokerLimits(NamedTuple):
+    """How much the broker does at once, and remembers. They are not configured: tests lower them.
+
+    While more than `max_pending_bytes` wait for the disk, messages stop moving between queues.
+    `max_replay_bytes` is the most memory of one replay, which is one batch of the log;
+    `max_read_back_bytes` the most bytes of bodies that a transaction reads back from disk to move
+    them to other queues. A limit of a queue drops `max_dropped` messages at once.
+
+    x-death has `max_deaths` entries at most: consumers that republish a message have to fit them in
+    a field table, and each further move copies all of them. `max_failed_branches` rolled-back
+    branches are remembered until somebody asks for their outcome. Each cache of routes has about
+    `max_cached_bytes`; a full cache is cleared.
+    """
+
+    max_pending_bytes: int = 32 << 20
+    max_replay_bytes: int = 64 << 20
+    max_read_back_bytes: int = 64 << 20
+    max_dropped: int = 16_384
+    max_deaths: int = 100
+    max_failed_branches: int = 1000
+    max_cached_bytes: int = 32 << 20
+
+
+BROKER_LIMITS = BrokerLimits()
+"""The limits of every broker that is not told otherwise."""
