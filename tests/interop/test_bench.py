@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any, Protocol
 
 import pytest
@@ -132,6 +133,30 @@ def test_stalls_are_measured_beside_each_disturbance(broker: Broker) -> None:
             continue
         assert stall["confirm_ms"]["samples"] > 10
         assert stall["answer_ms"]["max"] > 0
+
+
+def test_brokers_are_compared_by_turns(broker: Broker, tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    options = ("--url", broker.url, "--rounds", "2", "--page", str(page))
+    finished = subprocess.run(
+        [
+            *(sys.executable, "-m", "amqpstore_tools", "bench", "compare", "--url", broker.url),
+            *(*options, "--json", "--", "through", "--vary", "--messages", "500"),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=90,
+        check=False,
+    )
+    assert finished.returncode == 0, finished.stderr
+    report = json.loads(finished.stdout)
+    assert len({one["label"] for one in report["brokers"]}) == 2
+    delivered = report["workloads"]["through"]["figures"][0]
+    assert [len(one["values"]) for one in delivered["brokers"]] == [2, 2]
+    assert delivered["ratios"][0]["median"] > 0
+    order = [line.rpartition(" on ")[2] for line in finished.stderr.splitlines()]
+    assert order == [*order[:2], *reversed(order[:2])]
+    assert "<svg" in page.read_text("utf-8")
 
 
 def test_store_needs_no_broker() -> None:

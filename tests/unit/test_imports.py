@@ -56,6 +56,7 @@ FLOORS = {
         "spark",
         "archive",
         "report",
+        "compare",
         "verbs",
     ),
 }

@@ -5,8 +5,8 @@ in processes of its own, so its figures can be compared between brokers. It shar
 what it measures, so it avoids work: publishes are encoded once and sent as blocks, and
 deliveries are counted by length, not parsed one by one.
 
-- `settings`: the options of each workload, checked; `routing`: what it declares on the broker;
-  `workload`: which workers it needs; `messages`: what they publish, encoded ahead.
+- `settings`, `options`: the options of each workload, checked; `routing`: what it declares on the
+  broker; `workload`: which workers it needs; `messages`: what they publish, encoded ahead.
 - `fleet`, `measure`, `board`: the worker processes, the measured window, and their counters.
 - `worker`: what a worker is given and returns; `producer`, `paced`, `batches`, `lockstep`,
   `connects`, `consumer`: the kinds of workers; `counting`: deliveries, counted without parsing.

@@ -2,5 +2,5 @@
 
 - `gathering`: plans what is counted, and has it counted on Spark, segment by segment.
 - `tally`: the counts of a task.
-- `charts`, `page`: the charts, and the page.
+- `charts`, `document`: charts, and the frame of a page, for other tools as well; `page`: the page.
 """

@@ -23,7 +23,7 @@ class Series(NamedTuple):
     values: Sequence[float]
 
 
-def bars(rows: Sequence[tuple[str, float, str]], style: str = "a") -> str:
+def bars(rows: Sequence[tuple[str, float, str]], *styles: str) -> str:
     """Return one bar per row: its label, its length, and the text at its end."""
     if not rows:
         return ""
@@ -32,6 +32,7 @@ def bars(rows: Sequence[tuple[str, float, str]], style: str = "a") -> str:
     parts = []
     for place, (name, value, text) in enumerate(rows):
         y = place * _ROW
+        style = styles[place % len(styles)] if styles else "a"
         length = max(value / most * room, 1 if value else 0)
         parts.append(_name(name, y))
         parts.append(_rect(_LABEL, y + 3, length, _ROW - 6, style, f"{name}: {text}"))

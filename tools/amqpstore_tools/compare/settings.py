@@ -1,0 +1,119 @@
+"""What a run of `bench compare` is asked to do, checked."""
+
+import argparse
+import shlex
+from dataclasses import dataclass
+
+from amqpstore_tools.bench.options import parsed
+from amqpstore_tools.bench.settings import BenchSettings
+from amqpstore_tools.client.errors import CommandLineError
+from amqpstore_tools.compare.workloads import WORKLOADS, NamedWorkload
+
+_TIMED = ("through", "fanout", "sync", "batches", "fill", "connect", "latency")
+
+
+@dataclass(frozen=True)
+class CompareSettings:
+    """One run."""
+
+    urls: list[str]
+    pids: list[int]  # of the brokers; 0: whoever listens on the port
+    labels: list[str]  # empty: product and version
+    rounds: int
+    workloads: dict[str, NamedWorkload]
+    page: str  # file; empty: none
+
+    def settings(self, name: str, broker: int) -> BenchSettings:
+        """Of one run of a workload. Raises: CommandLineError."""
+        return parsed(self.workloads[name].arguments, self.urls[broker], self.pids[broker])
+
+    @classmethod
+    def of(cls, args: argparse.Namespace) -> "CompareSettings":
+        """From a parsed command line. Raises: CommandLineError."""
+        urls = args.url or []
+        if len(urls) < 2:
+            raise CommandLineError("compare needs at least two --url")
+        if args.rounds < 1:
+            raise CommandLineError(f"--rounds must be 1 or more, not {args.rounds}")
+        if args.seconds <= 0:
+            raise CommandLineError(f"--seconds must be above 0, not {args.seconds}")
+        if args.backlog < 1:
+            raise CommandLineError(f"--backlog must be 1 or more, not {args.backlog}")
+        for name in ("pid", "label"):
+            if len(getattr(args, name)) not in (0, len(urls)):
+                raise CommandLineError(f"give --{name} for none of the brokers, or for each")
+        settings = cls(
+            urls,
+            args.pid or [0] * len(urls),
+            args.label or [""] * len(urls),
+            args.rounds,
+            _workloads(args),
+            args.page,
+        )
+        for name in settings.workloads:
+            for broker in range(len(urls)):
+                settings.settings(name, broker)
+        return settings
+
+
+def _workloads(args: argparse.Namespace) -> dict[str, NamedWorkload]:
+    """Those that were asked for, with how long each is to take."""
+    if args.arguments:
+        if args.only:
+            raise CommandLineError("give --only, or a workload after --, not both")
+        if args.arguments[0] == "drain":
+            raise CommandLineError("drain empties the queue: compare backlog, which fills it")
+        found = {args.arguments[0]: NamedWorkload(shlex.join(args.arguments), ())}
+        lines = {args.arguments[0]: list(args.arguments)}
+    else:
+        if unknown := sorted(set(args.only) - set(WORKLOADS)):
+            raise CommandLineError(
+                f"there is no workload {unknown[0]!r}: it is one of {', '.join(WORKLOADS)}"
+            )
+        found = {name: WORKLOADS[name] for name in args.only or WORKLOADS}
+        lines = {name: list(workload.arguments) for name, workload in found.items()}
+    for line in lines.values():
+        if line[0] in _TIMED and not {"--seconds", "--messages"} & set(line):
+            line += ["--seconds", f"{args.seconds:g}"]
+        elif line[0] == "backlog" and "--messages" not in line:
+            line += ["--messages", str(args.backlog)]
+    return {
+        name: NamedWorkload(workload.title, tuple(lines[name])) for name, workload in found.items()
+    }
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the options."""
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.usage = (
+        "amqpstore bench compare --url A --url B [options] [--only NAME ... | -- WORKLOAD ...]"
+    )
+    parser.description = (
+        "Run workloads on several brokers by turns, in an order that changes from round to round,\n"
+        "and show medians and ratios. The first broker is compared with each other one.\n"
+        "Workloads:\n"
+    ) + "\n".join(f"  {name:15} {shlex.join(kind.arguments)}" for name, kind in WORKLOADS.items())
+    parser.add_argument("--url", action="append", help="of a broker; twice or more")
+    parser.add_argument(
+        "--label", action="append", default=[], help="of each (default: product and version)"
+    )
+    parser.add_argument(
+        "--pid",
+        type=int,
+        action="append",
+        default=[],
+        help="of each (default: whoever listens on the port)",
+    )
+    parser.add_argument("--rounds", type=int, default=3, metavar="N", help="(default: 3)")
+    parser.add_argument(
+        "--seconds", type=float, default=5.0, help="of each timed workload (default: 5)"
+    )
+    parser.add_argument(
+        "--backlog", type=int, default=1_000_000, metavar="N", help="messages (default: 1000000)"
+    )
+    parser.add_argument(
+        "--only", action="append", default=[], metavar="NAME", help="a workload; may be repeated"
+    )
+    parser.add_argument("--page", default="", metavar="FILE", help="write a page with charts")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("arguments", nargs="*", metavar="WORKLOAD", help=argparse.SUPPRESS)
