@@ -153,5 +153,5 @@ def test_a_close_within_a_delivery_is_found_when_the_socket_falls_silent() -> No
 
 def test_a_consumer_cancel_ends_the_run() -> None:
     counter = DeliveryCounter()
-    with pytest.raises(PeerError, match="queue deleted"):
+    with pytest.raises(PeerError, match="cancelled the consumer"):
         feed(counter, wire.method(1, wire.BASIC_CANCEL, wire.short_string("bench-0000") + b"\1"))
