@@ -1,6 +1,6 @@
 """The state machine: what clients, operators, the clock and the mains do, done to both sides.
 
-It is long because a state machine is one class: a rule for each thing that anybody can do.
+Past 600 lines because a state machine is one class: a rule for each thing that anybody can do.
 """
 
 from __future__ import annotations

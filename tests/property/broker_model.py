@@ -6,8 +6,8 @@ tells what the broker did, and the model insists that it was allowed to. The cho
 equal consumers is served, how many messages leave a queue in one go, and which of several queues
 has its turn first.
 
-It is long because it is all that the broker promises, in one place, in the order in which a client
-meets it.
+Past 600 lines because it is all that the broker promises, in one place, in the order in which a
+client meets it.
 """
 
 from __future__ import annotations

@@ -8,70 +8,27 @@ from amqpstore_server.broker.channels.branches import XaStatus, Xid
 from amqpstore_server.broker.channels.publishing import Flags
 from amqpstore_server.broker.errors import (
     AccessRefusedError,
-    BrokerError,
     NotFoundError,
     PreconditionFailedError,
     ResourceExhaustedError,
 )
 from amqpstore_server.broker.limits import BrokerLimits
-from amqpstore_server.broker.permissions import ALL, Access
 from tests.simulated_broker import SimulatedBroker
+from tests.unit.broker.branches import (
+    OPERATOR,
+    OTHER,
+    STRANGER,
+    XID,
+    BranchClient,
+    with_source,
+    work,
+)
 from tests.unit.broker.simulated import Client, labelled
-
-XID = Xid(1, b"global", b"\xff\x00")
-OTHER = Xid(1, b"global", b"other")
-GUEST = Access("guest", "/", ALL)
-STRANGER = Access("stranger", "/", {**ALL, "configure": "^mine"})
-OPERATOR = Access("operator", "/", {"configure": r"^amq\.dtx$", "write": "", "read": ""})
-
-
-class BranchClient(Client):
-    """A channel in dtx mode, and what it was told of branches."""
-
-    def __init__(self, simulated: SimulatedBroker, access: Access = GUEST) -> None:
-        super().__init__(simulated)
-        self.channel.select_branches()
-        self.access = access
-        self.statuses: list[XaStatus] = []
-        self._branches = simulated.vhost.branches
-
-    def start(self, xid: Xid = XID, *, join: bool = False, resume: bool = False) -> XaStatus:
-        return self._branches.start(self.channel, self.access, xid, join=join, resume=resume)
-
-    def end(self, xid: Xid = XID, *, fail: bool = False, suspend: bool = False) -> XaStatus:
-        return self._branches.end(self.channel, self.access, xid, fail=fail, suspend=suspend)
-
-    def prepare(self, xid: Xid = XID) -> None:
-        self._branches.prepare(self.access, xid, self.statuses.append)
-
-    def commit(self, xid: Xid = XID, *, one_phase: bool = False) -> None:
-        self._branches.commit(self.access, xid, self.statuses.append, one_phase=one_phase)
-
-    def rollback(self, xid: Xid = XID) -> XaStatus:
-        return self._branches.rollback(self.access, xid)
-
-    def forget(self, xid: Xid = XID) -> None:
-        self._branches.forget(self.access, xid)
-
-    def recover(self) -> list[Xid]:
-        return self._branches.recover(self.access)
-
-    def set_timeout(self, seconds: int, xid: Xid = XID) -> None:
-        self._branches.set_timeout(self.access, xid, seconds)
-
-    def timeout(self, xid: Xid = XID) -> int:
-        return self._branches.timeout_s(self.access, xid)
 
 
 @pytest.fixture
 def simulated() -> SimulatedBroker:
-    simulated = SimulatedBroker()
-    simulated.queue("source", dead_letter_exchange="", dead_letter_routing_key="dead")
-    for name in ("target", "dead"):
-        simulated.queue(name)
-    Client(simulated).publish("", "source", "1", "2", "3", "4")
-    simulated.settle()
-    return simulated
+    return with_source()
 
 
 @pytest.fixture
@@ -79,24 +36,16 @@ def client(simulated: SimulatedBroker) -> BranchClient:
     return BranchClient(simulated)
 
 
-def work(client: BranchClient, xid: Xid = XID) -> None:
-    """An ack, a rejection, a nack and two publishes."""
-    client.start(xid)
-    for _ in range(3):
-        client.get("source")
-    client.ack("1")
-    client.reject("2")
-    client.requeue("3")
-    client.publish("", "target", "a", "b")
-    client.end(xid)
-
-
 def places(simulated: SimulatedBroker) -> dict[str, str]:
     return {name: " ".join(simulated.ready(name)) for name in ("source", "target", "dead")}
 
 
 BEFORE = {"source": "1 2 3 4", "target": "", "dead": ""}
+
+
 LOCKED = {"source": "3 4", "target": "", "dead": ""}
+
+
 AFTER = {"source": "3 4", "target": "a b", "dead": "2"}
 
 
@@ -386,126 +335,6 @@ def test_others_branches_are_nobodys_but_an_operators(simulated: SimulatedBroker
     operator.commit()
     simulated.settle()
     assert places(simulated) == AFTER
-
-
-Step = Callable[[BranchClient], object]
-
-
-def after(*steps: Step) -> Step:
-    """One step after the other."""
-
-    def all_of_them(client: BranchClient) -> None:
-        for step in steps:
-            step(client)
-
-    return all_of_them
-
-
-WRONG: dict[str, tuple[Step, type[BrokerError], str]] = {
-    "join and resume": (
-        lambda client: client.start(join=True, resume=True),
-        PreconditionFailedError,
-        "XAER_INVAL",
-    ),
-    "join of nothing": (lambda client: client.start(join=True), NotFoundError, "XAER_NOTA"),
-    "resume of nothing": (lambda client: client.start(resume=True), NotFoundError, "XAER_NOTA"),
-    "end of nothing": (lambda client: client.end(), NotFoundError, "XAER_NOTA"),
-    "prepare of nothing": (lambda client: client.prepare(), NotFoundError, "XAER_NOTA"),
-    "forget of nothing": (lambda client: client.forget(), NotFoundError, "XAER_NOTA"),
-    "two at a time": (
-        after(lambda client: client.start(), lambda client: client.start(OTHER)),
-        PreconditionFailedError,
-        "XAER_PROTO",
-    ),
-    "twice": (
-        after(
-            lambda client: client.start(),
-            lambda client: client.end(),
-            lambda client: client.start(),
-        ),
-        PreconditionFailedError,
-        "XAER_DUPID",
-    ),
-    "ended twice": (
-        after(
-            lambda client: client.start(), lambda client: client.end(), lambda client: client.end()
-        ),
-        PreconditionFailedError,
-        "XAER_PROTO",
-    ),
-    "fail and suspend": (
-        after(lambda client: client.start(), lambda client: client.end(fail=True, suspend=True)),
-        PreconditionFailedError,
-        "XAER_INVAL",
-    ),
-    "resume of what is ended": (
-        after(
-            lambda client: client.start(),
-            lambda client: client.end(),
-            lambda client: client.start(resume=True),
-        ),
-        PreconditionFailedError,
-        "XAER_PROTO",
-    ),
-    "commit in two phases without the first": (
-        after(work, lambda client: client.commit()),
-        PreconditionFailedError,
-        "XAER_PROTO",
-    ),
-    "one phase after the first of two": (
-        after(work, lambda client: client.prepare(), lambda client: client.commit(one_phase=True)),
-        PreconditionFailedError,
-        "XAER_PROTO",
-    ),
-    "prepared twice": (
-        after(work, lambda client: client.prepare(), lambda client: client.prepare()),
-        PreconditionFailedError,
-        "XAER_PROTO",
-    ),
-    "join of what is prepared": (
-        after(work, lambda client: client.prepare(), lambda client: client.start(join=True)),
-        PreconditionFailedError,
-        "XAER_PROTO",
-    ),
-    "forget of what was not decided": (
-        after(work, lambda client: client.prepare(), lambda client: client.forget()),
-        PreconditionFailedError,
-        "XAER_PROTO",
-    ),
-    "no global id": (
-        lambda client: client.start(Xid(1, b"", b"")),
-        PreconditionFailedError,
-        "XAER_INVAL",
-    ),
-    "a global id of 65 bytes": (
-        lambda client: client.start(Xid(1, bytes(65), b"")),
-        PreconditionFailedError,
-        "XAER_INVAL",
-    ),
-}
-
-
-@pytest.mark.parametrize("what", WRONG)
-def test_a_wrong_step_is_refused_by_its_name(client: BranchClient, what: str) -> None:
-    step, error, name = WRONG[what]
-    with pytest.raises(error, match=name):
-        step(client)
-
-
-def test_a_channel_has_one_mode(simulated: SimulatedBroker, client: BranchClient) -> None:
-    with pytest.raises(PreconditionFailedError, match="from dtx to tx"):
-        client.channel.select_transactions()
-    with pytest.raises(PreconditionFailedError, match="from dtx to confirm"):
-        client.channel.select_confirms()
-    client.start()
-    with pytest.raises(PreconditionFailedError, match="not transactional"):
-        client.channel.commit()
-    plain = Client(simulated)
-    with pytest.raises(PreconditionFailedError, match=r"dtx\.select"):
-        plain.channel.check_branches()
-    plain.channel.select_confirms()
-    with pytest.raises(PreconditionFailedError, match="from confirm to dtx"):
-        plain.channel.select_branches()
 
 
 def test_a_branch_that_a_queue_refuses_is_rolled_back(

@@ -5,8 +5,8 @@ import pytest
 from amqpstore_server.broker.channels.branches import XaStatus
 from amqpstore_server.broker.errors import NotFoundError
 from tests.simulated_broker import SimulatedBroker
+from tests.unit.broker.branches import BranchClient
 from tests.unit.broker.simulated import Client
-from tests.unit.broker.test_branches import BranchClient
 from tests.unit.broker.test_waiting import Getter
 
 HOUR_MS = 3_600_000

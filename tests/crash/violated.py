@@ -1,0 +1,108 @@
+"""Which invariants an engine with a bug in it violates, and the histories that show it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+
+import pytest
+
+import amqpstore.opening
+import amqpstore.recovery
+from amqpstore.backing import Backing
+from amqpstore.errors import DamageError
+from amqpstore.queue import Queue
+from amqpstore.recovery import Recovered
+from amqpstore_tools.drill.explorer import Explorer
+from amqpstore_tools.drill.outside import Outside
+from tests.crash.histories import DIRECTORY, open_store, outside_of
+
+Patch = pytest.MonkeyPatch
+
+
+def history(outside: Outside) -> None:
+    outside.open()
+    outside.keep_file(f"{DIRECTORY}/segments/notes.txt", b"not the store's")
+    for name in ("orders", "audit"):
+        outside.create_queue(name)
+    for size in (10, 600, 1800, 2500):
+        outside.publish(["orders", "audit"], [bytes([size % 251]) * size, b"small"])
+        outside.sync()
+    outside.take("orders", 3)
+    outside.sync()
+    outside.ack("orders")
+    outside.sync()
+    outside.kill()
+    outside.open()
+    if outside.queue_names:
+        outside.publish(outside.queue_names, [b"after the restart"])
+    outside.sync()
+
+
+def housekept_history(outside: Outside) -> None:
+    """Two checkpoints with index files and one without, a compaction, and what it leaves."""
+    outside.open()
+    outside.create_queue("slow")
+    outside.create_queue("fast")
+    for number in range(3):
+        outside.publish(["slow"], [b"stays %d" % number])
+        outside.publish(["slow", "fast"], [b"first in two, then in one"])
+        outside.publish(["fast"], [bytes([number]) * 1000])
+        outside.publish(["slow"], [b"behind what is gone"])
+        outside.sync()
+    outside.take("slow", 1)
+    outside.sync()
+    outside.checkpoint()
+    outside.requeue("slow")
+    outside.take("slow", 1)
+    outside.take("fast", 6, acked=True)
+    while outside.ready_count("fast"):
+        outside.take("fast", 6, acked=True)
+    outside.take("slow", 1)
+    outside.sync()
+    outside.checkpoint()
+    outside.housekeep(4)
+    outside.kill()
+    outside.open()
+    for number in range(5):
+        outside.publish(["slow"], [b"behind what was merged"], priority=number)
+    while outside.ready_count("slow") > 6:
+        outside.take("slow", 1, acked=True)
+    outside.sync()
+    outside.checkpoint()
+    outside.publish(["slow"], [b"behind the checkpoint"])
+    outside.purge("slow")
+    outside.sync()
+
+
+def violated(
+    invariants: set[str],
+    told: Callable[[Outside], None] = history,
+    images: int = 15,
+    stop_after: int = 1_000,
+) -> set[str]:
+    """Which of `invariants` the engine, as it is now, violates in a history."""
+    explorer = Explorer(
+        open_store,
+        "bugs",
+        images_an_operation=images,
+        images_in_recovery=3,
+        stop_after=stop_after,
+    )
+    outside = outside_of(open_store)
+    # Some bugs end the history itself; what is wanted is that they are seen before that.
+    with contextlib.suppress(OverflowError, ValueError, DamageError):
+        told(outside)
+    violations = explorer.explore(outside.trace).violations
+    return invariants & {violation.invariant for violation in violations}
+
+
+def after_recovery(patch: Patch, then: Callable[..., None]) -> None:
+    recover = amqpstore.recovery.recover
+
+    def recover_and_then(backing: Backing, queues: dict[int, Queue]) -> Recovered:
+        recovered = recover(backing, queues)
+        then(recovered, backing.files, queues)
+        return recovered
+
+    patch.setattr(amqpstore.opening, "recover", recover_and_then)

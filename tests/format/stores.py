@@ -1,0 +1,61 @@
+"""A store with everything in it that FORMAT.md documents."""
+
+import os
+import uuid
+
+from amqpstore import Envelope, Message, Options, Queue, Run, Store, filenames
+from amqpstore.catalog import Change
+from amqpstore.worker import InlineWorker
+
+STORE_ID = uuid.UUID("00112233445566778899aabbccddeeff")
+
+
+CREATED_MS = 1_700_000_000_000
+
+
+SEALED_MS = CREATED_MS + 250
+
+
+EXPIRES_MS = CREATED_MS + 60_000
+
+
+ENVELOPE = Envelope("logs", "eu", bytes.fromhex("100002"))
+
+
+def take(store: Store, queue: Queue) -> Run:
+    run = store.take(queue, 1)
+    assert isinstance(run, Run)
+    return run
+
+
+def written_store(scratch: str) -> str:
+    """A store with all that is documented: a compacted segment, one in quarantine, index files."""
+    directory = os.path.join(scratch, "store")
+    options = Options(
+        segment_bytes=1, compress_from_bytes=1 << 20, train_dictionary=True, reserve_bytes=4096
+    )
+    with Store.open(directory, options=options, worker=InlineWorker()) as store:
+        queue = store.create_queue({"name": "orders"})
+        store.define([Change("vhosts", "/", {})])
+        for batch in range(5):
+            bodies = [
+                b'{"order": %d, "customer": "customer number %d", "state": "new"}'
+                % (number, number)
+                for number in range(200 * batch, 200 * batch + 200)
+            ]
+            store.publish([queue], [Message(ENVELOPE, body) for body in bodies])
+            store.sync()
+        for _ in range(1000):
+            run = take(store, queue)
+            if run.first_sequence % 5 > 1:
+                store.ack(queue, run)
+        store.transaction().prepare({"name": "undecided"})
+        store.sync()
+        store.checkpoint()
+        # Damage that costs no message: in a TRANSACTION before the checkpoint.
+        with open(filenames.segment_path(directory, 2), "r+b") as file:
+            file.seek(-1, os.SEEK_END)
+            file.write(b"\xff")
+        for _ in range(4):
+            store.housekeep()
+    return directory

@@ -1,0 +1,185 @@
+"""Which cycles of dead letters are cut, and which go on; and chains of any length (H09 to H12)."""
+
+from typing import Any
+
+import pytest
+
+from amqpstore_server.broker.limits import BrokerLimits
+from amqpstore_server.broker.messages.deaths import LANDMARK
+from tests.simulated_broker import SimulatedBroker
+from tests.unit.broker.dead_letters import DEAD, deaths, die, reject, with_dead_queue
+from tests.unit.broker.simulated import Client
+
+
+@pytest.fixture
+def simulated() -> SimulatedBroker:
+    return with_dead_queue()
+
+
+# Cycles.
+
+
+def test_a_cycle_without_a_rejection_is_cut(simulated: SimulatedBroker) -> None:
+    simulated.queue("q", message_ttl=10, dead_letter_exchange="", dead_letter_routing_key="r")
+    simulated.queue("r", message_ttl=10, dead_letter_exchange="", dead_letter_routing_key="q")
+    Client(simulated).publish("", "q", "a")
+    simulated.pass_time(10)
+    assert simulated.ready("r") == ["a"]
+    simulated.pass_time(10)
+    assert simulated.ready("q") == simulated.ready("r") == []
+
+
+@pytest.mark.parametrize("arguments", [{"message_ttl": 10}, {"max_length": 0}])
+def test_a_queue_whose_dead_letters_are_its_own_drops_them(
+    simulated: SimulatedBroker, arguments: dict[str, Any]
+) -> None:
+    simulated.queue("q", dead_letter_exchange="", dead_letter_routing_key="q", **arguments)
+    Client(simulated).publish("", "q", "a")
+    simulated.pass_time(10)
+    assert simulated.ready("q") == []
+
+
+def test_a_cycle_with_a_rejection_goes_on(simulated: SimulatedBroker) -> None:
+    simulated.queue("work", dead_letter_exchange="", dead_letter_routing_key="wait")
+    simulated.queue("wait", message_ttl=10, dead_letter_exchange="", dead_letter_routing_key="work")
+    client = Client(simulated)
+    client.publish("", "work", "a")
+    simulated.settle()
+    for count in range(1, 5):
+        reject(simulated, client, "work")
+        simulated.pass_time(10)
+        assert deaths(simulated, "work") == [
+            ("expired", "wait", count),
+            ("rejected", "work", count),
+        ]
+
+
+def test_only_the_queues_of_a_cycle_are_left_out(simulated: SimulatedBroker) -> None:
+    simulated.exchange("dlx")
+    simulated.queue("q", message_ttl=10, dead_letter_exchange="dlx")
+    for queue in ("q", "dead"):
+        simulated.bind("dlx", queue)
+    Client(simulated).publish("", "q", "a")
+    simulated.pass_time(10)
+    assert simulated.ready("q") == []
+    assert simulated.ready("dead") == ["a"]
+
+
+def test_a_rejection_before_the_cycle_does_not_keep_it_up(simulated: SimulatedBroker) -> None:
+    simulated.queue("first", dead_letter_exchange="", dead_letter_routing_key="q")
+    simulated.queue("q", message_ttl=10, dead_letter_exchange="", dead_letter_routing_key="r")
+    simulated.queue("r", message_ttl=10, dead_letter_exchange="", dead_letter_routing_key="q")
+    die(simulated, "a", queue="first")
+    for _ in range(3):
+        simulated.pass_time(10)
+    assert simulated.ready("q") == simulated.ready("r") == []
+
+
+def declare_cycle(simulated: SimulatedBroker, begin: int, length: int) -> None:
+    """A way of `begin` queues to a cycle of `length`, through which messages go at once."""
+    for number in range(begin + length):
+        following = number + 1 if number + 1 < begin + length else begin
+        simulated.queue(
+            f"q{number}",
+            durable=False,
+            max_length=0,
+            dead_letter_exchange="",
+            dead_letter_routing_key=f"q{following}",
+        )
+
+
+def moves_until_it_ends(simulated: SimulatedBroker, most: int) -> int:
+    """How often a message moves before it is dropped."""
+    simulated.settle()
+    Client(simulated).publish("", "q0", "a", delivery_mode=1)
+    moves = 0
+    while simulated.broker.has_work:
+        simulated.broker.pump()
+        moves += simulated.context.moves
+        assert moves < most, "it goes round for ever"
+    return moves
+
+
+@pytest.mark.parametrize(("begin", "length"), [(0, 120), (130, 110)])
+def test_a_cycle_of_more_queues_than_x_death_has_is_cut(
+    simulated: SimulatedBroker, begin: int, length: int
+) -> None:
+    declare_cycle(simulated, begin, length)
+    assert moves_until_it_ends(simulated, 2000) >= begin + length - 1
+
+
+@pytest.mark.parametrize("most", [1, 3])
+@pytest.mark.parametrize("begin", [0, 5, 8])
+@pytest.mark.parametrize("length", [2, 8, 19])
+def test_it_ends_after_three_times_round(
+    simulated: SimulatedBroker, begin: int, length: int, most: int
+) -> None:
+    simulated.context.limits = BrokerLimits(max_deaths=most)
+    declare_cycle(simulated, begin, length)
+    assert begin + length - 1 <= moves_until_it_ends(simulated, 3 * (begin + length) + 2)
+
+
+def test_a_long_cycle_with_a_rejection_goes_on(simulated: SimulatedBroker) -> None:
+    simulated.context.limits = BrokerLimits(max_deaths=2)
+    simulated.queue("work", dead_letter_exchange="", dead_letter_routing_key="q0")
+    for number in range(6):
+        following = f"q{number + 1}" if number < 5 else "work"
+        simulated.queue(
+            f"q{number}", max_length=0, dead_letter_exchange="", dead_letter_routing_key=following
+        )
+    client = Client(simulated)
+    client.publish("", "work", "a")
+    simulated.settle()
+    for _ in range(5):
+        reject(simulated, client, "work")
+        simulated.settle()
+        assert simulated.ready("work") == ["a"]
+
+
+@pytest.mark.parametrize(
+    "forged", ["q", 3, {}, {"queue": "q"}, {"queue": 3, "moves": 3}, {"queue": "q", "moves": -1}]
+)
+def test_a_landmark_that_is_none_is_nothing(simulated: SimulatedBroker, forged: Any) -> None:
+    simulated.queue("q", **DEAD)
+    die(simulated, "a", headers={LANDMARK: forged})
+    assert simulated.ready("dead") == ["a"]
+
+
+# Chains of queues, each of which has its dead letters go to the next.
+
+LAST = 250
+"""One within the other, the moves of so many would be more calls than Python has room for."""
+
+
+def declare_chain(simulated: SimulatedBroker, **arguments: Any) -> None:
+    for number in range(LAST):
+        following = {"dead_letter_exchange": "", "dead_letter_routing_key": f"q{number + 1}"}
+        simulated.queue(f"q{number}", durable=False, **following, **arguments)
+    simulated.queue(f"q{LAST}", durable=False)
+
+
+def test_a_chain_of_any_length(simulated: SimulatedBroker) -> None:
+    declare_chain(simulated, max_length=0)
+    simulated.settle()  # a queue that was just declared has its turn, whatever comes to it
+    Client(simulated).publish("", "q0", "a", delivery_mode=1)
+    turns = 0
+    while simulated.broker.has_work:
+        simulated.broker.pump()
+        turns += 1
+    assert simulated.ready(f"q{LAST}") == ["a"]
+    assert turns > LAST // 100, "others have to have their turn in between"
+
+
+def test_a_chain_of_queues_that_refuse(simulated: SimulatedBroker) -> None:
+    """What has expired in each of them must not be seen to while the one before is at work."""
+    declare_chain(simulated, overflow="reject-publish", max_length=10, message_ttl=100)
+    client = Client(simulated)
+    for number in range(LAST):
+        client.publish("", f"q{number}", f"{number}", delivery_mode=1)
+    simulated.clock.advance(200)
+    client.publish("", "q0", "again", delivery_mode=1)
+    for _ in range(3):
+        simulated.broker.pump()
+    assert simulated.broker.set_aside == []
+    found = sum(simulated.vhost.queue(f"q{number}").ready_count for number in range(LAST + 1))
+    assert found == LAST + 1
