@@ -28,30 +28,31 @@ Synchronous, without sockets, and usable as a library:
 
 The modules, from the disk upwards:
 
-- `files`, `descriptors`, `filenames`: the one door to the operating system, how many files are
-  open, and what they are called; `clock`: what time it is.
+- `files`, `descriptors`, `filenames`: the interface to the operating system, the limit of open
+  files, and file names; `clock`: the wall clock and the monotonic clock.
 - `limits`: sizes that the engine chooses for itself.
-- `catalog`, `lmdb_pages`, `rows`, `shapes`: tables that change all at once (LMDB), a look at its
-  pages before they are mapped, and how a row is encoded and has to look; `definitions`: a copy of
-  what only the catalog says; `backing`: all of this, handed to those above.
+- `catalog`, `lmdb_pages`, `rows`, `shapes`: tables that change atomically (LMDB), the check of its
+  pages before they are mapped, and the encoding and the form of rows; `definitions`: a copy of the
+  tables that only the catalog has; `backing`: all of this, passed to the modules above.
 - `keys`, `tables`: the keys of the catalog's tables, and their rows with types.
-- `records`, `message`, `compression`: framing and checksums, what travels, and zstd.
+- `records`, `message`, `compression`: framing and checksums, messages, and zstd.
 - `segments`, `log`: one file of records, and all of them with the open batch at their end.
 - `batches`: the one rule for what a batch is, and where a torn tail starts.
-- `queue`, `runs`: what is ready in a queue; `expiry`, `body_sizes`: when it expires, and how large
-  it is; `rereading`: another try for what could not be read.
-- `memory`, `unacked`, `transient`: how much stays in memory, what of it was taken, and where
+- `queue`, `runs`: the ready messages of a queue; `expiry`, `body_sizes`: when they expire, and how
+  large they are; `rereading`: retries of failed reads.
+- `memory`, `unacked`, `transient`: which ready and unacked messages stay in memory, and where
   transient messages go that must leave it.
-- `transaction`, `prepared`: all or nothing, and one that waits for a decision; `arguments`: what
-  may be published.
-- `checkpoint_state`, `segment_accounts`: what the next checkpoint is to say, of queues, and of what
-  is live and what is garbage in each segment; `index`, `index_writer`, `index_merge`: index files.
-- `checkpoint`, `compaction`, `removal`: what keeps all this on disk and small; `maintenance`,
-  `worker`, `space`: when it is due, who does it, and the reserve for a full disk.
-- `marker`, `identity`, `opening`, `recovery`: which directory is a store, and which one, how it is
-  opened, and what was true.
-- `store`: the face of all this; `errors`: every error of it.
-- `shared`: another face, for programs with threads and without a broker: see `SharedStore`.
+- `transaction`, `prepared`: transactions, and those that wait for a decision; `arguments`: checks
+  of published messages.
+- `checkpoint_state`, `segment_accounts`: the state that the next checkpoint writes, for queues, and
+  for live messages and garbage in each segment; `index`, `index_writer`, `index_merge`: index
+  files.
+- `checkpoint`, `compaction`, `removal`: the background work; `maintenance`, `worker`, `space`: when
+  it is due, the thread that does it, and the reserve for a full disk.
+- `marker`, `identity`, `opening`, `recovery`: which directory is a store, which store it is, how it
+  is opened, and what it contains after a crash.
+- `store`: the interface to all of this; `errors`: every error.
+- `shared`: another interface, for programs with threads and without a broker: see `SharedStore`.
 
 FORMAT.md has every byte on disk.
 """

@@ -1,6 +1,7 @@
-"""What may be published: checked at the call, as the log would find out only behind it.
+"""Checks of published messages, made in the call: the log would only notice when it encodes the
+batch.
 
-There the batch of everybody is encoded, and what cannot be encoded ends the store.
+A batch contains messages of many publishers, and one that cannot be encoded stops the store.
 """
 
 from __future__ import annotations
@@ -14,13 +15,13 @@ from amqpstore.records import HEADER, OPERATION
 
 MAX_PRIORITY = 255
 MAX_MESSAGE_BYTES = (1 << 32) - 1
-"""The most that a MESSAGE's payload has: exchange, routing key, properties and body."""
+"""The largest payload of a MESSAGE: exchange, routing key, properties and body."""
 
 _MAX_TIME_MS = (1 << 64) - 1
 
 
 def check_messages(messages: Sequence[Message]) -> None:
-    """Raises: ValueError, where a body is not bytes."""
+    """Raises: ValueError, if a body is not bytes."""
     kinds = {message.body.__class__ for message in messages}
     if kinds != {bytes}:
         names = ", ".join(sorted(kind.__name__ for kind in kinds)) or "nothing"
@@ -30,9 +31,10 @@ def check_messages(messages: Sequence[Message]) -> None:
 def publish_bytes(
     placements: Sequence[Placement], messages: Sequence[Message], priority: int, body_bytes: int
 ) -> int:
-    """About what a publish takes of the log. Args: body_bytes, of all the messages.
+    """Return about how many bytes of the log a publish takes. Args: body_bytes, of all the
+    messages.
 
-    Raises: ValueError, where the log cannot hold it; TypeError, for a number that is not whole.
+    Raises: ValueError, if the log cannot hold it; TypeError, for a number that is not an integer.
     """
     if not 0 <= index(priority) <= MAX_PRIORITY:
         raise ValueError(
@@ -45,7 +47,7 @@ def publish_bytes(
             raise ValueError(f"the number of messages for a queue must be 0 or more, not {most}")
     if not messages:
         raise ValueError("a publish needs at least one message")
-    # Those that come together are alike, mostly.
+    # Messages of one call usually share an envelope.
     head_bytes = len(messages[0].envelope.head)
     count = len(messages)
     needed = body_bytes + count * (HEADER.size + head_bytes) + len(placements) * OPERATION.size

@@ -1,4 +1,4 @@
-"""What an open store stands on, handed to all who read and write its files."""
+"""The files and the catalog of an open store, for all modules that read and write them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from amqpstore.records import checksum_seed
 
 
 class Backing(NamedTuple):
-    """The store in `directory`, by its id of 16 bytes, and the way to its files and catalog.
+    """The store in `directory`, with its id of 16 bytes, its files and its catalog.
 
     `descriptors` are for the thread that owns the store.
     """
@@ -33,10 +33,10 @@ class Backing(NamedTuple):
         catalog: Catalog,
         limits: StoreLimits = LIMITS,
     ) -> Backing:
-        """With no file open."""
+        """Create one without open files."""
         return cls(files, directory, store_id, catalog, Descriptors(files), limits)
 
     @property
     def seed(self) -> int:
-        """What the checksums of the store's records begin with."""
+        """The seed of the checksums of the store's records."""
         return checksum_seed(self.store_id)

@@ -1,14 +1,14 @@
-"""What a batch of the log is, whether it is whole, and where the torn tail starts.
+"""Batches of the log: where they end, whether they are whole, and where the torn tail starts.
 
-A batch is what one fdatasync makes durable: MESSAGE records, then one TRANSACTION that says what
-happened. It ends behind a TRANSACTION that a store can have written, or where a record names
-another batch: so one whose TRANSACTION is damaged still ends. It is *whole* when its TRANSACTION
-is there, and each message that it enqueues.
+A batch is what one fdatasync makes durable: MESSAGE records, then one TRANSACTION with the
+operations. It ends after a TRANSACTION that a store can have written, or where a record names
+another batch: so a batch with a damaged TRANSACTION still ends. It is *whole* when its TRANSACTION
+and each message that it enqueues are sound.
 
-A batch is written only after the batch before it is durable. So whatever is in front of a record
-of a later batch was durable: what is missing of it is damage. Only the last batch of a segment
-whose end is not noted can be a *torn tail*, cut off by a crash before its fdatasync returned, and
-it is one exactly when it is not whole.
+A batch is written only after the batch before it is durable. So everything before a record of a
+later batch was durable: missing parts of it are damage. Only the last batch of a segment whose end
+is not noted can be a *torn tail*, cut off by a crash before its fdatasync returned, and it is one
+exactly when it is not whole.
 
 Recovery, check, repair, copy, inspect and Spark all read the log by these rules.
 """
@@ -35,9 +35,10 @@ from amqpstore.records import (
 
 @dataclass
 class StoredBatch:
-    """Records up to and with one TRANSACTION, number `lsn` (0: not there), and gaps in them.
+    """Records up to and including one TRANSACTION, number `lsn` (0: missing), and gaps between
+    them.
 
-    `tag` is what its records say of their batch, the LSN's low 16 bits; -1 where none is sound.
+    `tag` is the batch number in its records, the LSN's low 16 bits; -1 if none is sound.
     """
 
     start: int
@@ -51,11 +52,11 @@ class StoredBatch:
 
     @property
     def lsn(self) -> int:
-        """The number of its TRANSACTION; 0 where that is not there, or is not sound."""
+        """The number of its TRANSACTION; 0 if that is missing or not sound."""
         return self.transaction.number if self.transaction else 0
 
     def is_whole(self) -> bool:
-        """Whether the TRANSACTION is there, and each message that it enqueues."""
+        """Tell whether the TRANSACTION exists, and each message that it enqueues."""
         present = [record.number for record in self.messages]
         return is_whole(
             self.lsn,
@@ -67,8 +68,8 @@ class StoredBatch:
 def is_whole(lsn: int, operations: Iterable[Operation], has: Callable[[int, int], bool]) -> bool:
     """Tell whether a batch is whole.
 
-    Args: lsn, 0 where it has no sound TRANSACTION; has, whether sound MESSAGE records of a first id
-    and a count are in the batch.
+    Args: lsn, 0 without a sound TRANSACTION; has, tells whether the batch has sound MESSAGE records
+    of a first id and a count.
     """
     return bool(lsn) and all(
         has(operation.first_id, operation.message_count)
@@ -83,9 +84,9 @@ def batches(
     start: int,
     end: int,
 ) -> Iterator[StoredBatch]:
-    """Cut what was scanned of a segment, from between two batches on, into batches.
+    """Cut the scanned part of a segment, which starts between two batches, into batches.
 
-    The last one has no sound TRANSACTION where bytes are behind the last that has.
+    The last batch has no sound TRANSACTION if bytes follow the last one that has.
     """
     batch = StoredBatch(start)
     claimed = 0
@@ -121,9 +122,10 @@ def batches(
 def sound_operations(payload: bytes, end: int, claimed: int) -> tuple[int, list[Operation]]:
     """Decode a TRANSACTION's time and operations.
 
-    What is counted for each message is so in proportion to the file, whatever is claimed in it.
+    Whatever a damaged TRANSACTION claims, work per message stays in proportion to the file.
     Args: end, where its record ends; claimed, how many messages those before it in the segment
-    enqueue. Raises: ValueError, when one of the operations is one that no store writes.
+    enqueue.
+    Raises: ValueError, when one of the operations is one that no store writes.
     """
     time_ms, operations = decode_transaction(payload, end)
     for operation in operations:
@@ -151,7 +153,7 @@ def in_segment(
 
 
 def torn_tail(found: Sequence[StoredBatch]) -> StoredBatch | None:
-    """Return the torn tail of a segment whose end is not noted; None where it has none.
+    """Return the torn tail of a segment whose end is not noted; None if there is none.
 
     Args: found, all batches of the segment, from its start or from between two of them on.
     """
@@ -159,16 +161,16 @@ def torn_tail(found: Sequence[StoredBatch]) -> StoredBatch | None:
 
 
 def whole_end(content: bytes, number: int, seed: int, start: int = 0) -> int:
-    """Find where the last whole batch of the log's last segment ends: behind it is its torn tail.
+    """Find where the last whole batch of the log's last segment ends: the torn tail follows.
 
-    Args: content of the segment; start, between two batches, to be read from.
+    Args: content of the segment; start, between two batches, where to start.
     """
     torn = torn_tail(list(in_segment(content, scan(content, number, seed, start), start)))
     return torn.start if torn else len(content)
 
 
 def _has_run(numbers: Sequence[int], first: int, count: int) -> bool:
-    """Whether ascending numbers have `count` contiguous ones, from `first` on."""
+    """Tell whether ascending numbers contain `count` contiguous ones from `first` on."""
     place = bisect_left(numbers, first)
     last = place + count - 1
     return last < len(numbers) and numbers[place] == first and numbers[last] == first + count - 1

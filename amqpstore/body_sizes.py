@@ -1,4 +1,4 @@
-"""How large bodies are that are on disk only, from the entries of index files: none is read."""
+"""Sizes of bodies on disk, from the entries of index files, without reading the bodies."""
 
 from __future__ import annotations
 
@@ -20,8 +20,9 @@ class BodySizes:
         self._last: tuple[tuple[int, IndexState], Entries] | None = None
 
     def total(self, queue: Queue, runs: Iterable[Run]) -> tuple[int, list[Run]]:
-        """Bytes in the bodies of a queue's runs, which ascend, and parts of runs that they are not
-        known of: no index file has them, or it does not say, or cannot be read."""
+        """Return the bytes in the bodies of a queue's runs, which ascend, and the parts of runs for
+        which they are unknown: no index file has them, or it lacks sizes, or cannot be read.
+        """
         wanted: RunList[Run] = RunList()
         for run in runs:
             wanted.append(copy(run))
@@ -51,7 +52,7 @@ class BodySizes:
 
 
 def _size(entries: Entries, run: Run) -> int | None:
-    """Bytes in the bodies of a run; None where the entries do not say."""
+    """Return the bytes in the bodies of a run; None if the entries lack sizes."""
     start = bisect_left(entries.sequences, run.first_sequence)
     stop = bisect_left(entries.sequences, run.end)
     # Messages that are not in the log may lie between those that are.

@@ -1,12 +1,11 @@
-"""The catalog: small tables that change all at once or not at all.
+"""The catalog: small tables that change atomically.
 
-It holds what is durable and not a message: definitions (vhosts, users, exchanges, bindings), the
-queues with the ids the log speaks of, where each segment ends, and the counters. A commit is the
-atomic pivot of whatever spans more than one file: after a crash either its old or its new state
-holds.
+It holds durable data other than messages: definitions (vhosts, users, exchanges, bindings), the
+queues with the ids in the log, where each segment ends, and counters. A commit is the atomic pivot
+of every change that spans more than one file: after a crash either its old or its new state holds.
 
-LMDB writes its own file and so stays outside `files`; behind the `Catalog` protocol a simulator
-can put a model that keeps exactly the committed transactions.
+LMDB writes its own file and so bypasses `files`; a simulator can implement the `Catalog` protocol
+with a model that keeps exactly the committed transactions.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from amqpstore.rows import check_row, decode_row, encode_row
 from amqpstore.shapes import MAX_KEY_BYTES
 
 Value = Any
-"""What msgpack takes: None, bool, int, float, str, bytes, and lists and dicts of them."""
+"""The values of msgpack: None, bool, int, float, str, bytes, and lists and dicts of them."""
 
 TABLES = (
     "store",
@@ -52,7 +51,7 @@ _FULL_BYTES = 64 << 10
 
 
 class Change(NamedTuple):
-    """A row to be put, or to be removed where `value` is None."""
+    """A row to put, or to remove if `value` is None."""
 
     table: str
     key: str
@@ -63,17 +62,17 @@ class Catalog(Protocol):
     """Tables of rows: a string key, and a msgpack value that is never None."""
 
     def rows(self, table: str) -> dict[str, Value]:
-        """All rows of a table, by key, in the order of the keys' bytes.
+        """Return all rows of a table, by key, in the order of the keys' bytes.
 
-        Raises: DamageError, when one is not what was written.
+        Raises: DamageError, when one is damaged.
         """
 
     def commit(self, changes: Sequence[Change]) -> None:
         """Make all changes durable, atomically.
 
-        Raises: DurabilityError; none of the changes then holds, as far as this process can tell.
-        OSError, the disk is full (ENOSPC) or there is no memory for it to grow (ENOMEM): none of
-        them holds, and it may be tried again.
+        Raises: DurabilityError; then none of the changes holds, as far as this process can tell.
+        OSError, the disk is full (ENOSPC) or there is no memory for the map to grow (ENOMEM): none
+        of them holds, and the commit may be tried again.
         """
 
     def close(self) -> None: ...
@@ -81,7 +80,7 @@ class Catalog(Protocol):
 
 class OpenCatalog(Protocol):
     def __call__(self, path: str, create: bool, *, plain: bool = False) -> Catalog:
-        """Open the catalog in a directory, or make it, in place of what is there.
+        """Open the catalog in a directory, or create it, replacing an existing one.
 
         Args: plain, whether rows may be of format version 1: see `rows`.
         Raises: DamageError, when it is missing or cannot be read.
@@ -89,13 +88,13 @@ class OpenCatalog(Protocol):
 
 
 class LmdbCatalog:
-    """The catalog in an LMDB environment: one named database a table, in the directory `path`.
+    """The catalog in an LMDB environment: one named database per table, in the directory `path`.
 
-    Every page and every row is looked at before it is there: what was damaged is found at the
-    start, and not when it is needed.
-    Args: create, make it in the directory, which exists; plain, as in `OpenCatalog`;
-    first_map_bytes, of its file in memory before it grows.
-    Raises: DamageError, when it is missing, or is not what was written.
+    Every page and every row is checked when it is opened, so that damage is found at the start, and
+    not when a row is needed.
+    Args: create, create it in the directory, which exists; plain, as in `OpenCatalog`;
+    first_map_bytes, the size of its map before it grows.
+    Raises: DamageError, when it is missing or damaged.
     """
 
     def __init__(
@@ -103,7 +102,7 @@ class LmdbCatalog:
     ) -> None:
         self._file_path = os.path.join(path, CATALOG_FILE)
         self._plain = plain
-        # LMDB's map grows only while no transaction of this process is open.
+        # LMDB's map can only grow while no transaction of this process is open.
         self._lock = threading.Lock()
         if create:
             for name in (CATALOG_FILE, "lock.mdb"):
@@ -146,7 +145,7 @@ class LmdbCatalog:
         name = _shown(table)
         try:
             if self._plain and name not in TABLES:
-                # Without checksums nothing else tells a table whose name was damaged.
+                # Without row checksums nothing else would reveal a table whose name is damaged.
                 raise ValueError("no such table is known")  # noqa: TRY301 - as what check_row raises
             check_row(name, key, stored, plain=self._plain)
         except ValueError as error:
@@ -160,19 +159,20 @@ class LmdbCatalog:
         ]
         with self._lock:
             try:
-                # One that was killed while it read would keep pages from being used again.
+                # A reader that was killed would keep pages from being reused.
                 self._environment.reader_check()
                 while not self._fits(encoded):
                     self._grow()
             except (lmdb.Error, MemoryError) as error:
                 if self._found_no_room(error):
-                    # All pages of it are written anew, whatever became of them: that is safe.
+                    # All of its pages are written again, whatever happened to them: that is safe.
                     raise OSError(errno.ENOSPC, str(error), self._file_path) from error
                 raise DurabilityError(self._file_path, error) from error
 
     def _found_no_room(self, error: Exception) -> bool:
-        """Whether a commit failed as the disk is full. A write that stops half-way there is an
-        input/output error to LMDB."""
+        """Tell whether a commit failed because the disk is full. LMDB reports a write that stops
+        half-way for that reason as an input/output error.
+        """
         if isinstance(error, lmdb.DiskError):
             return True
         with contextlib.suppress(OSError):
@@ -182,10 +182,10 @@ class LmdbCatalog:
         return False
 
     def _grow(self) -> None:
-        """Make the map twice as large. Raises: OSError (it is as it was), lmdb.Error, MemoryError.
+        """Double the size of the map. Raises: OSError (it is unchanged), lmdb.Error, MemoryError.
 
-        LMDB gives its map up before it asks for the larger one, and cannot be used where it does
-        not get that. Nothing of the commit is written yet, so it is opened again as it was.
+        LMDB unmaps its map before it asks for the larger one, and is unusable if it does not get
+        that. Nothing of the commit is written yet, so it is opened again with the old size.
         """
         map_bytes = self._environment.info()["map_size"]
         try:
@@ -196,7 +196,7 @@ class LmdbCatalog:
             raise OSError(errno.ENOMEM, str(error), self._file_path) from error
 
     def _fits(self, encoded: Iterable[tuple[Any, bytes, bytes | None]]) -> bool:
-        """Commit, where the map has room for it."""
+        """Commit, if the map is large enough."""
         try:
             self._put(encoded)
         except lmdb.MapFullError:
@@ -217,13 +217,13 @@ class LmdbCatalog:
 
 
 def _encoded(table: str, key: str, value: Value) -> tuple[bytes, bytes | None]:
-    """Key and value as they are stored; None where the row is to be removed."""
+    """Return key and value as they are stored; None for a row to remove."""
     encoded = encode_key(key)
     return encoded, None if value is None else encode_row(table, encoded, value)
 
 
 def encode_key(key: str) -> bytes:
-    """A key as it is stored. Raises: ValueError."""
+    """Return a key as it is stored. Raises: ValueError."""
     encoded = key.encode()
     if not 0 < len(encoded) <= MAX_KEY_BYTES:
         raise ValueError(f"a catalog key has 1 to {MAX_KEY_BYTES} bytes, this has {len(encoded)}")

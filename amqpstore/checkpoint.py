@@ -1,16 +1,19 @@
-"""The checkpoint: how far the log need not be read again, and what it said up to there.
+"""The checkpoint: the state of the store at a position in the log, so that recovery need not read
+the log before it.
 
-A job in three parts, so that the caller is not held up: its making takes the batches that became
+A job in three parts, so that the caller is not blocked: creating it takes the batches that became
 durable since the last one (a swap of lists); `run` does the work, with file access and in any
-thread; what it returns is then handed to the queues and to the log.
+thread; its result is then applied to the queues and to the log.
 
-`run` writes in this order, and a crash between two steps leaves the old checkpoint:
+`run` writes in this order, and a crash between two steps leaves the old checkpoint or the new one:
 
 1. new entries to index files, `datasync` of each, and of their directory for new ones; then index
-   files that are mostly acked, or many, are merged in new ones in the same way;
-2. one commit of the catalog: index states, accounts, offset tables, and the position in the log;
-3. removal of index files and segments in which nothing is live. What a crash leaves of them has
-   no row in the catalog, and the next start removes it.
+   files that are mostly acked, or many, are merged into new ones in the same way. A crash leaves
+   bytes after the recorded ends, and files without a row: the old checkpoint holds;
+2. one commit of the catalog: index states, accounts, offset tables, and the position in the log.
+   LMDB makes it atomic;
+3. removal of index files and segments in which nothing is live. A crash leaves some of them without
+   a row in the catalog, and the next start removes them.
 """
 
 from __future__ import annotations
@@ -38,11 +41,11 @@ _log = logging.getLogger(__name__)
 
 
 class Written(NamedTuple):
-    """What a checkpoint did: index states of queues by id, and segments that are gone.
+    """The result of a checkpoint: index states of queues by id, and removed segments.
 
     `merged` index files have no row any more; they are to be removed once no queue reads them.
-    Of `not_deleted` queues there is more to be released, perhaps only once an index file can be
-    read again: that is for the next checkpoint.
+    `not_deleted` queues have more to release, perhaps only once an index file can be read again:
+    that is for the next checkpoint.
     """
 
     states: dict[int, list[IndexState]]
@@ -52,7 +55,7 @@ class Written(NamedTuple):
 
 
 class _Commitment(NamedTuple):
-    """What is to be committed; and behind that, paths to be removed, and segments that are gone."""
+    """The changes to commit; and for afterwards, paths to remove, and segments that are gone."""
 
     changes: list[Change]
     gone: list[str]
@@ -83,19 +86,20 @@ class Checkpoint:
         self._writer = writer
         self._max_released_files = backing.limits.max_released_files
         self._merger = IndexMerger(backing.files, backing.directory, backing.seed, backing.limits)
-        # Each is left behind once it is dealt with, so that a run that failed goes on there.
+        # Each list shrinks as its items are processed, so that a failed run can be repeated from
+        # there.
         self._created = list(created)
         self._batches = deque(batches)
         self._deleted = list(deleted)
         self._not_deleted: list[int] = []
         self._changes: list[Change] = []
         self._gone: list[str] = []
-        # The state has the new ones at once: the catalog has to hear of each, whatever fails next.
+        # The state has the new files at once: the catalog has to hear of each, whatever fails next.
         self._merged: list[Merged] = []
         self._offset_tables = offset_tables
         self._damaged = damaged
         self._position = position
-        # Once all is written, what is committed: it cannot be found a second time.
+        # What to commit, once everything is written: it cannot be computed a second time.
         self._commitment: _Commitment | None = None
 
     def run(self) -> Written:
@@ -165,7 +169,7 @@ class Checkpoint:
         except DurabilityError:
             raise
         except OSError as error:
-            # A full disk, mostly: there is more to gain elsewhere.
+            # Usually a full disk: freeing other files helps more.
             _log.warning("the index files of queue %d were not merged: %s", queue.id, error)
 
     def _queue_changes(self, queue: QueueIndex, gone: list[str]) -> Iterator[Change]:
@@ -190,7 +194,7 @@ class Checkpoint:
 
     def _account_changes(self, changes: list[Change], gone: list[str]) -> list[int]:
         accounts = self._checkpoint_state.accounts
-        # The log may go on in the last one, and recovery starts there.
+        # The log may continue in the last one, and recovery starts there.
         dropped = [
             account
             for account in accounts

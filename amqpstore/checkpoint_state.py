@@ -1,14 +1,15 @@
-"""What the next checkpoint is to say: the last one, and what the log says from there on.
+"""The state that the next checkpoint writes: the last checkpoint, with the changes in the log
+since.
 
-It is the log's second reader, behind the queues in memory: durable batches are `apply`ed to it in
-their order, by the maker of a checkpoint, and by recovery. So a checkpoint says by construction
-what recovery would say that reads the log from its start.
+It is a second reader of the log, besides the queues in memory: durable batches are `apply`ed to it
+in order, by the checkpoint, and by recovery. So by construction a checkpoint equals the result of a
+recovery that reads the log from its start.
 
-A `QueueIndex` has what is live of one queue: entries in index files, and *fresh* runs, which
-came since the last checkpoint and go to an index file with the next, if they live that long.
+A `QueueIndex` has the live messages of one queue: entries in index files, and *fresh* runs, which
+arrived since the last checkpoint and go to an index file with the next, if they live that long.
 
-All this is in memory only. Nothing is lost with it in a crash: up to the last checkpoint it is in
-index files and the catalog, and the batches since are in the log, which no checkpoint has passed.
+All this is in memory only. A crash loses nothing with it: up to the last checkpoint it is in index
+files and the catalog, and the batches since are in the log, whose position has not moved past them.
 """
 
 from __future__ import annotations
@@ -43,9 +44,10 @@ _log = logging.getLogger(__name__)
 
 
 class Block(NamedTuple):
-    """What is to be known of entries that were written: how many, their first sequence and the one
-    after the last, delivery counts above 0 by place, where the block ends in its file, when the
-    first of them expires, and how many bytes their bodies have (None: not known)."""
+    """A summary of entries that were written: how many, their first sequence and the one after the
+    last, delivery counts above 0 by place, where the block ends in its file, when the first of them
+    expires, and how many bytes their bodies have (None: unknown).
+    """
 
     entries: int
     first: int
@@ -74,16 +76,16 @@ class Block(NamedTuple):
 
 
 class IndexFile:
-    """An index file, and what became of its entries: `state` is what the next checkpoint says.
+    """An index file, and the changes of its entries: `state` is what the next checkpoint writes.
 
-    What the log says of entries is postponed until the file is read, once a checkpoint, and then
-    done all together: so entries are in memory of one file at a time.
+    Changes are postponed until the file is read, once per checkpoint, and then applied all
+    together: so the entries of only one file are in memory at a time.
     """
 
     def __init__(self, state: IndexState) -> None:
         self.state = state
         self.is_changed = False
-        """Whether anything was done to it since `close`."""
+        """Whether it was changed since `close`."""
         self._acked: Bits | None = None
         self._delivered: dict[int, int] | None = None
         self._postponed = [(first, end) for first, end in state.postponed]
@@ -93,23 +95,23 @@ class IndexFile:
 
     @property
     def is_behind(self) -> bool:
-        """Whether something is postponed."""
+        """Whether any changes are postponed."""
         return bool(self._postponed or self._postponed_deliveries)
 
     def postpone(self, first: int, end: int) -> None:
-        """Keep in mind that entries from sequence `first` to before `end` are acked."""
+        """Postpone the ack of entries from sequence `first` to before `end`."""
         self.is_changed = True
         if self._postponed and self._postponed[-1][1] == first:
             first = self._postponed.pop()[0]
         self._postponed.append((first, end))
 
     def postpone_delivery(self, first: int, end: int, times: int) -> None:
-        """Keep in mind that entries have been delivered so often."""
+        """Postpone a delivery count of entries."""
         self.is_changed = True
         self._postponed_deliveries.append((first, end, times))
 
     def catch_up(self, entries: Entries) -> Iterator[Entries]:
-        """Do what was postponed. Yields the entries that are acked by it."""
+        """Apply postponed changes. Yields the entries that are acked by them."""
         for first, end in self._postponed:
             yield self.ack(first, end, entries)
         self._postponed.clear()
@@ -122,7 +124,7 @@ class IndexFile:
         self._pack()
 
     def ack(self, first: int, end: int, entries: Entries) -> Entries:
-        """Mark the live entries from sequence `first` to before `end` acked, and return them."""
+        """Mark the live entries from sequence `first` to before `end` as acked, and return them."""
         start = bisect_left(entries.sequences, first)
         stop = bisect_left(entries.sequences, end)
         acked = self._opened()
@@ -146,7 +148,7 @@ class IndexFile:
         return found
 
     def deliver(self, first: int, end: int, entries: Entries, times: int) -> None:
-        """Note that entries have been delivered so often."""
+        """Set the delivery count of entries."""
         acked = self._opened()
         assert self._delivered is not None  # it is opened
         for place in range(
@@ -156,7 +158,7 @@ class IndexFile:
                 self._delivered[place] = max(self._delivered.get(place, 0), times)
 
     def append(self, block: Block) -> None:
-        """A block was written behind those that are there."""
+        """Note that a block was written after the existing ones."""
         acked = self._opened()
         assert self._delivered is not None  # it is opened
         place = self.state.entries
@@ -184,7 +186,7 @@ class IndexFile:
         return self._acked.count(0)
 
     def live_entries(self, entries: Entries) -> Entries:
-        """Those that are not acked, with the delivery counts that they have by now."""
+        """Return the entries that are not acked, with their current delivery counts."""
         acked = self._opened()
         assert self._delivered is not None  # it is opened
         found = no_entries()
@@ -201,10 +203,10 @@ class IndexFile:
         return found
 
     def close(self) -> IndexState:
-        """The state, up to date; nothing has changed from now on."""
+        """Return the state, up to date; no changes follow."""
         self._pack()
         if self.is_changed:
-            # One message may be delivered again and again as long as the file cannot be read.
+            # One message may be delivered again and again while the file cannot be read.
             self._postponed_deliveries = highest_counts(self._postponed_deliveries)
             self.state = self.state._replace(
                 postponed=tuple(self._postponed),
@@ -231,7 +233,7 @@ class IndexFile:
 
 
 class QueueIndex:
-    """What is live of queue `id`."""
+    """The live messages of queue `id`."""
 
     def __init__(
         self,
@@ -248,9 +250,9 @@ class QueueIndex:
         self._reader = reader
 
     def apply(self, operation: Operation, release: Callable[[Entries], None], sizes: Sizes) -> bool:
-        """Do what an operation of this queue says; what left the queue is released.
+        """Apply an operation of this queue; messages that left the queue are released.
 
-        Returns whether some of it, about entries of index files, is left to `catch_up`.
+        Returns whether part of it, about entries of index files, is left to `catch_up`.
         """
         first = operation.first_sequence
         end = first + operation.message_count
@@ -278,13 +280,13 @@ class QueueIndex:
 
     @property
     def is_behind(self) -> bool:
-        """Whether something is postponed."""
+        """Whether any changes are postponed."""
         return any(file.is_behind for file in self.files)
 
     def catch_up(self, release: Callable[[Entries], None]) -> bool:
-        """Do what is postponed, file by file. Returns whether all of it could be done.
+        """Apply postponed changes, file by file. Returns whether all of them could be applied.
 
-        Raises: OSError; it goes on there the next time.
+        Raises: OSError; the next call continues there.
         """
         for file in self.files:
             if file.is_behind and (entries := self._entries(file)):
@@ -293,7 +295,7 @@ class QueueIndex:
         return not self.is_behind
 
     def live_entries(self, files: Iterable[IndexFile]) -> Entries | None:
-        """What is live in index files, ascending as they are; None where one cannot be read.
+        """Return the live entries of index files, ascending; None if one cannot be read.
 
         Raises: OSError.
         """
@@ -308,9 +310,10 @@ class QueueIndex:
     def release_all(
         self, release: Callable[[Entries], None], sizes: Sizes, most_files: int
     ) -> Iterator[IndexFile]:
-        """The queue was deleted: release what it holds, of `most_files` index files at most.
+        """Release the messages of a deleted queue, of `most_files` index files at most.
 
-        Yields each file that nothing is live in any more. Raises: OSError.
+        Yields each file in which nothing is live any more.
+        Raises: OSError.
         """
         for run in self.fresh.clear():
             release(entries_of(run, *sizes.of(run)))
@@ -323,7 +326,7 @@ class QueueIndex:
                 yield file
 
     def _files_with(self, first: int, end: int) -> Iterator[IndexFile]:
-        """The index files that have entries in a range of sequences."""
+        """Yield the index files that have entries in a range of sequences."""
         files = self.files
         place = bisect_right(files, first, key=lambda file: file.state.first) - 1
         for file in files[max(place, 0) :]:
@@ -333,14 +336,14 @@ class QueueIndex:
                 yield file
 
     def _entries(self, file: IndexFile) -> Entries | None:
-        """The entries of an index file; None where it is damaged or cannot be read now.
+        """Return the entries of an index file; None if it is damaged or cannot be read now.
 
         Raises: OSError, unless the file is missing.
         """
         try:
             return self._reader.entries(self.id, file.state)
         except DamageError as error:
-            # What it has stays live, and so on disk: it is named when its turn comes.
+            # Its entries stay live, and so on disk: each message is reported when its turn comes.
             _log.error("%s", error)
             return None
 
@@ -354,14 +357,14 @@ class Sizes:
         self._body_sizes: list[array[int]] = []
 
     def add(self, first_id: int, sizes: array[int], body_sizes: array[int]) -> None:
-        """Sizes of contiguous ids, higher than all before."""
+        """Add sizes of contiguous ids, higher than all before."""
         if sizes:
             self._first_ids.append(first_id)
             self._sizes.append(sizes)
             self._body_sizes.append(body_sizes)
 
     def of(self, run: Run) -> tuple[array[int], array[int]]:
-        """The sizes of a run, and of the bodies in it."""
+        """Return the sizes of a run, and of its bodies."""
         found = array("I")
         of_bodies = array("I")
         wanted = run.first_id
@@ -383,7 +386,9 @@ class Sizes:
 
 
 class CheckpointState:
-    """The indexes of all queues and the accounts of all segments, as the log has it so far."""
+    """The indexes of all queues and the accounts of all segments, as of the batches applied so
+    far.
+    """
 
     def __init__(
         self, accounts: SegmentAccounts, queues: Iterable[QueueIndex], reader: IndexReader
@@ -397,15 +402,15 @@ class CheckpointState:
 
     @property
     def is_behind(self) -> bool:
-        """Whether something is postponed until an index file can be read."""
+        """Whether any changes are postponed until an index file can be read."""
         return bool(self._behind)
 
     def create(self, queue_id: int) -> None:
-        """A queue was created."""
+        """Add a queue that was created."""
         self.queues[queue_id] = QueueIndex(queue_id, 1, (), self._reader)
 
     def apply(self, batch: BatchSummary) -> None:
-        """Do what a batch says, but for what index files have to be read for: see `catch_up`."""
+        """Apply a batch, except changes for which index files have to be read: see `catch_up`."""
         known = [operation for operation in batch.operations if operation.queue_id in self.queues]
         account = self.accounts.open(batch.segment, batch.first_id)
         account.end_bytes = batch.end_bytes
@@ -421,8 +426,9 @@ class CheckpointState:
             self.touched.add(queue)
 
     def catch_up(self) -> None:
-        """Do what was postponed, as far as it can be done now. Raises: OSError; it goes on there
-        the next time."""
+        """Apply postponed changes, as far as possible. Raises: OSError; the next call continues
+        there.
+        """
         for queue in sorted(self._behind, key=attrgetter("id")):
             self.touched.add(queue)
             if queue.catch_up(self._release):
@@ -431,10 +437,11 @@ class CheckpointState:
     def delete(
         self, queue_id: int, max_files: int = LIMITS.max_released_files
     ) -> Iterator[tuple[QueueIndex, IndexFile]]:
-        """Release what a deleted queue holds, of `max_files` index files where it has more.
+        """Release the messages of a deleted queue, of `max_files` index files if it has more.
 
-        Yields each index file that nothing is live in any more. As long as the queue is in
-        `queues` it is not done: there is more, or an index file cannot be read. Raises: OSError.
+        Yields each index file in which nothing is live any more. As long as the queue is in
+        `queues` it is not done: there is more, or an index file cannot be read.
+        Raises: OSError.
         """
         queue = self.queues.get(queue_id)
         if queue is None:
@@ -452,12 +459,13 @@ class CheckpointState:
 
 
 def highest_counts(ranges: Iterable[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
-    """Ranges of sequences with delivery counts, as ranges that ascend and do not overlap: each
-    with the highest count of those that it was in."""
+    """Merge ranges of sequences with delivery counts into ranges that ascend and do not overlap,
+    each with the highest count of the ranges that covered it.
+    """
     ascending = sorted(ranges)
     bounds = sorted({bound for first, end, _ in ascending for bound in (first, end)})
     found: list[tuple[int, int, int]] = []
-    # Those that may go on here, the highest count first: by its negative, and the range's end.
+    # Ranges that may continue here, the highest count first: as its negative, and the range's end.
     open_ranges: list[tuple[int, int]] = []
     place = 0
     for first, end in pairwise(bounds):
@@ -477,7 +485,7 @@ def highest_counts(ranges: Iterable[tuple[int, int, int]]) -> list[tuple[int, in
 
 
 def enqueued(operation: Operation) -> Run:
-    """The run that an ENQUEUE put into its queue."""
+    """Return the run that an ENQUEUE put into its queue."""
     return Run(
         operation.first_sequence,
         operation.message_count,

@@ -1,9 +1,9 @@
-"""What time it is: by the wall clock, for dates, and by the monotonic clock, for durations.
+"""Clocks: the wall clock, for dates, and the monotonic clock, for durations.
 
 The wall clock is set by people and by time servers, and jumps in either direction by seconds or by
-years. So it is asked only for what is stored as a date. How long something takes or waits is
-measured by the monotonic clock, which nobody can set: a wall clock that is set back by an hour must
-not put off for an hour what is due in a second.
+years. So it is read only for dates that are stored. Durations and waits are measured by the
+monotonic clock, which cannot be set: a wall clock that is set back by an hour must not delay by an
+hour what is due in a second.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """The two clocks that a store is run by."""
+    """The two clocks that a store uses."""
 
     def wall_ms(self) -> int:
-        """Ms since 1970-01-01 00:00 UTC. A later call may return less."""
+        """Return ms since 1970-01-01 00:00 UTC. A later call may return less."""
 
     def monotonic_ms(self) -> int:
-        """Ms since some moment before this process; more than 0, and never less than before.
+        """Return ms since some moment before this process; more than 0, and never less than before.
 
-        It means nothing to another process, nor after a restart: it is never stored.
+        It means nothing to another process or after a restart, so it is never stored.
         """
 
 
@@ -39,7 +39,9 @@ SYSTEM_CLOCK = SystemClock()
 
 
 class SimulatedClock:
-    """Clocks that stand still until they are told to move. Args: wall_ms, where that one begins."""
+    """Clocks that stand still until they are told to move. Args: wall_ms, the first reading of the
+    wall clock.
+    """
 
     def __init__(self, wall_ms: int) -> None:
         self._wall_ms = wall_ms
@@ -52,7 +54,7 @@ class SimulatedClock:
         return self._monotonic_ms
 
     def advance(self, ms: int) -> None:
-        """Let time pass, on both. Raises: ValueError, when it is negative."""
+        """Let time pass, on both clocks. Raises: ValueError, when it is negative."""
         if ms < 0:
             raise ValueError(f"time passes by 0 ms or more, not by {ms}")
         self._wall_ms += ms

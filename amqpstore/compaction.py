@@ -1,11 +1,11 @@
-"""Compaction: neighbouring segments that are mostly garbage become one.
+"""Compaction: merges neighbouring segments that are mostly garbage.
 
-Segments that the log is done with are never changed. What is live in some neighbours is written,
-in the order of the ids, to a new segment; that is synced, read back and checked, and takes their
-place with one commit of the catalog. A crash before the commit leaves a file without a row, which
-the next start removes; one behind it leaves the old files without a row, and the same happens.
+Segments before the log's last one never change. The live messages of some neighbours are written,
+in the order of the ids, to a new segment; that is synced, read back and checked, and replaces the
+old ones with one commit of the catalog. A crash before the commit leaves the new file without a
+row, a crash after it the old files: the next start removes either.
 
-A segment in which a record is damaged is not removed: it goes to `quarantine/`, whole.
+A segment with a damaged record is not removed: it is moved to `quarantine/`, complete.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _SAMPLES = 4096
 
 
 class Compacted(NamedTuple):
-    """What a compaction did: `segment` is in the place of `numbers`.
+    """The result of a compaction: `segment` replaces `numbers`.
 
     `dictionary`, if one was trained, is in the catalog under its id.
     """
@@ -69,11 +69,12 @@ def choose(
     to_the_end: bool = False,
     garbage_fraction: float = LIMITS.garbage_fraction,
 ) -> list[SegmentAccount]:
-    """Neighbours whose live records fit in one segment, where compaction is due; else none.
+    """Return neighbours whose live records fit in one segment, if compaction is due; else an empty
+    list.
 
-    Of all that would fit, those that free most. Args: log_segment, which the log may go on in;
-    avoided, numbers of segments that are left alone; to_the_end, whether it is due as long as it
-    frees anything.
+    Of all that would fit, those that free most.
+    Args: log_segment, in which the log may continue; avoided, numbers of segments that are left
+    alone; to_the_end, whether it is due as long as it frees anything.
     """
     every = list(accounts)
     sealed = [account for account in every if account.number != log_segment]
@@ -141,9 +142,10 @@ class Compaction:
         self._read_bytes = 0
 
     def run(self) -> Compacted:
-        """Compact. Raises: OSError, DamageError (what was written is not there), DurabilityError.
+        """Compact. Raises: OSError, DamageError (the new file is not as it was written),
+        DurabilityError.
 
-        The old files stay: `Compacted.numbers` are to be taken out of use, and then removed.
+        The old files stay: the caller stops using `Compacted.numbers`, and then removes them.
         """
         try:
             self._write()
@@ -152,8 +154,8 @@ class Compaction:
             # ones: either is removed at the next start. So the old files go only after it.
             self._catalog.commit(self._changes())
         except (OSError, DamageError):
-            # Not on a DurabilityError: the commit may have been done, and the file be needed.
-            # Nothing refers to it: on a full disk its room is needed, also by who tries again.
+            # Not after a DurabilityError: the commit may have been done, and need the file. Nothing
+            # refers to it: on a full disk its space is needed, also by the next attempt.
             self._segment.close()
             with contextlib.suppress(OSError):
                 self._files.remove(self._segment.path)
@@ -168,7 +170,7 @@ class Compaction:
         return Compacted(numbers, self._segment, moved_bytes, self._damage, self._dictionary)
 
     def _changes(self) -> list[Change]:
-        """The new segment in the place of the old ones, in the catalog."""
+        """Return the changes of the catalog that replace the old segments by the new one."""
         changes = [
             table.remove(account.number)
             for account in self._accounts
@@ -184,7 +186,7 @@ class Compaction:
                 if damaged == path
             ]:
                 changes.append(tables.QUARANTINE.put(account.number, found))
-        # A crash and a start later nothing else says which numbers were given.
+        # After a crash and a start nothing else says which numbers were used.
         changes += StoreRows(next_compacted=self._number + 1).changes()
         if self._dictionary:
             changes.append(tables.DICTIONARIES.put(*self._dictionary))
@@ -260,7 +262,7 @@ class Compaction:
         live: Mapping[int, int],
         damage: list[tuple[str, int, int, str]],
     ) -> Iterator[tuple[bytes, Record]]:
-        """The sound MESSAGE records of live messages, each in the content that it is in."""
+        """Yield the sound MESSAGE records of live messages, each with the content it is in."""
         path = segment_path(self._directory, account.number)
         file = self._files.open(path)
         try:
@@ -279,7 +281,7 @@ class Compaction:
             file.close()
 
     def _compressed(self, content: bytes, found: Record) -> tuple[bytes, int]:
-        """A message's payload and flags: compressed now, where it was not before."""
+        """Return a message's payload and flags, compressed now if it was not before."""
         payload = content[found.payload_offset : found.end]
         if found.flags or self._compressor is None:
             return payload, found.flags
@@ -288,7 +290,7 @@ class Compaction:
         return (payload, 0) if body is None else (payload[:head_bytes] + body, COMPRESSED)
 
     def _check(self) -> None:
-        """Read back what was written, and see that it is all there. Raises: DamageError."""
+        """Read back the new file, and check that everything is there. Raises: DamageError."""
         segment = self._segment
         content = segment.writer.read(0, segment.size)
         found = 0
@@ -304,7 +306,7 @@ class Compaction:
 def _pieces(
     segment: Segment, end_bytes: int, live: Collection[int], piece_bytes: int
 ) -> Iterator[tuple[int, int]]:
-    """Where in a segment live messages are: steps of its offset table, joined up to a piece."""
+    """Yield where in a segment live messages are: steps of its offset table, joined into pieces."""
     ends = [*segment.table_offsets[1:], end_bytes]
     needed = sorted({bisect_right(segment.table_ids, one) - 1 for one in live})
     start = end = 0
@@ -325,7 +327,8 @@ def remove_compacted(
 ) -> None:
     """Remove the old files, which nobody reads any more; damaged ones go to quarantine.
 
-    Args: known_damaged, in which recovery met damage: it may be where nothing is live by now.
+    Args: known_damaged, segments in which recovery found damage, perhaps where nothing is live by
+    now.
     """
     damaged = {path for path, *_ in compacted.damage}
     for number in compacted.numbers:

@@ -1,4 +1,4 @@
-"""Compression of bodies with zstd: what is worth it is smaller on disk, and nobody else notices."""
+"""Compression of bodies with zstd, used only where it saves enough."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from collections.abc import Sequence
 import zstandard
 
 _WORTH_IT = 0.9
-"""A body that stays larger than this part of itself is kept as it is."""
+"""A body that is not compressed to less than this fraction of its size is stored as it is."""
 
 _DICTIONARY_BYTES = 16 << 10
 _LEAST_SAMPLES = 64
 _LEAST_WITH_DICTIONARY = 32
 _SMALL_BODY_BYTES = 4 << 10
-"""Above, a body has enough to itself, and a dictionary hardly helps."""
+"""Larger bodies contain enough repetition themselves, and a dictionary hardly helps."""
 
 MAX_BODY_BYTES = 1 << 30
-"""The largest body that is decompressed: a few bytes of zstd can stand for any number of zeros."""
+"""The largest body that is decompressed: a few bytes of zstd can expand to any number of zeros."""
 
 _MEASURED_AT_ONCE_BYTES = 16 << 20
 _MEASURED_PIECE_BYTES = 1 << 20
@@ -38,11 +38,11 @@ class Compressor:
         )
 
     def with_dictionary(self, dictionary: bytes) -> Compressor:
-        """The same with a dictionary, and so for small bodies as well."""
+        """Return the same with a dictionary, which also compresses small bodies."""
         return Compressor(min(self._least_bytes, _LEAST_WITH_DICTIONARY), self._level, dictionary)
 
     def compress(self, body: bytes) -> bytes | None:
-        """The compressed body; None where it is not worth it."""
+        """Return the compressed body; None if it is not worth it."""
         if not self._least_bytes <= len(body) <= MAX_BODY_BYTES:
             return None
         compressed = self._zstd.compress(body)
@@ -50,9 +50,9 @@ class Compressor:
 
 
 class Decompressor:
-    """Decompresses what any compressor of the store made, for one thread.
+    """Decompresses the output of any compressor of the store, for one thread.
 
-    `dictionaries` are those of the store, by the id that zstd gave each.
+    `dictionaries` are those of the store, by their zstd ids.
     """
 
     def __init__(self, dictionaries: dict[int, bytes]) -> None:
@@ -61,7 +61,8 @@ class Decompressor:
 
     def decompress(self, compressed: bytes) -> bytes:
         """Decompress a body. Raises: ValueError, when it is invalid, is too large, or its
-        dictionary is not there."""
+        dictionary is missing.
+        """
         size = body_size(compressed)
         try:
             return self._of(compressed).decompress(compressed, allow_extra_data=False)
@@ -110,9 +111,9 @@ def body_size(compressed: bytes) -> int:
 
 
 def train(bodies: Sequence[bytes]) -> tuple[int, bytes] | None:
-    """A dictionary for bodies like these, and its id; None where it would not help.
+    """Return a dictionary for bodies like these, and its id; None if it would not help.
 
-    It helps where bodies are small and alike.
+    It helps for small, similar bodies.
     """
     small: list[bytes | bytearray | memoryview] = [
         body for body in bodies if 8 <= len(body) <= _SMALL_BODY_BYTES
@@ -127,12 +128,16 @@ def train(bodies: Sequence[bytes]) -> tuple[int, bytes] | None:
 
 
 def compress_columns(columns: bytes) -> bytes:
-    """A zstd frame of an index block's columns: most of them hardly change from row to row."""
+    """Return a zstd frame of an index block's columns, most of which hardly change from row to
+    row.
+    """
     return zstandard.ZstdCompressor(level=1, write_checksum=False).compress(columns)
 
 
 def decompress_columns(frame: bytes, *sizes: int) -> bytes:
-    """The columns, of one of `sizes` bytes. Raises: ValueError, when it is not such a frame."""
+    """Return the columns, of one of `sizes` bytes. Raises: ValueError, when it is not such a
+    frame.
+    """
     try:
         if (found := zstandard.frame_content_size(frame)) not in sizes:
             raise ValueError(f"its columns have {found} bytes, but {sizes[0]} were written")

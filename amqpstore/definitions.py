@@ -1,9 +1,8 @@
-"""A copy of what only the catalog says: which queues there are, and everything that was defined.
+"""A copy of the tables that only the catalog has: queues, and everything that was defined.
 
-Messages can be found again in segments and index files when the catalog is lost; what their
-queues are called cannot. So some time after something was defined, and at a close, a copy is
-written beside the catalog. Nothing depends on it but a repair: the store itself only looks whether
-it is up to date.
+If the catalog is lost, messages can be found again in segments and index files; the names of their
+queues cannot. So some time after a definition, and at a close, a copy is written beside the
+catalog. Only a repair depends on it: the store itself only checks whether it is up to date.
 """
 
 from __future__ import annotations
@@ -32,15 +31,16 @@ COPIED = (
 """The tables that are copied."""
 
 HEADER = struct.Struct(">4sI16sQI")
-"""magic, version, store id, payload length, checksum of all of it but itself."""
+"""magic, version, store id, payload length, checksum of everything but itself."""
 
 MAGIC = b"\xc7DEF"
 _VERSION = 1
 
 
 class DefinitionsCopy(NamedTuple):
-    """What was defined when the copy was made: rows by key, by table. No queue had an id from
-    `next_queue_id` on."""
+    """The definitions when the copy was made: rows by key, by table. No queue had an id from
+    `next_queue_id` on.
+    """
 
     store_id: bytes
     next_queue_id: int
@@ -53,7 +53,7 @@ class DefinitionsCopy(NamedTuple):
 
 
 def copy_of(store_id: bytes, catalog: Catalog) -> DefinitionsCopy:
-    """What is defined now."""
+    """Return a copy of the current definitions."""
     next_queue_id = StoreRows.read(catalog.rows).next_queue_id or 1
     return DefinitionsCopy(
         store_id, next_queue_id, {table: catalog.rows(table) for table in COPIED}
@@ -61,9 +61,9 @@ def copy_of(store_id: bytes, catalog: Catalog) -> DefinitionsCopy:
 
 
 def renew_copy(files: Files, directory: str, copy: DefinitionsCopy) -> None:
-    """Write a copy, where the one that is there does not say the same.
+    """Write a copy, unless the existing one is equal.
 
-    Raises: OSError; DurabilityError, where what was written cannot be made durable.
+    Raises: OSError; DurabilityError, if it cannot be made durable.
     """
     try:
         if read_copy(files, directory) == copy:
@@ -74,9 +74,9 @@ def renew_copy(files: Files, directory: str, copy: DefinitionsCopy) -> None:
 
 
 def write_copy(files: Files, directory: str, copy: DefinitionsCopy) -> None:
-    """Put a copy in the place of the one before. Durable on return.
+    """Replace the copy. Durable on return.
 
-    Raises: OSError; DurabilityError, where what was written cannot be made durable.
+    Raises: OSError; DurabilityError, if it cannot be made durable.
     """
     path = os.path.join(directory, CATALOG, DEFINITIONS)
     new_path = f"{path}.new"
@@ -95,7 +95,7 @@ def write_copy(files: Files, directory: str, copy: DefinitionsCopy) -> None:
 
 
 def read_copy(files: Files, directory: str) -> DefinitionsCopy | None:
-    """The copy; None where there is none. Raises: DamageError, OSError."""
+    """Return the copy; None if there is none. Raises: DamageError, OSError."""
     path = os.path.join(directory, CATALOG, DEFINITIONS)
     if not files.exists(path):
         return None
@@ -124,9 +124,9 @@ def read_copy(files: Files, directory: str) -> DefinitionsCopy | None:
 
 
 def _check_shape(found: Any) -> None:
-    """Make sure that a repair can use what a copy says. Raises: ValueError, LookupError, TypeError.
+    """Make sure that a repair can use a copy. Raises: ValueError, LookupError, TypeError.
 
-    A right checksum says that nothing was changed by accident, and no more.
+    A right checksum only says that nothing was changed by accident.
     """
     if reason := misshapen("store", "next_queue_id", found["next_queue_id"]):
         raise ValueError(reason)

@@ -1,10 +1,11 @@
-"""Descriptors: how many files a store has open, and what it does when it can open no more.
+"""Descriptors: limits how many files a store has open, and handles the lack of descriptors.
 
-A process may open a limited number of files (RLIMIT_NOFILE), and a broker's clients take most of
-them. So a store keeps few open to be read: those that were used last. A new segment of the log must
-not wait for others to close theirs, so some descriptors are spare: see `files.SpareDescriptors`.
+A process may open a limited number of files (RLIMIT_NOFILE), and a broker's clients use most of
+them. So a store keeps few files open for reading: those that were used last. A new segment of the
+log must not wait for others to close theirs, so some descriptors are reserved: see
+`files.SpareDescriptors`.
 
-That there is no descriptor, or no memory, says nothing about what is on the disk: it passes.
+A lack of descriptors or memory says nothing about the data on the disk: it passes.
 """
 
 from __future__ import annotations
@@ -18,13 +19,13 @@ from typing import ParamSpec
 from amqpstore.files import SPARE, File, Files
 
 MAX_OPEN_TO_READ = 64
-"""Files that one store has open to be read."""
+"""How many files one store has open for reading."""
 
 _SHORTAGES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.EINTR})
 _NO_DESCRIPTOR = frozenset({errno.EMFILE, errno.ENFILE})
 
 _FOR_THE_LOG = 4
-"""Spare descriptors that nobody takes in order to read."""
+"""Spare descriptors that may not be used for reading."""
 
 _TRIES = 20
 _PAUSE_S = 0.1
@@ -33,14 +34,18 @@ _Arguments = ParamSpec("_Arguments")
 
 
 def is_shortage(error: BaseException) -> bool:
-    """Whether the process, and not the disk, is why a file could not be opened or read."""
+    """Tell whether the process, and not the disk, is the reason why a file could not be opened or
+    read.
+    """
     return isinstance(error, MemoryError) or (
         isinstance(error, OSError) and error.errno in _SHORTAGES
     )
 
 
 def open_to_read(files: Files, path: str) -> File:
-    """As `Files.open`, with a spare descriptor where there is no other. Raises: OSError."""
+    """Open a file as `Files.open` does, with a spare descriptor if there is no other. Raises:
+    OSError.
+    """
     try:
         return files.open(path)
     except OSError as error:
@@ -52,16 +57,16 @@ def open_to_read(files: Files, path: str) -> File:
 def insist(
     call: Callable[_Arguments, None], *arguments: _Arguments.args, **named: _Arguments.kwargs
 ) -> None:
-    """Do what opens a file and must not fail because there is no descriptor left.
+    """Call something that opens a file and must not fail for lack of descriptors.
 
-    Takes those that are spare; where others were faster it waits for one, about two seconds.
+    Uses the spare ones; if others were faster it waits for one, about two seconds.
     Raises: OSError.
     """
     for tries in range(_TRIES):
         try:
             return call(*arguments, **named)
         except OSError as error:
-            # Nothing was done: a file that is not opened is not changed.
+            # Nothing was done: a file that was not opened has not changed.
             if error.errno not in _NO_DESCRIPTOR:
                 raise
         if not SPARE.give_up() and tries:
@@ -70,7 +75,7 @@ def insist(
 
 
 class Descriptors:
-    """The files of one store that are open to be read. For one thread; `files` opens them."""
+    """The files of one store that are open for reading. For one thread; `files` opens them."""
 
     def __init__(self, files: Files, most: int = MAX_OPEN_TO_READ) -> None:
         self.files = files
@@ -78,11 +83,11 @@ class Descriptors:
         self._open: OrderedDict[str, File] = OrderedDict()
 
     def __len__(self) -> int:
-        """How many are open."""
+        """Return how many are open."""
         return len(self._open)
 
     def open(self, path: str) -> File:
-        """A file, to be read before this is called again. Raises: OSError."""
+        """Return a file, to be read before the next call. Raises: OSError."""
         found = self._open.get(path)
         if found is not None:
             self._open.move_to_end(path)
@@ -101,9 +106,10 @@ class Descriptors:
                 return file
 
     def detach(self, path: str) -> File | None:
-        """A file that is not read any more, to be closed by the caller; None where it is not open.
+        """Remove a file that is not read any more, to be closed by the caller; None if it is not
+        open.
 
-        To close the last descriptor of a file that was removed can take a while.
+        Closing the last descriptor of a removed file can take a while.
         """
         return self._open.pop(path, None)
 

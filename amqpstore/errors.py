@@ -45,9 +45,9 @@ class StoreLockedError(StoreError):
 
 
 class DamageError(StoreError):
-    """Bytes that were durable are not what was written (never a torn tail).
+    """Bytes that were durable have changed (never a torn tail).
 
-    Args: path; offset in bytes from the start of the file; reason in words.
+    Args: path; offset in bytes from the start of the file; reason as text.
     """
 
     def __init__(self, path: str, offset: int, reason: str) -> None:
@@ -58,9 +58,9 @@ class DamageError(StoreError):
 
 
 class UnreadableLogError(StoreError):
-    """The disk cannot read the end of the log, so nobody knows whether it is a torn tail.
+    """The disk cannot read the end of the log, so it is unknown whether it is a torn tail.
 
-    Args: path; offset in bytes of the first page that cannot be read; reason in words.
+    Args: path; offset in bytes of the first page that cannot be read; reason as text.
     """
 
     def __init__(self, path: str, offset: int, reason: str) -> None:
@@ -76,10 +76,10 @@ class UnreadableLogError(StoreError):
 
 
 class CatalogDamageError(DamageError):
-    """A row of the catalog is not what was written.
+    """A row of the catalog is damaged.
 
-    Args: path, of the catalog's file; offset, of the page it is in, 0 where that is not known;
-    table and key, as far as they can be read; reason in words.
+    Args: path, of the catalog's file; offset, of the page it is in, 0 if unknown; table and key, as
+    far as they can be read; reason as text.
     """
 
     def __init__(self, path: str, offset: int, table: str, key: str, reason: str) -> None:
@@ -96,7 +96,7 @@ class CatalogDamageError(DamageError):
 class MessageDamagedError(StoreError):
     """A message that its queue still holds cannot be read back from its segment.
 
-    `body_bytes` are those in the bodies of what was ready and cannot be read, as far as known.
+    `body_bytes` are the bytes of ready bodies that cannot be read, as far as known.
     """
 
     def __init__(self, message_id: int, reason: str, body_bytes: int = 0) -> None:
@@ -121,10 +121,10 @@ class ReadLaterError(StoreError):
 class DurabilityError(StoreError):
     """A write or an fdatasync failed. Fatal: nothing is confirmed, nothing is retried.
 
-    After a failed fdatasync the kernel may have dropped the pages and will call the next one
-    a success, so the only honest thing is to stop and to recover from what the disk holds. The
-    same holds for any other error during a write, such as a lack of memory: nobody knows
-    how much of it was done.
+    After a failed fdatasync the kernel may have dropped the pages and will report the next one as a
+    success, so the only honest reaction is to stop and to recover from what the disk holds. The
+    same applies to any other error during a write, such as a lack of memory: it is unknown how much
+    of it was done.
     """
 
     def __init__(self, path: str, cause: BaseException) -> None:
@@ -157,8 +157,9 @@ class UndecidableError(StoreError):
 
 
 class DiskFullError(StoreError):
-    """The disk has no room for more messages. Acks, purges and deletes still work, and free
-    some."""
+    """The disk has no space for more messages. Acks, purges and deletes still work, and free
+    some.
+    """
 
     def __init__(self, path: str, free_bytes: int, needed_bytes: int) -> None:
         super().__init__(
@@ -173,7 +174,7 @@ class DiskFullError(StoreError):
 class NoMemoryError(DiskFullError):
     """The catalog cannot grow, because memory or address space is exhausted. Nothing was changed.
 
-    For the caller it is the same as a full disk: the call can be repeated once there is room.
+    For the caller it is the same as a full disk: the call can be repeated later.
     """
 
     def __init__(self, path: str, reason: str) -> None:

@@ -1,8 +1,8 @@
-"""When messages expire: for each queue a heap of what is ready in it and will not be for ever.
+"""When messages expire: a heap for each queue, of the ready messages with an expiry time.
 
-There is one entry for each run in memory, and one for each index file that has the rest. An entry
-is not looked for when its run is taken. It is found to be stale when it comes up, or when there
-are too many like it. A queue of messages that never expire has no entry at all.
+There is one entry for each run in memory, and one for each index file with other messages. An entry
+is not searched for when its run is taken. It is recognised as stale when it reaches the top, or
+when there are too many like it. A queue of messages that never expire has no entries.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from amqpstore.queue import PagedFile
 
 _FEW = 64
-"""So many stale entries are not worth the sorting out."""
+"""Fewer stale entries than this are not worth removing."""
 
 _FIRST = attrgetter("first")
 
 
 def earliest(times_ms: Iterable[int]) -> int:
-    """The first of some times, of which 0 is never."""
+    """Return the earliest of some times; 0 is never."""
     return min(filter(None, times_ms), default=0)
 
 
@@ -33,8 +33,8 @@ class ExpiryHeap:
     """The expiry times (ms since 1970) and sequences of the queue whose `ready` and `paged` are
     given.
 
-    The sequence is the last one of its run, or of what is in its index file: messages leave at the
-    head first, and then the entry stays right for those behind them.
+    The sequence is the last one of its run or index file: messages leave at the head first, and
+    then the entry stays valid for the others.
     """
 
     __slots__ = ("_entries",)
@@ -46,12 +46,12 @@ class ExpiryHeap:
         return len(self._entries)
 
     def add(self, span: Run | PagedFile) -> None:
-        """A run is ready, or a file is paged."""
+        """Add a run that is ready, or a file that is paged."""
         if span.expires_ms:
             heapq.heappush(self._entries, (span.expires_ms, span.end - 1))
 
     def first(self, ready: ReadyList, paged: Sequence[PagedFile]) -> Run | PagedFile | None:
-        """What expires first; of a file, that is when something in it may."""
+        """Return what expires first; for a file, the time is when something in it may expire."""
         entries = self._entries
         while entries:
             expires_ms, sequence = entries[0]
@@ -65,18 +65,18 @@ class ExpiryHeap:
         return None
 
     def trim(self, ready: ReadyList, paged: Sequence[PagedFile]) -> None:
-        """Sort the stale entries out, where they may be more than the others."""
+        """Remove stale entries if they may be more than the others."""
         if len(self._entries) > 2 * (len(ready) + len(paged)) + _FEW:
             spans: list[Run | PagedFile] = [*ready, *paged]
             self._entries = [(span.expires_ms, span.end - 1) for span in spans if span.expires_ms]
             heapq.heapify(self._entries)
 
     def clear(self) -> None:
-        """Nothing is ready any more."""
+        """Remove all entries: nothing is ready any more."""
         self._entries = []
 
 
 def _file_at(paged: Sequence[PagedFile], sequence: int) -> PagedFile | None:
-    """The file that a sequence is in the range of."""
+    """Return the file whose range includes a sequence."""
     place = bisect_right(paged, sequence, key=_FIRST) - 1
     return paged[place] if place >= 0 and sequence < paged[place].end else None

@@ -6,7 +6,7 @@ import os
 import re
 
 MARKER = "STORE"
-"""Says that the directory is a store, of which format version, and which store it is."""
+"""The marker: says that the directory is a store, its format version, and its id."""
 
 NEW_MARKER = "STORE.new"
 LOCK = "lock"
@@ -21,10 +21,10 @@ RESERVE = "reserve"
 TRANSIENT = "transient"
 
 FIRST_COMPACTED = 1 << 31
-"""Numbers from here on are of segments that compaction wrote."""
+"""Numbers from here on are those of compacted segments."""
 
 DEFINITIONS = "definitions"
-"""In the catalog's directory: a copy of what segments and index files do not say."""
+"""In the catalog's directory: a copy of the tables that only the catalog has."""
 
 _INDEX = re.compile(r"([0-9]{20})-([0-9]{10})\.index")
 _SEGMENT = re.compile(r"([0-9]{10})\.segment")
@@ -32,38 +32,38 @@ _REPAIR = re.compile(r"repair-([0-9]{10})")
 
 
 def segment_name(number: int) -> str:
-    """The name of segment `number`'s file."""
+    """Return the file name of segment `number`."""
     return f"{number:010}.segment"
 
 
 def segment_path(directory: str, number: int) -> str:
-    """Where segment `number` of the store in `directory` is."""
+    """Return the path of segment `number` of the store in `directory`."""
     return os.path.join(directory, SEGMENTS, segment_name(number))
 
 
 def segment_number(name: str) -> int | None:
-    """The number in a segment's file name; None for any other name."""
+    """Return the number in a segment's file name; None for any other name."""
     match = _SEGMENT.fullmatch(name)
     return int(match[1]) if match and int(match[1]) else None
 
 
 def index_path(directory: str, queue_id: int, number: int) -> str:
-    """Where index file `number` of a queue of the store in `directory` is."""
+    """Return the path of index file `number` of a queue of the store in `directory`."""
     return os.path.join(directory, INDEX, f"{queue_id:020}-{number:010}.index")
 
 
 def index_key(name: str) -> tuple[int, int] | None:
-    """Queue id and number in an index file's name; None for any other name."""
+    """Return queue id and number in an index file's name; None for any other name."""
     match = _INDEX.fullmatch(name)
     return (int(match[1]), int(match[2])) if match else None
 
 
 def repair_path(directory: str, number: int) -> str:
-    """Where repair `number` keeps what it replaced."""
+    """Return where repair `number` keeps the files it replaced."""
     return os.path.join(directory, QUARANTINE, f"repair-{number:010}")
 
 
 def repair_number(name: str) -> int | None:
-    """The number in the name of a repair's directory; None for any other name."""
+    """Return the number in the name of a repair's directory; None for any other name."""
     match = _REPAIR.fullmatch(name)
     return int(match[1]) if match and int(match[1]) else None

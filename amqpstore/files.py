@@ -1,4 +1,4 @@
-"""The one door to the operating system: every file the store reads or writes goes through `Files`.
+"""The interface to the operating system: every file the store reads or writes goes through `Files`.
 
 The catalog is the exception, because LMDB writes its own file (see `catalog`). Everything else
 takes a `Files`, so that a test or a drill can hand in a disk that loses power, fills up or rots.
@@ -29,7 +29,7 @@ _SPARE_DESCRIPTORS = 8
 
 
 class SpareDescriptors:
-    """Descriptors of this process that are open for nothing, to be given up when none is left.
+    """Unused descriptors of this process, to be closed when no other is left.
 
     Any thread may call it.
     """
@@ -39,7 +39,7 @@ class SpareDescriptors:
         self._held: list[int] = []
 
     def fill(self) -> None:
-        """Open those that are missing, as far as the process may."""
+        """Open missing ones, as far as the process may."""
         while len(self._held) < self._most:
             try:
                 self._held.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
@@ -47,7 +47,7 @@ class SpareDescriptors:
                 return
 
     def give_up(self, *, keep: int = 0) -> bool:
-        """Close one, where there are more than `keep`. Returns whether there were."""
+        """Close one, if there are more than `keep`. Returns whether there were."""
         if len(self._held) <= keep:
             return False
         try:
@@ -62,7 +62,7 @@ SPARE = SpareDescriptors()
 
 
 def raise_descriptor_limit() -> tuple[int, int]:
-    """Let this process open as many files as it may. Returns how many that were, and are now."""
+    """Raise the limit of open files as far as possible. Returns the limits before and after."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(OSError, ValueError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
@@ -77,28 +77,28 @@ class File(Protocol):
     def append(self, buffers: Sequence[bytes]) -> None:
         """Write all of `buffers` at the end. Not durable before `datasync`.
 
-        Raises: OSError; how much of it was then written is unknown.
+        Raises: OSError; then it is unknown how much was written.
         """
 
     def datasync(self) -> None:
         """Make every byte appended so far, and the file's size, durable."""
 
     def drop_cache(self) -> None:
-        """Have what is durable read from the disk from now on, not from memory.
+        """Make later reads come from the disk, not from memory.
 
-        After a failed write Linux may keep in memory what the disk never got, as if it had it: no
-        later `datasync` writes it, nor fails. What is not written yet stays in memory: call
+        After a failed write Linux may keep bytes in memory that the disk never got, as if it had
+        them: no later `datasync` writes them, nor fails. Unwritten bytes stay in memory: call
         `datasync` first.
         """
 
     def read(self, offset: int, size: int) -> bytes:
-        """`size` bytes from `offset`; fewer only at the end of the file."""
+        """Read `size` bytes from `offset`; fewer only at the end of the file."""
 
     def size(self) -> int:
-        """Bytes in the file."""
+        """Return the size of the file in bytes."""
 
     def close(self) -> None:
-        """Give the descriptor back. Says nothing about durability."""
+        """Close the descriptor. Says nothing about durability."""
 
 
 class Lock(Protocol):
@@ -108,28 +108,30 @@ class Lock(Protocol):
 
 
 class Files(Protocol):
-    """A file system, as little of it as a store needs. Every call may raise OSError."""
+    """A file system, reduced to what a store needs. Every call may raise OSError."""
 
     def make_directory(self, path: str) -> None:
-        """Create `path` and its missing parents, where it does not exist.
+        """Create `path` and its missing parents, unless they exist.
 
-        Durable on return, down from the first parent that existed, and `path` in any case: who
-        made it may have been killed before it was.
+        Durable on return, down from the first parent that existed, and `path` in any case: the
+        process that created it may have been killed before it was durable.
         """
 
     def list_directory(self, path: str) -> list[str]:
-        """Names in `path`, sorted."""
+        """Return the names in `path`, sorted."""
 
     def exists(self, path: str) -> bool: ...
 
     def create(self, path: str) -> File:
-        """A new file to append to. Raises: FileExistsError."""
+        """Create a new file to append to. Raises: FileExistsError."""
 
     def open(self, path: str) -> File:
-        """An existing file, to read and to `datasync`."""
+        """Open an existing file, to read and to `datasync`."""
 
     def rename(self, old: str, new: str) -> None:
-        """Atomically make `new` name what `old` named; a file that `new` named before is gone."""
+        """Atomically make `new` name what `old` named; a file that `new` named before is
+        removed.
+        """
 
     def remove(self, path: str) -> None: ...
 
@@ -137,16 +139,16 @@ class Files(Protocol):
         """Make every creation, rename and removal in `path` durable."""
 
     def free_bytes(self, path: str) -> int:
-        """Bytes that may still be written on the disk that `path` is on."""
+        """Return how many bytes may still be written on the disk of `path`."""
 
     def allocate(self, path: str, size: int) -> None:
-        """A new file of `size` bytes whose room on the disk is taken. Not durable.
+        """Create a file of `size` bytes whose disk space is allocated. Not durable.
 
         Raises: FileExistsError, OSError; there is no file then.
         """
 
     def lock(self, path: str, holder: str) -> Lock:
-        """Lock the file `path`, created where missing, and leave `holder` in it for others to read.
+        """Lock the file `path`, created if missing, and write `holder` into it for others to read.
 
         Raises: BlockingIOError, with the present holder's text, when it is locked already.
         """
@@ -183,7 +185,8 @@ class OsFile:
 
     def read(self, offset: int, size: int) -> bytes:
         if size > _LARGE_READ_BYTES:
-            # Room for what is asked is taken at once, and a size may be what a damaged row says.
+            # Memory for the whole size is allocated at once, and the size may come from a damaged
+            # row.
             size = min(size, max(self.size() - offset, 0))
         try:
             return self._read(offset, size)
@@ -210,9 +213,9 @@ class OsFile:
 
 
 def open_regular(path: str) -> int:
-    """A descriptor of an existing file, to read.
+    """Open an existing regular file for reading, and return its descriptor.
 
-    Raises: OSError, where it is a pipe, which may never have an end, a directory or a device, too.
+    Raises: OSError, also for a pipe, which may never end, a directory or a device.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -224,8 +227,8 @@ def open_regular(path: str) -> int:
 class OsLock:
     """An flock(2): the kernel drops it when the process ends, however it ends.
 
-    A forked process has a copy of the descriptor, which would keep the lock: so the one who took
-    it, and nobody else, unlocks it.
+    A forked process has a copy of the descriptor, which would keep the lock: so only the process
+    that took it unlocks it.
     """
 
     def __init__(self, descriptor: int) -> None:
@@ -296,7 +299,7 @@ class OsFiles:
             present = os.pread(descriptor, 200, 0).decode("utf-8", "replace").strip()
             os.close(descriptor)
             raise BlockingIOError(error.errno, present or "an unknown process", path) from None
-        # The text is for people: a full disk must not keep a store from being opened.
+        # The text is for people: a full disk must not prevent a store from being opened.
         with contextlib.suppress(OSError):
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, holder.encode() + b"\n", 0)

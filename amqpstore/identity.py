@@ -1,12 +1,12 @@
-"""Which store a directory is: what its marker, its catalog and its segments say of that.
+"""Which store a directory is, by its marker, its catalog and its segments.
 
-A store id is 16 random bytes, so that two of these agree by chance never happens. A store is opened
-only where marker and catalog agree: `check_catalog`. Where they do not, or one of them is lost, the
-directory is still some store's, and whoever looks for its messages has to know which: they are
-sound under the id of their own store only, as the checksums of all their records begin with it. So
-the segments decide then: `find_store_id`. FORMAT.md, "Which store it is", says the same.
+A store id is 16 random bytes, so two never agree by chance. A store is opened only if marker and
+catalog agree: `check_catalog`. If they do not, or one of them is lost, the directory is still some
+store's, and a tool that looks for its messages has to know which: they are sound only under the id
+of their own store, as the checksums of all their records start with it. So then the segments
+decide: `find_store_id`. FORMAT.md, "Which store it is", describes the same.
 
-Opening, check, repair, copies, the offline tools and Spark ask here.
+Opening, check, repair, copies, the offline tools and Spark all use this module.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from amqpstore.tables import RowsOf, StoreRows
 
 
 class SegmentHeader(NamedTuple):
-    """What a segment's SEGMENT record says: of which format version and which store it is."""
+    """The content of a segment's SEGMENT record: format version and store id."""
 
     version: int
     store_id: bytes
@@ -44,11 +44,11 @@ class SegmentHeader(NamedTuple):
 
     @property
     def is_readable(self) -> bool:
-        """Whether its version is one that is read."""
+        """Whether its version can be read."""
         return self.version in READ_VERSIONS
 
     def why_foreign(self, store_id: bytes) -> str:
-        """Return why nothing in the segment is the store's; empty where nothing says so."""
+        """Return why nothing in the segment belongs to the store; empty if nothing says so."""
         if not self.is_readable:
             return f"its format version is {self.version}"
         if self.store_id != store_id:
@@ -57,9 +57,9 @@ class SegmentHeader(NamedTuple):
 
 
 def read_header(files: Files, path: str, number: int) -> SegmentHeader | Gap:
-    """Read what the SEGMENT record of segment `number` says, or why there is none.
+    """Read the SEGMENT record of segment `number`, or return why there is none.
 
-    Whatever store it is of: the checksums of this one record have no seed.
+    It works for any store: the checksums of this one record have no seed.
     Raises: OSError, unless the disk cannot read it (EIO).
     """
     file = files.open(path)
@@ -85,17 +85,17 @@ def read_header(files: Files, path: str, number: int) -> SegmentHeader | Gap:
 
 
 def check_catalog(directory: str, marked: Marker, rows_of: RowsOf) -> None:
-    """Make sure that the catalog is of the store that the marker names. Raises: DamageError.
+    """Make sure that the catalog belongs to the store in the marker. Raises: DamageError.
 
-    With another in the place of the lost one every message in the segments would count as one
-    of a deleted queue.
+    With another store's catalog every message in the segments would count as one of a deleted
+    queue.
     """
     if reason := why_foreign_catalog(rows_of, marked.store_id.bytes):
         raise DamageError(os.path.join(directory, CATALOG), 0, reason)
 
 
 def why_foreign_catalog(rows_of: RowsOf, store_id: bytes) -> str:
-    """Return why the catalog is not of a store; empty where it is."""
+    """Return why the catalog does not belong to a store; empty if it does."""
     in_catalog = StoreRows.read(rows_of).store_id
     if in_catalog is None:
         return "the catalog is empty"
@@ -107,13 +107,13 @@ def why_foreign_catalog(rows_of: RowsOf, store_id: bytes) -> str:
 def find_store_id(
     files: Files, directory: str, *, in_marker: bytes | None, in_catalog: bytes | None
 ) -> bytes | None:
-    """Return which store a directory is, damaged as it may be; None where nothing says it.
+    """Return the id of a store, which may be damaged; None if nothing has it.
 
-    1. Where marker and catalog agree it is what they say, whatever the segments are: that is the
-       store that a start opens.
-    2. Else what most segments say. Of several the same number: the marker's, else the catalog's,
-       else that of the segment with the lowest number.
-    3. Where no segment says it: the marker's, else the catalog's, else that of the copy of the
+    1. If marker and catalog agree it is theirs, whatever the segments are: that is the store that a
+       start opens.
+    2. Otherwise the id that most segments have. Of several with equal numbers: the marker's, else
+       the catalog's, else that of the segment with the lowest number.
+    3. If no segment has one: the marker's, else the catalog's, else that of the copy of the
        definitions.
 
     The segments come before the marker, as it has no checksum: a flipped digit is another id.
@@ -124,7 +124,7 @@ def find_store_id(
     in_segments = Counter(_ids_in_segments(files, directory))
     if in_segments:
         most = max(in_segments.values())
-        # A Counter keeps the order in which it met the ids.
+        # A Counter keeps the order in which it first met the ids.
         leading = [one for one, count in in_segments.items() if count == most]
         preferred = [one for one in (in_marker, in_catalog) if one in leading]
         return (preferred or leading)[0]

@@ -1,10 +1,10 @@
-"""Index files: where the messages are that wait in one queue, entry by entry.
+"""Index files: the positions of the messages that wait in one queue, entry by entry.
 
-A checkpoint writes them, and nobody else; what is published and acked between two checkpoints
-never gets here. A file holds up to 16,384 entries of one queue in ascending sequence, in blocks:
-each checkpoint appends one, and no byte is ever written over. What becomes of the entries later
-(acked, delivered again) is kept in the catalog, as the `IndexState` of the file, and so changes
-with the checkpoint, all at once or not at all. A file whose entries are all acked is removed.
+Only a checkpoint writes them; messages that are published and acked between two checkpoints never
+get here. A file holds up to 16,384 entries of one queue in ascending sequence, in blocks: each
+checkpoint appends one, and no byte is ever overwritten. Later changes of the entries (acked,
+delivered again) are kept in the catalog, as the `IndexState` of the file, and so change atomically
+with the checkpoint. A file whose entries are all acked is removed.
 """
 
 from __future__ import annotations
@@ -30,25 +30,28 @@ from amqpstore.runs import Run, goes_on
 ENTRIES_A_FILE = 16_384
 
 MAX_FILE_BYTES = 128 * ENTRIES_A_FILE
-"""The largest index file: a block of one entry, the largest for its content, takes less."""
+"""The size limit of an index file: a block of one entry, the largest for its content, takes less
+per entry.
+"""
 
 BLOCK = struct.Struct(">QI4x")
 """queue id, count of entries; at the start of an INDEX record's payload."""
 
 COLUMNS = "QQIQIBBI"
 """sequence, message id, size, expiry, delivery count, priority, flags, size of the body: a column
-each, in order. What format version 1 wrote does not have the last.
+each, in order. Files of format version 1 do not have the last.
 
-Of sequences and ids the differences are kept: mostly they are all one, and then take no room."""
+Sequences and ids are stored as differences: usually all of them are one, and compress to nothing.
+"""
 
 UNKNOWN_SIZE = (1 << 32) - 1
-"""The size in an entry whose writer did not know it: no body is as large."""
+"""Stands for an unknown size in an entry: no body is as large."""
 
 
 _ENTRY_BYTES = sum(array(code).itemsize for code in COLUMNS)
 
 _VERSION_1_BYTES = sum(array(code).itemsize for code in COLUMNS[:-1])
-"""The size of an entry as version 1 wrote it."""
+"""The size of an entry in version 1."""
 
 
 class Entries(NamedTuple):
@@ -68,25 +71,25 @@ class Entries(NamedTuple):
     body_sizes: array[int]
 
     def part(self, start: int, stop: int) -> Entries:
-        """Those from place `start` to before `stop`."""
+        """Return those from place `start` to before `stop`."""
         return Entries(*(column[start:stop] for column in self))
 
     def extend(self, other: Entries) -> None:
-        """Add entries behind these."""
+        """Add entries after these."""
         for column, more in zip(self, other, strict=True):
             column.extend(more)
 
 
 class IndexState(NamedTuple):
-    """What the catalog says of an index file: everything about it that changes.
+    """The catalog's row for an index file: everything about it that changes.
 
     Its committed part is `end_bytes` long and has `entries` entries, from sequence `first` to
-    before `end`. Bit n of `acked` is set when entry n is (empty: none is), `acked_count` are.
-    `delivered` has the delivery counts of live entries that were delivered, by place. `postponed`
-    are ranges, from a sequence to before another, that were acked while the file could not be read,
-    and `postponed_deliveries` ranges with a count: they had been delivered so often by then.
-    No live entry expires before `expires_ms`, or ever where that is 0. The bodies of live entries
-    have `body_bytes`; None where that is not known.
+    before `end`. Bit n of `acked` is set if entry n is acked (empty: none is), `acked_count` is
+    their number. `delivered` has the delivery counts of live entries that were delivered, by place.
+    `postponed` are ranges, from a sequence to before another, that were acked while the file could
+    not be read, and `postponed_deliveries` ranges with a delivery count from that time. No live
+    entry expires before `expires_ms`, or ever if that is 0. The bodies of live entries have
+    `body_bytes`; None if unknown.
     """
 
     number: int
@@ -109,15 +112,17 @@ class IndexState(NamedTuple):
 
     @classmethod
     def of_row(cls, row: Mapping[str, Any]) -> IndexState:
-        """As the catalog keeps it; what a newer version has added to it is left out."""
+        """Parse a row of the catalog; keys that a newer version has added are left out."""
         return cls(**{name: row[name] for name in cls._fields if name in row})
 
     def recounted(self) -> IndexState:
-        """Return it with `acked_count` as `acked` says: what can be counted is not believed."""
+        """Return it with `acked_count` counted again from `acked`: the stored number is not
+        trusted.
+        """
         return self._replace(acked_count=int.from_bytes(self.acked, "little").bit_count())
 
     def row(self) -> dict[str, Any]:
-        """As the catalog keeps it."""
+        """Return the row for the catalog."""
         return self._asdict() | {
             "delivered": dict(self.delivered),
             "postponed": [list(one) for one in self.postponed],
@@ -126,12 +131,12 @@ class IndexState(NamedTuple):
 
 
 def no_entries() -> Entries:
-    """To be extended."""
+    """Return empty columns, to be extended."""
     return Entries(*(array(code) for code in COLUMNS))
 
 
 def entries_of(run: Run, sizes: array[int], body_sizes: array[int] | None = None) -> Entries:
-    """The entries of a run that is in the log."""
+    """Return the entries of a run that is in the log."""
     count = run.count
     if body_sizes is None:
         body_sizes = unknown_sizes(count)
@@ -148,17 +153,17 @@ def entries_of(run: Run, sizes: array[int], body_sizes: array[int] | None = None
 
 
 def unknown_sizes(count: int) -> array[int]:
-    """A column `body_sizes` that does not say any."""
+    """Return a column `body_sizes` of unknown sizes."""
     return array("I", [UNKNOWN_SIZE]) * count
 
 
 def total_of(body_sizes: array[int]) -> int | None:
-    """Bytes in bodies of these sizes; None where one is not known."""
+    """Return the bytes in bodies of these sizes; None if one is unknown."""
     return None if UNKNOWN_SIZE in body_sizes else sum(body_sizes)
 
 
 def encode_block(queue_id: int, number: int, entries: Entries, seed: int) -> bytes:
-    """An INDEX record of index file `number`."""
+    """Return an INDEX record of index file `number`."""
     sequences, ids, *others = entries
     columns = b"".join(map(_to_bytes, [_differences(sequences), _differences(ids), *others]))
     payload = BLOCK.pack(queue_id, len(sequences)) + compress_columns(columns)
@@ -166,7 +171,9 @@ def encode_block(queue_id: int, number: int, entries: Entries, seed: int) -> byt
 
 
 def decode_block(payload: bytes) -> tuple[int, Entries]:
-    """Queue id and entries. Raises: ValueError, when the lengths in it do not fit it."""
+    """Return queue id and entries. Raises: ValueError, when the payload's lengths are
+    inconsistent.
+    """
     if len(payload) < BLOCK.size:
         raise ValueError(f"{len(payload)} bytes are not a block of entries")
     queue_id, count = BLOCK.unpack_from(payload)
@@ -202,7 +209,9 @@ class IndexReader:
         self._seed = seed
 
     def entries(self, queue_id: int, state: IndexState) -> Entries:
-        """All entries of the committed part of an index file. Raises: DamageError, OSError."""
+        """Return all entries of the committed part of an index file. Raises: DamageError,
+        OSError.
+        """
         path = index_path(self._directory, queue_id, state.number)
         try:
             file = open_to_read(self._files, path)
@@ -242,7 +251,7 @@ class IndexReader:
 
 
 def live_runs(entries: Entries, state: IndexState, first: int, end: int) -> list[Run]:
-    """The live entries from sequence `first` to before `end`, as runs on disk."""
+    """Return the live entries from sequence `first` to before `end`, as runs on disk."""
     acked = Bits.of(state.acked, state.entries)
     sequences, ids = entries.sequences, entries.ids
     runs: list[Run] = []
@@ -287,25 +296,26 @@ def live_runs(entries: Entries, state: IndexState, first: int, end: int) -> list
 def _note_deliveries(
     delivered: dict[int, int], sequences: array[int], first: int, end: int, times: int
 ) -> None:
-    """Note in delivery counts by place that entries from sequence `first` to before `end` have been
-    delivered so often."""
+    """Set delivery counts, by place, of entries from sequence `first` to before `end`."""
     for place in range(bisect_left(sequences, first), bisect_left(sequences, end)):
         delivered[place] = max(delivered.get(place, 0), times)
 
 
 class Bits(bytearray):
-    """A flag a byte, 0 or 1, that is kept as a bit a flag."""
+    """Flags, one byte each, 0 or 1, that are stored as one bit each."""
 
     @classmethod
     def of(cls, packed: bytes, count: int) -> Bits:
-        """`count` flags: bit n of `packed`, from the lowest of the first byte on, is flag n."""
+        """Unpack `count` flags: bit n of `packed`, from the lowest of the first byte on, is
+        flag n.
+        """
         if not packed:
             return cls(count)
         digits = f"{int.from_bytes(packed, 'little'):0{count}b}".encode()
         return cls(digits[::-1].translate(_TO_FLAGS))
 
     def packed(self) -> bytes:
-        """Empty where no flag is set."""
+        """Return the packed bits; empty if no flag is set."""
         if not self.count(1):
             return b""
         digits = self[::-1].translate(_TO_DIGITS)
@@ -317,7 +327,7 @@ _TO_DIGITS = bytes.maketrans(b"\0\1", b"01")
 
 
 def _is_one_run(entries: Entries, start: int, stop: int) -> bool:
-    """Whether entries that were never delivered are one run: mostly they are."""
+    """Tell whether entries that were never delivered are one run, as they usually are."""
     count = stop - start
     return (
         contiguous(entries.sequences, start, stop)
@@ -328,12 +338,12 @@ def _is_one_run(entries: Entries, start: int, stop: int) -> bool:
 
 
 def contiguous(numbers: Sequence[int], start: int, stop: int) -> bool:
-    """Whether ascending numbers have no gap from place `start` to before `stop`."""
+    """Tell whether ascending numbers have no gap from place `start` to before `stop`."""
     return numbers[stop - 1] - numbers[start] == stop - 1 - start
 
 
 def ascends(column: array[int]) -> bool:
-    """Whether each number is higher than the one before; mostly by one."""
+    """Tell whether each number is higher than the one before, usually by one."""
     if not column:
         return True
     first, last = column[0], column[-1]
@@ -343,7 +353,7 @@ def ascends(column: array[int]) -> bool:
 
 
 def _differences(column: array[int]) -> array[int]:
-    """The first of ascending numbers, and then how much more each following one is."""
+    """Return the first of ascending numbers, and then the difference of each following one."""
     return array("Q", [column[0], *map(sub, column[1:], column)])
 
 

@@ -1,4 +1,4 @@
-"""Index files that are mostly acked, or mostly empty, become one: compaction, of the index.
+"""Merges index files that are mostly acked, or mostly empty: compaction of the index.
 
 Without it one message that is never acked would keep a file of 16,384 entries, and a queue that
 gets a message a day would have a file for each.
@@ -19,7 +19,7 @@ from amqpstore.removal import attempt
 
 
 class Merged(NamedTuple):
-    """Files of a queue, `old`, whose live entries are in file `new` now."""
+    """Files of a queue, `old`, whose live entries are now in file `new`."""
 
     queue_id: int
     old: list[IndexState]
@@ -36,14 +36,14 @@ class IndexMerger:
         self._limits = limits
 
     def merge(self, queue: QueueIndex, kept: IndexFile | None) -> Iterator[Merged]:
-        """Merge what is worth it, and say so of each group before the next one is begun.
+        """Merge groups of files, and yield each group before the next one is begun.
 
         Args: kept, a file that is appended to, and so left alone.
-        Raises: OSError; of what was not yielded nothing is changed then. DurabilityError.
+        Raises: OSError; groups that were not yielded are unchanged then. DurabilityError.
         """
         for group in list(_groups(queue, kept, self._limits)):
             entries = queue.live_entries(group)
-            # What cannot be read is in nobody else's way, and stays as it is.
+            # An unreadable file disturbs nobody, and stays as it is.
             if entries is not None:
                 yield self._merge(queue, group, entries)
 
@@ -57,8 +57,9 @@ class IndexMerger:
         return Merged(queue.id, old, number)
 
     def _written(self, queue_id: int, number: int, entries: Entries) -> IndexFile:
-        """A new index file, durable. Where it cannot be written, none is left: a disk that is
-        full is tried again and again."""
+        """Return a new index file, durable. If it cannot be written, no file is left: on a full
+        disk this is tried again and again.
+        """
         path = index_path(self._directory, queue_id, number)
         block = encode_block(queue_id, number, entries, self._seed)
         file = self._files.create(path)
@@ -87,7 +88,7 @@ class IndexMerger:
 def _groups(
     queue: QueueIndex, kept: IndexFile | None, limits: StoreLimits
 ) -> Iterator[list[IndexFile]]:
-    """Neighbours whose live entries fit in one file, where merging them is worth it."""
+    """Yield neighbours whose live entries fit in one file, if merging them is worth it."""
     group: list[IndexFile] = []
     live = 0
     for file in [*queue.files, None]:

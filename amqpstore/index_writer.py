@@ -1,4 +1,4 @@
-"""Writing index files: a checkpoint's new entries, appended to the file of each queue."""
+"""Writes index files: a checkpoint's new entries are appended to the file of each queue."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class _Appended:
         return self._room <= 0
 
     def append(self, sizes: Sizes, seed: int) -> None:
-        """Write of the queue's fresh runs what there is room for. Raises: OSError."""
+        """Write as many of the queue's fresh runs as fit. Raises: OSError."""
         room = self._room
         entries = no_entries()
         for run in self.queue.fresh:
@@ -51,7 +51,9 @@ class _Appended:
         self._block = Block.of(entries, self._end_bytes + len(block))
 
     def count_in(self) -> None:
-        """What was appended is durable: it is an entry of the queue now, and not fresh any more."""
+        """Count what was appended, and is durable now, as entries of the queue that are no longer
+        fresh.
+        """
         if self._block is None:
             return
         block, self._block = self._block, None
@@ -65,10 +67,10 @@ class _Appended:
 
 
 class IndexWriter:
-    """Only who created an index file appends to it, as long as it keeps it open.
+    """Appends to index files that it created, as long as they are open.
 
-    A checkpoint may touch more queues than a process may have files open. So they are written in
-    groups, and what a group has written is the queues' before the next one is begun.
+    A checkpoint may write for more queues than a process may have files open. So they are written
+    in groups, and the entries of a group belong to its queues before the next one is begun.
     """
 
     def __init__(
@@ -79,30 +81,30 @@ class IndexWriter:
         self._seed = seed
         self._entries_a_file = limits.entries_a_file
         self._max_open = limits.max_open_index_files
-        # By queue, the one that was written last at the end: so nobody closes a file of a group
-        # to make room for another of it.
+        # By queue, the last written one at the end: so that no file of a group is closed to make
+        # room for another one of it.
         self._open: OrderedDict[int, _Appended] = OrderedDict()
 
     def write(self, queues: Iterable[QueueIndex], sizes: Sizes) -> None:
         """Write the fresh runs of queues, durably, and count them among their entries.
 
-        Raises: OSError (what is still fresh can be written by another call then),
-        DurabilityError (a datasync failed).
+        Raises: OSError (runs that are still fresh can be written by another call), DurabilityError
+        (a datasync failed).
         """
         waiting = [queue for queue in queues if queue.fresh.count]
         while waiting:
             for start in range(0, len(waiting), self._max_open):
                 self._write_group(waiting[start : start + self._max_open], sizes)
-            # A file has room for so much; for the rest a queue gets another.
+            # A file has room for this many; a queue gets another file for the rest.
             waiting = [queue for queue in waiting if queue.fresh.count]
 
     def appends_to(self, queue_id: int) -> IndexFile | None:
-        """The queue's file that the next entries go to, where there is one."""
+        """Return the queue's file that the next entries go to, if there is one."""
         found = self._open.get(queue_id)
         return found.of if found else None
 
     def forget(self, queue_id: int, of: IndexFile) -> None:
-        """Close an index file, where it is open: nothing is appended to it any more."""
+        """Close an index file, if it is open: nothing is appended to it any more."""
         found = self._open.get(queue_id)
         if found and found.of is of:
             self._close(found)
@@ -127,7 +129,7 @@ class IndexWriter:
                 self._close(one)
 
     def _of(self, queue: QueueIndex) -> _Appended:
-        """The file that the queue's next entries go to, one with room for some."""
+        """Return the file that the queue's next entries go to, one with some room."""
         one = self._open.get(queue.id)
         if one is None:
             while len(self._open) >= self._max_open:
@@ -155,7 +157,7 @@ class IndexWriter:
             raise DurabilityError(path, error) from error
 
     def _abandon(self, queues: Iterable[QueueIndex]) -> None:
-        """Leave what was appended where it is, behind the ends that the catalog knows."""
+        """Leave appended bytes where they are, after the ends that the catalog knows."""
         for queue in queues:
             if one := self._open.get(queue.id):
                 self._close(one)

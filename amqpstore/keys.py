@@ -1,7 +1,7 @@
-"""The keys of the catalog's tables, as text and back (FORMAT.md, "Catalog tables").
+"""The keys of the catalog's tables, as text and parsed (FORMAT.md, "Catalog tables").
 
-A key is text of decimal digits with leading zeros, so that the order of the keys' bytes is that of
-the numbers. Vhosts, users and what else the broker defines have keys of its own making.
+A key is text of decimal digits with leading zeros, so that the keys' bytes sort in the order of the
+numbers. Tables of the broker, such as vhosts and users, have keys in its own form.
 """
 
 from __future__ import annotations
@@ -16,20 +16,22 @@ _MAX_SEGMENT = (1 << 32) - 1
 
 
 class Keys(Protocol[K]):
-    """How the keys of a table are written. `form` is as FORMAT.md gives it, for printf."""
+    """The form of the keys of a table. `form` is as in FORMAT.md, for printf."""
 
     @property
     def form(self) -> str: ...
 
     def text(self, key: K) -> str:
-        """The key as it is stored."""
+        """Return the key as it is stored."""
 
     def parse(self, text: str) -> K:
-        """What a stored key says. Raises: ValueError, when it is not one of these."""
+        """Parse a stored key. Raises: ValueError, when it does not have this form."""
 
 
 class NumberKeys:
-    """Keys that are one number. Args: most, the highest; `refusal` says that it is not in range."""
+    """Keys that are one number. Args: most, the highest; `refusal`, the error text for one out of
+    range.
+    """
 
     def __init__(self, digits: int, most: int | None = None, refusal: str = "") -> None:
         self._digits = digits

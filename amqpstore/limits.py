@@ -1,4 +1,4 @@
-"""Sizes that the engine chooses for itself, as they suit a store of everyday size."""
+"""Sizes that the engine chooses for itself, suitable for a store of ordinary size."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import NamedTuple
 from amqpstore.index import ENTRIES_A_FILE
 
 PAGE_BYTES = 4096
-"""What a disk that has bad places reads, or does not."""
+"""A disk with bad places fails to read whole pages of this size."""
 
 
 class StoreLimits(NamedTuple):
@@ -47,4 +47,4 @@ class StoreLimits(NamedTuple):
 
 
 LIMITS = StoreLimits()
-"""Those of every store, where nothing else is said."""
+"""The limits of every store, unless others are given."""

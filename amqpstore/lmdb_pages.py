@@ -1,10 +1,10 @@
-"""A look at every page of an LMDB file before LMDB maps it into memory.
+"""Checks every page of an LMDB file before LMDB maps it into memory.
 
-LMDB trusts its file: it has no checksums, and a page that was cut off or overwritten can end the
-process with SIGBUS or SIGSEGV. So all pages that can be reached are read the ordinary way first,
-and every number in them that LMDB would follow is held against the file: flags, the order of keys,
-which pages are free, and which of the two states in the file is the newer one. What is then opened
-may still hold wrong bytes in a row, for which there is `rows`; following it kills nobody.
+LMDB trusts its file: it has no checksums, and a page that was truncated or overwritten can end the
+process with SIGBUS or SIGSEGV. So all reachable pages are first read in the ordinary way, and every
+number in them that LMDB would follow is checked: flags, the order of keys, which pages are free,
+and which of the two states in the file is the newer one. The file that is then opened may still
+have wrong bytes in a row, which `rows` detects; but following it cannot crash.
 
 The layout is that of LMDB 0.9 (`lmdb.h` and `mdb.c`, "Page headers", "Node" and "Meta"), in the
 byte order of the machine that wrote it, for 64-bit machines.
@@ -44,11 +44,11 @@ _NO_PAGE = 2**64 - 1
 _META_PAGES = 2
 
 LookAtRow = Callable[[bytes, bytes, bytes, int], None]
-"""Told table, key and value of each row, and the offset of its page. Raises: DamageError."""
+"""Called with table, key and value of each row, and the offset of its page. Raises: DamageError."""
 
 
 class _Kind(enum.Enum):
-    """What the rows of a database are: lists of free pages, tables, or rows of a table."""
+    """The kind of rows in a database: lists of free pages, tables, or rows of a table."""
 
     FREE = enum.auto()
     MAIN = enum.auto()
@@ -67,8 +67,7 @@ class _Database(NamedTuple):
 
 
 class _Meta(NamedTuple):
-    """One of the two states that the file keeps, the one before the last commit and the one
-    behind it."""
+    """One of the two states that the file keeps, before and after the last commit."""
 
     map_bytes: int
     free: _Database
@@ -78,7 +77,7 @@ class _Meta(NamedTuple):
 
 
 class _Span(NamedTuple):
-    """A page, and between which keys its own are: from `low` to before `end`; None is open."""
+    """A page, and the range of its keys: from `low` to before `end`; None is open."""
 
     page: int
     low: bytes | int | None = None
@@ -86,7 +85,7 @@ class _Span(NamedTuple):
 
 
 def check_pages(path: str, look: LookAtRow | None = None) -> None:
-    """Look at the pages of the LMDB file at `path`. Raises: DamageError, OSError, as `look`."""
+    """Check the pages of the LMDB file at `path`. Raises: DamageError, OSError, as `look`."""
     try:
         file = OsFiles().open(path)
     except FileNotFoundError:
@@ -98,7 +97,9 @@ def check_pages(path: str, look: LookAtRow | None = None) -> None:
 
 
 def last_transaction(path: str) -> int:
-    """The number of the last commit in the LMDB file at `path`. Raises: DamageError, OSError."""
+    """Return the number of the last commit in the LMDB file at `path`. Raises: DamageError,
+    OSError.
+    """
     file = OsFiles().open(path)
     try:
         return _Walk(path, file).last_transaction()
@@ -125,24 +126,25 @@ class _Walk:
         self._walk(newest.main)
         if both := self._seen & self._free:
             self._damaged(min(both), "it is in use, but listed as free")
-        # The older one's pages are there as well: only the next commit uses those that the last
-        # one freed. Its own list of free pages shows whether it was the newest one, with a bit of
-        # its number flipped.
+        # The older state's pages still exist: only the next commit reuses the pages that the last
+        # one freed. Its list of free pages shows if it was actually the newest, with one bit of its
+        # number flipped.
         self._seen.clear()
         self._free.clear()
         self._walk_free(older, is_needed=False)
 
     def last_transaction(self) -> int:
-        """The transaction number of the newest meta page."""
+        """Return the transaction number of the newest meta page."""
         return max(meta.transaction for meta in self._metas())
 
     def _metas(self) -> list[_Meta]:
-        """Both meta pages."""
+        """Return both meta pages."""
         return [self._meta(page) for page in range(_META_PAGES)]
 
     def _check_numbers(self, metas: list[_Meta]) -> None:
-        # A commit writes to the meta page of its number's last bit. A new file has two zeros.
-        # (Not asked of a catalog that is written to: commits pass between the two reads.)
+        # A commit writes to the meta page given by the last bit of its number. A new file has two
+        # zeros. (Not checked for a catalog that is being written: commits pass between the two
+        # reads.)
         numbers = [meta.transaction for meta in metas]
         if numbers != [0, 0] and (
             abs(numbers[0] - numbers[1]) != 1 or [number % 2 for number in numbers] != [0, 1]
@@ -184,7 +186,9 @@ class _Walk:
         return _Database(kind, name, flags, depth, entries, root)
 
     def _walk_free(self, meta: _Meta, *, is_needed: bool = True) -> None:
-        """The lists of free pages. Every commit but the first leaves one under its own number."""
+        """Check the lists of free pages. Every commit except the first leaves one under its own
+        number.
+        """
         self._last_page = meta.last_page
         try:
             last = self._walk(meta.free)
@@ -197,7 +201,7 @@ class _Walk:
             self._damaged(meta.transaction % _META_PAGES, reason)
 
     def _walk(self, database: _Database) -> bytes | int | None:
-        """Every page of a database, and of those within it. Returns its last key."""
+        """Check every page of a database, and of those within it. Returns its last key."""
         level = [] if database.root == _NO_PAGE else [_Span(database.root)]
         for _ in range(database.depth - 1):
             level = [child for span in level for child in self._children(span, database)]
@@ -217,15 +221,15 @@ class _Walk:
         return last
 
     def _page(self, page: int, kind: int) -> bytes:
-        """The content of a page that must be of this kind."""
+        """Return the content of a page that must be of this kind."""
         self._claim(page)
-        # A number that is damaged may be larger than any offset.
+        # A damaged number may be larger than any offset.
         is_there = page * self._page_bytes < self._file_bytes
         content = self._file.read(page * self._page_bytes, self._page_bytes) if is_there else b""
         if len(content) < self._page_bytes:
             self._damaged(page, "the file ends before it")
         number, _, flags, *_ = _PAGE_HEADER.unpack_from(content)
-        # Other flags are of pages in memory: what is on the disk has none of them.
+        # Other flags are for pages in memory, and never on disk.
         if number != page or flags & 0xFF != kind:
             self._damaged(page, f"it says that it is page {number} with flags {flags:#x}")
         return content
@@ -238,7 +242,7 @@ class _Walk:
         self._seen.add(page)
 
     def _nodes(self, page: int, content: bytes) -> list[int]:
-        """Offsets of the nodes in a page."""
+        """Return the offsets of the nodes in a page."""
         *_, lower, upper = _PAGE_HEADER.unpack_from(content)
         if not _PAGE_HEADER.size <= lower <= upper <= len(content) or lower % 2:
             self._damaged(page, f"its free space runs from {lower} to {upper}")
@@ -256,8 +260,8 @@ class _Walk:
             if not is_branch:
                 end += _PAGE.size if flags & _BIG_DATA else low | high << 16
             ends[offset] = end + end % 2
-        # LMDB moves nodes by their sizes: with a gap between two, a commit would cut others. (One
-        # before the first costs room alone.)
+        # LMDB moves nodes by their sizes: with a gap between two, a commit would damage others. (A
+        # gap before the first only wastes space.)
         following = min(ends, default=len(content))
         for offset in sorted(ends):
             if offset != following:
@@ -270,11 +274,11 @@ class _Walk:
     def _keys(
         self, span: _Span, content: bytes, offsets: Sequence[int], database: _Database
     ) -> list[Any]:
-        """The keys of a page, which ascend, and are between those that led to it.
+        """Return the keys of a page, which ascend, and are between those that led to it.
 
-        LMDB looks for a key by that: where it does not hold, a row would be there twice.
+        LMDB searches by this order: without it, a row could exist twice.
         """
-        # The first key of a branch page means nothing: all that is lower is there. It may be empty.
+        # The first key of a branch page is ignored: it leads to all lower keys. It may be empty.
         is_branch = _PAGE_HEADER.unpack_from(content)[2] & _BRANCH
         keys: list[Any] = []
         for offset in offsets:
@@ -332,7 +336,7 @@ class _Walk:
             self._look(database.name, key, value, page * self._page_bytes)
 
     def _overflow(self, page: int, value_bytes: int) -> bytes:
-        """A value that has pages of its own."""
+        """Return a value that has pages of its own."""
         first = self._page(page, _OVERFLOW)
         (pages,) = struct.unpack_from("=I", first, 12)
         if not value_bytes <= pages * self._page_bytes - _PAGE_HEADER.size:
@@ -347,7 +351,7 @@ class _Walk:
         return value
 
     def _free_pages(self, page: int, value: bytes) -> None:
-        """A list of free pages: how many, and then each, the highest first."""
+        """Check a list of free pages: how many, and then each, the highest first."""
         numbers = [number for (number,) in _PAGE.iter_unpack(value[: len(value) // 8 * 8])]
         if not numbers or numbers[0] > len(numbers) - 1:
             self._damaged(page, "a list of free pages is longer than its value")

@@ -1,20 +1,20 @@
-"""The log: all segments, the open batch at their end, and the way a batch becomes durable.
+"""The log: all segments, the open batch at their end, and the steps that make a batch durable.
 
 A batch is what one fdatasync makes durable: MESSAGE records, then exactly one TRANSACTION record
-that says what happened to them. The owner drives it in three steps, so that only the middle one,
-which does nothing but file access, needs a thread of its own:
+with the operations on them. The owner drives it in three steps, so that only the middle one, which
+does nothing but file access, needs a thread of its own:
 
-1. `seal`: close the open batch and encode it; everything from now on is the next batch's.
+1. `seal`: close the open batch and encode it; later changes belong to the next batch.
 2. `write`: the bytes to the segment, `datasync`, and for a new segment `sync_directory`.
-3. `complete`: the batch is durable; tell who waits for it.
+3. `complete`: the batch is durable; call those who wait for it.
 
-One batch is under way at a time. What arrives during its fdatasync is the next batch: batching
-emerges from the disk's speed, and no timer delays anyone.
+Only one batch is being written at a time. What arrives during its fdatasync is the next batch:
+batching emerges from the disk's speed, and no timer delays anyone.
 
 A crash between 1 and 2 leaves nothing of the batch. A crash within 2 leaves any part of it, which
-is a torn tail: recovery takes the batch back as a whole. A crash after 2 leaves the batch. A batch
-lies in one segment only, and is written only after the one before it is durable, so a torn tail
-is always in the last batch of the last segment.
+is a torn tail: recovery rolls the batch back as a whole. A crash after 2 leaves the batch. A batch
+lies in one segment only, and is written only after the one before it is durable, so a torn tail is
+always in the last batch of the last segment.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ READ_VERSIONS = (1, FORMAT_VERSION)
 """The versions that are read. A store of an earlier one is upgraded when it is opened."""
 
 _MESSAGE_BYTES = 100
-"""About what a message weighs beside its body and its envelope."""
+"""Approximate size of a message besides its body and its envelope."""
 
 
 class Batch:
@@ -95,7 +95,7 @@ class Batch:
         self.lsn = 0
 
     def operations(self) -> list[Operation]:
-        """What happened: to each message in the order of the kinds, which is that of its life."""
+        """Return the operations, sorted by kind, which is the order of a message's life."""
         return [operation for key in sorted(self.runs) for operation in self.runs[key]]
 
 
@@ -116,12 +116,12 @@ class BatchSummary(NamedTuple):
 
 
 class Log:
-    """The segments in `directory`, and the numbers that go on from what is in them.
+    """The segments in `directory`, and the next numbers after those in them.
 
     Args: segment_bytes, the size from which on a segment gets no further batch; segments, those
-    that recovery found, ascending in id; next_segment, the first number never used; position,
-    where what recovery found ends; space, whose reserve is there for what is written; compressor,
-    of bodies; dictionaries, of zstd, by id.
+    that recovery found, ascending in id; next_segment, the first number never used; position, where
+    the log ended at recovery; space, whose reserve may be used for writes; compressor, for bodies;
+    dictionaries, of zstd, by id.
     """
 
     def __init__(
@@ -183,7 +183,7 @@ class Log:
 
     @property
     def is_promised(self) -> bool:
-        """Whether the open batch holds messages, or anything that somebody waits for."""
+        """Whether the open batch holds messages, or anybody waits for it."""
         return bool(self._open.messages or self._open.waiters)
 
     @property
@@ -202,13 +202,15 @@ class Log:
         batch = self._open
         first_id = batch.first_id + len(batch.messages)
         batch.messages.extend(messages)
-        # Those that come together are alike, mostly; and their properties are what may be large.
+        # Messages of one call usually share an envelope, and its properties may be large.
         head_bytes = len(messages[0].envelope.head) if messages else 0
         batch.byte_count += body_bytes + (_MESSAGE_BYTES + head_bytes) * len(messages)
         return first_id
 
     def append_operation(self, operation: Operation) -> None:
-        """Put an operation in the open batch: as part of the queue's last one, where it goes on."""
+        """Put an operation in the open batch: merged into the queue's last one, if it continues
+        that.
+        """
         batch = self._open
         key = operation.kind, operation.queue_id
         runs = batch.runs.get(key)
@@ -222,9 +224,9 @@ class Log:
         batch.byte_count += OPERATION.size
 
     def when_durable(self, callback: Callable[[], None]) -> None:
-        """Call back from `complete` once all that was appended so far is durable.
+        """Call back from `complete` once everything appended so far is durable.
 
-        At once, when all of it is durable already.
+        At once, if everything is durable already.
         """
         if not self.is_empty:
             self._open.waiters.append(callback)
@@ -234,10 +236,11 @@ class Log:
             callback()
 
     def seal(self, now_ms: int) -> Batch | None:
-        """Step 1: the open batch, encoded, or None when there is nothing in it.
+        """Step 1: encode the open batch and return it, or None when it is empty.
 
-        Call it only when `is_idle`. Raises: DurabilityError, when a write failed before, or where
-        the batch cannot be encoded; all writing ends with it.
+        Call it only when `is_idle`.
+        Raises: DurabilityError, when a write failed before, or if the batch cannot be encoded; all
+        writing ends with it.
         """
         if self._failure:
             raise self._failure
@@ -246,7 +249,7 @@ class Log:
             return None
         self._open = Batch(batch.first_id + len(batch.messages))
         self._under_way = batch
-        # What is in it has been placed, and perhaps delivered: a log without it would lie.
+        # Its messages are in queues, and perhaps delivered: a log without them would be wrong.
         with self._failing(f"{self._directory}/{SEGMENTS}"):
             self._encode(batch, now_ms)
         return batch
@@ -332,13 +335,14 @@ class Log:
             file.append(batch.buffers)
         except OSError as error:
             self._give_up_reserve(error)
-            # What is there of the batch is its beginning, and the rest follows it: no sync has
-            # failed, so nothing of it was lost.
+            # The part that was written is the batch's beginning, and the rest follows it: no sync
+            # has failed, so nothing of it was lost.
             written = file.size() - start
             file.append([b"".join(batch.buffers)[written:]])
 
     def _give_up_reserve(self, error: OSError) -> None:
-        """Have room for a write that failed as others took it. Raises: `error`, if that is not so.
+        """Free the reserve for a write that failed because the disk is full. Raises: `error`, in
+        any other case.
 
         A write that fails once more has failed for good.
         """
@@ -349,8 +353,8 @@ class Log:
     def complete(self, batch: Batch) -> None:
         """Step 3: note where the batch's messages are and call those who waited for it.
 
-        All of them are called, as it is durable for all. Raises: what the first raised that did,
-        a DurabilityError before any other.
+        All of them are called, as it is durable for all.
+        Raises: the first error of a callback, a DurabilityError before any other.
         """
         if batch.segment is None or batch.summary is None:
             raise ValueError("the batch was not sealed")
@@ -377,39 +381,44 @@ class Log:
         self._under_way = None
 
     def read(self, first_id: int, count: int) -> list[Message] | Unread:
-        """Some, at least one, of `count` durable messages of contiguous ids: see `Segment.read`."""
+        """Read some, at least one, of `count` durable messages of contiguous ids: see
+        `Segment.read`.
+        """
         place = bisect_right(self._segments, first_id, key=attrgetter("first_id")) - 1
         while place >= 0 and self._segments[place].is_empty:
-            # Those around one that was torn may have been merged: it is in the middle of theirs.
+            # The neighbours of a torn segment may have been merged: its ids are in the middle of
+            # theirs.
             place -= 1
         if place < 0 or first_id >= self._segments[place].end_id:
             return MessageDamagedError(first_id, "no segment contains it")
         return self._segments[place].read(first_id, count, self._decoder)
 
     def forget_damage(self) -> None:
-        """Look again at what could not be read."""
+        """Check damaged places again at the next read."""
         for segment in self._segments:
             segment.forget_damage()
 
     def take_durable(self) -> list[BatchSummary]:
-        """The batches that became durable since the last call."""
+        """Return the batches that became durable since the last call."""
         durable, self.durable = self.durable, []
         self.durable_bytes = self.durable_messages = 0
         return durable
 
     @property
     def segments(self) -> list[Segment]:
-        """All segments, ascending in id. The log's own: not to be changed."""
+        """All segments, ascending in id. The log's own list: not to be changed."""
         return self._segments
 
     def drop(self, numbers: Collection[int]) -> list[Segment]:
-        """Forget segments in which nothing is live. Returns them: they are to be closed."""
+        """Forget segments in which nothing is live. Returns them: they have to be closed."""
         dropped = [one for one in self._segments if one.number in numbers]
         self._segments = [one for one in self._segments if one.number not in numbers]
         return dropped
 
     def replace(self, numbers: Collection[int], segment: Segment) -> list[Segment]:
-        """Put one in the place of neighbours that hold the same messages. Returns them."""
+        """Replace neighbours by one segment that holds the same messages. Returns the
+        neighbours.
+        """
         place = next(i for i, one in enumerate(self._segments) if one.number in numbers)
         replaced = self.drop(numbers)
         self._segments.insert(place, segment)
@@ -418,8 +427,8 @@ class Log:
     def close(self) -> None:
         """Close every file.
 
-        But for one that another thread writes to in this moment: its descriptor may be that of
-        another file, a client's socket, before that call ends. So `write` closes it then.
+        Except one that another thread is writing to: its descriptor might be reused for another
+        file, a client's socket, before that call ends. So `write` closes it then.
         """
         self._is_closed = True
         self._descriptors.close()
@@ -429,7 +438,7 @@ class Log:
 
     @contextlib.contextmanager
     def _failing(self, path: str) -> Iterator[None]:
-        """An error ends all writing, whatever it is: nobody knows how much was done before it."""
+        """End all writing on any error in the block: it is unknown how much was done before it."""
         try:
             yield
         except BaseException as error:
@@ -454,12 +463,14 @@ class Log:
 
 
 def record_bytes(message: Message) -> int:
-    """The size of a message's record, without compression."""
+    """Return the size of a message's record, without compression."""
     return HEADER.size + len(message.envelope.head) + len(message.body)
 
 
 def _joined(before: Operation, after: Operation) -> Operation | None:
-    """Two of one kind and queue as one, where the second goes on exactly where the first ended."""
+    """Merge two operations of one kind and queue, if the second continues exactly where the first
+    ended.
+    """
     count = before.message_count
     if before.first_sequence + count != after.first_sequence:
         return None

@@ -1,7 +1,7 @@
-"""Maintenance: when checkpoints and compaction are due, and what follows from them.
+"""Maintenance: when checkpoints and compaction are due, and the use of their results.
 
-Both are done by a worker, one at a time: they share the checkpoint's state. `housekeep` begins
-what is due and takes over what is done, in the caller's thread, where queues and log live.
+A worker does both, one at a time: they share the checkpoint's state. `housekeep` starts due work
+and takes over results, in the caller's thread, which owns queues and log.
 """
 
 from __future__ import annotations
@@ -37,26 +37,27 @@ from amqpstore.worker import Outcome, Worker
 _log = logging.getLogger(__name__)
 
 _ROWS_A_MS = 10
-"""Rows of a copy of the definitions for each ms to its next one: a large copy is written less
-often."""
+"""Rows in a copy of the definitions for each ms until the next copy: a large copy is written less
+often.
+"""
 
 _AVOIDED_MS = 600_000
-"""Segments whose compaction failed are left alone for that time: a read error may pass."""
+"""Segments whose compaction failed are left alone for this time: a read error may pass."""
 
 
 class Options(NamedTuple):
-    """How a store is kept. Sizes in bytes, times in ms.
+    """Options of a store. Sizes in bytes, times in ms.
 
-    `segment_bytes`: from there on a segment gets no further batch. `memory_bytes`: of messages
-    that wait in memory. A checkpoint is due after `checkpoint_bytes` of log, or when so much was
-    done to `checkpoint_messages`, those in several queues counted in each, or `checkpoint_ms`.
-    Compaction reads and writes `compaction_bytes_s` at most.
+    `segment_bytes`: a segment of this size gets no further batch. `memory_bytes`: of messages that
+    wait in memory. A checkpoint is due after `checkpoint_bytes` of log, `checkpoint_messages`
+    changes, where messages in several queues count in each, or `checkpoint_ms`. Compaction reads
+    and writes `compaction_bytes_s` at most.
 
-    Bodies of at least `compress_from_bytes` are compressed, by zstd, 0 is none; with
-    `train_dictionary` compaction does it with a dictionary, trained once, and small ones too.
+    Bodies of at least `compress_from_bytes` are compressed with zstd, 0 disables it; with
+    `train_dictionary` compaction compresses small ones too, with a dictionary that is trained once.
 
     Publishers are refused while less than `least_free_bytes` of the disk is free, and
-    `reserve_bytes` are kept for all else. `limits` are sizes that nobody has to change.
+    `reserve_bytes` are reserved for everything else. `limits` are sizes that nobody has to change.
     """
 
     segment_bytes: int = 16 << 20
@@ -77,7 +78,7 @@ DEFAULTS = Options()
 
 
 def compressor_of(options: Options) -> Compressor | None:
-    """A compressor, for one thread; None where bodies are kept as they are."""
+    """Return a compressor, for one thread; None if bodies are not compressed."""
     if not options.compress_from_bytes:
         return None
     return Compressor(options.compress_from_bytes, options.compression_level)
@@ -104,7 +105,7 @@ class Maintenance:
     ) -> None:
         self.created: list[int] = []
         self.deleted = recovered.deleted
-        # A crash may have come between a definition and the copy of it.
+        # A crash may have come between a definition and its copy.
         self.is_copy_behind = True
         self._backing = backing
         self._log = log
@@ -126,13 +127,13 @@ class Maintenance:
         self._tables_from = first.segment if first else recovered.position.segment
         self._known_segment = recovered.start.segment
         self._damaged = recovered.to_quarantine
-        # A checkpoint would be the last word on what the disk could not read: the next start is
-        # to try that again. But the log must not grow for ever.
+        # A checkpoint would make the loss of unreadable parts final: the next start should try them
+        # again. But the log must not grow for ever.
         self._is_unread = recovered.is_unread
-        # Not to be compacted before a time, as that has failed, by the numbers of the segments.
+        # Not to be compacted before a time, as it has failed, by the numbers of the segments.
         self._avoided: dict[int, int] = {}
-        # On the monotonic clock: when the last checkpoint was begun, and when the others may be.
-        # The first checkpoint is due some time after the start, not at once.
+        # By the monotonic clock: when the last checkpoint started, and when the others may. The
+        # first checkpoint is due some time after the start, not at once.
         self._checkpoint_ms = clock.monotonic_ms()
         self._compaction_ms = 0
         self._copy_ms = self._checkpoint_ms + options.checkpoint_ms
@@ -144,7 +145,7 @@ class Maintenance:
         self._is_compaction_checked = False
 
     def housekeep(self) -> None:
-        """Take over what is done, and begin what is due."""
+        """Take over finished work, and start what is due."""
         self._space.look()
         now_ms = self._clock.monotonic_ms()
         if self._take_over is not None:
@@ -164,7 +165,7 @@ class Maintenance:
             self._space.make_room()
             self._begin(self._copy_definitions, self._copied)
         elif (
-            # A checkpoint that failed has left its state ahead of the catalog.
+            # A failed checkpoint has left its state ahead of the catalog.
             not self._unfinished
             and not self._is_compaction_checked
             and now_ms >= self._compaction_ms
@@ -176,7 +177,7 @@ class Maintenance:
                 self._is_compaction_checked = True
 
     def checkpoint(self) -> None:
-        """Finish what is under way, and make a checkpoint of all that is durable, here."""
+        """Finish running work, and make a checkpoint of everything durable in this thread."""
         if self._take_over is not None:
             outcome = self._worker.poll(wait=True)
             if outcome is not None:
@@ -198,9 +199,9 @@ class Maintenance:
                 self.is_copy_behind = False
 
     def compact(self) -> Compacted | None:
-        """One compaction, here, as long as any frees something; None where none does.
+        """Run one compaction in this thread, if any frees something; None if none does.
 
-        Raises: OSError, DamageError (what was written is not there), DurabilityError.
+        Raises: OSError, DamageError (the new file is not as it was written), DurabilityError.
         """
         self.checkpoint()
         accounts = self._to_compact(to_the_end=True)
@@ -212,7 +213,7 @@ class Maintenance:
         return result
 
     def close(self) -> None:
-        """Wait for what is under way, and close all files."""
+        """Wait for running work, and close all files."""
         self._worker.close()
         self._writer.close()
         for file in self._detached:
@@ -223,7 +224,9 @@ class Maintenance:
         self._worker.start(work)
 
     def _clean_up(self) -> Callable[[], None]:
-        """What closes and removes the files that nobody uses any more: that can take a while."""
+        """Return a function that closes and removes files that are no longer used, which can take a
+        while.
+        """
         detached, self._detached = self._detached, []
         removals, self._removals = self._removals, []
 
@@ -236,11 +239,11 @@ class Maintenance:
         return clean_up
 
     def _detach(self, segments: Sequence[Segment]) -> None:
-        """Nobody reads these any more: have their files closed, as far as they are open."""
+        """Close the files of segments that nobody reads any more, if they are open."""
         self._detached += [file for segment in segments if (file := segment.detach())]
 
     def _cleaned_up(self, result: object) -> None:
-        """Nothing follows from that."""
+        """Do nothing: there is no result to use."""
 
     def _remove_merged(self, merged: Merged) -> None:
         files, directory, *_ = self._backing
@@ -284,7 +287,9 @@ class Maintenance:
         self._copy_ms = self._clock.monotonic_ms() + pause_ms
 
     def _must_wait(self) -> bool:
-        """Whether no checkpoint may be made, as the disk may yet read what it could not."""
+        """Tell whether no checkpoint may be made, because the disk may yet read what it could
+        not.
+        """
         if self._is_unread:
             log, options = self._log, self._options
             factor = options.limits.unread_factor
@@ -336,7 +341,9 @@ class Maintenance:
         return self._unfinished
 
     def _changed_tables(self) -> range:
-        """Numbers of the log's segments whose offset tables changed since the last checkpoint."""
+        """Return the numbers of the log's segments whose offset tables changed since the last
+        checkpoint.
+        """
         return range(self._tables_from, self._log.position.segment + 1)
 
     def _checkpointed(self, result: object) -> None:
@@ -360,7 +367,7 @@ class Maintenance:
         now_ms = self._clock.monotonic_ms()
         return choose(
             self._checkpoint_state.accounts,
-            # Its account goes as far as the last checkpoint did, and that is perhaps a part of it.
+            # Its account goes as far as the last checkpoint did, which may be only a part of it.
             log_segment=self._known_segment,
             avoided=[number for number, until_ms in self._avoided.items() if now_ms < until_ms],
             segment_bytes=self._options.segment_bytes,

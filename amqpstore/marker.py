@@ -1,7 +1,7 @@
-"""The file that says a directory is a store, and the rules of making one.
+"""The marker, the file that makes a directory a store, and the rules for creating one.
 
-It is written last of all, under another name, synced and then renamed: a directory with a
-marker is a store from that moment on, and what a crash left without it is not a store yet.
+It is written last, under another name, synced and then renamed: a directory with a marker is a
+store from that moment on, and what a crash leaves before that is not a store yet.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ _VERSION = re.compile(r"amqpstore\nformat-version: ([0-9]{1,9})\n")
 
 
 class Marker(NamedTuple):
-    """What it says: which store the directory is, and of which format version."""
+    """The content of the marker: store id and format version."""
 
     store_id: uuid.UUID
     version: int
 
     @property
     def seed(self) -> int:
-        """What the checksums of the store's records begin with."""
+        """The seed of the checksums of the store's records."""
         return checksum_seed(self.store_id.bytes)
 
     @property
@@ -40,9 +40,9 @@ class Marker(NamedTuple):
 
 
 def check_directory(files: Files, directory: str) -> None:
-    """Raises: NotAStoreError, when `directory` is a file, or no store and not empty either.
+    """Raises: NotAStoreError, when `directory` is a file, or neither a store nor empty.
 
-    What a crash left of a store that was being made counts as empty.
+    The remains of a store whose creation was interrupted by a crash count as empty.
     """
     if not files.exists(directory):
         return
@@ -62,7 +62,7 @@ def check_directory(files: Files, directory: str) -> None:
 
 
 def read(files: Files, directory: str) -> Marker | None:
-    """None where there is no marker. Raises: FormatVersionError, DamageError, OSError."""
+    """Read the marker; None if there is none. Raises: FormatVersionError, DamageError, OSError."""
     path = os.path.join(directory, MARKER)
     if not files.exists(path):
         return None
@@ -79,7 +79,7 @@ def read(files: Files, directory: str) -> Marker | None:
 
 
 def require(files: Files, directory: str) -> Marker:
-    """Return what the marker says. Raises: NotAStoreError (there is none), and as `read`."""
+    """Return the marker. Raises: NotAStoreError (there is none), and as `read`."""
     found = read(files, directory)
     if found is None:
         raise NotAStoreError(directory, f"it has no file {MARKER}")
@@ -87,7 +87,7 @@ def require(files: Files, directory: str) -> Marker:
 
 
 def write(files: Files, directory: str, store_id: uuid.UUID, version: int = FORMAT_VERSION) -> None:
-    """Make a directory, whose catalog is there already, a store. Durable on return."""
+    """Make a directory with a catalog a store. Durable on return."""
     path = os.path.join(directory, MARKER)
     new_path = os.path.join(directory, NEW_MARKER)
     if files.exists(new_path):

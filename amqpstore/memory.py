@@ -1,11 +1,11 @@
-"""How many messages stay in memory: a budget for the whole store, shared between its queues.
+"""How many messages stay in memory: a budget for the whole store, shared by its queues.
 
-What was taken and is not acked has a part of it as well: see `unacked`.
+Unacked messages have a part of it as well: see `unacked`.
 
-Every message in the log can be read back, so it need not wait in memory. The first that
-are taken from a queue are those at its head; so once a queue holds its share, what is published
-behind it is dropped from memory as soon as it is durable. The shares follow the rates at which
-the queues are emptied: where nobody takes anything, nothing is worth keeping.
+Every message in the log can be read back, so it need not wait in memory. Messages at the head of a
+queue are taken first; so once a queue has used its share, further messages are dropped from memory
+as soon as they are durable. The shares follow the rates at which the queues are emptied: if nobody
+takes anything, nothing is worth keeping.
 """
 
 from __future__ import annotations
@@ -25,9 +25,10 @@ _LEAST_SHARE_BYTES = 64 << 10
 
 
 class Memory:
-    """Args: budget_bytes, of messages in memory, with their envelopes; those on the way to the disk
-    come on top. transient, where messages go that are not in the log. `unacked` are those that were
-    taken."""
+    """The memory budget. Args: budget_bytes, of messages in memory, with their envelopes; messages
+    that are not durable yet come on top. transient, for messages that are not in the log. `unacked`
+    are those that were taken.
+    """
 
     def __init__(self, budget_bytes: int, transient: TransientLog) -> None:
         self._budget_bytes = budget_bytes
@@ -44,30 +45,30 @@ class Memory:
         return self._memory_bytes
 
     def add(self, queue: Queue, run: Run) -> None:
-        """A run with its messages is ready."""
+        """Count a run that is ready with its messages."""
         queue.memory_bytes += run.memory_bytes
         self._memory_bytes += run.memory_bytes
         if self._is_excess(queue):
             (self._excess if run.first_id else self._transient_excess).append((queue, run))
             if self._memory_bytes > 2 * self._budget_bytes:
-                # Where nothing is logged, `drop_excess` may come only a second later.
+                # If nothing is logged, `drop_excess` may be called only a second later.
                 self._write_all_aside()
 
     def reconsider(self, queue: Queue) -> None:
-        """The queue has become lazy, or holds too much: look at all that is ready again."""
+        """Check all ready messages of a queue again: it has become lazy, or holds too much."""
         for run in queue.ready:
             if run.messages is not None and self._is_excess(queue):
                 (self._excess if run.first_id else self._transient_excess).append((queue, run))
 
     def let_go(self, queue: Queue, memory_bytes: int) -> None:
-        """Bodies are not ready any more: they were taken, or removed."""
+        """Stop counting bodies that were taken or removed."""
         queue.memory_bytes -= memory_bytes
         self._memory_bytes -= memory_bytes
 
     def drop_excess(self, next_message_id: int) -> None:
-        """Drop what is too much and durable: ids below `next_message_id` are.
+        """Drop excess bodies that are durable: ids below `next_message_id` are.
 
-        What is transient is written aside; where that fails it stays.
+        Transient messages are written to `transient/`; if that fails they stay.
         """
         self._write_all_aside()
         excess = self._excess
@@ -79,7 +80,7 @@ class Memory:
         self.let_go_unacked(next_message_id)
 
     def let_go_unacked(self, next_message_id: int) -> None:
-        """Drop bodies of what was taken, where all together is too much: see `drop_excess`.
+        """Drop excess bodies of messages that were taken: see `drop_excess`.
 
         A quarter of the budget is theirs, however much waits in queues.
         """
@@ -104,7 +105,7 @@ class Memory:
         self.let_go(queue, memory_bytes)
 
     def share(self, queues: list[Queue]) -> None:
-        """Share the budget anew, by what was taken from each queue since the last time."""
+        """Share the budget again, by what was taken from each queue since the last time."""
         active = [queue for queue in queues if queue.taken_bytes or queue.share_bytes]
         total = sum(queue.taken_bytes for queue in active)
         for queue in active:

@@ -1,4 +1,4 @@
-"""What travels: an envelope, which messages that say the same share, and a body."""
+"""Messages: an envelope, which like messages share, and a body."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ MAX_PROPERTIES_BYTES = 1 << 30
 class Envelope:
     """Exchange, routing key and content properties of one or many messages.
 
-    Most producers repeat them byte for byte, so one Envelope serves a whole run and what was
-    derived from it once (here its encoded form) is not derived again.
+    Neighbouring messages often repeat them byte for byte, so one Envelope serves a whole run and
+    its encoded form is computed once.
 
-    Args: exchange and routing key, at most 255 bytes of UTF-8 each; properties, raw bytes that
-    the store keeps as they came and never looks into, at most 1 GiB; persistent, whether the
-    message must be in the log when its queue is durable.
-    Raises: ValueError, where one of them is longer.
+    Args: exchange and routing key, at most 255 bytes of UTF-8 each; properties, raw bytes that the
+    store keeps unchanged and never interprets, at most 1 GiB; persistent, whether the message must
+    be in the log when its queue is durable.
+    Raises: ValueError, if one of them is too long.
     """
 
     __slots__ = ("exchange", "head", "persistent", "properties", "routing_key")
@@ -46,7 +46,7 @@ class Message:
 
 
 def encode_head(exchange: str, routing_key: str, properties: bytes) -> bytes:
-    """The part of a MESSAGE record's payload that precedes the body."""
+    """Return the part of a MESSAGE record's payload that precedes the body."""
     exchange_bytes = exchange.encode()
     routing_key_bytes = routing_key.encode()
     if len(exchange_bytes) > MAX_NAME_BYTES or len(routing_key_bytes) > MAX_NAME_BYTES:

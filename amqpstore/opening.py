@@ -1,4 +1,4 @@
-"""Opening a directory: of a store that is there, or making one; and what it holds is recovered."""
+"""Opens a directory: an existing store, or a new one; and recovers what it holds."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from amqpstore.tables import StoreRows
 
 
 class OpenedStore(NamedTuple):
-    """A directory with its catalog, its queues by id, and what recovery says of them."""
+    """A directory with its catalog, its queues by id, and the result of recovery."""
 
     backing: Backing
     queues: dict[int, Queue]
@@ -30,9 +30,9 @@ class OpenedStore(NamedTuple):
 def open_directory(
     directory: str, files: Files, open_catalog: OpenCatalog, limits: StoreLimits
 ) -> OpenedStore:
-    """Open the store in a directory that is locked, or make one where there is nothing.
+    """Open the store in a directory that is locked, or create one in an empty directory.
 
-    One of an earlier format version is upgraded, once it is known that it can be read.
+    A store of an earlier format version is upgraded, once it is known that it can be read.
     Raises: FormatVersionError, DamageError (the marker or the catalog), UnreadableLogError,
     DurabilityError, OSError.
     """
@@ -40,9 +40,9 @@ def open_directory(
     if found is None:
         found = marker.Marker(_make(files, directory, open_catalog), FORMAT_VERSION)
     else:
-        # Who put the marker there may have been killed before it was durable.
+        # The process that wrote the marker may have been killed before it was durable.
         files.sync_directory(directory)
-        # A copy may come without the directories that were empty.
+        # A copy may lack the directories that were empty.
         for name in (SEGMENTS, INDEX):
             if not files.exists(os.path.join(directory, name)):
                 files.make_directory(os.path.join(directory, name))
@@ -71,13 +71,14 @@ def open_directory(
 
 
 def _drop_lost_pages(files: Files, path: str) -> None:
-    """Read the catalog as the disk has it, not as a commit that failed left it in memory.
+    """Make reads of the catalog come from the disk, and not from what a failed commit left in
+    memory.
 
     Files are removed because such a commit says so, and the next power cut would bring back the
-    catalog that needs them. LMDB puts the old state over a failed one: that is synced first.
+    catalog that needs them. LMDB writes the old state over a failed one: that is synced first.
     """
     if not files.exists(path):
-        return  # The catalog says what that means.
+        return  # The catalog decides what that means.
     file = files.open(path)
     try:
         file.datasync()
@@ -87,9 +88,9 @@ def _drop_lost_pages(files: Files, path: str) -> None:
 
 
 def _make(files: Files, directory: str, open_catalog: OpenCatalog) -> uuid.UUID:
-    """Make an empty store in a directory without a marker, and put the marker there last.
+    """Create an empty store in a directory without a marker; the marker is written last.
 
-    So a store with a marker has a catalog: where it is missing now, it was lost.
+    So a store with a marker has a catalog: if it is missing, it was lost.
     """
     store_id = uuid.uuid4()
     files.make_directory(os.path.join(directory, SEGMENTS))
@@ -101,7 +102,7 @@ def _make(files: Files, directory: str, open_catalog: OpenCatalog) -> uuid.UUID:
         catalog.commit(StoreRows(store_id=store_id.bytes).changes())
     finally:
         catalog.close()
-    # LMDB syncs its file, but not the entry that it made for it.
+    # LMDB syncs its file, but not its directory entry.
     files.sync_directory(catalog_path)
     marker.write(files, directory, store_id)
     return store_id
@@ -110,14 +111,14 @@ def _make(files: Files, directory: str, open_catalog: OpenCatalog) -> uuid.UUID:
 def give_rows_checksums(
     files: Files, directory: str, catalog: Catalog, store_id: uuid.UUID
 ) -> None:
-    """Make a store of format version 1 one of version 2. Raises: DurabilityError, OSError.
+    """Convert a store of format version 1 to version 2. Raises: DurabilityError, OSError.
 
     1. One commit writes every row of the catalog again, with a checksum.
-    2. The marker says version 2.
+    2. The marker gets version 2.
 
     Under a marker of version 1 a row is read with a checksum and without, so a crash between 1 and
-    2 leaves a store of version 1, whose upgrade begins anew. A reader that knows version 1 only
-    refuses such a catalog, as no msgpack begins like one of its values.
+    2 leaves a store of version 1, whose upgrade starts again. A reader that only knows version 1
+    refuses such a catalog, as no msgpack starts like one of its values.
     """
     rows = {table: catalog.rows(table) for table in TABLES}
     catalog.commit(

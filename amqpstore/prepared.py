@@ -1,17 +1,17 @@
 """Prepared transactions: undecided, and safe from crashes until somebody decides them.
 
-What one is to publish waits in a queue of its own, and a row of the catalog (table `prepared`)
-says where that goes and which messages it is to ack:
+The messages that one will publish wait in a queue of its own, and a row of the catalog (table
+`prepared`) says where they go and which messages it will ack:
 
-1. `prepare`: one commit of the catalog makes the queue, empty, and the row. One batch of the log
+1. `prepare`: one commit of the catalog creates the queue, empty, and the row. One batch of the log
    puts a marker and all messages into the queue. Once that is durable, so is the promise.
-2. `Prepared.commit`: one batch of the log places the messages, acks, and empties the queue. Behind
-   that the queue and the row go.
+2. `Prepared.commit`: one batch of the log enqueues the messages, acks, and empties the queue. After
+   that the queue and the row are removed.
 3. `Prepared.rollback`: one commit of the catalog removes the queue, with its messages, and the row.
 
-So a crash leaves a queue that is empty of a transaction that was not prepared yet, or that is
-committed already: the next start removes it. Any other is undecided still, and what it is to ack
-is nobody's until it is decided.
+So if a crash leaves an empty queue, the transaction was not prepared yet, or is committed already:
+the next start removes it. Any other is still undecided, and the messages it will ack are locked
+until it is decided.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ _log = logging.getLogger(__name__)
 
 
 _MARKER = Message(Envelope("", ""), b"prepared")
-"""What the queue holds also where nothing is published."""
+"""In the queue even if nothing is published, to show that the transaction was prepared."""
 
 
 class Publish(NamedTuple):
-    """Messages, all of them persistent or none, and the queues they go to: see `Store.place`."""
+    """Messages, all of them persistent or none, and the queues they go to: see `Store.enqueue`."""
 
     placements: Sequence[Placement]
     messages: list[Message]
@@ -59,12 +59,12 @@ class _Group(NamedTuple):
 
 
 class Prepared:
-    """A transaction that was prepared. Made by `Transaction.prepare`, and by `Store.open`.
+    """A transaction that was prepared. Created by `Transaction.prepare`, and by `Store.open`.
 
-    `label` is what its owner said of it, `locked` what it is to ack: runs that are in no queue
-    now. Transient messages that it is to publish to queues that do not keep them, and acks in
-    queues that are not durable, do not survive a restart, as they would not without it. With
-    `unreadable`, why it is not known what it is to ack, it cannot be committed.
+    `label` is its owner's description, `locked` what it will ack: runs that are in no queue now.
+    Transient messages that it will publish to queues that do not keep them, and acks in queues that
+    are not durable, do not survive a restart, just as without a transaction. If `unreadable` says
+    why it is unknown what it will ack, it cannot be committed.
     """
 
     def __init__(
@@ -84,9 +84,9 @@ class Prepared:
         self._unreadable = unreadable
 
     def publishes(self) -> list[Publish]:
-        """What it is to publish, read from the store; to the queues that are still there.
+        """Return what it will publish, read from the store, to the queues that still exist.
 
-        Raises: UndecidableError, ReadLaterError (a message cannot be read, or not now): to commit
+        Raises: UndecidableError, ReadLaterError (a message cannot be read, or not now): committing
         the others would be half of a transaction.
         """
         if self._unreadable:
@@ -113,7 +113,7 @@ class Prepared:
         return publishes
 
     def commit(self, publishes: Sequence[Publish]) -> None:
-        """Do it: place what `publishes` says, which the owner may have changed, and ack.
+        """Commit: enqueue `publishes`, which the owner may have changed, and ack.
 
         Promise it only once it is durable: see `Store.when_durable`.
         Raises: TransactionEndedError, StoreClosedError; DiskFullError (it is undecided then).
@@ -135,7 +135,7 @@ class Prepared:
         store.when_durable(partial(_remove, store, self._hidden))
 
     def rollback(self) -> list[tuple[Queue, Run]]:
-        """Forget it, which is durable on return. Returns `locked`: it is the caller's now.
+        """Roll back, durably on return. Returns `locked`, which is the caller's now.
 
         Raises: TransactionEndedError, DurabilityError.
         """
@@ -144,9 +144,9 @@ class Prepared:
         return self.locked
 
     def _runs(self) -> Iterable[Run]:
-        """All that waits in its queue. It stays there."""
+        """Return everything that waits in its queue, and leave it there."""
         store, hidden = self._store, self._hidden
-        # What could not be read the last time may be read by now.
+        # Messages that could not be read the last time may be readable by now.
         for run in hidden.quarantined.clear():
             store.put_back(hidden, run)
         runs = []
@@ -208,17 +208,17 @@ def prepare(
         store.set_keeps_transient(hidden, keeps=keeps_transient)
         store.put(place, messages, body_bytes(messages))
     for _, run in acks:
-        # As it is after a restart: they were delivered, and nobody has them.
+        # As after a restart: they were delivered, and nobody has them.
         run.delivery_count += 1
     prepared = store.prepared[hidden.id] = Prepared(store, hidden, label, acks, groups)
     return prepared
 
 
 def restore(store: Store, *, is_unread: bool) -> None:
-    """Have in `Store.prepared` what is undecided, and nothing left of what is not.
+    """Restore `Store.prepared` with undecided transactions, and remove the remains of others.
 
-    Args: is_unread, whether part of the log could not be read: whether a transaction of which
-    nothing is there was prepared is then left to the next start, and what it locks stays locked.
+    Args: is_unread, whether part of the log could not be read: then the next start decides whether
+    a transaction with an empty queue was prepared, and what it locks stays locked.
     """
     for hidden_id, row in tables.PREPARED.read(store.definitions).items():
         hidden = store.queues[hidden_id]
@@ -241,7 +241,9 @@ def restore(store: Store, *, is_unread: bool) -> None:
 
 
 def _unreadable(store: Store, ranges: Sequence[Any], locked: Sequence[tuple[Queue, Run]]) -> str:
-    """Why some of what a transaction is to ack was not found; empty where none is missing."""
+    """Return why some messages that a transaction will ack were not found; empty if none is
+    missing.
+    """
     for queue_id, _, _ in ranges:
         queue = store.queues.get(queue_id)
         wanted = sum(count for of_queue, _, count in ranges if of_queue == queue_id)

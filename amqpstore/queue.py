@@ -1,9 +1,9 @@
-"""A queue, as the store knows it: an identity, a counter of sequences, and what is ready.
+"""A queue, as the store knows it: an identity, a counter of sequences, and the ready messages.
 
-Who took a run off a queue holds it until `Store.ack` or `Store.requeue`. After a crash nobody
-does: the run is ready again, and says that it was delivered.
+Whoever took a run off a queue holds it until `Store.ack` or `Store.requeue`. After a crash nobody
+does: the run is ready again, marked as delivered.
 
-Of what is ready, three things may be in memory: bodies, runs without bodies, and for the rest
+Three things about ready messages may be in memory: bodies, runs without bodies, and for the rest
 only that an index file has it (`paged`). Bodies leave memory first.
 """
 
@@ -23,8 +23,9 @@ from amqpstore.transient import FIRST_TRANSIENT
 
 class PagedFile(NamedTuple):
     """Runs that are in index file `number` only: `live` messages, all that are live in it from
-    sequence `first` to before `end`. None of them expires before `expires_ms`, or ever where 0.
-    Their bodies have `body_bytes`; None where that is not known."""
+    sequence `first` to before `end`. None of them expires before `expires_ms`, or ever if that is
+    0. Their bodies have `body_bytes`; None if unknown.
+    """
 
     number: int
     first: int
@@ -35,10 +36,10 @@ class PagedFile(NamedTuple):
 
 
 class Placement(NamedTuple):
-    """The end of a queue, as the place of messages that are published.
+    """The end of a queue, as the place for published messages.
 
-    They expire at `expires_ms` since 1970, or never where 0. With `most`, only the first `most`
-    of them go there.
+    They expire at `expires_ms` since 1970, or never if that is 0. With `most`, only the first
+    `most` of them go there.
     """
 
     queue: Queue
@@ -47,13 +48,13 @@ class Placement(NamedTuple):
 
 
 class Queue:
-    """A message queue. Made by `Store.create_queue`, changed by the store alone.
+    """A message queue. Created by `Store.create_queue`, changed by the store alone.
 
     `id` is never reused. Only a durable queue has an id in the log and messages there; any other
-    lives and dies in memory. `definition` is the owner's, kept as given. A `lazy` queue keeps no
+    exists in memory only. `definition` is the owner's, stored as given. A `lazy` queue keeps no
     body in memory that is on disk. A durable one that `keeps_transient` has messages in the log
-    that are not persistent, too. `quarantined` are messages that it still holds and that cannot
-    be read, and `unreadable_count` is how many more there are whose index cannot be read: they are
+    that are not persistent, too. `quarantined` are messages that it still holds and that cannot be
+    read, and `unreadable_count` is how many more there are whose index cannot be read: they are
     neither ready nor gone. `unread` are those index files, as far as they may be tried again.
     """
 
@@ -94,7 +95,7 @@ class Queue:
         self.unreadable_count = 0
         self.unread: list[PagedFile] = []
         self.expiry = ExpiryHeap()
-        # In memory: what is there, what may be, and what was taken from there lately.
+        # In memory: how much is, how much may be, and how much was taken from there lately.
         self.memory_bytes = 0
         self.share_bytes = 0
         self.taken_bytes = 0
@@ -113,7 +114,7 @@ class Queue:
         )
 
     def restore_index(self, states: Sequence[IndexState]) -> None:
-        """Start with nothing but what is in index files."""
+        """Start with only what is in index files."""
         self.index = {state.number: state for state in states}
         self.paged = [
             PagedFile(
@@ -127,32 +128,35 @@ class Queue:
         self.paged_count = sum(file.live for file in self.paged)
 
     def paged_in(self, file: PagedFile, runs: Sequence[Run]) -> None:
-        """The runs of a file are in memory again."""
+        """Note that the runs of a file are in memory again."""
         self.paged.remove(file)
         self.paged_count -= file.live
         self.ready.insert_all(runs)
         self.watch(runs)
 
     def cannot_read(self, file: PagedFile) -> None:
-        """Nothing is known of what is in an index file but the number."""
+        """Note that an index file cannot be read: only the number of its messages is known."""
         self.paged_in(file, [])
         self.unreadable_count += file.live
 
     def paged_between(self, first: int, end: int) -> list[PagedFile]:
-        """The files that may have messages from sequence `first` to before `end`."""
+        """Return the files that may have messages from sequence `first` to before `end`."""
         start = bisect_right(self.paged, first, key=attrgetter("end"))
         return self.paged[start : bisect_left(self.paged, end, start, key=attrgetter("first"))]
 
     def drop_paged(self, files: Sequence[PagedFile]) -> None:
-        """Neighbours are not ready any more, of which nothing needs to be known for that."""
+        """Remove neighbouring files whose messages are not ready any more; they need not be read
+        for that.
+        """
         if files:
             place = self.paged.index(files[0])
             del self.paged[place : place + len(files)]
             self.paged_count -= sum(file.live for file in files)
 
     def paged_before(self, first_sequence: int) -> PagedFile | None:
-        """The index file that may have the first ready message from a sequence on; None where
-        that is in memory, or nowhere."""
+        """Return the index file that may have the first ready message from a sequence on; None if
+        that is in memory, or does not exist.
+        """
         place = bisect_right(self.paged, first_sequence, key=attrgetter("end"))
         if place == len(self.paged):
             return None
@@ -163,25 +167,25 @@ class Queue:
         return file
 
     def watch(self, spans: Iterable[Run | PagedFile]) -> None:
-        """Runs are ready, or files are paged: note when they expire."""
+        """Note when runs that are ready, or files that are paged, expire."""
         for span in spans:
             self.expiry.add(span)
         self.expiry.trim(self.ready, self.paged)
 
     def first_to_expire(self) -> Run | PagedFile | None:
-        """What is ready and expires first; an index file, where that is in one only."""
+        """Return what is ready and expires first; an index file, if that is in one only."""
         self.expiry.trim(self.ready, self.paged)
         return self.expiry.first(self.ready, self.paged)
 
     def clear(self) -> list[Run]:
-        """Nothing is ready any more. Returns the runs that were in memory."""
+        """Remove everything that is ready. Returns the runs that were in memory."""
         self.paged.clear()
         self.paged_count = 0
         self.expiry.clear()
         return self.ready.clear()
 
     def merged(self, merged: Merged) -> None:
-        """Runs of some index files are in another one from now on."""
+        """Note that runs of some index files are in another one from now on."""
         numbers = {state.number for state in merged.old}
         for files in (self.paged, self.unread):
             files[:] = [
@@ -190,7 +194,7 @@ class Queue:
             ]
 
     def page_out(self, states: Sequence[IndexState], most_runs: int) -> int:
-        """Leave runs to the index files that have them, where there are many.
+        """Leave runs to the index files that have them, if there are many.
 
         Args: states, of the queue's index files, ascending; most_runs, that may stay.
         Returns: bytes that left memory with them.
@@ -201,7 +205,8 @@ class Queue:
         parts_of: dict[int, list[PagedFile]] = {}
         for file in self.paged:
             parts_of.setdefault(file.number, []).append(file)
-        # The first file's messages are next to be taken, but of a queue that keeps nothing.
+        # The first file's messages are taken next, except from a queue that keeps nothing in
+        # memory.
         for state in reversed(states[1:] if most_runs else states):
             if len(self.ready) <= most_runs:
                 break
@@ -219,7 +224,7 @@ class Queue:
                 or sum(run.count for run in runs) != live
                 or any(map(_is_more_than_its_entry, runs))
             ):
-                continue  # Somebody holds some of them, or the index is behind.
+                continue  # Some of them are held by a consumer, or the index is behind.
             freed += sum(run.memory_bytes for run in runs)
             self.ready.remove(first, state.end - first)
             expires_ms = earliest(run.expires_ms for run in runs)
@@ -237,14 +242,16 @@ class Queue:
 
 
 def _less(total: int | None, parts: Iterable[int | None]) -> int | None:
-    """What is left of a total without its parts; None where one of these is not known."""
+    """Return a total without some parts; None if one of these is unknown."""
     for part in parts:
         total = None if total is None or part is None else total - part
     return total
 
 
 def _is_more_than_its_entry(run: Run) -> bool:
-    """Whether an index file, as the last checkpoint left it, does not say all about a run."""
+    """Tell whether an index file, as of the last checkpoint, does not have everything about a
+    run.
+    """
     return bool(
         run.delivery_count or run.returned_by is not None or not 0 < run.first_id < FIRST_TRANSIENT
     )

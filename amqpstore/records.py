@@ -1,10 +1,11 @@
-"""Records: how everything in a segment is framed, found again, and told from damage.
+"""Records: the framing of everything in a segment, how records are found, and how damage is
+detected.
 
-A record is a 32-byte header and a payload (FORMAT.md gives the layout and an example). Each
-record identifies itself: its header holds its kind, its number, the segment it belongs to and
-its length, under a checksum of its own, so that no length is trusted before it was checked; the
-payload's checksum goes on from the header's, so that a payload cannot pass under another header.
-The checksums begin with a seed that no client knows: a body that looks like a record is none.
+A record is a 32-byte header and a payload (FORMAT.md gives the layout and an example). Each record
+identifies itself: its header holds its kind, its number, the segment it belongs to and its length,
+with a checksum of its own, so that no length is trusted before it was verified; the payload's
+checksum continues the header's, so that a payload cannot pass under another header. The checksums
+start with a seed that no client knows: a body that looks like a record is not sound.
 """
 
 from __future__ import annotations
@@ -47,16 +48,16 @@ LEAST_MESSAGE_BYTES = 38
 """The smallest MESSAGE record: its header, and the lengths of empty fields."""
 
 _MAX_NUMBER = 1 << 62
-"""No store gives a higher one. What goes on behind it must fit the catalog, for as long again."""
+"""Stores use no higher numbers. Twice as many must fit in the catalog's integers."""
 
 _MAX_DELIVERIES = (1 << 32) - 1
 _MAX_VAIN_PASSES = 8
 _MAX_DECOMPRESSED_BYTES = 1 << 20
-"""Bytes of bodies that are decompressed at a time; a single body may have more."""
+"""How many bytes of bodies are decompressed at a time; a single body may have more."""
 
 
 class Kind(enum.IntEnum):
-    """What a record is."""
+    """The kind of a record."""
 
     SEGMENT = 1
     MESSAGE = 2
@@ -65,7 +66,7 @@ class Kind(enum.IntEnum):
 
 
 class OperationKind(enum.IntEnum):
-    """What happened to a run of messages of one queue."""
+    """The kind of an operation on a run of messages of one queue."""
 
     ENQUEUE = 1
     ACK = 2
@@ -74,11 +75,11 @@ class OperationKind(enum.IntEnum):
 
 
 class Operation(NamedTuple):
-    """One thing that happened to `message_count` messages of contiguous sequences of one queue.
+    """An operation on `message_count` messages of contiguous sequences of one queue.
 
     `first_id` is the id of the first message of an ENQUEUE (its ids are contiguous too), else 0.
-    `detail` is, of an ENQUEUE, when they expire (ms since 1970, 0 never), and of a DELIVERED, how
-    often they have been delivered by then; else 0. `priority` is that of an ENQUEUE's messages.
+    `detail` is, for an ENQUEUE, when they expire (ms since 1970, 0 never), and for a DELIVERED,
+    their delivery count; else 0. `priority` is that of an ENQUEUE's messages.
     """
 
     kind: int
@@ -111,7 +112,7 @@ class Gap(NamedTuple):
 
 
 def checksum_seed(store_id: bytes) -> int:
-    """What the checksums of a store's records begin with, those of SEGMENT records excepted."""
+    """Return the seed of the checksums of a store's records, except SEGMENT records."""
     return crc32c(store_id)
 
 
@@ -125,7 +126,7 @@ def encode_record(
     batch: int = 0,
     flags: int = 0,
 ) -> bytes:
-    """One record, whole. `batch` is the LSN of the batch it is in: its low 16 bits are kept."""
+    """Encode one record. `batch` is the LSN of the batch it is in: its low 16 bits are stored."""
     identity = _IDENTITY.pack(MAGIC, kind, flags, batch & 0xFFFF, number, segment, len(payload))
     header_checksum = crc32c(identity, seed)
     return b"%b%b%b" % (
@@ -148,8 +149,9 @@ def encode_messages(
 ) -> None:
     """Append the MESSAGE records of `messages` to `buffers`, their lengths in bytes to `lengths`.
 
-    Their ids are contiguous from `first_id` on. The same bytes as `encode_record` makes, without
-    copying a body: this is the hot path. Args: compress, of a body; None where it is not worth it.
+    Their ids are contiguous from `first_id` on. The bytes are those of `encode_record`, without
+    copying a body: this is the hot path.
+    Args: compress, compresses a body; returns None if it is not worth it.
     """
     pack_identity = _IDENTITY.pack
     pack_checksums = _CHECKSUMS.pack
@@ -174,7 +176,7 @@ def encode_messages(
 def encode_transaction(
     operations: Sequence[Operation], number: int, segment: int, time_ms: int, *, seed: int
 ) -> bytes:
-    """The TRANSACTION record, log sequence number `number`, of what happened in one batch."""
+    """Encode the TRANSACTION record, log sequence number `number`, of one batch."""
     pack = OPERATION.pack
     packed = [
         pack(kind, priority, count, queue_id, first_sequence, first_id, detail)
@@ -185,19 +187,19 @@ def encode_transaction(
 
 
 def encode_segment_header(segment: int, version: int, store_id: bytes, time_ms: int) -> bytes:
-    """The record every segment begins with. Its seed is 0: it says itself of which store it is."""
+    """Encode the first record of a segment. Its seed is 0, because it contains the store id."""
     payload = SEGMENT_PAYLOAD.pack(version, store_id, time_ms)
     return encode_record(Kind.SEGMENT, segment, segment, payload, seed=0)
 
 
 _SHARED_ENVELOPES = 4096
 _SHARED_HEAD_BYTES = 2 << 10
-"""Envelopes that are larger are not remembered: that would be most of a gigabyte."""
+"""Larger envelopes are not cached: one may have most of a gigabyte."""
 
 
 class MessageDecoder(NamedTuple):
-    """What decoding needs and keeps: small envelopes by their encoded form, shared by all messages
-    that say the same; and how a body is decompressed, which raises ValueError where it cannot be.
+    """Decodes messages; caches small envelopes by their encoded form, so that like messages share
+    one. Its decompressor raises ValueError for a body that cannot be decompressed.
     """
 
     envelopes: dict[bytes, Envelope]
@@ -205,9 +207,9 @@ class MessageDecoder(NamedTuple):
 
 
 def head_size(payload: bytes) -> int:
-    """Bytes in front of the body in a sound MESSAGE's payload.
+    """Return the bytes before the body in a sound MESSAGE's payload.
 
-    Raises: ValueError, when the lengths in it do not fit it.
+    Raises: ValueError, when its lengths are inconsistent.
     """
     if len(payload) < HEAD.size:
         raise ValueError("payload is shorter than its lengths")
@@ -218,7 +220,7 @@ def head_size(payload: bytes) -> int:
 
 
 def decode_message(payload: bytes, flags: int, decoder: MessageDecoder) -> Message:
-    """A message from a sound payload. Raises: ValueError, when it does not fit together."""
+    """Decode a message from a sound payload. Raises: ValueError, when it is inconsistent."""
     head_end = head_size(payload)
     exchange_size, routing_key_size, _ = HEAD.unpack_from(payload)
     exchange_end = HEAD.size + exchange_size
@@ -241,7 +243,7 @@ def decode_message(payload: bytes, flags: int, decoder: MessageDecoder) -> Messa
 
 
 def logical_bytes(content: bytes, record: Record) -> int:
-    """The size of a sound MESSAGE record of `content`, as it is without compression."""
+    """Return the size of a sound MESSAGE record of `content` without compression."""
     size = record.end - record.offset
     if record.flags:
         payload = content[record.payload_offset : record.end]
@@ -254,9 +256,9 @@ def logical_bytes(content: bytes, record: Record) -> int:
 
 
 def size_of_body(content: bytes, record: Record) -> int:
-    """The size of the body of a sound MESSAGE record of `content`, as it is without compression.
+    """Return the size of the body of a sound MESSAGE record of `content` without compression.
 
-    Raises: ValueError, where the record does not say it.
+    Raises: ValueError, if the record does not have it.
     """
     payload = content[record.payload_offset : record.end]
     size = head_size(payload)
@@ -264,10 +266,10 @@ def size_of_body(content: bytes, record: Record) -> int:
 
 
 def decode_transaction(payload: bytes, end: int) -> tuple[int, list[Operation]]:
-    """Time in ms and operations, from a sound payload.
+    """Decode time in ms and operations from a sound payload.
 
-    Args: end, of its record in the segment. Raises: ValueError, on a wrong length, or when it
-    enqueues more messages than there is room for in front of it.
+    Args: end, of its record in the segment.
+    Raises: ValueError, on a wrong length, or when it enqueues more messages than fit before it.
     """
     if len(payload) < COMMIT_TIME.size or (len(payload) - COMMIT_TIME.size) % OPERATION.size:
         raise ValueError(f"{len(payload)} bytes are not a whole number of operations")
@@ -284,7 +286,7 @@ def decode_transaction(payload: bytes, end: int) -> tuple[int, list[Operation]]:
 
 
 def enqueued_ids(operations: Iterable[Operation]) -> tuple[int, int]:
-    """The range of the ids that a batch puts in queues; 0 and 0 where there are none."""
+    """Return the range of the ids that a batch puts in queues; 0 and 0 if there are none."""
     first_id = stop = 0
     for one in operations:
         if one.kind == OperationKind.ENQUEUE:
@@ -294,7 +296,7 @@ def enqueued_ids(operations: Iterable[Operation]) -> tuple[int, int]:
 
 
 def malformed(operation: Operation) -> str:
-    """Why an operation is none that a store writes; empty where it is one."""
+    """Return why no store writes such an operation; empty if one does."""
     kind, count, queue_id, first, first_id, detail, priority = operation
     if kind not in _OPERATION_KINDS:
         return f"there is no operation of kind {kind}"
@@ -320,10 +322,10 @@ def read_messages(
     count: int,
     decoder: MessageDecoder,
 ) -> tuple[list[Message], int, str | None]:
-    """Up to `count` messages of contiguous ids from `content`, which starts at a record.
+    """Return up to `count` messages of contiguous ids from `content`, which starts at a record.
 
-    Records before `first_id` are skipped. Returns the messages, the offset behind the last record
-    that was looked at, and why it ended there: None when all were found, or when `content` ended.
+    Records before `first_id` are skipped. Returns the messages, the offset after the last record
+    that was read, and why it ended there: None when all were found, or when `content` ended.
     """
     messages: list[Message] = []
     offset = 0
@@ -369,7 +371,8 @@ def read_messages(
                     decompressed_bytes += len(message.body)
             wanted += 1
             if decompressed_bytes > _MAX_DECOMPRESSED_BYTES:
-                # A few bytes of zstd may be many of a body: the others are read when they are due.
+                # A few bytes of zstd may expand to a large body: the others are read when they are
+                # due.
                 return messages, end, None
         offset = end
     return messages, offset, None
@@ -383,12 +386,13 @@ def scan(
     last_numbers: Mapping[int, int] | None = None,
     most: int = _MAX_NUMBER,
 ) -> Iterator[Record | Gap]:
-    """A segment's file from `start` on: sound records of `segment`, and the gaps between them.
+    """Scan a segment's file from `start` on: yields sound records of `segment`, and the gaps
+    between them.
 
     A gap whose header is sound ends where that header says; otherwise the next sound record is
-    looked for byte by byte, so that one damaged record costs no other. Numbers of a kind ascend,
-    from `last_numbers` on: a copy of an earlier record, as a stale block of the disk holds it,
-    is refused by that. Args: most, the highest number that there can be.
+    searched byte by byte, so that one damaged record costs no other. Numbers of a kind ascend, from
+    `last_numbers` on: this refuses a copy of an earlier record in a stale block of the disk.
+    Args: most, the highest number that there can be.
     """
     offset = start
     size = len(content)
@@ -412,14 +416,16 @@ def scan(
 
 
 def not_next(number: int, last: int, most: int = _MAX_NUMBER) -> str:
-    """Why no record has a number behind the `last` one of its kind; empty where it may be."""
+    """Return why no record has a number after the `last` one of its kind; empty if one may."""
     if number <= last:
         return f"number {number} is out of order"
     return f"number {number} is larger than any that a store assigns" if number > most else ""
 
 
 def record_at(content: bytes, offset: int, segment: int, seed: int) -> Record | Gap:
-    """The record at `offset`, or why there is none: a Gap whose end is `offset` where unknown."""
+    """Return the record at `offset`, or why there is none: a Gap whose end is `offset` if
+    unknown.
+    """
     if len(content) - offset < HEADER.size:
         return Gap(offset, offset, "shorter than a record's header")
     magic, kind, flags, batch, number, written_in, size, header_checksum, payload_checksum = (
@@ -450,19 +456,19 @@ _OPERATION_KINDS = frozenset(int(kind) for kind in OperationKind)
 
 
 class Search:
-    """Looks for sound records byte by byte, throughout one file.
+    """Searches for sound records byte by byte, throughout one file.
 
-    A header that is sound can say that all that follows is its payload, and only the payload's
-    checksum tells that it is not. Whoever can write sound headers could nest them, and the search
-    would take the square of the file's size. So behind many bytes that were looked at in vain, such
-    a header is taken at its word: what it says is its payload is one gap.
+    A sound header can claim that everything after it is its payload, and only the payload's
+    checksum disproves it. Somebody who can write sound headers could nest them, and the search
+    would take time proportional to the square of the file's size. So after many bytes that were
+    checked in vain, such a header is trusted: what it claims as its payload is one gap.
     """
 
     def __init__(self) -> None:
         self._vain_bytes = 0
 
     def next_record(self, content: bytes, offset: int, segment: int, seed: int) -> int:
-        """Offset of the next sound record, or the end of the content."""
+        """Return the offset of the next sound record, or the end of the content."""
         while (offset := content.find(MAGIC, offset)) != -1:
             found = record_at(content, offset, segment, seed)
             if isinstance(found, Record):

@@ -1,21 +1,21 @@
-"""Recovery: from what is in the directory to what was true.
+"""Recovery: reconstructs the state of the store from the files in its directory.
 
-Segments are read in the order of their numbers and whole transactions are applied in the order
-they were written. Two kinds of unsound bytes are told apart:
+Segments are read in the order of their numbers and whole transactions are applied in the order they
+were written. Two kinds of unsound bytes are distinguished:
 
-- a *torn tail*: the last batch, cut off by a crash before its fdatasync returned. Nobody was
-  promised anything about it. It is taken back as a whole and its bytes are counted;
-- *damage*: unsound bytes of a batch that was durable. It is reported with file and offset, the
-  messages it took are named, and everything sound around it is served.
+- a *torn tail*: the last batch, cut off by a crash before its fdatasync returned. Nothing was
+  promised about it. It is rolled back as a whole and its bytes are counted;
+- *damage*: unsound bytes of a batch that was durable. It is reported with file and offset, the lost
+  messages are named, and everything sound around it is served.
 
-What the disk cannot read (EIO) is neither: the next start may read it. Where it could be part of a
-torn tail the store is not opened; elsewhere it is reported as damage. Whatever bytes may hold that
-are damaged or missing, and may come back, its numbers are not given again: see `_skip_numbers`.
+Bytes that the disk cannot read (EIO) are neither: the next start may read them. If they could be
+part of a torn tail the store is not opened; elsewhere they are reported as damage. Numbers in
+damaged or missing bytes, which may come back, are not reused: see `_skip_numbers`.
 
-What a batch is and which one is torn is the rule of `batches`: only the end of the last segment can
-be torn. Where a segment ends is noted in the catalog before anything is written behind it
-(`Recovered.changes`), and then what precedes that end can only be damaged. Recovering twice gives
-the same as once.
+`batches` has the rules for batches and torn tails: only the end of the last segment can be torn.
+The end of a segment is noted in the catalog before anything is written after it
+(`Recovered.changes`); from then on bytes before that end can only be damaged. Recovering twice
+gives the same as once.
 
 Past 600 lines because it is one pass with one state: each step changes what the next one may trust.
 """
@@ -67,21 +67,21 @@ from amqpstore.tables import START, DamageRow, NextSequenceRow, Position, Segmen
 
 _FEW_MESSAGES = 65_536
 _MAX_NAMED = 1000
-"""Missing segments of the log that are named one by one."""
+"""How many missing segments of the log are named one by one."""
 
 _MAX_SEGMENT_BYTES = 1 << 32
-"""More than a segment has whose size is not noted anywhere."""
+"""More than any segment whose size is not recorded has."""
 
 
 @dataclass
 class RecoveryReport:
-    """What recovery found, for people and machines: `dataclasses.asdict` is plain JSON.
+    """The result of recovery, for people and machines: `dataclasses.asdict` is plain JSON.
 
-    `kept` and `redelivered` count messages by queue id; `lost` names messages that were durable
-    and cannot be read, as (queue id, sequence, message id); `orphaned` are the ids of messages
-    whose record is sound and whose TRANSACTION, which said where they belong, is damaged.
-    `torn_bytes` were taken back from the end of the log, `rolled_back` messages among them;
-    `damage` is (path, offset, bytes, reason); `unknown_files` were left alone.
+    `kept` and `redelivered` count messages by queue id; `lost` names messages that were durable and
+    cannot be read, as (queue id, sequence, message id); `orphaned` are the ids of messages whose
+    record is sound and whose TRANSACTION, which said where they belong, is damaged. `torn_bytes`
+    were rolled back at the end of the log, with `rolled_back` messages; `damage` is (path, offset,
+    bytes, reason); `unknown_files` were left alone.
     """
 
     kept: dict[int, int] = field(default_factory=dict)
@@ -103,14 +103,13 @@ class RecoveryReport:
 
 @dataclass
 class Recovered:
-    """What the store goes on with.
+    """The state from which the store continues.
 
     The last checkpoint was at `start`, the log ends at `position`, and `batches` are those between;
-    `changes` is what the catalog must say, and
-    `leftovers` are files that a crash left and that must be gone, before the log goes on;
-    `quarantined` are numbers of segments that it kept from being moved away, and `to_quarantine`
-    of those that are to be moved and not removed once nothing in them is live. `is_unread`: the
-    disk could not read all of the log, and the next start is to try it again.
+    `changes` are for the catalog, and `leftovers` are files that a crash left: both must be dealt
+    with before the log continues. `quarantined` are numbers of segments that it kept from being
+    moved away, and `to_quarantine` of those to move instead of removing, once nothing in them is
+    live. `is_unread`: the disk could not read all of the log, and the next start should try again.
     """
 
     report: RecoveryReport
@@ -132,11 +131,11 @@ class Recovered:
 def recover(backing: Backing, queues: dict[int, Queue]) -> Recovered:
     """Put the messages that the store holds into `queues` (by id, still empty).
 
-    Nothing is changed on disk but the last segment's `datasync`: what a crashed process had
-    written may be in the page cache only, and must not be served before it is durable. What the
-    disk failed to write may be there too and is never durable, so the cache is dropped before that
-    segment is read.
-    Raises: DamageError (the catalog, or an index file that the log speaks of), UnreadableLogError,
+    Nothing is changed on disk except by the last segment's `datasync`: bytes that a crashed process
+    had written may be in the page cache only, and must not be served before they are durable. Bytes
+    that the disk failed to write may be there too and will never be durable, so the cache is
+    dropped before that segment is read.
+    Raises: DamageError (the catalog, or an index file that the log refers to), UnreadableLogError,
     OSError.
     """
     return _Recovery(backing, queues).run()
@@ -166,7 +165,7 @@ class _Recovery:
         self._unknown_bytes = 0
         self._present: list[tuple[int, int]] = []
         self._next_compacted = of_store.next_compacted or FIRST_COMPACTED
-        # None where no durable queue was made yet, or the catalog is rebuilt.
+        # None if no durable queue was created yet, or the catalog is rebuilt.
         self._next_queue_id = of_store.next_queue_id
         self._catalog_path = f"{directory}/{CATALOG}"
         self._out = Recovered(self._report, self._checkpoint_state(catalog))
@@ -208,16 +207,17 @@ class _Recovery:
         return out
 
     def _known_numbers(self) -> set[int]:
-        """All numbers of segments that there are, or were: none of them is given again."""
+        """Return all numbers of segments that exist or existed: none of them is reused."""
         rows = (self._rows, self._offset_tables, self._noted_ends, self._quarantine)
         return {self._start.segment, *self._numbers, *chain.from_iterable(rows)}
 
     def _skip_numbers(self) -> None:
-        """Let what is written from now on have numbers that nothing unknown can have.
+        """Skip all numbers that unknown records may have.
 
-        The next start may read what this one could not: a cable was loose, a file is put back.
-        Both must hold then, and a batch that was confirmed meanwhile not be taken for an old copy.
-        A message has one sequence a queue, and it has more bytes than one; so has a batch.
+        The next start may read what this one could not: a cable was loose, a file is put back. Both
+        must be valid then, and a batch that was confirmed meanwhile not be mistaken for an old
+        copy. A message has one sequence per queue, and takes more than one byte; so does a batch:
+        so skipping as many numbers as there are unknown bytes suffices.
         """
         if not self._unknown_bytes:
             return
@@ -226,13 +226,14 @@ class _Recovery:
         checkpoint_state = self._out.checkpoint_state
         for queue in self._queues.values():
             queue.next_sequence += self._unknown_bytes
-            # A checkpoint moves the position behind all this, and has to say so too.
+            # A checkpoint moves the position past all this, and has to record the skipped numbers
+            # too.
             of_queue = checkpoint_state.queues[queue.id]
             of_queue.next_sequence = queue.next_sequence
             checkpoint_state.touched.add(of_queue)
 
     def _checkpoint_state(self, catalog: Catalog) -> CheckpointState:
-        """Return what the last checkpoint said, and give queues what is in index files."""
+        """Return the state of the last checkpoint, and give queues what is in index files."""
         states: dict[int, list[IndexState]] = {}
         for key, state in tables.INDEX.read(catalog.rows).items():
             states.setdefault(key.queue_id, []).append(state.recounted())
@@ -252,7 +253,7 @@ class _Recovery:
         )
 
     def _check_apart(self, queue_id: int, states: list[IndexState]) -> None:
-        """Make sure that no two index files of a queue have one sequence. Raises: DamageError."""
+        """Make sure that no sequence is in two index files of a queue. Raises: DamageError."""
         in_order = sorted(states, key=attrgetter("first"))
         for before, after in pairwise(in_order):
             if after.first < before.end:
@@ -263,7 +264,9 @@ class _Recovery:
                 raise CatalogDamageError(self._catalog_path, 0, "index", key, reason)
 
     def _check_prepared(self) -> None:
-        """Make sure that each transaction has the queue it was made with. Raises: DamageError."""
+        """Make sure that each transaction has the queue it was created with. Raises:
+        DamageError.
+        """
         for queue_id in sorted(self._prepared):
             if queue_id not in self._queues:
                 reason = "there is no queue of this id"
@@ -271,7 +274,7 @@ class _Recovery:
                 raise CatalogDamageError(self._catalog_path, 0, "prepared", key, reason)
 
     def _has_room(self, account: SegmentAccount) -> bool:
-        """Whether a segment can have the messages that its row says it has.
+        """Tell whether a segment can have as many messages as its row says.
 
         One that cannot is not counted, as a number is kept for each of them.
         """
@@ -291,7 +294,7 @@ class _Recovery:
         return False
 
     def _list_files(self) -> None:
-        """Segments of the log to be read, those that are only kept, and what is left over."""
+        """List the segments of the log to be read, those that are only kept, and leftovers."""
         directory = f"{self._directory}/{SEGMENTS}"
         names = self._files.list_directory(directory)
         known = {name: segment_number(name) for name in names}
@@ -312,7 +315,7 @@ class _Recovery:
         self._out.deleted = sorted(self._out.checkpoint_state.queues.keys() - self._queues.keys())
         left_index, misses_index = self._list_index_files()
         if is_missing or misses_index:
-            # The catalog may be an old one, and then these have what it knows under other names.
+            # The catalog may be an old copy, and these files have its messages under other names.
             return
         self._out.quarantined = [number for number in left if number in self._quarantine]
         self._out.leftovers = left_index + [
@@ -322,7 +325,7 @@ class _Recovery:
         ]
 
     def _moved_numbers(self) -> Iterator[int]:
-        """Numbers of the segments in quarantine."""
+        """Yield the numbers of the segments in quarantine."""
         directory = f"{self._directory}/{QUARANTINE}"
         if self._files.exists(directory):
             for name in self._files.list_directory(directory):
@@ -330,7 +333,7 @@ class _Recovery:
                     yield number
 
     def _list_index_files(self) -> tuple[list[str], bool]:
-        """Index files without a row, and whether any row has no file."""
+        """Return index files without a row, and whether any row has no file."""
         index = f"{self._directory}/{INDEX}"
         states = {
             (queue.id, file.state.number)
@@ -348,9 +351,9 @@ class _Recovery:
         return left, bool(states)
 
     def _name_missing(self, rows: set[int], there: set[int]) -> bool:
-        """Say which segments should be there and are not: of the log, or with a row.
+        """Report missing segments: of the log, or with a row.
 
-        Returns whether any is.
+        Returns whether any is missing.
         """
         start = max(self._start.segment, 1)
         noted = [number for number in self._noted_ends if number < FIRST_COMPACTED]
@@ -369,7 +372,9 @@ class _Recovery:
         return bool(others) or any(gaps)
 
     def _name_gap(self, missing: range) -> None:
-        """These segments of the log are missing. A number in a row may be any, and so they many."""
+        """Report a range of missing segments of the log. A damaged row may contain any number, so
+        there may be very many.
+        """
         named = missing[:_MAX_NAMED]
         for number in named:
             self._damage(segment_path(self._directory, number), Gap(0, 0, "the file is missing"))
@@ -381,8 +386,9 @@ class _Recovery:
             self._unknown_bytes += others * _MAX_SEGMENT_BYTES
 
     def _read_postponed(self) -> None:
-        """Read index files of which something was acked or delivered while they could not be read:
-        until they are, nobody knows how much is live in them, or redelivered."""
+        """Read index files with entries that were acked or delivered while they could not be read:
+        until then it is unknown how many are live, or redelivered.
+        """
         for queue in self._queues.values():
             for file in [*queue.paged]:
                 state = queue.index[file.number]
@@ -390,8 +396,10 @@ class _Recovery:
                     self._page_in(queue, file)
 
     def _left_rows(self) -> Iterator[Change]:
-        """Rows to remove: of segments that the checkpoint does not know, and is behind of. A log
-        segment of which a crash left nothing to adopt has no account, and goes like that."""
+        """Yield changes that remove rows of segments that the checkpoint does not know, and that
+        are before it. A log segment of which a crash left nothing to adopt has no account, and its
+        row is removed too.
+        """
         for number in self._offset_tables:
             if self._is_left(number):
                 yield tables.OFFSET_TABLES.remove(number)
@@ -403,7 +411,7 @@ class _Recovery:
         return number not in self._rows and not self._start.segment <= number < FIRST_COMPACTED
 
     def _sealed(self, number: int) -> Segment:
-        """A segment that the checkpoint knows, as it stands in the catalog."""
+        """Return a segment that the checkpoint knows, from its row."""
         path = segment_path(self._directory, number)
         segment = Segment(self._descriptors, path, number, self._seed, self._limits)
         segment.size = self._rows[number].end_bytes if number in self._rows else 0
@@ -420,8 +428,8 @@ class _Recovery:
             segment.first_id = segment.end_id = self._next_message_id
         file = segment.file()
         if is_last and number not in self._noted_ends:
-            # Who wrote it may have been killed before its fdatasync, or have died of one that
-            # failed. What is adopted here must not be in memory only.
+            # The process that wrote it may have been killed before its fdatasync, or have stopped
+            # after a failed one. What is adopted here must not be in memory only.
             file.datasync()
             file.drop_cache()
         content, unreadable = read_around(file, file.size(), self._limits.page_bytes)
@@ -461,11 +469,13 @@ class _Recovery:
         self._out.segments.append(segment)
 
     def _size_of_unknown(self, number: int) -> int:
-        """Bytes that a segment of the log may have which is not there, or not ours."""
+        """Return how many bytes a segment of the log may have that is missing or another
+        store's.
+        """
         return int(self._noted_ends.get(number, _MAX_SEGMENT_BYTES))
 
     def _foreign(self, content: bytes, number: int) -> str:
-        """Why nothing in this segment is ours; empty when nothing says so."""
+        """Return why nothing in this segment belongs to this store; empty if nothing says so."""
         found = record_at(content, 0, number, self._seed)
         if isinstance(found, Gap) or found.kind != Kind.SEGMENT:
             return ""
@@ -489,25 +499,25 @@ class _Recovery:
             self._damage(segment.path, gap)
         sizes = self._note_messages(segment, batch, content)
         if batch.lsn != self._next_lsn and (batch.gaps or not batch.lsn):
-            # Also with a TRANSACTION: another batch, whole, was in the gap before it.
+            # Also with a TRANSACTION: the gap before it contained another, whole batch.
             self._unknown_bytes += batch.end - batch.start
         if not batch.lsn:
             self._report.orphaned += sizes
             return
         self._next_lsn = batch.lsn + 1
         first_id, count = self._ids_of(batch)
-        # Also where a record is damaged: no other message may get its id.
+        # Also for a damaged record: no other message may get its id.
         self._next_message_id = max(self._next_message_id, first_id + count)
-        # And it is looked for in this segment, should the disk read it again.
+        # And it is searched for in this segment, if the disk can read it again.
         segment.end_id = max(segment.end_id, first_id + count)
         for operation in batch.operations:
             if self._next_queue_id is not None and operation.queue_id >= self._next_queue_id:
                 reason = f"the log contains queue {operation.queue_id}, which it does not know yet"
                 raise DamageError(self._catalog_path, 0, f"it is older than the log: {reason}")
-            # A queue that the catalog no longer has was deleted, and its messages with it.
+            # A queue that is not in the catalog was deleted, and its messages with it.
             if queue := self._queues.get(operation.queue_id):
                 self._apply_to(queue, operation)
-        # Of a record that is damaged nothing is known, and it may be whole again at the next start.
+        # Nothing is known of a damaged record, and it may be whole again at the next start.
         pairs = [sizes.get(first_id + place, (0, UNKNOWN_SIZE)) for place in range(count)]
         of_records = array("I", [size for size, _ in pairs])
         of_bodies = array("I", [size for _, size in pairs])
@@ -518,13 +528,14 @@ class _Recovery:
         )
 
     def _ids_of(self, batch: StoredBatch) -> tuple[int, int]:
-        """The first id of a batch's messages, and how many there are."""
+        """Return the first id of a batch's messages, and how many there are."""
         first_id, stop = enqueued_ids(batch.operations)
         return (first_id, stop - first_id) if stop else (self._next_message_id, 0)
 
     def _apply_to(self, queue: Queue, operation: Operation) -> None:
-        """Do to a queue what the log says was done. What is in an index file needs to be in memory
-        for that, unless all of it is gone."""
+        """Apply an operation to a queue. Messages in an index file have to be in memory for that,
+        unless all of them are removed.
+        """
         if operation.kind != OperationKind.ENQUEUE:
             first = operation.first_sequence
             end = first + operation.message_count
@@ -543,8 +554,7 @@ class _Recovery:
             entries = self._reader.entries(queue.id, state)
         except DamageError as error:
             self._report.damage.append((error.path, error.offset, 0, error.reason))
-            # What the log says of these messages is not known to the queue: so it is left to the
-            # next start.
+            # The queue does not know these messages: so the operation is left to the next start.
             queue.cannot_read(file)
         else:
             queue.paged_in(file, live_runs(entries, state, file.first, file.end))
@@ -552,8 +562,9 @@ class _Recovery:
     def _note_messages(
         self, segment: Segment, batch: StoredBatch, content: bytes
     ) -> dict[int, tuple[int, int]]:
-        """Note where the batch's messages are. Returns the sizes of their records and of the bodies
-        in them, by id."""
+        """Note where the batch's messages are. Returns the sizes of their records and bodies, by
+        id.
+        """
         sizes: dict[int, tuple[int, int]] = {}
         for record in batch.messages:
             segment.note(record.number, record.offset)
@@ -570,13 +581,13 @@ class _Recovery:
         return sizes
 
     def _drop_lost(self) -> None:
-        """Put messages whose record is not there in quarantine, and name them."""
+        """Put messages without a record in quarantine, and report them."""
         if not self._report.damage:
             return
         lost = self._report.lost
         for queue in self._queues.values():
             for run in queue.ready:
-                # What the checkpoint knew is looked at when its turn comes.
+                # Messages that the checkpoint knew are checked when their turn comes.
                 first = max(self._start.message_id, run.first_id)
                 sequence = run.first_sequence - run.first_id
                 for message_id in self._absent(first, run.first_id + run.count):
@@ -587,17 +598,17 @@ class _Recovery:
                 queue.quarantined.insert(run)
 
     def _absent(self, first: int, end: int) -> Iterator[int]:
-        """The ids from `first` to before `end` whose record was not found."""
+        """Yield the ids from `first` to before `end` whose record was not found."""
         place = max(bisect_right(self._present, first, key=itemgetter(0)) - 1, 0)
         while first < end:
-            # Mostly all are in the first one.
+            # Usually all are in the first one.
             known = self._present[place] if place < len(self._present) else (end, end)
             yield from range(first, min(known[0], end))
             first = max(first, known[1])
             place += 1
 
     def _to_quarantine(self) -> list[Change]:
-        """Rows of the log's segments in which something is damaged: they are not to be removed."""
+        """Return rows for the log's segments with damage: they must not be removed."""
         found: dict[int, list[DamageRow]] = {}
         by_path = {segment.path: segment.number for segment in self._out.segments}
         for path, offset, size, reason in self._report.damage:
@@ -615,9 +626,9 @@ class _Recovery:
 
 
 def apply(queue: Queue, operation: Operation) -> None:
-    """Do to a queue, whose messages are all ready and on disk, what the log says was done."""
+    """Apply an operation to a queue whose messages are all ready and on disk."""
     first_sequence, count = operation.first_sequence, operation.message_count
-    # Also where the ENQUEUE is damaged: no other message may get its sequence.
+    # Also for a damaged ENQUEUE: no other message may get its sequence.
     queue.next_sequence = max(queue.next_sequence, first_sequence + count)
     if operation.kind == OperationKind.ENQUEUE:
         queue.ready.append_stored(enqueued(operation))

@@ -1,7 +1,7 @@
-"""Removal: what becomes of files that have no row in the catalog any more.
+"""Removal of files that have no row in the catalog any more.
 
-A segment that is damaged is never removed, it goes to `quarantine/`: what is damaged may be all
-that is left of a message.
+A damaged segment is never removed, but moved to `quarantine/`: its remains may be all that is left
+of a message.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _log = logging.getLogger(__name__)
 
 
 def attempt(removal: Callable[..., None], *arguments: object) -> None:
-    """Remove something. Where that fails it stays, and the next start does it."""
+    """Remove something. If that fails it stays, and the next start removes it."""
     try:
         removal(*arguments)
     except FileNotFoundError:
@@ -26,9 +26,10 @@ def attempt(removal: Callable[..., None], *arguments: object) -> None:
 
 
 def quarantine(files: Files, directory: str, number: int) -> None:
-    """Move a segment to `quarantine/`, out of everybody's way; durable on return.
+    """Move a segment to `quarantine/`; durable on return.
 
-    No file that is there already is replaced. Raises: OSError.
+    No existing file is replaced.
+    Raises: OSError.
     """
     to = f"{directory}/{QUARANTINE}"
     files.make_directory(to)

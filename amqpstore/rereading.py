@@ -1,7 +1,8 @@
-"""What could not be read is tried again: a cable was loose, or the disk needed several attempts.
+"""Retries failed reads: a cable was loose, or the disk needed several attempts.
 
-A message that cannot be read is in quarantine, so that those behind it are served; one that can be
-read again is ready in its old place. It takes a few reads a second in all, however much is damaged.
+A message that cannot be read is in quarantine, so that those after it are served; once it can be
+read again it is ready in its old place. Retries take a few reads a second in all, however much is
+damaged.
 """
 
 from __future__ import annotations
@@ -15,34 +16,33 @@ from amqpstore.queue import PagedFile, Queue
 from amqpstore.runs import Run
 
 _PAUSE_MS = 1000
-"""From one try to the next."""
+"""The time between two tries."""
 
 _MAX_READS = 64
 _MAX_FAILED = 4
-"""Messages that are tried at once, and that are found unreadable still: each may cost a scan of
-its segment."""
+"""How many messages may still be unreadable in one try: each may cost a scan of its segment."""
 
 _FORGET_MS = 10_000
-"""How long it is believed what a scan of a damaged segment found."""
+"""How long the result of a scan of a damaged segment is used."""
 
 
 class Rereading:
-    """Queues of which something cannot be read, and how far they were tried."""
+    """Queues with unreadable messages, and how far they were tried."""
 
     def __init__(self, log: Log, clock: Clock) -> None:
         self._log = log
         self._clock = clock
-        # The next sequence to be tried of each. The first queue is the next one.
+        # The next sequence to try, by queue. The first queue is the next one.
         self._places: dict[Queue, int] = {}
         self._due_ms = clock.monotonic_ms() + _PAUSE_MS
         self._forget_ms = 0
 
     def add(self, queue: Queue) -> None:
-        """Something of a queue could not be read."""
+        """Add a queue with something that could not be read."""
         self._places.setdefault(queue, 0)
 
     def is_due(self) -> bool:
-        """Whether to try again now; then it is not for a second."""
+        """Tell whether to try again now; then not again for a second."""
         now_ms = self._clock.monotonic_ms()
         if now_ms < self._due_ms:
             return False
@@ -53,7 +53,7 @@ class Rereading:
         return True
 
     def messages(self) -> Iterator[tuple[Queue, Run]]:
-        """Take what can be read again out of quarantine, some of it. Their bodies are not kept."""
+        """Take some readable messages out of quarantine. Their bodies are not kept."""
         failed = 0
         for _ in range(_MAX_READS):
             if not self._places or failed >= _MAX_FAILED:
@@ -77,7 +77,7 @@ class Rereading:
                 failed += 1
 
     def index_file(self) -> tuple[Queue, PagedFile] | None:
-        """An index file to be tried again, another one each time."""
+        """Return an index file to be tried again, another one each time."""
         for queue in self._places:
             if queue.unread and not queue.deleted:
                 file = queue.unread.pop(0)
@@ -86,7 +86,7 @@ class Rereading:
         return None
 
     def _is_through(self, queue: Queue) -> None:
-        """Another queue is next; this one again, if there is anything left."""
+        """Continue with another queue; come back to this one if anything is left."""
         del self._places[queue]
         if not queue.deleted and (queue.quarantined.count or queue.unread):
             self._places[queue] = 0

@@ -1,8 +1,8 @@
-"""A row of the catalog as it is stored: its value, under a checksum of all that it says.
+"""A row of the catalog as it is stored: its value, with a checksum of table, key and value.
 
 LMDB has no checksums: a bit that flips on the disk would be another key or another value. So each
-value stands behind a byte that msgpack never writes and the CRC-32C of table, key and value. In
-format version 1 a value stood alone, as it still does until the upgrade of such a store is done.
+value is preceded by a byte that starts no msgpack and the CRC-32C of table, key and value. In
+format version 1 a value had neither, which is still so until the upgrade of such a store is done.
 """
 
 from __future__ import annotations
@@ -20,25 +20,28 @@ HEAD = struct.Struct(">BI")
 """`CHECKSUMMED`, and the checksum; the value's msgpack follows."""
 
 CHECKSUMMED = 0xC1
-"""No msgpack begins with it."""
+"""No msgpack starts with it."""
 
 _MAX_DEPTH = 128
-"""Maps and lists in each other. msgpack reads more than it writes; a broker lets in fewer."""
+"""The deepest nesting of maps and lists. msgpack can read deeper values than it writes; a broker
+allows less.
+"""
 
 _KEY_BYTES = struct.Struct(">H")
 
 
 def encode_row(table: str, key: bytes, value: Any) -> bytes:
-    """A row's value as it is stored. Raises: TypeError, ValueError: it cannot be a row's."""
+    """Return a row's value as it is stored. Raises: TypeError, ValueError: it cannot be stored."""
     packed: bytes = msgpack.packb(value)
     check_depth(packed, value)
     return HEAD.pack(CHECKSUMMED, _checksum(table, key, packed)) + packed
 
 
 def check_row(table: str, key: bytes, stored: bytes, *, plain: bool) -> bytes:
-    """The msgpack of a stored value, whose checksum was found right.
+    """Verify the checksum of a stored value, and return its msgpack.
 
-    Args: plain, whether it may be one of version 1, which has none. Raises: ValueError.
+    Args: plain, whether it may be a value of version 1, which has none.
+    Raises: ValueError.
     """
     if stored[:1] != b"\xc1":
         if plain:
@@ -51,9 +54,10 @@ def check_row(table: str, key: bytes, stored: bytes, *, plain: bool) -> bytes:
 
 
 def decode_row(table: str, key: bytes, stored: bytes, *, plain: bool) -> tuple[str, Any]:
-    """Key and value of a stored row, which is as rows of its table are.
+    """Return key and value of a stored row, after checking that it has the form of its table.
 
-    Args: plain, as in `check_row`. Raises: ValueError, which says what is wrong with it.
+    Args: plain, as in `check_row`.
+    Raises: ValueError, which says what is wrong.
     """
     packed = check_row(table, key, stored, plain=plain)
     try:
@@ -68,9 +72,10 @@ def decode_row(table: str, key: bytes, stored: bytes, *, plain: bool) -> tuple[s
 
 
 def check_depth(packed: bytes, value: Any) -> None:
-    """Make sure that no reader of a value needs a deep stack.
+    """Make sure that a value is not nested too deeply for its readers.
 
-    Args: packed, the value's msgpack. Raises: ValueError.
+    Args: packed, the value's msgpack.
+    Raises: ValueError.
     """
     # Each level takes a byte.
     if len(packed) <= _MAX_DEPTH:
@@ -89,9 +94,9 @@ def check_depth(packed: bytes, value: Any) -> None:
 
 
 def corrected_row(table: str, key: bytes, stored: bytes) -> tuple[str, Any] | None:
-    """Key and value of a row of which one bit is wrong, as they were; None where more is.
+    """Return key and value of a row with one flipped bit, corrected; None if more is wrong.
 
-    With one bit of key, checksum or value flipped back the checksum is right: CRC-32C finds any
+    With one bit of key, checksum or value flipped back the checksum is right: CRC-32C detects any
     two wrong bits, so no other bit can do that.
     """
     for of_key, of_stored in _with_one_bit_flipped(key, stored):

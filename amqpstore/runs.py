@@ -1,8 +1,8 @@
 """Runs: messages of contiguous sequences of one queue, handled together; and ordered lists of them.
 
-A sequence is a message's place in its queue: ascending from 1, never reused. Whatever can be
-said about many neighbours at once (deliver these, ack these) is said about a run, so that the
-cost of a batch does not grow with the messages in it.
+A sequence is a message's place in its queue: ascending from 1, never reused. Everything that
+applies to many neighbours at once (deliver these, ack these) is done for a run, so that the cost of
+a batch does not grow with the number of its messages.
 """
 
 from __future__ import annotations
@@ -20,14 +20,16 @@ _FIRST_SEQUENCE = attrgetter("first_sequence")
 _ENVELOPE = attrgetter("envelope")
 
 _MESSAGE_BYTES = 96
-"""What a message takes in memory besides its body and its envelope: two objects and a reference."""
+"""The memory of a message besides its body and its envelope: two objects and a reference."""
 
 _ENVELOPE_BYTES = 256
-"""What an envelope takes besides the bytes in it."""
+"""The memory of an envelope besides the bytes in it."""
 
 
 class Span(Protocol):
-    """What a `RunList` holds: `count` neighbours from `first_sequence` on, which can be split."""
+    """An element of a `RunList`: `count` neighbours from `first_sequence` on, which can be
+    split.
+    """
 
     first_sequence: int
 
@@ -43,29 +45,29 @@ class Span(Protocol):
 SpanT = TypeVar("SpanT", bound=Span)
 
 _GONE: Any = None
-"""In the place of a run that was dropped from the front of a list, or is to come there."""
+"""Stands for a run that was removed from the front of a list, or will be added there."""
 
 _WITHOUT_ROOM = 64
-"""A list of fewer runs is moved when one comes to its front."""
+"""A list of fewer runs is moved when one is added at its front."""
 
 
 class MemoryAccount(Protocol):
-    """Who counts what runs have in memory."""
+    """Counts the memory of runs."""
 
     def was_split(self, run: Run, head: Run) -> None:
-        """A run that is counted gave its first messages to another, which is as well."""
+        """Note that a counted run was split; the new run counts as well."""
 
 
 class Run:
     """`count` messages of one queue, from `first_sequence` on, delivered `delivery_count` times.
 
-    All of one `priority`, and they expire together: `expires_ms` since 1970, or never where 0.
+    All have one `priority`, and expire together: `expires_ms` since 1970, or never if that is 0.
     Those that are in the log have contiguous ids from `first_id` on; 0 says that none is.
-    `messages` holds them when they are in memory; otherwise it is None. Then `body_bytes` is what
-    their bodies have, and `memory_bytes` what they take in memory, with all that belongs to them.
-    Of a run that somebody holds `body_bytes` stays when the bodies have left memory: see `unload`.
-    `returned_by` is who gave the run back last: its owner's, and lost when the process ends.
-    `account` is the store's, while it counts the run among those that were taken.
+    `messages` holds them when they are in memory; otherwise it is None. Then `body_bytes` is the
+    size of their bodies, and `memory_bytes` the memory they take, with everything that belongs to
+    them. For a run that somebody holds `body_bytes` stays when the bodies have left memory: see
+    `unload`. `returned_by` is who requeued the run last: its owner's, and lost when the process
+    ends. `account` is the store's, while it counts the run among those that were taken.
     """
 
     __slots__ = (
@@ -116,7 +118,7 @@ class Run:
         return self.first_sequence + self.count
 
     def split(self, count: int) -> Run:
-        """Take the first `count` messages (fewer than there are) off, as a run of their own."""
+        """Split off the first `count` messages (fewer than all) as a run of their own."""
         messages = self.messages
         head = Run(
             self.first_sequence,
@@ -150,19 +152,21 @@ class Run:
         return head
 
     def bring_back(self, messages: list[Message]) -> None:
-        """The messages are in memory again."""
+        """Put the messages back into memory."""
         self.messages = messages
         self.body_sizes = None
         self.body_bytes = body_bytes(messages)
         self.memory_bytes = self.body_bytes + overhead_bytes(messages)
 
     def let_go(self) -> None:
-        """The messages, which are on disk, are not in memory any more."""
+        """Drop the messages, which are on disk, from memory."""
         self.messages = self.body_sizes = None
         self.body_bytes = self.memory_bytes = 0
 
     def unload(self) -> None:
-        """As `let_go`, of a run that somebody holds: how long its bodies are stays known."""
+        """Drop the messages of a run that somebody holds from memory; the size of their bodies is
+        kept.
+        """
         if self.count > 1:
             self.body_sizes = array("I", [len(message.body) for message in self.messages or ()])
         self.messages = None
@@ -190,7 +194,7 @@ class RunList(Generic[SpanT]):
         return (runs[i] for i in range(self._head, len(runs)))
 
     def __len__(self) -> int:
-        """How many runs there are (`count` tells how many messages)."""
+        """Return how many runs there are (`count` is the number of messages)."""
         return len(self._runs) - self._head
 
     @property
@@ -204,12 +208,12 @@ class RunList(Generic[SpanT]):
         return self._runs[-1]
 
     def append(self, run: SpanT) -> None:
-        """Add a run behind all others."""
+        """Add a run after all others."""
         self._runs.append(run)
         self.count += run.count
 
     def insert(self, run: SpanT) -> None:
-        """Put a run in its place. Raises: ValueError, when another run overlaps it."""
+        """Insert a run in its place. Raises: ValueError, when another run overlaps it."""
         runs = self._runs
         place = bisect_right(runs, run.first_sequence, self._head, key=_FIRST_SEQUENCE)
         for neighbour in runs[max(place - 1, self._head) : place + 1]:
@@ -217,8 +221,8 @@ class RunList(Generic[SpanT]):
                 raise ValueError(f"{run!r} overlaps {neighbour!r}")
         if place == self._head and (place or len(runs) >= _WITHOUT_ROOM):
             if not place:
-                # Runs that come back last first would each move all the others. It is less than
-                # what `_drop_first` cuts off again.
+                # Runs that are returned in reverse order would each move all the others. The gap is
+                # smaller than what `_drop_first` cuts off again.
                 self._head = len(runs) // 2
                 runs[:0] = [_GONE] * self._head
             self._head -= 1
@@ -239,7 +243,7 @@ class RunList(Generic[SpanT]):
         return run
 
     def remove(self, first_sequence: int, count: int) -> list[SpanT]:
-        """Remove and return what there is of `count` messages from `first_sequence` on."""
+        """Remove and return the existing ones of `count` messages from `first_sequence` on."""
         removed: list[SpanT] = []
         end = first_sequence + count
         runs = self._runs
@@ -271,8 +275,8 @@ class RunList(Generic[SpanT]):
         return removed
 
     def _drop_first(self) -> None:
-        # The list is cut only now and then: a cut moves all that is behind it. Until then
-        # nothing may be kept alive by it.
+        # The list is cut only now and then, as a cut moves everything after it. Until then it must
+        # not keep removed runs alive.
         self._runs[self._head] = _GONE
         self._head += 1
         if self._head >= 64 and self._head * 2 >= len(self._runs):
@@ -286,12 +290,12 @@ class ReadyList(RunList[Run]):
     __slots__ = ()
 
     def insert_all(self, runs: Sequence[Run]) -> None:
-        """Put runs in their place: ascending, and no other run overlaps them."""
+        """Insert runs in their places: ascending, and no other run overlaps them."""
         if not runs:
             return
         place = bisect_right(self._runs, runs[0].first_sequence, self._head, key=_FIRST_SEQUENCE)
         if place < len(self._runs) and self._runs[place].first_sequence < runs[-1].end:
-            # What is not in the log, and so in no index, may lie between them.
+            # Messages that are not in the log, and so in no index, may lie between them.
             for run in runs:
                 self.insert(run)
             return
@@ -299,14 +303,14 @@ class ReadyList(RunList[Run]):
         self.count += sum(run.count for run in runs)
 
     def at(self, sequence: int) -> Run | None:
-        """The run that a sequence is in."""
+        """Return the run that includes a sequence."""
         place = bisect_right(self._runs, sequence, self._head, key=_FIRST_SEQUENCE) - 1
         if place < self._head or self._runs[place].end <= sequence:
             return None
         return self._runs[place]
 
     def at_or_after(self, sequence: int) -> Run | None:
-        """The first run that has a sequence, or a later one."""
+        """Return the first run that includes a sequence, or a later one."""
         runs = self._runs
         place = bisect_right(runs, sequence, self._head, key=_FIRST_SEQUENCE) - 1
         if place < self._head or runs[place].end <= sequence:
@@ -314,7 +318,7 @@ class ReadyList(RunList[Run]):
         return runs[place] if place < len(runs) else None
 
     def between(self, first: int, end: int) -> list[Run]:
-        """The runs that lie from sequence `first` to before `end`, in part or whole."""
+        """Return the runs that lie from sequence `first` to before `end`, in part or as a whole."""
         runs = self._runs
         place = bisect_right(runs, first, self._head, key=_FIRST_SEQUENCE) - 1
         if place < self._head or runs[place].end <= first:
@@ -323,12 +327,14 @@ class ReadyList(RunList[Run]):
         return runs[place:stop]
 
     def has(self, run: Run) -> bool:
-        """Whether it is here still, and not taken."""
+        """Tell whether a run is still in the list, and not taken."""
         place = self._place_of(run)
         return place >= self._head and self._runs[place] is run
 
     def let_go(self, run: Run) -> bool:
-        """Drop the bodies of a run that is on disk, if it is here still. Returns whether it was."""
+        """Drop the bodies of a run that is on disk, if it is still in the list. Returns whether it
+        was.
+        """
         if not self.has(run):
             return False
         runs = self._runs
@@ -343,7 +349,7 @@ class ReadyList(RunList[Run]):
         return bisect_right(self._runs, run.first_sequence, self._head, key=_FIRST_SEQUENCE) - 1
 
     def append_stored(self, run: Run) -> None:
-        """Add a run on disk behind all others; one that continues the last becomes part of it."""
+        """Add a run on disk after all others; one that continues the last becomes part of it."""
         if len(self):
             last = self.last
             if goes_on(last, run):
@@ -354,14 +360,14 @@ class ReadyList(RunList[Run]):
 
 
 def body_bytes(messages: Iterable[Message]) -> int:
-    """Bytes in the bodies of messages."""
+    """Return the bytes in the bodies of messages."""
     return sum([len(message.body) for message in messages])
 
 
 def overhead_bytes(messages: Sequence[Message]) -> int:
-    """About what messages take in memory besides their bodies.
+    """Return about how much memory messages take besides their bodies.
 
-    An envelope that neighbours share counts once for them: most producers repeat themselves.
+    An envelope that neighbours share counts once for them.
     """
     if len(messages) == 1:
         return _MESSAGE_BYTES + _envelope_bytes(messages[0].envelope)
@@ -370,12 +376,12 @@ def overhead_bytes(messages: Sequence[Message]) -> int:
 
 
 def _envelope_bytes(envelope: Envelope) -> int:
-    # Its properties are there as they came, and in its encoded form.
+    # Its properties exist twice: as received, and in the encoded form.
     return _ENVELOPE_BYTES + len(envelope.head) + len(envelope.properties)
 
 
 def goes_on(before: Run, after: Run) -> bool:
-    """Whether two runs on disk are one."""
+    """Tell whether two runs on disk are one."""
     return (
         before.messages is None
         and after.messages is None

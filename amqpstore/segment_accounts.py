@@ -1,11 +1,11 @@
-"""What is live and what is garbage in each segment: its account.
+"""The account of each segment: what is live in it and what is garbage.
 
-A message is live as long as a queue holds it. Most messages are in one queue, and most segments
-are either wholly live or soon wholly garbage; so a table of references, one number a message, is
-made for a segment only where its messages are not all in one queue each.
+A message is live as long as a queue holds it. Most messages are in one queue, and most segments are
+either completely live or soon completely garbage; so a table of references, one number per message,
+is only created for a segment whose messages are not all in one queue each.
 
-Sizes are those of MESSAGE records without compression: what compression saves does not change
-which part of a segment is garbage.
+Sizes are those of MESSAGE records without compression: compression does not change which part of a
+segment is garbage.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ _FIRST_ID = attrgetter("first_id")
 class SegmentAccount:
     """The account of segment `number`: messages and bytes in all, and those that are live.
 
-    `references` has how many queues hold each, None says one each, or, where `live_count` is 0,
-    none each: of the ids from `first_id` on,
-    or, where compaction has left gaps between them, of those in `ids`, ascending. `end_bytes` is
-    the size of what the checkpoint has seen of the file.
+    `references` has how many queues hold each message; None means one each, or, if `live_count` is
+    0, none each. They are for the ids from `first_id` on, or, if compaction has left gaps between
+    them, for those in `ids`, ascending. `end_bytes` is the size of the part of the file that the
+    checkpoint has seen.
     """
 
     __slots__ = (
@@ -59,16 +59,16 @@ class SegmentAccount:
 
     @property
     def garbage_bytes(self) -> int:
-        """How much of the file nobody needs, without the framing around it."""
+        """How much of the file is not needed, without the framing around it."""
         if not self.count:
             return self.end_bytes
         if self.live_count == self.count:
-            # Also where no live message could be read: compacting it again would free nothing.
+            # Also if no live message could be read: compacting it again would free nothing.
             return 0
         return self.end_bytes - self.end_bytes * self.live_bytes // max(self.total_bytes, 1)
 
     def add(self, first_id: int, sizes: array[int], references: array[int] | None) -> None:
-        """Messages of contiguous ids, not before `end_id`; how many queues hold each."""
+        """Add messages of contiguous ids, not before `end_id`, with how many queues hold each."""
         count = len(sizes)
         if self.end_id == self.first_id:
             self.first_id = self.end_id = first_id
@@ -102,7 +102,7 @@ class SegmentAccount:
         self.total_bytes = self.live_bytes = live_bytes
 
     def release(self, ids: Sequence[int], sizes: Sequence[int]) -> None:
-        """A queue holds these messages no more. Ids ascend."""
+        """Count that a queue holds these messages no more. Ids ascend."""
         if not self.live_count:
             return
         references = self.references
@@ -128,18 +128,19 @@ class SegmentAccount:
         self._forget_if_dead()
 
     def _forget_if_dead(self) -> None:
-        """A queue that is purged leaves many segments with nothing live at once: none of them
-        needs a table any more."""
+        """Drop the tables of an account without live messages: a queue that is purged leaves many
+        segments like that at once.
+        """
         if not self.live_count:
             self.references = None
 
     def _alike(self) -> array[int]:
-        """A table that says of all messages what `None` says."""
+        """Return a table that says the same as `None`."""
         count = self.end_id - self.first_id if self.ids is None else len(self.ids)
         return array("I", [1 if self.live_count else 0]) * count
 
     def live(self) -> Iterator[tuple[int, int]]:
-        """Id and references of each live message, ascending."""
+        """Yield id and references of each live message, ascending."""
         ids = range(self.first_id, self.end_id) if self.ids is None else self.ids
         if not self.live_count:
             return iter(())
@@ -154,7 +155,7 @@ class SegmentAccount:
         return bisect_left(self.ids, message_id)
 
     def row(self) -> SegmentRow:
-        """Return it as the catalog keeps it."""
+        """Return the row for the catalog."""
         references = self.references
         if references is None and self.count and not self.live_count:
             references = self._alike()
@@ -173,7 +174,7 @@ class SegmentAccount:
 
     @classmethod
     def of_row(cls, row: SegmentRow) -> SegmentAccount:
-        """Return it as it was when `row` was made."""
+        """Restore an account from its row."""
         account = cls(row.number, row.first_id)
         account.end_id = row.end_id
         account.end_bytes = row.end_bytes
@@ -199,7 +200,7 @@ class SegmentAccounts:
         return iter(self._accounts)
 
     def open(self, number: int, next_id: int) -> SegmentAccount:
-        """The account of the log's last segment; a new one where it is none yet."""
+        """Return the account of the log's last segment; a new one if there is none yet."""
         for account in reversed(self._accounts):
             if account.number == number:
                 self.changed.add(account)
@@ -210,7 +211,9 @@ class SegmentAccounts:
         return account
 
     def release(self, ids: Sequence[int], sizes: Sequence[int]) -> None:
-        """A queue holds these messages no more. Ids ascend; those of no segment are left out."""
+        """Count that a queue holds these messages no more. Ids ascend; those of no segment are
+        ignored.
+        """
         start = 0
         accounts = self._accounts
         while start < len(ids):
@@ -229,7 +232,7 @@ class SegmentAccounts:
             start = stop
 
     def replace(self, old: Sequence[SegmentAccount], new: SegmentAccount | None) -> None:
-        """Put one in the place of neighbours, or nothing."""
+        """Replace neighbours by one, or by nothing."""
         place = self._accounts.index(old[0])
         self._accounts[place : place + len(old)] = [new] if new else []
         self.changed.difference_update(old)
@@ -238,7 +241,7 @@ class SegmentAccounts:
 
 
 def references_of(enqueues: Sequence[Operation], first_id: int, count: int) -> array[int] | None:
-    """How many queues hold each of a batch's messages; None when it is one each.
+    """Return how many queues hold each of a batch's messages; None when it is one each.
 
     Args: enqueues, the batch's ENQUEUE operations; its messages are `count` from `first_id` on.
     """
@@ -262,7 +265,7 @@ def references_of(enqueues: Sequence[Operation], first_id: int, count: int) -> a
 
 
 def _packed(numbers: array[int]) -> bytes:
-    """A letter that says how many bytes a number has, and the numbers, big-endian."""
+    """Return a letter for the bytes per number, and the numbers, big-endian."""
     largest = max(numbers, default=0)
     code = next(code for code in "BHIQ" if largest < 1 << 8 * array(code).itemsize)
     column = array(code, numbers)

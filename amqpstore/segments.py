@@ -19,20 +19,20 @@ from amqpstore.records import HEADER, Gap, Kind, MessageDecoder, read_messages, 
 from amqpstore.tables import OffsetTableRow
 
 _MAX_SURVEYED = 4096
-"""Damaged places of one segment that are kept in mind."""
+"""How many damaged places of one segment are remembered."""
 
 
 Unread = MessageDamagedError | ReadLaterError
-"""Why a message could not be read: as it is on the disk, or as this process is for now."""
+"""Why a message could not be read: because of the disk, or for now because of this process."""
 
 
 class Segment:
     """Segment `number` at `path`; `size` bytes of it were written or are about to be.
 
-    Ids ascend in a segment, and those of neighbours that were published are contiguous. So the
-    offset table, of some messages' ids and where their records start, is enough to find any: from
-    the one before it, records are walked over. `first_id` to `end_id` is the range of ids that it
-    may hold.
+    Ids ascend in a segment, and those of messages that were published together are contiguous. So
+    the offset table, with the ids of some messages and where their records start, is enough to find
+    any message: records are walked from the entry before it. `first_id` to `end_id` is the range of
+    ids that it may hold.
 
     Args: seed, of the checksums of the store's records; limits, the store's.
     """
@@ -73,20 +73,20 @@ class Segment:
         self.end_id = 0
         self.table_ids = array("Q")
         self.table_offsets = array("Q")
-        # Where the last read ended: the next one mostly goes on there.
+        # Where the last read ended: the next one usually continues there.
         self._cursor_id = 0
         self._cursor_offset = 0
         self._survey: _Survey | None = None
 
     def restore(self, row: OffsetTableRow) -> None:
-        """Take the offset table from the catalog."""
+        """Restore the offset table from the catalog."""
         self.first_id = row.first_id
         self.end_id = row.end_id
         self.table_ids = array("Q", row.ids)
         self.table_offsets = array("Q", row.offsets)
 
     def offset_table_row(self) -> OffsetTableRow:
-        """Return the offset table as the catalog keeps it: a copy."""
+        """Return the offset table for the catalog: a copy."""
         return OffsetTableRow(
             self.first_id, self.end_id, self.table_ids.tolist(), self.table_offsets.tolist()
         )
@@ -122,9 +122,9 @@ class Segment:
             self.table_offsets.append(ends[place])
 
     def read(self, first_id: int, count: int, decoder: MessageDecoder) -> list[Message] | Unread:
-        """Some, at least one, of `count` messages of contiguous ids: about 1 MiB, one read.
+        """Read some, at least one, of `count` messages of contiguous ids: about 1 MiB, in one read.
 
-        Where the first of them cannot be read back: the error that says why.
+        If the first of them cannot be read back, returns the error that says why.
         """
         try:
             return self._read(first_id, count, decoder)
@@ -163,7 +163,7 @@ class Segment:
         return self._read_around_damage(first_id, reason or "its record was not found", decoder)
 
     def _read_ahead(self, offset: int) -> bytes:
-        """What is to be read at once from an offset on: up to where the disk can read it."""
+        """Read ahead from an offset: up to where the disk can read."""
         file = self.file()
         size = min(self._limits.read_ahead_bytes, self.size - offset)
         try:
@@ -171,7 +171,7 @@ class Segment:
         except OSError as error:
             if error.errno != errno.EIO:
                 raise
-        # What is wanted may be in front of the bad place, and then is as good as ever.
+        # The requested record may be before the bad place, and then is fine.
         page_bytes = self._limits.page_bytes
         end = (offset // page_bytes + 1) * page_bytes
         content = file.read(offset, min(end - offset, size))
@@ -184,7 +184,7 @@ class Segment:
         return content
 
     def _offset_before(self, message_id: int) -> int:
-        """Where a record starts at or before that of a message."""
+        """Return where a record starts at or before that of a message."""
         place = bisect_right(self.table_ids, message_id) - 1
         offset = self.table_offsets[place] if place >= 0 else 0
         if self._survey:
@@ -194,7 +194,7 @@ class Segment:
         return offset
 
     def _record_at(self, offset: int) -> bytes:
-        """A record, whole, as far as its header can be believed. Raises: OSError."""
+        """Return a whole record, if its header is sound. Raises: OSError."""
         header = self.file().read(offset, HEADER.size)
         if len(header) < HEADER.size:
             return b""
@@ -204,10 +204,10 @@ class Segment:
     def _read_around_damage(
         self, message_id: int, reason: str, decoder: MessageDecoder
     ) -> list[Message] | MessageDamagedError:
-        """One message of a segment in which the way to it is damaged.
+        """Read one message of a segment in which the way to it is damaged.
 
-        All of the segment is read for it, and what was found is kept: the next message behind that
-        place, and the next one in it, do not need that again.
+        All of the segment is read for it, and the result is kept, so that the next messages after
+        the damage, and in it, do not need that again.
         """
         content, unreadable = read_around(self.file(), self.size, self._limits.page_bytes)
         why = unreadable[0].reason if unreadable else ""
@@ -224,53 +224,55 @@ class Segment:
         return self._damaged(message_id, missing)
 
     def forget_damage(self) -> None:
-        """The disk may read by now what it could not: look again."""
+        """Check damaged places again: the disk may be able to read them by now."""
         self._survey = None
 
     def _damaged(self, message_id: int, reason: str) -> MessageDamagedError:
         return MessageDamagedError(message_id, f"segment {self.number} ({self.path}): {reason}")
 
     def file(self) -> File:
-        """The segment's file, to be read before another one's is. Raises: OSError."""
+        """Return the segment's file, to be read before another one's is. Raises: OSError."""
         return self._descriptors.open(self.path)
 
     @property
     def writer(self) -> File:
-        """The file that was made by `create`, until `seal`. Raises: ValueError."""
+        """The file that `create` made, until `seal`. Raises: ValueError."""
         if self._writer is None:
             raise ValueError(f"{self.path} is not open to be written")
         return self._writer
 
     def create(self) -> None:
-        """Make the file, to be appended to. Raises: OSError."""
+        """Create the file, to be appended to. Raises: OSError."""
         self._writer = self._descriptors.files.create(self.path)
 
     def seal(self) -> None:
-        """Nothing more is appended."""
+        """Close the file for writing: nothing more is appended."""
         writer, self._writer = self._writer, None
         if writer is not None:
             writer.close()
 
     def detach(self) -> File | None:
-        """The file as it is open to be read, if it is, to be closed: nobody reads it any more."""
+        """Return the file if it is open for reading, to be closed by the caller: nobody reads it
+        any more.
+        """
         return self._descriptors.detach(self.path)
 
     def close(self) -> None:
-        """Close the file where it is open."""
+        """Close the file if it is open."""
         self.seal()
         if file := self.detach():
             file.close()
 
 
 class _Survey:
-    """What is sound in a damaged segment, and what is not: the result of one scan of it.
+    """The sound parts and the damaged places of a segment: the result of one scan of it.
 
-    What is kept is bounded: what lies behind more damaged places costs a scan again.
-    Args: why, the reason of gaps that the disk could not read; empty where it read all.
+    Its size is bounded: places after too many damaged ones cost a scan again.
+    Args: why, the reason of gaps that the disk could not read; empty if it read everything.
     """
 
     def __init__(self, content: bytes, number: int, seed: int, end_id: int, why: str) -> None:
-        # The first sound message behind each damaged place, and where its record starts.
+        # The first sound message after each damaged place, and where its record starts.
         self._ids = array("Q")
         self._offsets = array("Q")
         # Messages whose records may have been in such a place: ids from here, to before there.
@@ -293,25 +295,26 @@ class _Survey:
             self.note_missing(next_id, end_id, reason)
 
     def note_missing(self, first_id: int, end_id: int, reason: str) -> None:
-        """Messages that have no sound record."""
+        """Note messages that have no sound record."""
         if first_id < end_id:
             insort(self._missing, (first_id, end_id, reason))
 
     def missing(self, message_id: int) -> str | None:
-        """Why a message has no sound record; None where nothing is known of that."""
+        """Return why a message has no sound record; None if unknown."""
         place = bisect_right(self._missing, message_id, key=itemgetter(0)) - 1
         if place >= 0 and message_id < self._missing[place][1]:
             return self._missing[place][2]
         return None
 
     def offset_before(self, message_id: int) -> int:
-        """Where a record starts at or before that of a message; 0 where nothing is known."""
+        """Return where a record starts at or before that of a message; 0 if unknown."""
         place = bisect_right(self._ids, message_id) - 1
         return self._offsets[place] if place >= 0 else 0
 
 
 def read_around(file: File, size: int, page_bytes: int = PAGE_BYTES) -> tuple[bytes, list[Gap]]:
-    """The first bytes of a file, and the pages that the disk cannot read (EIO): they are zeros.
+    """Return the first bytes of a file, and the pages that the disk cannot read (EIO): they are
+    zeros.
 
     Raises: OSError, any other.
     """

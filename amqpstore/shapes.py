@@ -1,8 +1,8 @@
-"""What a row of each table of the catalog has to look like (FORMAT.md, "Catalog maps").
+"""The form of the rows of each catalog table (FORMAT.md, "Catalog maps").
 
-Every row is looked at when it is read, so nobody behind that has to fear a wrong type, a number
-that no file can have, or a count of more than there can be. Keys of a map that are not known are
-those of a newer version, and are left alone.
+Every row is checked when it is read, so no later code has to expect a wrong type, an impossible
+number, or a count that is too high. Unknown keys of a map are those of a newer version, and are
+ignored.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Rows = dict[str, dict[str, Any]]
 """Tables of rows, by key."""
 
 MAX_KEY_BYTES = 511
-"""What LMDB takes."""
+"""LMDB's limit."""
 
 _MAX_NUMBER = (1 << 63) - 1
 _MAX_TIME_MS = (1 << 64) - 1
@@ -55,7 +55,7 @@ _KEYS: dict[str, Keys[Any]] = {
 
 
 def misshapen(table: str, key: str, row: Any) -> str:
-    """Why a row is not as FORMAT.md says; empty where it is."""
+    """Return why a row is not as FORMAT.md says; empty if it is."""
     if row is None:
         return "it is nil"
     if not 0 < len(key.encode(errors="surrogatepass")) <= MAX_KEY_BYTES:
@@ -131,14 +131,16 @@ def _index(key: str, row: Any) -> str:
         0 < times <= _MAX_DELIVERIES for _, _, times in deliveries
     ):
         return "postponed_deliveries is not a list of ranges with a count"
-    # Each entry is then looked at once, however many ranges are in a row that was forged.
+    # Then each entry is checked once, however many ranges a forged row has.
     if any(after[0] < before[1] for before, after in pairwise(deliveries)):
         return "ranges of postponed_deliveries overlap"
     return ""
 
 
 def _are_ranges(value: object, size: int) -> bool:
-    """Whether it is a list of lists of `size` numbers, the first two of which are a range."""
+    """Tell whether a value is a list of lists of `size` numbers, the first two of which are a
+    range.
+    """
     return isinstance(value, list) and all(
         isinstance(one, list) and len(one) == size and all(map(_is_number, one)) and one[0] < one[1]
         for one in value
@@ -165,7 +167,7 @@ def _segments(key: str, row: Any) -> str:
         return f"it claims that {max(references)} queues hold one of its messages"
     if references is not None and len(references) != size:
         return f"it has {size} ids and {len(references)} reference counts"
-    # Where nothing is live there need be no table of it, whatever gaps are between the ids.
+    # If nothing is live there is no table, whatever gaps are between the ids.
     if references is None and size != row["count"] and row["live_count"]:
         return f"it has {size} ids and {row['count']} messages"
     return ""
@@ -224,7 +226,7 @@ def _prepared(_key: str, row: Any) -> str:
 
 
 def _list(value: object) -> list[Any]:
-    """What is not a list has one element that is wrong."""
+    """Return a list; for any other value, a list with one invalid element."""
     return value if isinstance(value, list) else [None]
 
 
@@ -240,7 +242,9 @@ _LOOKS: dict[str, Callable[[str, Any], str]] = {
 
 
 def unpacked(packed: object) -> array[int] | None:
-    """Numbers of a column `ids` or `references`; None where it is empty. Raises: ValueError."""
+    """Return the numbers of a column `ids` or `references`; None if it is empty. Raises:
+    ValueError.
+    """
     if not isinstance(packed, bytes) or packed[:1] not in (b"", b"B", b"H", b"I", b"Q"):
         raise ValueError("it does not hold a column of numbers")
     if not packed:

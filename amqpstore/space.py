@@ -1,10 +1,11 @@
-"""Room on the disk: publishers are refused before it is full, and a reserve is kept for the rest.
+"""Disk space: publishers are refused before the disk is full, and a reserve is kept for everything
+else.
 
-Acks, purges, deletes, checkpoints, compaction and a restart need room as well, a little, and in
-the end they make some. So a file `reserve` takes up room that is given back, by its removal, when
-one of them does not find enough; once there is room again, it is made anew. What the catalog needs
-comes out of it too: LMDB uses the pages of its file that are free before the file grows, so what
-it needs on a full disk is a few pages once, and no part of its map has to be kept for that.
+Acks, purges, deletes, checkpoints, compaction and a restart need a little space as well, and in the
+end they free some. So a file `reserve` takes up space that is freed, by its removal, when one of
+them does not find enough; once there is space again, it is created again. The catalog uses it too:
+LMDB uses the free pages of its file before the file grows, so it needs only a few pages once on a
+full disk, and no part of its map has to be reserved.
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ from amqpstore.filenames import RESERVE
 from amqpstore.files import Files
 
 _SMALL_WRITE_BYTES = 4 << 20
-"""More than anything writes that is not told how much it will be."""
+"""More than any write whose size is not known in advance."""
 
 
 def is_no_space(error: OSError) -> bool:
-    """Whether a write failed as the disk, or what this user may have of it, is full."""
+    """Tell whether a write failed because the disk, or this user's quota, is full."""
     return error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -46,11 +47,11 @@ class Space:
         self._least_free_bytes = least_free_bytes
         self._reserve_bytes = reserve_bytes
         self._has_reserve = files.exists(self._path)
-        # For publishers, when the disk was last looked at.
+        # For publishers, when the disk was last checked.
         self._spare_bytes = 0
 
     def look(self) -> None:
-        """See how much room there is; make the reserve where it is missing and fits."""
+        """Check how much space there is; create the reserve if it is missing and fits."""
         free = self._see()
         if (
             not self._has_reserve
@@ -63,21 +64,21 @@ class Space:
                 self._see()
 
     def check(self, needed_bytes: int) -> None:
-        """Raises: DiskFullError, where publishers may not have that much now."""
+        """Raises: DiskFullError, if publishers may not use that much now."""
         if self.is_full or needed_bytes > self._spare_bytes:
             self._see()
             if self.is_full or needed_bytes > self._spare_bytes:
                 raise self.error(needed_bytes)
 
     def make_room(self, needed_bytes: int = 0) -> None:
-        """Give the reserve up where the disk has not that much room, and a little more."""
+        """Remove the reserve if the disk has not that much space, and a little more."""
         free = self._free_bytes()
         self._spare_bytes = free - needed_bytes - self._kept_bytes - self._least_free_bytes
         if free < needed_bytes + _SMALL_WRITE_BYTES:
             self.give_up()
 
     def give_up(self) -> None:
-        """Give the reserve up, if it is there: a write found no room, and is to be tried again."""
+        """Remove the reserve, if it exists: the disk is full, and a write will be tried again."""
         if self._has_reserve:
             self._has_reserve = False
             with contextlib.suppress(OSError):
@@ -91,13 +92,15 @@ class Space:
 
     @property
     def _kept_bytes(self) -> int:
-        """What is free and not for publishers: the room of the reserve, while that is missing."""
+        """Free bytes that are not for publishers: the size of the reserve, while that is
+        missing.
+        """
         return 0 if self._has_reserve else self._reserve_bytes
 
     def _see(self) -> int:
         free = self._free_bytes()
         for_publishers = free - self._kept_bytes
-        # Some more than it was refused at: no going to and fro at the edge.
+        # Some more than where it was refused, so that it does not alternate at the limit.
         least = self._least_free_bytes * (5 if self.is_full else 4) // 4
         self.is_full = for_publishers < least
         self.is_low = self.is_full or for_publishers < 2 * self._least_free_bytes
@@ -108,14 +111,14 @@ class Space:
         try:
             return self._files.free_bytes(self._directory)
         except OSError:
-            # A disk that does not even say that much takes no further messages.
+            # A disk that cannot even report its free space takes no further messages.
             return 0
 
 
 class ReservingCatalog:
-    """A catalog whose commits may have the reserve of `space`, where the disk is full.
+    """A catalog whose commits may use the reserve of `space` if the disk is full.
 
-    But those that do nothing but add definitions: they are to be refused, as publishers are.
+    Except those that only add definitions: they are refused, as publishers are.
     """
 
     def __init__(self, catalog: Catalog, space: Space) -> None:
@@ -131,7 +134,7 @@ class ReservingCatalog:
         except OSError as error:
             if not is_no_space(error) or _only_adds(changes):
                 raise
-            # Nothing of it is there, and all of it is written again: that is safe.
+            # Nothing of it was written, and all of it is written again: that is safe.
             self._space.give_up()
             self._catalog.commit(changes)
 

@@ -1,13 +1,13 @@
-"""The store: queues of messages in a directory, and the one face of everything in this package.
+"""The store: queues of messages in a directory, and the interface to everything in this package.
 
-Synchronous and single-threaded, but for `Log.write`, which may run in a thread of its own, and
-for the background work of `housekeep`, which its worker does. Changes take effect in memory at
-once and enter the open batch of the log; they are durable once that batch is. A caller that has
-promised something registers with `when_durable` and then either calls `sync`, or drives the
-batches itself: `seal`, `write`, `complete` (see `log`), and `housekeep` now and then.
+Synchronous and single-threaded, except `Log.write`, which may run in a thread of its own, and the
+background work of `housekeep`, which its worker does. Changes take effect in memory at once and
+enter the open batch of the log; they are durable once that batch is. A caller that has promised
+something registers with `when_durable` and then either calls `sync`, or drives the batches itself:
+`seal`, `write`, `complete` (see `log`), and `housekeep` now and then.
 
-Past 600 lines because it is one face: each method says in its docstring what is promised, and a
-seam within it would cost a call for each delivery.
+Past 600 lines because it is one interface: each method says in its docstring what it promises, and
+a seam within it would cost a call for each delivery.
 """
 
 from __future__ import annotations
@@ -68,11 +68,11 @@ _MAX_PEEKED = 64
 
 
 class Store:
-    """An open store. Made by `Store.open`.
+    """An open store. Created by `Store.open`.
 
-    `queues` has all queues by id, those that hold the messages of transactions in `prepared`, by
-    the same id, among them. `next_queue_id` is the id of the next queue. `clock` is what it was
-    opened with.
+    `queues` has all queues by id, including those that hold the messages of transactions in
+    `prepared`, under the same id. `next_queue_id` is the id of the next queue. `clock` is the one
+    passed to `open`.
     """
 
     def __init__(
@@ -123,7 +123,8 @@ class Store:
         SPARE.fill()
         restore(self, is_unread=recovered.is_unread)
         for queue in queues.values():
-            # What a prepared transaction locks may be in an index file that cannot be read.
+            # Messages that a prepared transaction locks may be in an index file that cannot be
+            # read.
             queue.unread.clear()
             if queue.quarantined.count:
                 self._rereading.add(queue)
@@ -139,13 +140,14 @@ class Store:
         worker: Worker | None = None,
         clock: Clock = SYSTEM_CLOCK,
     ) -> Store:
-        """Open the store in `directory`, or make one where there is nothing; recover what it holds.
+        """Open the store in `directory`, or create one in an empty directory; recover what it
+        holds.
 
-        Args: worker, who does the background work; a thread, if it is not said; clock, by which
-        that is due, and batches are dated.
-        Raises: NotAStoreError, FormatVersionError, StoreLockedError, DamageError (the marker or
-        the catalog is missing or cannot be read), UnreadableLogError; nothing but the lock's text
-        is changed then. OSError.
+        Args: worker, does the background work, a thread by default; clock, by which work is due,
+        and batches are dated.
+        Raises: NotAStoreError, FormatVersionError, StoreLockedError, DamageError (the marker or the
+        catalog is missing or cannot be read), UnreadableLogError; only the lock's text is changed
+        then. OSError.
         """
         files = files or OsFiles()
         marker.check_directory(files, directory)
@@ -191,17 +193,19 @@ class Store:
     # Definitions: durable on return.
 
     def definitions(self, table: str) -> dict[str, Value]:
-        """All rows of one of the catalog's tables of definitions, by key."""
+        """Return all rows of one of the catalog's tables of definitions, by key."""
         return self._catalog.rows(table)
 
     def define(self, changes: Sequence[Change]) -> None:
-        """Change definitions, all at once. Raises: DiskFullError (none is), DurabilityError."""
+        """Change definitions, atomically. Raises: DiskFullError (nothing is changed),
+        DurabilityError.
+        """
         self._commit(changes)
 
     def create_queue(
         self, definition: Value, *, durable: bool = True, changes: Sequence[Change] = ()
     ) -> Queue:
-        """A new, empty queue; `changes` of definitions go with it.
+        """Create an empty queue, with `changes` of definitions in the same commit.
 
         Raises: DiskFullError (nothing is done then), DurabilityError.
         """
@@ -218,9 +222,9 @@ class Store:
         return queue
 
     def delete_queue(self, queue: Queue, *others: Queue, changes: Sequence[Change] = ()) -> None:
-        """Delete queues with their messages, all at once; `changes` go with them.
+        """Delete queues with their messages, atomically, with `changes` in the same commit.
 
-        Raises: DurabilityError; DiskFullError, where not even the reserve is left.
+        Raises: DurabilityError; DiskFullError, if not even the reserve is left.
         """
         queues = (queue, *others)
         rows = [tables.QUEUES.remove(one.id) for one in queues if one.durable]
@@ -235,12 +239,12 @@ class Store:
                 self._maintenance.deleted.append(one.id)
 
     def set_lazy(self, queue: Queue, *, lazy: bool) -> None:
-        """Whether a queue keeps no body in memory that is on disk; at any time."""
+        """Set whether a queue keeps no body in memory that is on disk; at any time."""
         queue.lazy = lazy
         self._memory.reconsider(queue)
 
     def set_keeps_transient(self, queue: Queue, *, keeps: bool) -> None:
-        """Whether what comes to a durable queue is logged though it is not persistent."""
+        """Set whether messages of a durable queue are logged even if they are not persistent."""
         queue.keeps_transient = keeps
 
     # Messages: in memory at once, durable with the open batch.
@@ -255,7 +259,7 @@ class Store:
     ) -> bool:
         """Put messages, all of them persistent or none, at the end of each of the queues.
 
-        See `enqueue`, which this is for the case that all queues are treated alike.
+        A short form of `enqueue` for queues that are all treated alike.
         """
         check_messages(messages)
         placements = [Placement(queue, expires_ms) for queue in queues]
@@ -270,12 +274,12 @@ class Store:
     ) -> bool:
         """Put messages, all of them persistent or none, in queues.
 
-        What is persistent is logged for the durable queues, and what is not for those of them
-        that keep it all the same (see `set_keeps_transient`). One publish is in all of these or,
-        when a crash comes first, in none.
-        Returns whether they entered the log: whether a promise about them has to wait for it.
+        Persistent messages are logged for the durable queues, others for those of them that keep
+        transient messages too (see `set_keeps_transient`). One publish is in all of these or, when
+        a crash comes first, in none. Returns whether they entered the log: whether a promise about
+        them has to wait for it.
         Args: priority, 0 to 255, which the store keeps and does not act on.
-        Raises: StoreClosedError, DiskFullError, ValueError (what the log cannot hold); nothing is
+        Raises: StoreClosedError, DiskFullError, ValueError (the log cannot hold it); nothing is
         done then.
         """
         whole_bytes = body_bytes(messages)
@@ -292,10 +296,10 @@ class Store:
         priority: int = 0,
         withheld: list[tuple[Queue, Run]] | None = None,
     ) -> bool:
-        """As `enqueue`, of what was checked before: a transaction must not stop half-way.
+        """Enqueue messages that were checked before: a transaction must not stop half-way.
 
-        Args: whole_bytes, of all bodies; withheld, where the runs are added to instead of being
-        ready, until `make_ready`.
+        Args: whole_bytes, of all bodies; withheld, a list that the runs are added to instead of
+        being ready, until `make_ready`.
         """
         first_id = 0
         persistent = messages[0].envelope.persistent
@@ -354,16 +358,15 @@ class Store:
     def take(
         self, queue: Queue, limit: int, *, acked: bool = False, first_sequence: int = 0
     ) -> Run | Unread | None:
-        """Take up to `limit` messages off the head of a queue; None where nothing is ready.
+        """Take up to `limit` messages off the head of a queue; None if nothing is ready.
 
-        With `first_sequence`, the first that have it or a later one. With `acked` they are done
-        with at once. A run holds what came together, and of what is on disk about 1 MiB. A message
-        that cannot be read is returned as the error that says why, once, and is in quarantine
-        until `read_again` or the next start can read it. But where it is because there is no
-        descriptor or memory left (ReadLaterError) it stays ready, and is to be taken some time
-        later.
-        While more is taken than the memory is for, `housekeep` and `free_memory` have runs that
-        are not acked lose their messages: see `bring_back`.
+        With `first_sequence`, the first messages from it on. With `acked` they are acked at once. A
+        run holds messages that were published together, and of messages on disk about 1 MiB. A
+        message that cannot be read is returned as the error that says why, once, and is in
+        quarantine until `read_again` or the next start can read it. But if the reason is a lack of
+        descriptors or memory (ReadLaterError) it stays ready, to be taken some time later. While
+        more is taken than the memory budget allows, `housekeep` and `free_memory` drop the messages
+        of unacked runs from memory: see `bring_back`.
         """
         run = self._remove(queue, limit, first_sequence)
         if not isinstance(run, Run):
@@ -381,12 +384,12 @@ class Store:
         self._log_delivered(queue, run)
 
     def bring_back(self, queue: Queue, run: Run) -> tuple[Run | Unread, Run | None]:
-        """The messages of a run that was taken, where they have left memory meanwhile.
+        """Read back the messages of a run that was taken, if they have left memory meanwhile.
 
-        Returns the run as far as they came, which is all of it or about 1 MiB, and the rest of it,
-        a run of its own, if there is one. Where the first cannot be read, the error takes its
-        place, as in `take`: then it is in quarantine, and in no run any more; but with a
-        ReadLaterError the run is as it was, and the rest.
+        Returns the run as far as it was read, which is all of it or about 1 MiB, and the rest of
+        it, a run of its own, if there is one. If the first message cannot be read, the error takes
+        its place, as in `take`: then it is in quarantine, and in no run any more; but with a
+        ReadLaterError the run is unchanged, and is the rest.
         """
         if run.messages is not None:
             return run, None
@@ -396,7 +399,7 @@ class Store:
         count = len(found) if isinstance(found, list) else 1
         part, rest = (run.split(count), run) if count < run.count else (run, None)
         if isinstance(found, MessageDamagedError):
-            # When it can be read again it has to say so.
+            # When it can be read again it has to be marked as delivered.
             part.delivery_count = max(part.delivery_count, 1)
             self._quarantine(queue, part)
             return found, rest
@@ -405,9 +408,10 @@ class Store:
         return part, rest
 
     def peek(self, queue: Queue, first_sequence: int = 0) -> Message | None:
-        """The message at the head of a queue, which stays there: the one that `take` is to give.
+        """Return the message at the head of a queue, and leave it: the one that `take` returns
+        next.
 
-        None where nothing is ready, or where it cannot be read: `take` then says so.
+        None if nothing is ready, or it cannot be read: `take` then says so.
         """
         if queue.is_head_paged:
             file = queue.paged[0]
@@ -422,10 +426,10 @@ class Store:
             return None
         run = queue.ready.first
         if run.first_id >= FIRST_TRANSIENT:
-            # It was written aside, and would be once more, at once where memory is short.
+            # It was written to `transient/`, and would be once more, at once if memory is short.
             return self._read_one(run, 0)
         if run.messages is None:
-            # Some of those behind it come with it, as they are likely to be next.
+            # Some messages after it are read too, as they are likely to be next.
             found = self._read_back(run, 0, min(run.count, _MAX_PEEKED))
             if not isinstance(found, list):
                 return None
@@ -448,17 +452,17 @@ class Store:
         return found[0] if isinstance(found, list) else None
 
     def withdraw(self, queue: Queue, limit: int, *, first_sequence: int = 0) -> Run | Unread | None:
-        """As `take`, but nobody is handed the run: it does not count as delivered.
+        """Take messages as `take` does, but without a delivery.
 
-        It is then acked, by itself or in a transaction, or put back. After a crash before that
+        The run is then acked, by itself or in a transaction, or put back. After a crash before that
         it is ready.
         """
         return self._remove(queue, limit, first_sequence)
 
     def withdraw_range(self, queue: Queue, first_sequence: int, count: int) -> list[Run]:
-        """As `withdraw`: what there is of `count` messages from a sequence on.
+        """Withdraw the existing ones of `count` messages from a sequence on.
 
-        Bodies are not read: a run has its messages only where they are in memory.
+        Bodies are not read: a run has its messages only if they are in memory.
         Raises: ReadLaterError; nothing is withdrawn then.
         """
         end = first_sequence + count
@@ -479,10 +483,10 @@ class Store:
         return runs + queue.quarantined.remove(first_sequence, count)
 
     def withdraw_expired(self, queue: Queue, now_ms: int, *, bodies: bool) -> Run | Unread | None:
-        """As `withdraw`: a run that expires by `now_ms`, the earliest; None where none does.
+        """Withdraw a run that expires by `now_ms`, the earliest; None if there is none.
 
-        Args: now_ms, since 1970; bodies, whether it needs its messages: otherwise they are not
-        read, and it has them only where they are in memory.
+        Args: now_ms, since 1970; bodies, whether messages are needed: otherwise they are not read,
+        and the run has them only if they are in memory.
         """
         while (found := queue.first_to_expire()) and found.expires_ms <= now_ms:
             if isinstance(found, PagedFile):
@@ -497,29 +501,29 @@ class Store:
         return None
 
     def next_expiry(self, queue: Queue) -> int:
-        """When, ms since 1970, the first of what is ready expires; 0 where nothing ever does.
+        """Return when, ms since 1970, the first ready message expires; 0 if none ever does.
 
-        Nothing expires before that. It may be too early: then `withdraw_expired` finds nothing,
-        and it is later from then on.
+        Nothing expires before that. It may be too early: then `withdraw_expired` finds nothing, and
+        returns a later time from then on.
         """
         found = queue.first_to_expire()
         return found.expires_ms if found else 0
 
     def put_back(self, queue: Queue, run: Run) -> None:
-        """A run that was withdrawn is ready again, in its place."""
+        """Put a withdrawn run back in its place, ready."""
         if run.account is not None:
             self._unacked.remove(run)
         if run.messages is not None:
-            # What it shares with neighbours, that have left meanwhile, counts here from now on.
+            # An envelope shared with neighbours that have left meanwhile counts here from now on.
             run.bring_back(run.messages)
         else:
             run.let_go()
         self.make_ready(queue, run)
 
     def browse(self, queue: Queue) -> Iterator[list[Message]]:
-        """All that is ready, in order, about 1 MiB of messages at a time; it stays as it is.
+        """Yield all ready messages, in order, about 1 MiB at a time; they stay in the queue.
 
-        What cannot be read is logged and left out. Until the end of it, nothing may be done to
+        Messages that cannot be read are logged and left out. Until it ends, nothing may be done to
         the queue.
         """
         position = 0
@@ -533,13 +537,13 @@ class Store:
                 except (DamageError, OSError) as error:
                     _log.warning("%d messages cannot be read and are skipped: %s", file.live, error)
             held = [run for run in queue.ready.between(position, end) if run.end > position]
-            # What is in memory only may lie between that which an index file has.
+            # Messages in memory only may lie between those in an index file.
             for run in sorted([*paged, *held], key=attrgetter("first_sequence")):
                 yield from self._bodies_of(run)
             position = max(end, held[-1].end if held else 0)
 
     def _bodies_of(self, run: Run) -> Iterator[list[Message]]:
-        """The messages of a run that is ready, about 1 MiB at a time."""
+        """Yield the messages of a ready run, about 1 MiB at a time."""
         if run.messages is not None:
             yield run.messages
             return
@@ -554,11 +558,11 @@ class Store:
                 place += len(found)
 
     def ready_bytes(self, queue: Queue) -> int:
-        """Bytes in the bodies of what is ready.
+        """Return the bytes in the bodies of ready messages.
 
-        Of what is in index files, these and the catalog say it. Of what came since the last
-        checkpoint, or is in an index file that does not say it, bodies are read, about 1 MiB at a
-        time, as far as they can be, and not kept.
+        For index files, these and the catalog have the sizes. For messages since the last
+        checkpoint, or in an index file without sizes, bodies are read, about 1 MiB at a time, as
+        far as they can be, and not kept.
         """
         on_disk = [run for run in queue.ready if run.messages is None]
         total, unknown = self._body_sizes.total(queue, on_disk)
@@ -576,7 +580,7 @@ class Store:
         return total
 
     def read(self, run: Run) -> list[Message]:
-        """The messages of a run, as far as they can be read. They are not kept in memory."""
+        """Return the messages of a run that can be read. They are not kept in memory."""
         if run.messages is not None:
             return run.messages
         messages: list[Message] = []
@@ -592,7 +596,7 @@ class Store:
         return messages
 
     def read_all(self, run: Run) -> list[Message]:
-        """As `read`, by who needs each of them. Raises: ReadLaterError, MessageDamagedError."""
+        """Return all messages of a run. Raises: ReadLaterError, MessageDamagedError."""
         if run.messages is not None:
             return run.messages
         messages: list[Message] = []
@@ -604,7 +608,7 @@ class Store:
         return messages
 
     def run_bytes(self, run: Run) -> int:
-        """Bytes in the bodies of a run, as far as it can be read."""
+        """Return the bytes in the bodies of a run, as far as it can be read."""
         if run.messages is not None or run.body_bytes:
             return run.body_bytes
         total = counted = 0
@@ -618,7 +622,7 @@ class Store:
         return total
 
     def ack(self, queue: Queue, run: Run) -> None:
-        """A run that was taken, or withdrawn, is done with."""
+        """Remove a run that was taken or withdrawn for good."""
         self._log_run(_ACK, queue, run)
         if run.account is not None:
             self._unacked.remove(run)
@@ -626,16 +630,17 @@ class Store:
             self._release_transient(run)
 
     def requeue(self, queue: Queue, run: Run) -> None:
-        """A run that was taken goes back to its place; it says that it was delivered."""
+        """Return a run that was taken to its place, marked as delivered."""
         run.delivery_count += 1
         self.put_back(queue, run)
 
     def purge(self, queue: Queue) -> int:
-        """Remove all that is ready. Returns how many messages that were."""
+        """Remove all ready messages. Returns how many there were."""
         count = queue.ready_count
         self._memory.let_go(queue, queue.memory_bytes)
         for file in queue.paged:
-            # Sequences that were skipped between its entries may be more than one operation names.
+            # Sequences that were skipped between its entries may be more than one operation can
+            # name.
             for first in range(file.first, file.end, MAX_COUNT):
                 span = min(file.end - first, MAX_COUNT)
                 self._log.append_operation(Operation(OperationKind.PURGE, span, queue.id, first))
@@ -645,9 +650,10 @@ class Store:
         return count
 
     def read_again(self) -> dict[Queue, int]:
-        """Try what could not be read, some of it: what can be by now is ready again, in its place.
+        """Try to read some messages that could not be read: readable ones are ready again, in their
+        places.
 
-        To be called about once a second. Returns how many messages of which queues that are.
+        To be called about once a second. Returns how many messages of which queues are ready again.
         """
         found: dict[Queue, int] = {}
         if not self._rereading.is_due():
@@ -669,7 +675,7 @@ class Store:
         return found
 
     def read_index(self, queue: Queue) -> None:
-        """Read all that is ready, but the bodies, into memory: to look at `queue.ready`.
+        """Read everything that is ready, except bodies, into memory, to inspect `queue.ready`.
 
         Raises: ReadLaterError.
         """
@@ -678,7 +684,7 @@ class Store:
                 raise error
 
     def _remove(self, queue: Queue, limit: int, first_sequence: int) -> Run | Unread | None:
-        """Remove up to `limit` messages from what is ready, from a sequence on; with bodies."""
+        """Remove up to `limit` ready messages, from a sequence on; with bodies."""
         if limit < 1:
             return None
         ready = queue.ready
@@ -694,7 +700,7 @@ class Store:
                 return self._remove_stored(queue, run, skipped, limit)
             run = self._cut(queue, run, skipped, min(limit, run.count - skipped))
         else:
-            # This is the hot path: nothing is asked that is known.
+            # This is the hot path: nothing that is known is asked again.
             paged = queue.paged
             if paged and queue.is_head_paged and (error := self._page_in(queue, paged[0])):
                 return error
@@ -707,12 +713,12 @@ class Store:
             if run.expires_ms:
                 queue.watch(())
         self._memory.let_go(queue, run.memory_bytes)
-        # Where an envelope of others counted for it, they take over more than it has.
+        # If its envelope was counted in another run, the rest takes over more than it has.
         queue.taken_bytes += max(run.memory_bytes, 0)
         return run
 
     def _remove_stored(self, queue: Queue, run: Run, skipped: int, limit: int) -> Run | Unread:
-        """Remove messages of a run that is on disk, behind the first `skipped`; with bodies."""
+        """Remove messages of a run that is on disk, after the first `skipped`; with bodies."""
         found = self._read_back(run, skipped, min(limit, run.count - skipped))
         if isinstance(found, ReadLaterError):
             return found
@@ -727,7 +733,9 @@ class Store:
         return run
 
     def _quarantine(self, queue: Queue, run: Run) -> None:
-        """Messages that are in no run any more cannot be read: it is tried again."""
+        """Put messages that cannot be read and are in no run any more in quarantine, to be tried
+        again.
+        """
         self._release_transient(run)
         run.let_go()
         if not queue.deleted:
@@ -735,13 +743,13 @@ class Store:
             self._rereading.add(queue)
 
     def _read_back(self, run: Run, skipped: int, count: int) -> list[Message] | Unread:
-        """Some, at least one, of the messages of a run that is on disk."""
+        """Read back some, at least one, of the messages of a run that is on disk."""
         first_id = run.first_id + skipped
         log = self._transient if first_id >= FIRST_TRANSIENT else self._log
         return log.read(first_id, count)
 
     def _cut(self, queue: Queue, run: Run, skipped: int, count: int) -> Run:
-        """Remove part of a run that is ready: `count` messages behind the first `skipped`."""
+        """Remove part of a ready run: `count` messages after the first `skipped`."""
         (part,) = queue.ready.remove(run.first_sequence + skipped, count)
         if skipped:
             self._recount_before(queue, part)
@@ -752,7 +760,7 @@ class Store:
         return part
 
     def _recount_before(self, queue: Queue, removed: Run) -> None:
-        """What a run shares with messages that were removed behind it counts for it now."""
+        """Count an envelope that a run shared with removed messages after it for the run."""
         before = queue.ready.at(removed.first_sequence - 1)
         if before and before.messages is not None and removed.messages is not None:
             memory_bytes = before.memory_bytes
@@ -760,20 +768,20 @@ class Store:
             removed.memory_bytes -= before.memory_bytes - memory_bytes
 
     def _bring_back(self, run: Run, messages: list[Message]) -> None:
-        """The messages of a run were read: it has them in memory."""
+        """Attach messages that were read to their run."""
         if run.first_id >= FIRST_TRANSIENT:
             self._release_transient(run)
             run.first_id = 0
         run.bring_back(messages)
 
     def _runs_of(self, queue: Queue, file: PagedFile) -> list[Run]:
-        """What is ready and in an index file only. Raises: DamageError, OSError."""
+        """Return what is ready and in an index file only. Raises: DamageError, OSError."""
         state = queue.index[file.number]
         entries = self._index.entries(queue.id, state)
         return live_runs(entries, state, file.first, file.end)
 
     def _page_in(self, queue: Queue, file: PagedFile) -> Unread | None:
-        """Have what is in an index file only in memory."""
+        """Read what is in an index file only into memory."""
         try:
             runs = self._runs_of(queue, file)
         except (DamageError, OSError, MemoryError) as error:
@@ -792,7 +800,7 @@ class Store:
 
     @property
     def log(self) -> Log:
-        """The log, for those who drive its batches themselves."""
+        """The log, for owners that drive its batches themselves."""
         return self._log
 
     def when_durable(self, callback: Callable[[], None]) -> None:
@@ -808,10 +816,10 @@ class Store:
         self.housekeep()
 
     def housekeep(self) -> None:
-        """Begin background work that is due, and finish what is done: no waiting for either.
+        """Start background work that is due, and finish what is done, without waiting for either.
 
         To be called after batches became durable, and at least about once a second while any are.
-        Raises: DurabilityError, DamageError (a segment of compaction's, just written).
+        Raises: DurabilityError, DamageError (a segment that compaction has just written).
         """
         self._check_open()
         SPARE.fill()
@@ -820,27 +828,27 @@ class Store:
             self._maintenance.housekeep()
 
     def free_memory(self) -> None:
-        """Have bodies leave memory that were taken and are too many, as `housekeep` does.
+        """Drop bodies of taken messages from memory if there are too many, as `housekeep` does.
 
-        To be called more often than that, where much may be taken in between: it costs nothing
-        where there is nothing to do.
+        To be called more often than that, if much may be taken in between: it costs nothing if
+        there is nothing to do.
         """
         self._memory.let_go_unacked(self._log.position.message_id)
 
     def checkpoint(self) -> None:
-        """Make a checkpoint of all that is durable, now.
+        """Make a checkpoint of everything durable, now.
 
-        Raises: DurabilityError; OSError, where it could not be made and can be tried again.
+        Raises: DurabilityError; OSError, if it could not be made and can be tried again.
         """
         self._check_open()
         with self._working():
             self._maintenance.checkpoint()
 
     def compact(self) -> Iterator[Compacted]:
-        """Compact segments until it frees nothing more, at once: each that was done.
+        """Compact segments until nothing more is freed, at once: yields each compaction.
 
-        The one that the log goes on in is left alone. Between two of them the caller may stop.
-        Raises: DurabilityError; OSError, DamageError, where one could not be made.
+        The segment in which the log continues is left alone. The caller may stop between two.
+        Raises: DurabilityError; OSError, DamageError, if one could not be made.
         """
         while True:
             self._check_open()
@@ -873,7 +881,7 @@ class Store:
             self.abandon()
 
     def abandon(self) -> None:
-        """Close the files and write nothing more: what is left is what a crash would leave."""
+        """Close the files and write nothing more: this leaves what a crash would leave."""
         if self._is_closed:
             return
         self._is_closed = True
@@ -891,15 +899,15 @@ class Store:
 
     @property
     def failure(self) -> DurabilityError | None:
-        """The error that ended all writing, if one did."""
+        """The error that ended all writing, if any."""
         return self._failure or self._log.failure
 
     @contextlib.contextmanager
     def _working(self) -> Iterator[None]:
-        """Checkpoints and compaction: an error that they did not expect ends all writing.
+        """Run checkpoints and compaction: an unexpected error of theirs ends all writing.
 
-        They can be tried again after an OSError or damage. After any other, a MemoryError for one,
-        nobody knows how far they came; what is on disk is right.
+        They can be tried again after an OSError or damage. After any other, such as a MemoryError,
+        it is unknown how far they came; the data on disk is right.
         """
         try:
             yield
@@ -939,7 +947,7 @@ class Store:
             self._transient.release(run.first_id, run.count)
 
     def make_ready(self, queue: Queue, run: Run) -> None:
-        """A run takes its place in its queue: it can be taken."""
+        """Insert a run in its place in its queue: it can be taken."""
         if queue.deleted:
             if run.messages is None:
                 self._release_transient(run)
@@ -973,7 +981,7 @@ class Store:
         self._log_run(_DELIVERED, queue, run, min(run.delivery_count + 1, MAX_COUNT))
 
     def _log_run(self, kind: OperationKind, queue: Queue, run: Run, detail: int = 0) -> None:
-        """Log what happened to those messages of the run that are in the log."""
+        """Log an operation on those messages of the run that are in the log."""
         if not queue.durable or queue.deleted:
             return
         if 0 < run.first_id < FIRST_TRANSIENT:
@@ -984,7 +992,7 @@ class Store:
 
 
 def _logged(placements: Sequence[Placement], messages: list[Message]) -> list[Message]:
-    """The messages that go to any durable queue. The log is to hold no others."""
+    """Return the messages that go to any durable queue. The log holds no others."""
     count = 0
     for queue, _, most in placements:
         if queue.durable:

@@ -1,8 +1,8 @@
 """The engine's tables in the catalog: their keys, and their rows as NamedTuples.
 
-FORMAT.md, "Catalog tables" and "Catalog maps", says the same, and a test holds it against this
-module. Whoever reads or writes such a row does it through its table here. What is read was checked
-before (`shapes`): its keys and fields are as they should be. Keys of a map that a newer version has
+FORMAT.md, "Catalog tables" and "Catalog maps", describes the same, and a test compares it with this
+module. All code that reads or writes such rows uses their table here. Rows that are read were
+checked before (`shapes`): their keys and fields are valid. Keys of a map that a newer version has
 added are left out.
 """
 
@@ -26,11 +26,11 @@ K = TypeVar("K")
 R = TypeVar("R")
 
 RowsOf = Callable[[str], Mapping[str, Value]]
-"""Where rows come from, by the name of their table: `Catalog.rows`, or what stands for it."""
+"""Returns rows by the name of their table: `Catalog.rows`, or a replacement for it."""
 
 
 class Table(Generic[K, R]):
-    """A table of the catalog, whose keys say a `K` and whose rows are `R`s."""
+    """A table of the catalog, with keys of type `K` and rows of type `R`."""
 
     def __init__(
         self,
@@ -45,34 +45,34 @@ class Table(Generic[K, R]):
         self.row = row
 
     def key(self, key: K) -> str:
-        """The key as it is stored."""
+        """Return the key as it is stored."""
         return self.keys.text(key)
 
     def parse_key(self, text: str) -> K:
-        """What a stored key says. Raises: ValueError."""
+        """Parse a stored key. Raises: ValueError."""
         return self.keys.parse(text)
 
     def read(self, rows_of: RowsOf) -> dict[K, R]:
-        """All rows, in the order of their keys."""
+        """Return all rows, in the order of their keys."""
         return {
             self.keys.parse(text): self.of_row(value) for text, value in rows_of(self.name).items()
         }
 
     def read_keys(self, rows_of: RowsOf) -> set[K]:
-        """The keys of all rows."""
+        """Return the keys of all rows."""
         return set(map(self.keys.parse, rows_of(self.name)))
 
     def get(self, rows_of: RowsOf, key: K) -> R | None:
-        """One row; None where it is not there."""
+        """Return one row; None if it does not exist."""
         value = rows_of(self.name).get(self.keys.text(key))
         return None if value is None else self.of_row(value)
 
     def put(self, key: K, row: R) -> Change:
-        """The change that writes a row."""
+        """Return the change that writes a row."""
         return Change(self.name, self.keys.text(key), self.row(row))
 
     def remove(self, key: K) -> Change:
-        """The change that removes a row."""
+        """Return the change that removes a row."""
         return Change(self.name, self.keys.text(key), None)
 
 
@@ -86,7 +86,7 @@ class Position(NamedTuple):
 
     @classmethod
     def of_row(cls, row: Mapping[str, int]) -> Position:
-        """As the catalog keeps it."""
+        """Parse a row of the catalog."""
         return cls(**_fields(cls._fields, row))
 
 
@@ -97,7 +97,7 @@ START = Position(0, 0, 1, 1)
 class StoreRows(NamedTuple):
     """The table `store`: a row for each of these that is not None, under its name.
 
-    `next_queue_id` is None until a durable queue is made, `position` until the first checkpoint,
+    `next_queue_id` is None until a durable queue is created, `position` until the first checkpoint,
     and `next_compacted` until the first compaction.
     """
 
@@ -108,7 +108,7 @@ class StoreRows(NamedTuple):
 
     @classmethod
     def read(cls, rows_of: RowsOf) -> StoreRows:
-        """All of them."""
+        """Read all of them."""
         rows = rows_of("store")
         position = rows.get("position")
         return cls(
@@ -119,7 +119,7 @@ class StoreRows(NamedTuple):
         )
 
     def changes(self) -> list[Change]:
-        """What writes those that are not None."""
+        """Return the changes that write those that are not None."""
         rows = self._asdict()
         if self.position is not None:
             rows["position"] = self.position._asdict()
@@ -127,7 +127,7 @@ class StoreRows(NamedTuple):
 
 
 class PreparedRow(NamedTuple):
-    """A prepared transaction. `locked` is what it is to ack: queue id, first sequence, count.
+    """A prepared transaction. `locked` is what it will ack: queue id, first sequence, count.
 
     `publishes` is where messages of its queue go: first sequence, count, priority, and a list of
     queue id, expiry in ms since 1970 (0: never), and how many at most (None: all).
@@ -139,23 +139,25 @@ class PreparedRow(NamedTuple):
 
     @classmethod
     def of_row(cls, row: Mapping[str, Any]) -> PreparedRow:
-        """As the catalog keeps it."""
+        """Parse a row of the catalog."""
         return cls(**_fields(cls._fields, row))
 
 
 class NextSequenceRow(NamedTuple):
-    """What is kept of a queue: no sequence from `next_sequence` on was ever given in it."""
+    """The checkpoint's row of a queue: no sequence from `next_sequence` on was ever used in it."""
 
     next_sequence: int
 
     @classmethod
     def of_row(cls, row: Mapping[str, int]) -> NextSequenceRow:
-        """As the catalog keeps it."""
+        """Parse a row of the catalog."""
         return cls(row["next_sequence"])
 
 
 class SegmentRow(NamedTuple):
-    """The account of a segment: see `accounts.Account`. `ids` and `references` are packed."""
+    """The account of a segment: see `segment_accounts.SegmentAccount`. `ids` and `references` are
+    packed.
+    """
 
     message_count: int
     end_bytes: int
@@ -170,11 +172,11 @@ class SegmentRow(NamedTuple):
 
     @classmethod
     def of_row(cls, row: Mapping[str, Any]) -> SegmentRow:
-        """As the catalog keeps it."""
+        """Parse a row of the catalog."""
         return cls(row["count"], **_fields(cls._fields[1:], row))
 
     def row(self) -> dict[str, Value]:
-        """As the catalog keeps it."""
+        """Return the row for the catalog."""
         return {"count": self.message_count, **dict(zip(self._fields[1:], self[1:], strict=True))}
 
 
@@ -188,7 +190,7 @@ class OffsetTableRow(NamedTuple):
 
     @classmethod
     def of_row(cls, row: Mapping[str, Any]) -> OffsetTableRow:
-        """As the catalog keeps it."""
+        """Parse a row of the catalog."""
         return cls(**_fields(cls._fields, row))
 
 
@@ -199,7 +201,7 @@ class SegmentEndRow(NamedTuple):
 
     @classmethod
     def of_row(cls, row: Mapping[str, int]) -> SegmentEndRow:
-        """As the catalog keeps it."""
+        """Parse a row of the catalog."""
         return cls(row["end"])
 
 
@@ -247,7 +249,9 @@ TABLES: tuple[Table[Any, Any], ...] = (
     *(QUEUES, PREPARED, NEXT_SEQUENCES, INDEX),
     *(SEGMENTS, OFFSET_TABLES, SEGMENT_ENDS, DICTIONARIES, QUARANTINE),
 )
-"""All of these: beside them are `store` (see `StoreRows`), and those that the broker keeps."""
+"""All of these tables; besides them there are `store` (see `StoreRows`), and those of the
+broker.
+"""
 
 OF_SEGMENTS = (SEGMENTS, OFFSET_TABLES, SEGMENT_ENDS)
 """Tables whose rows go with a segment's file."""

@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
 
 class Transaction:
-    """Collects, and changes nothing before `commit`. Made by `Store.transaction`.
+    """Collects operations; nothing changes before `commit`. Created by `Store.transaction`.
 
     `commit` puts all of it into the log's open batch: a crash leaves all or nothing. The messages
-    are in their queues, and may be taken, once that batch is durable; the acks take effect at
-    once. As a context manager it commits, or rolls back when its block raises.
+    are in their queues, and may be taken, once that batch is durable; the acks take effect at once.
+    As a context manager it commits, or rolls back when its block raises.
     """
 
     def __init__(self, store: Store) -> None:
@@ -42,7 +42,7 @@ class Transaction:
         priority: int = 0,
         expires_ms: int = 0,
     ) -> None:
-        """As `Store.publish`. Raises: TransactionEndedError, ValueError."""
+        """Publish as `Store.publish` does. Raises: TransactionEndedError, ValueError."""
         check_messages(messages)
         placements = [Placement(queue, expires_ms) for queue in queues]
         self.enqueue(placements, messages, priority=priority)
@@ -50,13 +50,13 @@ class Transaction:
     def enqueue(
         self, placements: Sequence[Placement], messages: list[Message], *, priority: int = 0
     ) -> None:
-        """As `Store.place`. Raises: TransactionEndedError, ValueError."""
+        """Enqueue as `Store.enqueue` does. Raises: TransactionEndedError, ValueError."""
         self._check()
         self._needed_bytes += publish_bytes(placements, messages, priority, body_bytes(messages))
         self._publishes.append(Publish(placements, messages, priority))
 
     def ack(self, queue: Queue, run: Run) -> None:
-        """A run that was taken is done with, if the transaction commits.
+        """Ack a run that was taken, if the transaction commits.
 
         Raises: TransactionEndedError.
         """
@@ -64,7 +64,7 @@ class Transaction:
         self._acks.append((queue, run))
 
     def commit(self) -> None:
-        """Do it all. Promise it only once it is durable: see `Store.when_durable`.
+        """Commit. Promise it only once it is durable: see `Store.when_durable`.
 
         Raises: TransactionEndedError, StoreClosedError, DiskFullError (nothing is done then).
         """
@@ -76,17 +76,17 @@ class Transaction:
         withheld = put_all(self._store, self._publishes)
         for queue, run in self._acks:
             self._store.ack(queue, run)
-        # Only now: what is not in the log itself waits for the rest, which is.
+        # Only now: messages that are not in the log wait for those that are.
         for queue, run in withheld:
             self._store.when_durable(partial(self._store.make_ready, queue, run))
 
     def prepare(self, label: Value) -> Prepared:
-        """Have it durable and undecided: a crash leaves it so, or nothing of it.
+        """Make it durable and undecided: a crash leaves it so, or nothing of it.
 
-        The messages that it publishes are in no queue before it is committed, and what it acks is
-        nobody's until it is decided. Promise it only once it is durable: see
+        The messages that it publishes are in no queue before it is committed, and those that it
+        acks are locked until it is decided. Promise it only once it is durable: see
         `Store.when_durable`.
-        Args: label, which is kept with it.
+        Args: label, which is stored with it.
         Raises: TransactionEndedError, StoreClosedError, DiskFullError (nothing is done then),
         DurabilityError.
         """
@@ -97,7 +97,7 @@ class Transaction:
         return prepared
 
     def rollback(self) -> list[tuple[Queue, Run]]:
-        """Forget it. Returns what was to be acked: it stays with who took it.
+        """Drop everything. Returns what would have been acked: it stays with whoever took it.
 
         Raises: TransactionEndedError.
         """

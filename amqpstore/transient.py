@@ -1,8 +1,9 @@
-"""Transient messages that must leave memory: written aside, never synced, gone with the process.
+"""Transient messages that must leave memory: written to `transient/`, never synced, gone with the
+process.
 
-They are not in the log and no crash brings them back; the directory is wiped at the next start.
-Each is read back right before it is taken, and then is in memory again: so a segment is removed as
-soon as all of its messages were read back or are not wanted any more.
+They are not in the log and do not survive a crash; the directory is wiped at the next start. Each
+is read back right before it is taken, and then is in memory again: so a segment is removed as soon
+as all of its messages were read back or are not needed any more.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from amqpstore.records import MessageDecoder, encode_messages
 from amqpstore.segments import Segment, Unread
 
 FIRST_TRANSIENT = 1 << 63
-"""Ids from here on are of transient messages: no id in the log is as high."""
+"""Ids from here on are those of transient messages: no id in the log is as high."""
 
 _FIRST_ID = attrgetter("first_id")
 
@@ -42,7 +43,7 @@ class TransientLog:
         self._decoder = MessageDecoder({}, lambda body: body)
 
     def wipe(self) -> None:
-        """Remove what an earlier process left. Raises: OSError."""
+        """Remove the files of an earlier process. Raises: OSError."""
         if self._files.exists(self._directory):
             for name in self._files.list_directory(self._directory):
                 if segment_number(name) is not None:
@@ -62,7 +63,7 @@ class TransientLog:
         try:
             segment.writer.append(buffers)
         except OSError:
-            # How much of it is there is unknown: nothing is written behind it.
+            # It is unknown how much of it was written: nothing is written after it.
             segment.size = max(segment.size, self._segment_bytes)
             raise
         segment.note_batch(first_id, lengths, segment.size)
@@ -72,7 +73,9 @@ class TransientLog:
         return first_id
 
     def read(self, first_id: int, count: int) -> list[Message] | Unread:
-        """Some, at least one, of `count` messages of contiguous ids, until they are released."""
+        """Read some, at least one, of `count` messages of contiguous ids, until they are
+        released.
+        """
         segment = self._segment_of(first_id)
         if segment is None:
             return MessageDamagedError(first_id, "it no longer exists")
@@ -80,7 +83,7 @@ class TransientLog:
         return segment.read(first_id, count, self._decoder)
 
     def release(self, first_id: int, count: int) -> None:
-        """Messages are in memory again, or nobody wants them: each is released once."""
+        """Release messages that are in memory again, or not needed: each is released once."""
         end_id = first_id + count
         while first_id < end_id:
             segment = self._segment_of(first_id)

@@ -1,9 +1,9 @@
 """Bodies of messages that were taken and are neither acked nor back in their queues.
 
 Whoever took a run holds it, perhaps for ever. An ack needs no body, so the bodies need not wait for
-it in memory: where they are too many, the oldest are let go. Those that are in the log are there
-already; the others are written aside. They are read back where they are needed after all, which is
-to deliver them once more or to have them go elsewhere: see `Store.bring_back`.
+it in memory: if there are too many, the oldest are dropped. Those that are in the log are on disk
+already; the others are written to `transient/`. They are read back if they are needed after all, to
+be delivered once more or to move elsewhere: see `Store.bring_back`.
 """
 
 from __future__ import annotations
@@ -19,41 +19,41 @@ _log = logging.getLogger(__name__)
 
 
 class Unacked:
-    """The account of the runs that were taken, and whose messages are in memory.
+    """Counts the runs that were taken, and whose messages are in memory.
 
-    It is kept by the run, so that an ack costs the same however many messages it is for.
-    Args: transient, where messages go that are not in the log.
+    It is kept per run, so that an ack costs the same however many messages it is for.
+    Args: transient, for messages that are not in the log.
     """
 
     def __init__(self, transient: TransientLog) -> None:
         self._transient_log = transient
-        # Those that have been taken for the longest time come first.
+        # Those that were taken first come first.
         self._logged: OrderedDict[Run, Queue] = OrderedDict()
         self._transient: OrderedDict[Run, Queue] = OrderedDict()
         self.memory_bytes = 0
 
     def add(self, queue: Queue, run: Run) -> None:
-        """A run was taken, and has its messages."""
+        """Count a run that was taken, and has its messages."""
         run.account = self
         (self._logged if run.first_id else self._transient)[run] = queue
         self.memory_bytes += run.memory_bytes
 
     def remove(self, run: Run) -> None:
-        """A run that is counted is acked, or goes back."""
+        """Stop counting a run that is acked, or requeued."""
         run.account = None
         del (self._logged if run.first_id else self._transient)[run]
         self.memory_bytes -= run.memory_bytes
 
     def was_split(self, run: Run, head: Run) -> None:
-        """Part of a run is one of its own: what both have is what the run had."""
+        """Note that a part of a run is a run of its own: both together have what the run had."""
         head.account = self
         runs = self._logged if run.first_id else self._transient
         runs[head] = runs[run]
 
     def let_go(self, most_bytes: int, next_message_id: int) -> None:
-        """Have no more than `most_bytes` in memory, as far as that can be.
+        """Drop bodies until no more than `most_bytes` are in memory, as far as possible.
 
-        What is in the log can be read back once it is durable: ids below `next_message_id` are.
+        Messages in the log can be read back once they are durable: ids below `next_message_id` are.
         """
         logged = self._logged
         while logged and self.memory_bytes > most_bytes:
@@ -65,7 +65,7 @@ class Unacked:
         while transient and self.memory_bytes > most_bytes:
             run, queue = next(iter(transient.items()))
             first_id = 0
-            # What was in a queue that is deleted by now is never needed again.
+            # Messages of a queue that is deleted by now are never needed again.
             if not queue.deleted:
                 try:
                     first_id = self._transient_log.write(run.messages or [])

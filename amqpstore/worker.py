@@ -1,4 +1,4 @@
-"""Who does the store's background work: checkpoints and compaction, one at a time."""
+"""Workers, which do the store's background work: checkpoints and compaction, one at a time."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _log = logging.getLogger(__name__)
 
 
 class Outcome(Generic[ResultT]):
-    """What became of a piece of work: a result or an error."""
+    """The outcome of a piece of work: a result or an error."""
 
     def __init__(self, result: ResultT | None, error: BaseException | None) -> None:
         self._result = result
@@ -22,14 +22,14 @@ class Outcome(Generic[ResultT]):
 
     @classmethod
     def of(cls, work: Callable[[], ResultT]) -> Outcome[ResultT]:
-        """Do the work."""
+        """Do the work, and return its outcome."""
         try:
             return cls(work(), None)
         except BaseException as error:  # noqa: BLE001 (raised by `get`, in the owner's thread)
             return cls(None, error)
 
     def get(self) -> ResultT:
-        """The result. Raises: what the work raised."""
+        """Return the result. Raises: what the work raised."""
         if self._error is not None:
             raise self._error
         return self._result  # type: ignore[return-value] # a result of type ResultT, or an error
@@ -39,13 +39,13 @@ class Worker(Protocol):
     """Does one piece of work at a time."""
 
     def start(self, work: Callable[[], object]) -> None:
-        """Have it done. There is none under way."""
+        """Start work. None may be running."""
 
     def poll(self, *, wait: bool = False) -> Outcome[object] | None:
-        """What became of the work that was started, once; None while it is under way."""
+        """Return the outcome of the work that was started, once; None while it is running."""
 
     def close(self) -> None:
-        """End, once what is under way is done."""
+        """End, once running work is done."""
 
 
 class InlineWorker:
@@ -62,7 +62,7 @@ class InlineWorker:
         return outcome
 
     def close(self) -> None:
-        """Nothing is under way."""
+        """Do nothing: no work is running."""
 
 
 class ThreadWorker:
@@ -79,7 +79,7 @@ class ThreadWorker:
             try:
                 thread.start()
             except RuntimeError as error:
-                # There are too many already: it takes longer here, but it is done.
+                # There are too many threads already: it takes longer here, but it is done.
                 _log.warning("the store's worker cannot be started: %s", error)
                 self._outcomes.put(Outcome.of(work))
                 return

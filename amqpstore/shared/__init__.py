@@ -15,11 +15,11 @@
     [('orders', 1), ('receipts', 1)]
     [b'one']
 
-- `locked_store`: the lock, and who writes for all; `arrivals`: those who wait for messages.
+- `locked_store`: the lock, and group commit; `arrivals`: receivers that wait for messages.
 - `queues`, `history`: queues by name, and copies of what was received from them.
-- `transaction`, `prepared`: transactions, and undecided ones; `commit_effects`: what goes with a
-  commit.
-- `housekeeping`: what is due at a time; `store`: `SharedStore`, the face of it all.
+- `transaction`, `prepared`: transactions, and undecided ones; `commit_effects`: history copies and
+  wake-ups of a commit.
+- `housekeeping`: work that is due by time; `store`: `SharedStore`, the interface to all of it.
 """
 
 from amqpstore.shared.history import Consumed

@@ -1,9 +1,9 @@
-"""Those who wait for a message of one queue, and who of them is woken.
+"""The receivers that wait for a message of one queue, and which of them is woken.
 
-One is woken for each message that arrives, in the order in which they came. Who is woken looks
-again, under the same lock under which messages arrive, and waits on, as the first, where somebody
-else was faster; who leaves without a message wakes another one where there is one left. So there
-are, at any time, as many awake as there are messages for them, and no wake-up is lost.
+One is woken for each message that arrives, in order of arrival. A woken receiver checks again,
+under the same lock under which messages arrive, and continues to wait, as the first, if another one
+was faster; one that leaves without a message wakes another one if there is a message left. So at
+any time as many are awake as there are messages for them, and no wake-up is lost.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ class Arrivals:
         self._waiting: deque[threading.Condition] = deque()
 
     def __len__(self) -> int:
-        """How many wait and were not woken yet."""
+        """Return how many wait and were not woken yet."""
         return len(self._waiting)
 
     def arrived(self, count: int) -> None:
-        """So many messages are ready."""
+        """Wake receivers for this many ready messages."""
         for _ in range(min(count, len(self._waiting))):
             self._waiting.popleft().notify()
 
     def wake_all(self) -> None:
-        """There is nothing to wait for any more."""
+        """Wake all: there is nothing to wait for any more."""
         self.arrived(len(self._waiting))
 
     def wait(self, timeout_s: float | None, *, is_first: bool) -> bool:
         """Wait to be woken: see `arrived`. Returns whether that was so.
 
-        Args: timeout_s, None for ever; is_first, before those who wait already.
+        Args: timeout_s, None for ever; is_first, ahead of those who wait already.
         """
         place = threading.Condition(self._lock)
         if is_first:
@@ -53,7 +53,7 @@ class Arrivals:
         return not self._left(place)
 
     def _left(self, place: threading.Condition) -> bool:
-        """Wait no more. Returns whether it was not woken."""
+        """Stop waiting. Returns whether it was not woken."""
         if place not in self._waiting:
             return False
         self._waiting.remove(place)

@@ -1,4 +1,4 @@
-"""What a commit takes along: copies for histories, and the news that messages have arrived."""
+"""The effects of a commit: copies for histories, and wake-ups for arrived messages."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from amqpstore.store import Store
 def copies(
     store: Store, queues: Queues, received: list[tuple[Queue, Run]], now_ms: int
 ) -> list[Publish]:
-    """What a transaction that acks what was received is to publish for histories."""
+    """Return what a transaction that acks received messages has to publish for histories."""
     publishes: list[Publish] = []
     runs: dict[int, list[Run]] = {}
     for queue, run in received:
@@ -32,8 +32,9 @@ def when_durable(
     received: list[tuple[Queue, Run]],
     now_ms: int,
 ) -> None:
-    """Once a commit is durable, and so its messages are ready: wake who waits for them, and trim
-    the histories. To be called behind the commit."""
+    """Once a commit is durable, and so its messages are ready, wake receivers and trim the
+    histories. To be called after the commit.
+    """
     for placements, messages, _ in publishes:
         for placement in placements:
             if named := queues.of_id(placement.queue.id):

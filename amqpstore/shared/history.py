@@ -1,8 +1,8 @@
-"""The history of a queue: copies of what was received from it, for a time or up to a number.
+"""The history of a queue: copies of received messages, limited by time or number.
 
 A copy enters the history in the transaction that acks the message, so that after any crash the
-message is in one of the two. The history is a queue of its own, beside the other. What is too old
-or too much goes, oldest first, when the next is added.
+message is in exactly one of the two. The history is a queue of its own, beside the other. Copies
+beyond the limits are removed, oldest first, when the next is added.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ _CONSUMED_AT = struct.Struct(">Q")
 """Before the properties of a copy: when it was consumed (FORMAT.md, "The queues of a library")."""
 
 _AT_ONCE = 256
-"""Messages that are read under the lock at a time, of about 1 MiB at most."""
+"""How many messages are read under the lock at a time, about 1 MiB at most."""
 
 
 class HistoryLimits(NamedTuple):
     """The limits of a queue's history: messages, and ms for each; None means no limit.
 
-    Where both are None it keeps none.
+    If both are None there is no history.
     """
 
     history_length: int | None = None
@@ -47,7 +47,7 @@ class HistoryLimits(NamedTuple):
 
 
 class Consumed(NamedTuple):
-    """A message that was received; `consumed_at_ms` since 1970 its transaction was committed."""
+    """A message that was received; its transaction was committed at `consumed_at_ms` since 1970."""
 
     message: Message
     consumed_at_ms: int
@@ -61,9 +61,9 @@ class History:
         self._limits = limits
 
     def copies(self, store: Store, runs: list[Run], now_ms: int) -> list[Publish]:
-        """What a transaction that acks these runs is to publish as well.
+        """Return what a transaction that acks these runs has to publish as well.
 
-        None on a full disk: what is received has to make room then, and leaves no copy.
+        Nothing on a full disk: receiving has to free space then, and leaves no copy.
         """
         envelopes: dict[int, Envelope] = {}
         messages = []
@@ -87,7 +87,7 @@ class History:
         return [Publish(placements, messages, 0)]
 
     def trim(self, store: Store, now_ms: int) -> None:
-        """Remove what is too old, and what is too much."""
+        """Remove copies that are too old, or too many."""
         queue = self.queue
         if queue.deleted:
             return
@@ -113,9 +113,9 @@ class History:
     def browse(
         self, locked_store: LockedStore, first_ms: int, last_ms: int | None
     ) -> Iterator[Consumed]:
-        """What was consumed from `first_ms` to `last_ms`, both included; oldest first.
+        """Yield what was consumed from `first_ms` to `last_ms`, both included; oldest first.
 
-        Read as it is asked for: what is added or removed meanwhile may be met or not.
+        It is read as it is requested: later additions and removals may be seen or not.
         Raises: ReadLaterError.
         """
         sequence = 1
@@ -134,7 +134,7 @@ class History:
                     yield consumed
 
     def _read(self, store: Store, sequence: int) -> tuple[Run, list[Message]] | None:
-        """Some messages from a sequence on, which stay there."""
+        """Return some messages from a sequence on, and leave them there."""
         queue = self.queue
         while found := store.withdraw(queue, _AT_ONCE, first_sequence=sequence):
             if isinstance(found, ReadLaterError):

@@ -1,4 +1,4 @@
-"""The clock of a `SharedStore`: a thread that has done what is due, though nobody commits."""
+"""Housekeeping of a `SharedStore`: a thread that does what is due, even if nobody commits."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _log = logging.getLogger(__name__)
 
 
 class Kept(Protocol):
-    """What has housekeeping."""
+    """An object with housekeeping."""
 
     def housekeep(self) -> None:
         """Do what is due. Raises: StoreError, once it is closed."""
@@ -42,7 +42,7 @@ class Housekeeping:
             pass
 
     def _housekeep(self) -> bool:
-        # A function of its own, so that no variable keeps the store until the next time.
+        # A separate function, so that no local variable keeps the store alive until the next time.
         store = self._store()
         if store is None:
             return False

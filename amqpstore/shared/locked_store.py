@@ -1,9 +1,9 @@
-"""What threads share: one lock around the store, and one `fdatasync` for all who wait for one.
+"""A store for many threads: one lock around it, and one `fdatasync` for all that wait for one.
 
-The engine is for one thread at a time, so all that is done with it is done under the lock. Only
-the write and the sync of a batch are not: what other threads do meanwhile is the next batch.
-There is no thread for that: of those who wait, one leads: it seals the batch that they are all
-in, writes it, tells those whose batch that was that it is durable, and wakes one of the next batch.
+The engine is for one thread at a time, so everything is done under the lock, except the write and
+the sync of a batch: what other threads do meanwhile is the next batch. There is no extra thread for
+that: one of the waiting threads leads: it seals the batch that they are all in, writes it, tells
+the others that it is durable, and wakes one of the next batch.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class _Ticket:
         self.wake = threading.Condition(lock)
 
     def completed(self) -> None:
-        """Its batch is durable."""
+        """Note that its batch is durable."""
         self.is_durable = True
         self.wake.notify()
 
@@ -39,8 +39,8 @@ class _Ticket:
 class LockedStore:
     """A store and its lock.
 
-    `on_stop` is called, under the lock, when no more can be done: by `close`, by a failed disk, or
-    by an exception that left the engine during its work.
+    `on_stop` is called, under the lock, when no more can be done: after `close`, a failed disk, or
+    an exception during the engine's work.
     """
 
     def __init__(self, store: Store) -> None:
@@ -70,9 +70,9 @@ class LockedStore:
 
     @contextmanager
     def guarded(self) -> Iterator[None]:
-        """Work with the engine, under the lock: an error that it did not expect ends all work.
+        """Work with the engine, under the lock: an unexpected error ends all work.
 
-        KeyboardInterrupt is one. What is on disk is right, what is in memory perhaps not.
+        KeyboardInterrupt is one. The data on disk is right, the state in memory perhaps not.
         """
         try:
             yield
@@ -101,15 +101,15 @@ class LockedStore:
             raise StoreClosedError(str(self._stopped))
 
     def wait_durable(self) -> None:
-        """Return once all that was done so far is durable; with the lock, but not `guarded`.
+        """Return once everything done so far is durable; with the lock, but not `guarded`.
 
-        Raises: DurabilityError, StoreClosedError; then it is open whether it is durable.
+        Raises: DurabilityError, StoreClosedError; then it is unknown whether it is durable.
         """
         ticket = _Ticket(self.lock)
         self.store.when_durable(ticket.completed)
         while not ticket.is_durable:
             if isinstance(self._stopped, DurabilityError):
-                # One for each thread: a traceback is kept in it.
+                # One for each thread: it keeps its traceback.
                 raise DurabilityError(self._stopped.path, self._stopped.cause)
             self.check_open()
             if self._is_writing:
@@ -118,15 +118,15 @@ class LockedStore:
                 self._write()
 
     def close(self) -> None:
-        """Wait for who is writing, and close the store. Raises: DurabilityError."""
+        """Wait for a writing thread, and close the store. Raises: DurabilityError."""
         if self.is_forked:
-            return  # It is the other process's.
+            return  # It belongs to the other process.
         with self.lock:
             while self._is_writing:
                 self._written.wait()
             if not self._stopped:
                 with self.guarded():
-                    self.store.close()  # Who waits is in the batch that this writes.
+                    self.store.close()  # Those who wait are in the batch that this writes.
                 self._stop(self._closed("is closed"))
             self.store.abandon()
 
@@ -162,12 +162,12 @@ class LockedStore:
             self._wake_next()
 
     def _wait(self, ticket: _Ticket) -> None:
-        """Wait for who leads, perhaps to lead next."""
+        """Wait for the leader, perhaps to lead next."""
         self._waiting.append(ticket)
         try:
             ticket.wake.wait()
         except BaseException:
-            # It was interrupted, and may have been the one that is to lead.
+            # It was interrupted, and may have been the one that should lead.
             self._leave(ticket)
             if not self._is_writing:
                 self._wake_next()
@@ -179,9 +179,9 @@ class LockedStore:
             self._waiting.remove(ticket)
 
     def _wake_next(self) -> None:
-        """Have one of those lead whose batch is open still."""
+        """Wake one of those whose batch is still open, to lead."""
         while self._waiting and self._waiting[0].is_durable:
-            self._waiting.popleft()  # It was woken, and did not run yet.
+            self._waiting.popleft()  # It was woken, and has not run yet.
         if self._waiting:
             self._waiting[0].wake.notify()
 

@@ -1,4 +1,4 @@
-"""A prepared transaction of a `SharedStore`: undecided, until anybody decides it."""
+"""A prepared transaction of a `SharedStore`: undecided, until somebody decides it."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from amqpstore.shared.queues import Queues
 
 
 class SharedPrepared:
-    """What was sent is in no queue, and what was received is nobody's, until it is decided.
+    """What was sent is in no queue, and what was received is locked, until it is decided.
 
-    Made by `SharedTransaction.prepare`, and found again, after a restart too, by
-    `SharedStore.prepared`. `label` is what its owner called it.
+    Created by `SharedTransaction.prepare`, and found again, after a restart too, by
+    `SharedStore.prepared`. `label` is its owner's name for it.
     """
 
     def __init__(self, locked_store: LockedStore, queues: Queues, prepared: Prepared) -> None:
@@ -25,7 +25,7 @@ class SharedPrepared:
         return f"<SharedPrepared {self.label!r}>"
 
     def commit(self) -> None:
-        """Do all of it: durable on return. Messages to queues that were deleted are dropped.
+        """Commit: durable on return. Messages to queues that were deleted are dropped.
 
         Raises: TransactionEndedError, if it is decided already; DiskFullError, UndecidableError,
         ReadLaterError (it is undecided then); StoreClosedError, DurabilityError, ForkedError.
@@ -43,9 +43,9 @@ class SharedPrepared:
             locked_store.wait_durable()
 
     def rollback(self) -> None:
-        """Undo all of it: durable on return. What was received is ready again, redelivered.
+        """Roll back: durable on return. Received messages are ready again, as redelivered.
 
-        Raises: as `commit`, but for those that leave it undecided.
+        Raises: as `commit`, except those that leave it undecided.
         """
         with self._locked_store.working() as store:
             for queue, run in self._prepared.rollback():

@@ -1,4 +1,4 @@
-"""The queues of a `SharedStore`, by name, and what the store keeps of that: their definitions."""
+"""The queues of a `SharedStore`, by name, and their definitions in the store."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _VERSION = 1
 
 
 class NamedQueue:
-    """A queue of the store, who waits for its messages, and its history, if it keeps one."""
+    """A queue of the store, the receivers that wait for its messages, and its history, if any."""
 
     def __init__(self, name: str, queue: Queue, limits: HistoryLimits, arrivals: Arrivals) -> None:
         self.name = name
@@ -31,9 +31,9 @@ class NamedQueue:
 
 
 class Queues:
-    """All of them. Everything is called under the lock; what changes something is durable then.
+    """All queues. Every method is called under the lock; changes are durable on return.
 
-    Raises: OtherOwnerError, where the store has other queues than such; nothing is changed then.
+    Raises: OtherOwnerError, if the store has queues of another owner; nothing is changed then.
     """
 
     def __init__(self, locked_store: LockedStore) -> None:
@@ -58,17 +58,17 @@ class Queues:
         return iter(self._named.values())
 
     def get(self, name: str) -> NamedQueue:
-        """Raises: QueueNotFoundError."""
+        """Return the queue of that name. Raises: QueueNotFoundError."""
         if (found := self._named.get(name)) is None:
             raise QueueNotFoundError(name)
         return found
 
     def of_id(self, queue_id: int) -> NamedQueue | None:
-        """By the id that the store gave it; None where it was deleted, or is a history."""
+        """Return a queue by the store's id; None if it was deleted, or is a history."""
         return self._by_id.get(queue_id)
 
     def declare(self, name: str, limits: HistoryLimits) -> None:
-        """Make it, where it is not there. Raises: QueueDiffersError, DurabilityError."""
+        """Create a queue, unless it exists. Raises: QueueDiffersError, DurabilityError."""
         if found := self._named.get(name):
             if found.limits != limits:
                 raise QueueDiffersError(name, str(limits), str(found.limits))
@@ -79,7 +79,7 @@ class Queues:
         )
 
     def delete(self, name: str) -> None:
-        """Delete it, with its messages and its history. Raises: DurabilityError."""
+        """Delete a queue, with its messages and its history. Raises: DurabilityError."""
         found = self.get(name)
         del self._named[name], self._by_id[found.queue.id]
         histories = [found.history.queue] if found.history else []
@@ -94,7 +94,7 @@ class Queues:
     def _have_history(self, named: NamedQueue, copies: Queue | None) -> None:
         if named.limits == HistoryLimits():
             return
-        # It is made behind its queue: a crash between them is made up for at the next start.
+        # It is created after its queue: after a crash between them the next start creates it.
         store = self._locked_store.store
         copies = copies or store.create_queue({_OWNER: _VERSION, "history_of": named.name})
         store.set_lazy(copies, lazy=True)

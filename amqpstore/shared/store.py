@@ -22,7 +22,7 @@ from amqpstore.worker import Worker
 
 
 class QueueState(NamedTuple):
-    """A queue as it is now: how many messages of it and of its history are ready."""
+    """The current state of a queue: how many messages of it and of its history are ready."""
 
     name: str
     ready_count: int
@@ -32,15 +32,15 @@ class QueueState(NamedTuple):
 
 
 class SharedStore:
-    """A store of queues by name, for all threads of one process. Made by `SharedStore.open`.
+    """A store of queues by name, for all threads of one process. Created by `SharedStore.open`.
 
     Messages are sent and received in transactions: see `SharedTransaction`. Transactions of many
-    threads that commit at a time share one `fdatasync`. As a context manager it closes.
+    threads that commit at the same time share one `fdatasync`. As a context manager it closes.
 
-    All methods but `close` raise, besides what they say: StoreClosedError, after `close`, after a
-    DurabilityError, and after an exception such as KeyboardInterrupt during the engine's
-    work; ForkedError in a fork of the process that opened it. Whatever stopped it, what was
-    committed is there when it is opened again.
+    All methods except `close` also raise: StoreClosedError, after `close`, after a DurabilityError,
+    and after an exception such as KeyboardInterrupt during the engine's work; ForkedError in a fork
+    of the process that opened it. Whatever stopped it, committed transactions are there when it is
+    opened again.
     """
 
     def __init__(self, store: Store) -> None:
@@ -61,13 +61,14 @@ class SharedStore:
         worker: Worker | None = None,
         clock: Clock = SYSTEM_CLOCK,
     ) -> SharedStore:
-        """Open the store in `directory`, or make one where there is nothing; recover what it holds.
+        """Open the store in `directory`, or create one in an empty directory; recover what it
+        holds.
 
-        Args: as `Store.open`; histories are dated by `clock` as well. Without a `worker` a thread
-        of its own looks about once a second whether background work is due; who brings one calls
+        Args: as `Store.open`; histories use `clock` as well. Without a `worker` a thread of its own
+        checks about once a second whether background work is due; a caller that passes one calls
         `housekeep`.
-        Raises: as `Store.open`; OtherOwnerError, where it is a store that something else made, a
-        broker for one: its queues are left as they are.
+        Raises: as `Store.open`; OtherOwnerError, if another program created the store, such as a
+        broker: its queues are left as they are.
         """
         store = Store.open(
             directory,
@@ -88,22 +89,22 @@ class SharedStore:
 
     @property
     def directory(self) -> str:
-        """Where it is."""
+        """Its data directory."""
         return self._locked_store.store.directory
 
     @property
     def recovery_report(self) -> RecoveryReport:
-        """What the start found."""
+        """The result of recovery at the start."""
         return self._locked_store.store.recovery_report
 
     def declare(
         self, name: str, *, history_length: int | None = None, history_ttl_ms: int | None = None
     ) -> None:
-        """Have a queue of that name, which is made where it is not there. Durable on return.
+        """Create a queue of that name, unless it exists. Durable on return.
 
-        With a history it keeps copies of what was received: the last `history_length` messages,
-        each for `history_ttl_ms`; None means no limit, and both None mean no history.
-        Raises: QueueDiffersError, where it is there with another history; DurabilityError.
+        With a history it keeps copies of received messages: the last `history_length`, each for
+        `history_ttl_ms`; None means no limit, and both None mean no history.
+        Raises: QueueDiffersError, if it exists with another history; DurabilityError.
         """
         for limit in (history_length, history_ttl_ms):
             if limit is not None and limit < 1:
@@ -114,29 +115,29 @@ class SharedStore:
             self._queues.declare(name, HistoryLimits(history_length, history_ttl_ms))
 
     def find(self, name: str) -> QueueState | None:
-        """The queue of that name, if it is there."""
+        """Return the queue of that name, if it exists."""
         return next((queue for queue in self.queues() if queue.name == name), None)
 
     def queues(self) -> list[QueueState]:
-        """All of them."""
+        """Return all queues."""
         with self._locked_store.working():
             return [_state(named) for named in self._queues]
 
     def delete(self, name: str) -> None:
         """Delete a queue with its messages and its history. Durable on return.
 
-        Who waits for a message of it gets a QueueNotFoundError.
+        Receivers that wait for a message of it get a QueueNotFoundError.
         Raises: QueueNotFoundError, DurabilityError.
         """
         with self._locked_store.working():
             self._queues.delete(name)
 
     def transaction(self) -> SharedTransaction:
-        """A transaction, to be used in a `with` statement."""
+        """Return a transaction, to be used in a `with` statement."""
         return SharedTransaction(self._locked_store, self._queues)
 
     def prepared(self) -> list[SharedPrepared]:
-        """All transactions that wait for a decision, oldest first."""
+        """Return all transactions that wait for a decision, oldest first."""
         with self._locked_store.working() as store:
             found = [store.prepared[key] for key in sorted(store.prepared)]
         return [SharedPrepared(self._locked_store, self._queues, prepared) for prepared in found]
@@ -144,9 +145,9 @@ class SharedStore:
     def history(
         self, name: str, *, first_ms: int = 0, last_ms: int | None = None
     ) -> Iterator[Consumed]:
-        """What was received from a queue between two times, ms since 1970, both included.
+        """Yield what was received from a queue between two times, ms since 1970, both included.
 
-        Oldest first, and read as it is asked for: what comes or goes meanwhile may be met or not.
+        Oldest first, and read as it is requested: later additions and removals may be seen or not.
         Raises: QueueNotFoundError.
         """
         with self._locked_store.working():
@@ -154,9 +155,10 @@ class SharedStore:
         return history.browse(self._locked_store, first_ms, last_ms) if history else iter(())
 
     def housekeep(self) -> None:
-        """Begin background work that is due, and finish what is done: no waiting for either.
+        """Start background work that is due, and finish what is done, without waiting for either.
 
-        Each commit does so too. Raises: DurabilityError.
+        Each commit does so too.
+        Raises: DurabilityError.
         """
         with self._locked_store.working() as store:
             store.housekeep()
@@ -165,21 +167,21 @@ class SharedStore:
                     named.arrivals.arrived(count)
 
     def close(self) -> None:
-        """Close the store. In a fork: nothing, as it is the other process's.
+        """Close the store. In a fork it does nothing, as the store belongs to the other process.
 
-        Transactions that have not ended are undone; who waits gets a StoreClosedError.
+        Open transactions are rolled back; waiting receivers get a StoreClosedError.
         Raises: DurabilityError.
         """
         self._stop_housekeeping()
         self._locked_store.close()
 
     def abandon(self) -> None:
-        """Close the files and write nothing more: what is left is what a crash would leave."""
+        """Close the files and write nothing more: this leaves what a crash would leave."""
         self._stop_housekeeping()
         self._locked_store.abandon()
 
     def _stop_housekeeping(self) -> None:
-        # The thread is not in a fork, and may have held a lock of its own when that was made.
+        # The thread does not exist in a fork, and may have held a lock of its own at that moment.
         if self._housekeeping and not self._locked_store.is_forked:
             self._housekeeping.stop()
 

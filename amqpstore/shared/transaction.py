@@ -1,4 +1,4 @@
-"""A transaction of a `SharedStore`: messages are sent and received in one, and nowhere else."""
+"""A transaction of a `SharedStore`, the only way to send and receive messages."""
 
 from __future__ import annotations
 
@@ -32,8 +32,9 @@ _log = logging.getLogger(__name__)
 
 
 class Received(NamedTuple):
-    """A message that was received, and how often it had been delivered before that: from 1 on it
-    is redelivered. It may be so where a transaction was rolled back, by a crash for one."""
+    """A message that was received, and how often it had been delivered before: from 1 on it is
+    redelivered, because a transaction was rolled back, for example by a crash.
+    """
 
     message: Message
     delivery_count: int
@@ -51,14 +52,14 @@ class _State(enum.Enum):
 
 
 class SharedTransaction:
-    """Made by `SharedStore.transaction`, for one `with` block of one thread.
+    """A transaction for one `with` block of one thread. Created by `SharedStore.transaction`.
 
-    At the normal end of the block it commits: durable then. An exception, or a crash, undoes it:
-    what was sent never was, and what was received is ready again, redelivered, in its old place.
-    What it sends can be received, by itself too, once it is committed.
+    At the normal end of the block it commits: durable then. An exception, or a crash, rolls it
+    back: sent messages never existed, and received ones are ready again, as redelivered, in their
+    old places. Sent messages can be received, also by the same thread, once it is committed.
 
-    All methods raise, besides what they say: NotInTransactionError before the block,
-    TransactionEndedError after its end; StoreClosedError, ForkedError.
+    All methods also raise: NotInTransactionError before the block, TransactionEndedError after its
+    end; StoreClosedError, ForkedError.
     """
 
     def __init__(self, locked_store: LockedStore, queues: Queues) -> None:
@@ -71,7 +72,7 @@ class SharedTransaction:
     def send(self, queue: str, messages: Sequence[Message | bytes]) -> None:
         """Put messages at the end of a queue, if this commits. Bytes are a body without properties.
 
-        Raises: QueueNotFoundError; StoreError, where a message is not persistent.
+        Raises: QueueNotFoundError; StoreError, if a message is not persistent.
         """
         with self._locked_store.locked():
             self._check()
@@ -86,14 +87,14 @@ class SharedTransaction:
     def receive(
         self, queue: str, *, limit: int = 1, timeout_s: float | None = None
     ) -> list[Received]:
-        """Take messages off the head of a queue: at least one, and of what is ready up to `limit`.
+        """Take messages off the head of a queue: at least one, and up to `limit` of the ready ones.
 
-        Waits until there is one. They are nobody else's, and gone if this commits.
+        Waits until there is one. Nobody else gets them, and they are gone if this commits.
         Args: timeout_s, how long it waits; None for ever.
-        Raises: TimeoutError, nothing came, and the transaction goes on; QueueNotFoundError, also
-        where the queue is deleted meanwhile; MessageDamagedError, once, where the first cannot be
-        read: it is in quarantine then; ReadLaterError, where it cannot be read now. One behind
-        others is only logged.
+        Raises: TimeoutError, nothing arrived, and the transaction continues; QueueNotFoundError,
+        also if the queue is deleted meanwhile; MessageDamagedError, once, if the first cannot be
+        read: it is in quarantine then; ReadLaterError, if it cannot be read now. A damaged message
+        after others is only logged.
         """
         if limit < 1:
             raise ValueError(f"a limit must be at least 1, not {limit}")
@@ -104,7 +105,7 @@ class SharedTransaction:
             was_woken = False
             try:
                 while not (runs := self._try(store, named.queue, limit)):
-                    # Who was woken may find that another was faster: so it looks again, as before.
+                    # A woken receiver may find that another was faster: so it checks again.
                     was_woken = self._wait(named, deadline, is_first=was_woken)
             except BaseException:
                 # It may have been woken for a message, which is another's now.
@@ -112,7 +113,7 @@ class SharedTransaction:
                     named.arrivals.arrived(1)
                 raise
             self._received += [(named.queue, run) for run in runs]
-            # Only as long as nobody else has its turn is it sure that they are in memory.
+            # They are certainly in memory only as long as nobody else has its turn.
             return [
                 Received(message, run.delivery_count)
                 for run in runs
@@ -122,9 +123,9 @@ class SharedTransaction:
     def replay(
         self, queue: str, *, first_ms: int = 0, last_ms: int | None = None, to: str | None = None
     ) -> int:
-        """Send copies of what is in a queue's history: see `SharedStore.history`.
+        """Send copies of a queue's history: see `SharedStore.history`.
 
-        Args: to, the queue that they go to; the one that they came from, if it is not said.
+        Args: to, the queue that they go to; by default the one that they came from.
         Returns: how many. They are in memory until this commits.
         Raises: QueueNotFoundError.
         """
@@ -138,7 +139,7 @@ class SharedTransaction:
         return len(messages)
 
     def peek(self, queue: str) -> Message | None:
-        """The message at the head of a queue, which stays there. None where nothing is ready.
+        """Return the message at the head of a queue, and leave it. None if nothing is ready.
 
         Raises: QueueNotFoundError.
         """
@@ -147,11 +148,11 @@ class SharedTransaction:
             return store.peek(self._queues.get(queue).queue)
 
     def commit(self) -> None:
-        """Do all of it, and end: durable on return. At the end of the block it is done by itself.
+        """Commit and end: durable on return. The end of the block does it automatically.
 
-        Raises: DiskFullError, where it sends something, and QueueNotFoundError, for a queue that
-        it sends to (all is undone then); DurabilityError (it is open then whether it is done:
-        who opens the store again will see).
+        Raises: DiskFullError, if it sends something, and QueueNotFoundError, for a queue that it
+        sends to (all is rolled back then); DurabilityError (the outcome is unknown then, until the
+        store is opened again).
         """
         locked_store = self._locked_store
         with locked_store.locked() as store:
@@ -170,8 +171,8 @@ class SharedTransaction:
     def prepare(self, label: str) -> SharedPrepared:
         """End undecided: durable on return, and to be committed or rolled back by anybody.
 
-        Until then what it sent is in no queue, and what it received is nobody's, whatever
-        crashes. Raises: as `commit`, but DiskFullError in any case.
+        Until then sent messages are in no queue, and received ones are locked, through any crash.
+        Raises: as `commit`, but DiskFullError in any case.
         """
         locked_store = self._locked_store
         with locked_store.locked() as store:
@@ -187,7 +188,7 @@ class SharedTransaction:
         return SharedPrepared(locked_store, self._queues, prepared)
 
     def rollback(self) -> None:
-        """Undo all of it, and end."""
+        """Roll back, and end."""
         with self._locked_store.working() as store:
             self._check()
             self._state = _State.ENDED
@@ -221,7 +222,9 @@ class SharedTransaction:
             return _take(store, queue, limit)
 
     def _wait(self, named: NamedQueue, deadline: float | None, *, is_first: bool) -> bool:
-        """Wait for a message, until it is `time.monotonic()`. Returns whether there may be one."""
+        """Wait for a message, until `time.monotonic()` reaches the deadline. Returns whether there
+        may be one.
+        """
         left_s = None if deadline is None else deadline - time.monotonic()
         if left_s is not None and left_s <= 0:
             raise TimeoutError(f"no message arrived in queue {named.name!r} in time")
@@ -264,9 +267,9 @@ class SharedTransaction:
 
 
 def _take(store: Store, queue: Queue, limit: int) -> list[Run]:
-    """What is ready, up to a limit.
+    """Take what is ready, up to a limit.
 
-    Raises: MessageDamagedError, ReadLaterError, where it is the first.
+    Raises: MessageDamagedError, ReadLaterError, if it is the first.
     """
     runs: list[Run] = []
     while limit and (found := store.take(queue, limit)):
