@@ -77,10 +77,7 @@ class Fleet:
             if member.outcome is None:
                 member.process.terminate()
         for member in self.members:
-            member.process.join(2.0)
-            if member.process.is_alive():
-                member.process.kill()
-                member.process.join()
+            end_process(member.process)
             member.pipe.close()
 
     def wait_until_ready(self) -> None:
@@ -120,6 +117,14 @@ class Fleet:
     def finished(self, *, but: str = "") -> bool:
         """Tell whether all workers are done, not counting those with the role `but`."""
         return all(member.outcome is not None for member in self.members if member.role != but)
+
+
+def end_process(process: BaseProcess) -> None:
+    """Wait for a process that was told to end, and kill it if it does not."""
+    process.join(2.0)
+    if process.is_alive():
+        process.kill()
+        process.join()
 
 
 def _work(settings: BenchSettings, board: Board, index: int, task: Task, pipe: Pipe) -> None:

@@ -10,7 +10,8 @@ import struct
 
 from amqpstore_tools.bench.board import FOREVER_NS, now_ns
 from amqpstore_tools.bench.histogram import Histogram
-from amqpstore_tools.bench.messages import Route, block_of
+from amqpstore_tools.bench.messages import Route
+from amqpstore_tools.bench.producer import connect_with_block
 from amqpstore_tools.bench.worker import BenchWorker, Schedule, WorkerReport
 from amqpstore_tools.client import frames
 from amqpstore_tools.client.confirms import ConfirmLedger
@@ -52,16 +53,7 @@ def produce_paced(worker: BenchWorker, routes: list[Route], rate: int, quota: in
     to confirm).
     """
     settings = worker.settings
-    connection = Connection(settings.address)
-    if settings.confirm:
-        connection.select_confirms()
-    block = block_of(
-        routes,
-        size=settings.size,
-        persistent=settings.persistent,
-        vary=settings.vary,
-        frame_max=connection.frame_max,
-    )
+    connection, block = connect_with_block(settings, routes)
     stamp_at = list(frames.whole_frames(block.octets, 0, block.message_bytes))[2].payload
     schedule = worker.start()
     connection.socket.settimeout(None)

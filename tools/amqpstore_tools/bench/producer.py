@@ -4,6 +4,7 @@ import select
 
 from amqpstore_tools.bench.board import Row, now_ns
 from amqpstore_tools.bench.messages import MessageBlock, Route, block_of
+from amqpstore_tools.bench.settings import BenchSettings
 from amqpstore_tools.bench.worker import BenchWorker, WorkerReport
 from amqpstore_tools.client.confirms import ConfirmLedger
 from amqpstore_tools.client.connection import Connection
@@ -113,13 +114,10 @@ class BlockPublisher:
             self._block.renew()
 
 
-def produce(worker: BenchWorker, routes: list[Route], quota: int) -> WorkerReport:
-    """Run a worker that publishes to the routes in turn until `quota` or the schedule's stop.
-
-    Returns when every message is confirmed, or without confirms when the broker has answered the
-    close of the channel, and so has processed everything before it.
-    """
-    settings = worker.settings
+def connect_with_block(
+    settings: BenchSettings, routes: list[Route]
+) -> tuple[Connection, MessageBlock]:
+    """Connect as the settings say. Returns the connection and the messages to be sent on it."""
     connection = Connection(settings.address)
     if settings.confirm:
         connection.select_confirms()
@@ -130,6 +128,17 @@ def produce(worker: BenchWorker, routes: list[Route], quota: int) -> WorkerRepor
         vary=settings.vary,
         frame_max=connection.frame_max,
     )
+    return connection, block
+
+
+def produce(worker: BenchWorker, routes: list[Route], quota: int) -> WorkerReport:
+    """Run a worker that publishes to the routes in turn until `quota` or the schedule's stop.
+
+    Returns when every message is confirmed, or without confirms when the broker has answered the
+    close of the channel, and so has processed everything before it.
+    """
+    settings = worker.settings
+    connection, block = connect_with_block(settings, routes)
     publisher = BlockPublisher(connection, block, settings.confirm, worker.row)
     ledger = publisher.ledger
     stop_ns = worker.start().stop_ns

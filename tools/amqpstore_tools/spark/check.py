@@ -35,7 +35,7 @@ from amqpstore_tools.check.parts import (
     Summary,
 )
 from amqpstore_tools.offline.progress import Progress
-from amqpstore_tools.spark.cluster import Cluster, Tell
+from amqpstore_tools.spark.cluster import Cluster, Tell, by_bytes
 from amqpstore_tools.spark.task_files import for_tasks
 
 _INDEX_BYTES = 256 << 10
@@ -170,8 +170,7 @@ class _Steps:
         return rdd
 
     def _tell_of(self, what: str) -> Tell:
-        total = self._total
-        return lambda done, tasks: self._tell(what, total * done // (tasks or 1), total)
+        return by_bytes(self._tell, what, self._total)
 
 
 def _by_segment(found: Iterable[tuple[IndexResult, list[tuple[int, LivePart]]]]) -> LiveParts:

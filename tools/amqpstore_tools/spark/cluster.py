@@ -14,6 +14,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from amqpstore.errors import StoreError
+from amqpstore_tools.offline.progress import Progress
 from amqpstore_tools.spark.java import NoJavaError
 from amqpstore_tools.spark.requirements import SparkMissingError
 from amqpstore_tools.spark.sessions import start
@@ -39,6 +40,11 @@ Other = TypeVar("Other")
 
 Tell = Callable[[int, int], None]
 """Called with how much of the work is done, and how much there is, in tasks of Spark."""
+
+
+def by_bytes(progress: Progress, what: str, total: int) -> Tell:
+    """Return what shows the tasks that are done as a part of `total` bytes."""
+    return lambda done, tasks: progress(what, total * done // (tasks or 1), total)
 
 
 class JobError(StoreError):
@@ -103,13 +109,18 @@ class Cluster:
         items: Sequence[One],
         size_of: Callable[[One], int],
         work: Callable[[Iterable[One]], Other],
-        tell: Tell = lambda *_: None,
+        progress: Progress = lambda *_: None,
+        what: str = "",
     ) -> list[Other]:
-        """Work on groups of neighbouring items. Returns the result of each group."""
+        """Work on groups of neighbouring items. Returns the result of each group.
+
+        Args: progress, called with `what`, how many bytes are done, and all.
+        """
 
         def of_task(some: Iterable[One]) -> Iterator[Other]:
             yield work(some)
 
+        tell = by_bytes(progress, what, sum(map(size_of, items)))
         return self.collect(self.spread(items, size_of).mapPartitions(of_task), tell)
 
     def broadcast(self, value: One) -> Callable[[], One]:

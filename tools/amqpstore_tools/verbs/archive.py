@@ -50,12 +50,9 @@ def _archive(arguments: argparse.Namespace) -> None:
         def spread(
             items: Sequence[SegmentItem], write: Callable[[Iterable[SegmentItem]], ArchivedPart]
         ) -> list[ArchivedPart]:
-            total = sum(item.size - item.start for item in items)
-
-            def tell(done: int, tasks: int) -> None:
-                show("archiving", total * done // (tasks or 1), total)
-
-            return spark.by_group(items, lambda item: item.size - item.start, write, tell)
+            return spark.by_group(
+                items, lambda item: item.size - item.start, write, show, "archiving"
+            )
 
         manifest = archive(arguments.directory, arguments.out, spread, is_local=spark.is_local)
         result = _result(arguments.out, manifest, time.monotonic() - started)

@@ -56,12 +56,7 @@ def _report(arguments: argparse.Namespace) -> None:
         started = time.monotonic()
 
         def spread(items: Sequence[Item], count: Callable[[Iterable[Item]], Tally]) -> list[Tally]:
-            total = sum(item.size for item in items)
-
-            def tell(done: int, tasks: int) -> None:
-                show("counting", total * done // (tasks or 1), total)
-
-            return spark.by_group(items, lambda item: item.size, count, tell)
+            return spark.by_group(items, lambda item: item.size, count, show, "counting")
 
         figures = gather(arguments.directory, spread, is_local=spark.is_local)
         seconds = time.monotonic() - started

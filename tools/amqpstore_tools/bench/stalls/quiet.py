@@ -18,6 +18,7 @@ from types import TracebackType
 from typing import Self
 
 from amqpstore_tools.bench.board import now_ns
+from amqpstore_tools.bench.fleet import end_process
 from amqpstore_tools.bench.histogram import Histogram
 from amqpstore_tools.bench.messages import VariedBlock
 from amqpstore_tools.client import frames, wire
@@ -74,10 +75,7 @@ class QuietClient:
         traceback: TracebackType | None,
     ) -> None:
         self._process.terminate()
-        self._process.join(2.0)
-        if self._process.is_alive():
-            self._process.kill()
-            self._process.join()
+        end_process(self._process)
         self._pipe.close()
 
     def wait_until_ready(self) -> None:
