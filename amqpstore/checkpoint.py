@@ -116,6 +116,7 @@ class Checkpoint:
         checkpoint_state.touched.clear()
         checkpoint_state.sizes.clear()
         checkpoint_state.accounts.changed.clear()
+        # The removals are not synced: a file that a crash brings back has no row.
         for path in gone:
             attempt(self._files.remove, path)
         for number in dropped:
@@ -140,6 +141,8 @@ class Checkpoint:
             self._deleted.pop()
         changes, gone = list(self._changes), list(self._gone)
         touched = sorted(checkpoint_state.touched, key=lambda queue: queue.id)
+        # Entries are durable before any row is computed from them: a row must never count bytes
+        # that a crash could take. A failure here leaves what was not counted fresh, and in the log.
         self._writer.write(touched, checkpoint_state.sizes)
         for queue in touched:
             self._merge(queue)

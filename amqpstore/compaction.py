@@ -149,6 +149,7 @@ class Compaction:
         """
         try:
             self._write()
+            # Before the originals lose their rows: until then a faulty copy costs nothing.
             self._check()
             # A crash before this commit leaves the new file without a row, one after it the old
             # ones: either is removed at the next start. So the old files go only after it.
@@ -209,6 +210,8 @@ class Compaction:
         segment.first_id, segment.end_id = account.first_id, account.end_id
         path = segment.path
         try:
+            # Bytes and name are durable before the commit: a row must never name a file that a
+            # crash could take, as the originals lose their rows with it.
             writer.datasync()
             path = f"{self._directory}/{SEGMENTS}"
             self._files.sync_directory(path)

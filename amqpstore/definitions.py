@@ -89,6 +89,8 @@ def write_copy(files: Files, directory: str, copy: DefinitionsCopy) -> None:
         _durably(new_path, file.datasync)
     finally:
         file.close()
+    # Synced before: a rename may reach the disk before the bytes do, and a crash would leave an
+    # empty copy in the place of a good one.
     files.rename(new_path, path)
     parent = os.path.join(directory, CATALOG)
     _durably(parent, partial(files.sync_directory, parent))

@@ -51,6 +51,8 @@ class IndexMerger:
         number = queue.next_number
         queue.next_number += 1
         new = self._written(queue.id, number, entries)
+        # The new file is durable. A crash before the commit of this checkpoint leaves it without a
+        # row, and the old files with theirs; one after it the other way round.
         place = queue.files.index(group[0])
         old = [one.close() for one in group]
         queue.files[place : place + len(group)] = [new]

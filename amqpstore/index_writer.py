@@ -123,6 +123,8 @@ class IndexWriter:
             self._abandon(queues)
             raise
         self._sync(group)
+        # Counted only now: what a crash or a failure left before the sync is after the end that the
+        # catalog knows, and is written again by the next checkpoint.
         for one in group:
             one.count_in()
             if one.is_full:
@@ -158,6 +160,7 @@ class IndexWriter:
 
     def _abandon(self, queues: Iterable[QueueIndex]) -> None:
         """Leave appended bytes where they are, after the ends that the catalog knows."""
+        # It is unknown how much of the failed append is there: nothing is appended after it.
         for queue in queues:
             if one := self._open.get(queue.id):
                 self._close(one)

@@ -313,6 +313,9 @@ class Log:
             raise self._failure
         with self._failing(segment.path):
             self._append(segment, batch)
+            # A crash before this returns leaves any part of the batch, which is a torn tail, or all
+            # of it. Of a new segment not even the name is durable then: so its directory is synced
+            # too before anything is confirmed.
             segment.writer.datasync()
             if batch.starts_segment:
                 insist(self._descriptors.files.sync_directory, f"{self._directory}/{SEGMENTS}")
@@ -374,6 +377,8 @@ class Log:
         if batch.messages:
             segment.note_batch(batch.first_id, batch.lengths, batch.first_offset)
         next_id = batch.first_id + len(batch.messages)
+        # The position and the list of batches move together: a checkpoint at a position whose
+        # batches it does not have would leave messages that neither it nor recovery applies.
         self.position = Position(segment.number, summary.end_bytes, batch.lsn + 1, next_id)
         self.durable.append(summary)
         self.durable_bytes += summary.end_bytes - batch.first_offset

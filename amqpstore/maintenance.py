@@ -161,6 +161,7 @@ class Maintenance:
             self._space.make_room()
             self._begin(self._new_checkpoint().run, self._checkpointed)
         elif self.is_copy_behind and now_ms >= self._copy_ms:
+            # Before the copy is made: a definition that comes while it is written sets it again.
             self.is_copy_behind = False
             self._space.make_room()
             self._begin(self._copy_definitions, self._copied)
@@ -220,6 +221,8 @@ class Maintenance:
             file.close()
 
     def _begin(self, work: Callable[[], object], take_over: Callable[[object], None]) -> None:
+        # From here until `poll` returns the outcome, the checkpoint state belongs to the worker:
+        # nothing in this thread may read or change it.
         self._take_over = take_over
         self._worker.start(work)
 
@@ -327,6 +330,8 @@ class Maintenance:
             one.number: one.offset_table_row() for one in log.segments if one.number in changed
         }
         self._tables_from = log.position.segment
+        # Offset tables are copies, and the batches and the position those of one moment: the log
+        # goes on while the checkpoint runs in another thread.
         self._unfinished = Checkpoint(
             self._backing,
             self._checkpoint_state,
@@ -353,6 +358,9 @@ class Maintenance:
         self.deleted += result.not_deleted
         self._known_segment = self._tables_from
         self._is_compaction_checked = False
+        # Nothing is live in dropped segments, so their files are gone already. But a queue may read
+        # index files until it hears that they were merged: so these are removed by the next
+        # clean-up. A crash before that leaves them without a row, and the next start removes them.
         self._detach(self._log.drop(result.dropped))
         for merged in result.merged:
             if queue := self._queues.get(merged.queue_id):
@@ -399,6 +407,8 @@ class Maintenance:
             self._log.dictionaries[number] = dictionary
             self.is_copy_behind = True
             self._compressor = self._compressor.with_dictionary(dictionary)
+        # The commit took the rows of the old segments, but the log reads them until here: so they
+        # are removed by the next clean-up. A crash before that leaves them to the next start.
         self._detach(self._log.replace(result.numbers, result.segment))
         files, directory, *_ = self._backing
         self._removals.append(partial(remove_compacted, files, directory, result, self._damaged))

@@ -98,5 +98,7 @@ def write(files: Files, directory: str, store_id: uuid.UUID, version: int = FORM
         file.datasync()
     finally:
         file.close()
+    # Synced before: a rename may reach the disk before the bytes do, and a crash would leave an
+    # empty marker in the place of none, or of a good one.
     files.rename(new_path, path)
     files.sync_directory(directory)

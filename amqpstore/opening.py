@@ -58,6 +58,8 @@ def open_directory(
         recovered = recover(backing, queues)
         if found.version < FORMAT_VERSION:
             give_rows_checksums(files, directory, catalog, found.store_id)
+        # The rows before the files: a crash between them leaves files without a row, for the next
+        # start. The end of the log is noted before anything is written after it.
         if recovered.changes:
             catalog.commit(recovered.changes)
         for path in recovered.leftovers:

@@ -125,6 +125,8 @@ class Prepared:
             for placements, messages, priority in publishes
         )
         store.check_writable(publishing=bool(publishes), needed_bytes=needed_bytes)
+        # All of this is one batch. A crash before it is durable leaves the queue full, and the
+        # transaction undecided; one before `_remove` leaves it empty: the next start removes it.
         del store.prepared[self._hidden.id]
         withheld = put_all(store, publishes)
         for queue, run in self.locked:
@@ -201,6 +203,8 @@ def prepare(
         locked=[[queue.id, run.first_sequence, run.count] for queue, run in acks],
         publishes=[list(group) for group in groups],
     )
+    # A crash between this commit and the batch leaves the row with an empty queue, without the
+    # marker: the next start removes both, as nothing was promised.
     hidden = store.create_queue({}, changes=[tables.PREPARED.put(store.next_queue_id, row)])
     place = [Placement(hidden)]
     store.put(place, [_MARKER], len(_MARKER.body))

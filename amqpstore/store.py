@@ -212,6 +212,9 @@ class Store:
         queue = Queue(self.next_queue_id, definition, durable=durable)
         self.next_queue_id += 1
         if durable:
+            # Durable before the log names the queue: recovery drops operations on a queue that the
+            # catalog does not have. The counter goes with it, as an id in the log must never be
+            # given again.
             counter = StoreRows(next_queue_id=self.next_queue_id).changes()
             self._commit([*counter, tables.QUEUES.put(queue.id, definition), *changes])
         else:
@@ -228,6 +231,8 @@ class Store:
         """
         queues = (queue, *others)
         rows = [tables.QUEUES.remove(one.id) for one in queues if one.durable]
+        # The rows first: after a crash from here on the messages belong to no queue, and recovery
+        # and the next checkpoints release them. The log is told nothing.
         self._commit([*rows, *changes])
         for one in queues:
             one.deleted = True
@@ -874,6 +879,8 @@ class Store:
                 if (segment := self._log.current) is not None:
                     with contextlib.suppress(DiskFullError):
                         # The next start finds the end of the log by itself.
+                        # Last, as a noted end tells the next start that nothing before it can be
+                        # torn.
                         self._commit(
                             [tables.SEGMENT_ENDS.put(segment.number, SegmentEndRow(segment.size))]
                         )
