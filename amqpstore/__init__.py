@@ -49,8 +49,9 @@ The modules, from the disk upwards:
   files.
 - `checkpoint`, `compaction`, `removal`: the background work; `maintenance`, `worker`, `space`: when
   it is due, the thread that does it, and the reserve for a full disk.
-- `marker`, `identity`, `opening`, `recovery`: which directory is a store, which store it is, how it
-  is opened, and what it contains after a crash.
+- `marker`, `identity`, `expected_segments`: which directory is a store, which store it is, and
+  which segments it should have; `opening`, `recovery`, `recovered`: how it is opened, and what it
+  contains after a crash.
 - `store`: the interface to all of this; `errors`: every error.
 - `shared`: another interface, for programs with threads and without a broker: see `SharedStore`.
 
@@ -82,7 +83,7 @@ from amqpstore.maintenance import Options
 from amqpstore.message import Envelope, Message
 from amqpstore.prepared import Prepared, Publish
 from amqpstore.queue import Placement, Queue
-from amqpstore.recovery import RecoveryReport
+from amqpstore.recovered import RecoveryReport
 from amqpstore.runs import Run
 from amqpstore.shared import (
     Consumed,

@@ -27,7 +27,7 @@ from amqpstore.limits import LIMITS, StoreLimits
 from amqpstore.log import Log
 from amqpstore.memory import Memory
 from amqpstore.queue import Queue
-from amqpstore.recovery import Recovered
+from amqpstore.recovered import Recovered
 from amqpstore.removal import attempt
 from amqpstore.segment_accounts import SegmentAccount
 from amqpstore.segments import Segment

@@ -14,7 +14,8 @@ from amqpstore.files import Files
 from amqpstore.limits import StoreLimits
 from amqpstore.log import FORMAT_VERSION
 from amqpstore.queue import Queue
-from amqpstore.recovery import Recovered, recover
+from amqpstore.recovered import Recovered
+from amqpstore.recovery import recover
 from amqpstore.removal import attempt, quarantine
 from amqpstore.tables import StoreRows
 

@@ -16,8 +16,6 @@ damaged or missing bytes, which may come back, are not reused: see `_skip_number
 The end of a segment is noted in the catalog before anything is written after it
 (`Recovered.changes`); from then on bytes before that end can only be damaged. Recovering twice
 gives the same as once.
-
-Past 600 lines because it is one pass with one state: each step changes what the next one may trust.
 """
 
 from __future__ import annotations
@@ -25,7 +23,6 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_right
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from itertools import chain, pairwise
 from operator import attrgetter, itemgetter
 
@@ -35,9 +32,9 @@ from amqpstore.batches import StoredBatch, in_segment, torn_tail
 from amqpstore.catalog import Catalog, Change
 from amqpstore.checkpoint_state import CheckpointState, QueueIndex, enqueued
 from amqpstore.errors import CatalogDamageError, DamageError, UnreadableLogError
+from amqpstore.expected_segments import ExpectedSegments, is_of_log, next_numbers
 from amqpstore.filenames import (
     CATALOG,
-    FIRST_COMPACTED,
     INDEX,
     QUARANTINE,
     SEGMENTS,
@@ -61,71 +58,14 @@ from amqpstore.records import (
     scan,
     size_of_body,
 )
+from amqpstore.recovered import Recovered, RecoveryReport
 from amqpstore.segment_accounts import SegmentAccount, SegmentAccounts
 from amqpstore.segments import Segment, read_around
-from amqpstore.tables import START, DamageRow, NextSequenceRow, Position, SegmentEndRow, StoreRows
+from amqpstore.tables import START, DamageRow, NextSequenceRow, SegmentEndRow, StoreRows
 
 _FEW_MESSAGES = 65_536
-_MAX_NAMED = 1000
-"""How many missing segments of the log are named one by one."""
-
 _MAX_SEGMENT_BYTES = 1 << 32
 """More than any segment whose size is not recorded has."""
-
-
-@dataclass
-class RecoveryReport:
-    """The result of recovery, for people and machines: `dataclasses.asdict` is plain JSON.
-
-    `kept` and `redelivered` count messages by queue id; `lost` names messages that were durable and
-    cannot be read, as (queue id, sequence, message id); `orphaned` are the ids of messages whose
-    record is sound and whose TRANSACTION, which said where they belong, is damaged. `torn_bytes`
-    were rolled back at the end of the log, with `rolled_back` messages; `damage` is (path, offset,
-    bytes, reason); `unknown_files` were left alone.
-    """
-
-    kept: dict[int, int] = field(default_factory=dict)
-    redelivered: dict[int, int] = field(default_factory=dict)
-    lost: list[tuple[int, int, int]] = field(default_factory=list)
-    orphaned: list[int] = field(default_factory=list)
-    torn_bytes: int = 0
-    rolled_back: int = 0
-    damage: list[tuple[str, int, int, str]] = field(default_factory=list)
-    unknown_files: list[str] = field(default_factory=list)
-    segments: int = 0
-    scanned_bytes: int = 0
-
-    @property
-    def is_clean(self) -> bool:
-        """Whether nothing was torn and nothing is damaged."""
-        return not (self.torn_bytes or self.rolled_back or self.damage or self.lost)
-
-
-@dataclass
-class Recovered:
-    """The state from which the store continues.
-
-    The last checkpoint was at `start`, the log ends at `position`, and `batches` are those between;
-    `changes` are for the catalog, and `leftovers` are files that a crash left: both must be dealt
-    with before the log continues. `quarantined` are numbers of segments that it kept from being
-    moved away, and `to_quarantine` of those to move instead of removing, once nothing in them is
-    live. `is_unread`: the disk could not read all of the log, and the next start should try again.
-    """
-
-    report: RecoveryReport
-    checkpoint_state: CheckpointState
-    segments: list[Segment] = field(default_factory=list)
-    batches: list[BatchSummary] = field(default_factory=list)
-    deleted: list[int] = field(default_factory=list)
-    changes: list[Change] = field(default_factory=list)
-    leftovers: list[str] = field(default_factory=list)
-    quarantined: list[int] = field(default_factory=list)
-    to_quarantine: set[int] = field(default_factory=set)
-    is_unread: bool = False
-    next_segment: int = 1
-    next_compacted: int = FIRST_COMPACTED
-    start: Position = START
-    position: Position = START
 
 
 def recover(backing: Backing, queues: dict[int, Queue]) -> Recovered:
@@ -164,7 +104,7 @@ class _Recovery:
         self._next_lsn = self._start.lsn
         self._unknown_bytes = 0
         self._present: list[tuple[int, int]] = []
-        self._next_compacted = of_store.next_compacted or FIRST_COMPACTED
+        self._next_compacted = of_store.next_compacted
         # None if no durable queue was created yet, or the catalog is rebuilt.
         self._next_queue_id = of_store.next_queue_id
         self._catalog_path = f"{directory}/{CATALOG}"
@@ -175,12 +115,13 @@ class _Recovery:
         self._check_prepared()
         self._read_postponed()
         out = self._out
-        numbers = self._log_numbers
+        numbers = self._expected.log
         for number in numbers:
-            self._segment(number, is_last=number == numbers[-1])
-        known = self._known_numbers()
-        out.next_segment = max(number for number in known if number < FIRST_COMPACTED) + 1
-        out.next_compacted = max(self._next_compacted, *(number + 1 for number in known))
+            self._segment(number, is_open=number == self._expected.open)
+        out.open_segment = self._expected.open
+        out.next_segment, out.next_compacted = next_numbers(
+            self._known_numbers(), self._next_compacted
+        )
         self._skip_numbers()
         position = self._start._replace(lsn=self._next_lsn, message_id=self._next_message_id)
         if numbers:
@@ -299,24 +240,20 @@ class _Recovery:
         names = self._files.list_directory(directory)
         known = {name: segment_number(name) for name in names}
         self._report.unknown_files = [name for name, number in known.items() if number is None]
-        numbers = sorted(number for number in known.values() if number is not None)
-        rows = set(self._rows)
-        start = self._start.segment
-        self._log_numbers = [one for one in numbers if max(start, 1) <= one < FIRST_COMPACTED]
-        left = [
-            number
-            for number in numbers
-            if number not in rows and not max(start, 1) <= number < FIRST_COMPACTED
-        ]
+        numbers = {number for number in known.values() if number is not None}
         self._numbers = {*numbers, *self._moved_numbers()}
-        is_missing = self._name_missing(rows, set(numbers))
-        for number in sorted(rows - set(self._log_numbers)):
+        self._expected = expected = ExpectedSegments.of(
+            numbers, self._start.segment, self._rows.keys(), self._noted_ends.keys()
+        )
+        self._name_missing()
+        for number in expected.rowed:
             self._out.segments.append(self._sealed(number))
         self._out.deleted = sorted(self._out.checkpoint_state.queues.keys() - self._queues.keys())
         left_index, misses_index = self._list_index_files()
-        if is_missing or misses_index:
+        if misses_index or not expected.is_complete:
             # The catalog may be an old copy, and these files have its messages under other names.
             return
+        left = expected.left_over
         self._out.quarantined = [number for number in left if number in self._quarantine]
         self._out.leftovers = left_index + [
             segment_path(self._directory, number)
@@ -350,40 +287,14 @@ class _Recovery:
                 left.append(f"{index}/{name}")
         return left, bool(states)
 
-    def _name_missing(self, rows: set[int], there: set[int]) -> bool:
-        """Report missing segments: of the log, or with a row.
-
-        Returns whether any is missing.
-        """
-        start = max(self._start.segment, 1)
-        noted = [number for number in self._noted_ends if number < FIRST_COMPACTED]
-        last = max([self._start.segment, *self._log_numbers, *noted])
-        following = start
-        gaps = []
-        for number in [*self._log_numbers, last + 1]:
-            gaps.append(range(following, number))
-            following = number + 1
-        for gap in gaps:
-            self._name_gap(gap)
-        of_log = range(start, last + 1)
-        others = sorted(number for number in rows - there if number not in of_log)
-        for number in others:
-            self._damage(segment_path(self._directory, number), Gap(0, 0, "the file is missing"))
-        return bool(others) or any(gaps)
-
-    def _name_gap(self, missing: range) -> None:
-        """Report a range of missing segments of the log. A damaged row may contain any number, so
-        there may be very many.
-        """
-        named = missing[:_MAX_NAMED]
-        for number in named:
-            self._damage(segment_path(self._directory, number), Gap(0, 0, "the file is missing"))
-            self._unknown_bytes += self._size_of_unknown(number)
-        if others := len(missing) - len(named):
-            reason = f"the file is missing, and so are the {others - 1} after it"
-            path = segment_path(self._directory, missing[_MAX_NAMED])
-            self._damage(path, Gap(0, 0, reason))
-            self._unknown_bytes += others * _MAX_SEGMENT_BYTES
+    def _name_missing(self) -> None:
+        """Report the segments that should exist and do not."""
+        for found in self._expected.missing():
+            path = segment_path(self._directory, found.number)
+            self._damage(path, Gap(0, 0, found.reason))
+            if is_of_log(found.number, self._start.segment):
+                self._unknown_bytes += self._size_of_unknown(found.number)
+                self._unknown_bytes += found.others * _MAX_SEGMENT_BYTES
 
     def _read_postponed(self) -> None:
         """Read index files with entries that were acked or delivered while they could not be read:
@@ -408,7 +319,7 @@ class _Recovery:
                 yield tables.SEGMENT_ENDS.remove(number)
 
     def _is_left(self, number: int) -> bool:
-        return number not in self._rows and not self._start.segment <= number < FIRST_COMPACTED
+        return number not in self._rows and not is_of_log(number, self._start.segment)
 
     def _sealed(self, number: int) -> Segment:
         """Return a segment that the checkpoint knows, from its row."""
@@ -420,14 +331,14 @@ class _Recovery:
         self._report.segments += 1
         return segment
 
-    def _segment(self, number: int, *, is_last: bool) -> None:
+    def _segment(self, number: int, *, is_open: bool) -> None:
         """Read a segment of the log, from the checkpoint on."""
         start = self._start.offset if number == self._start.segment else 0
         segment = self._sealed(number)
         if not segment.table_ids:
             segment.first_id = segment.end_id = self._next_message_id
         file = segment.file()
-        if is_last and number not in self._noted_ends:
+        if is_open:
             # The process that wrote it may have been killed before its fdatasync, or have stopped
             # after a failed one. What is adopted here must not be in memory only.
             file.datasync()
@@ -453,7 +364,7 @@ class _Recovery:
             }
             scanned = scan(content, number, self._seed, start, before)
             batches = list(in_segment(content, scanned, start))
-        torn = torn_tail(batches) if is_last and end is None else None
+        torn = torn_tail(batches) if is_open else None
         if torn:
             batches.pop()
         for page in unreadable:

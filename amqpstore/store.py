@@ -48,7 +48,7 @@ from amqpstore.opening import open_directory
 from amqpstore.prepared import Prepared, restore
 from amqpstore.queue import PagedFile, Placement, Queue
 from amqpstore.records import MAX_COUNT, Operation, OperationKind
-from amqpstore.recovery import Recovered
+from amqpstore.recovered import Recovered
 from amqpstore.rereading import Rereading
 from amqpstore.runs import Run, body_bytes, overhead_bytes
 from amqpstore.segments import Unread

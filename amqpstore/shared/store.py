@@ -10,7 +10,7 @@ from amqpstore.clock import SYSTEM_CLOCK, Clock
 from amqpstore.files import Files
 from amqpstore.maintenance import DEFAULTS, Options
 from amqpstore.message import MAX_NAME_BYTES
-from amqpstore.recovery import RecoveryReport
+from amqpstore.recovered import RecoveryReport
 from amqpstore.shared.history import Consumed, HistoryLimits
 from amqpstore.shared.housekeeping import Housekeeping
 from amqpstore.shared.locked_store import LockedStore

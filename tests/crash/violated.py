@@ -12,7 +12,7 @@ import amqpstore.recovery
 from amqpstore.backing import Backing
 from amqpstore.errors import DamageError
 from amqpstore.queue import Queue
-from amqpstore.recovery import Recovered
+from amqpstore.recovered import Recovered
 from amqpstore_tools.drill.explorer import Explorer
 from amqpstore_tools.drill.outside import Outside
 from tests.crash.histories import DIRECTORY, open_store, outside_of

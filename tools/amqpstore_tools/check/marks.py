@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 
 from amqpstore import tables
-from amqpstore.filenames import FIRST_COMPACTED
+from amqpstore.expected_segments import is_of_log
 from amqpstore.files import Files
 from amqpstore.shapes import Rows
 from amqpstore.tables import START, OffsetTableRow, SegmentRow, StoreRows
@@ -44,7 +44,7 @@ class MarkChecker:
             key = tables.OFFSET_TABLES.key(number)
             account = accounts.get(number)
             is_known = account is not None or key in self._damaged
-            if not is_known and not position.segment <= number < FIRST_COMPACTED:
+            if not is_known and not is_of_log(number, position.segment):
                 text = f"table marks, row {key!r}: segment {number} has no row in segments"
                 findings.add("row-orphaned", FILE, text)
                 continue

@@ -13,9 +13,9 @@ from typing import NamedTuple
 from amqpstore import filenames, identity, marker, tables
 from amqpstore.compression import Decompressor, body_size
 from amqpstore.errors import DamageError, NotAStoreError
+from amqpstore.expected_segments import ExpectedSegments
 from amqpstore.filenames import (
     CATALOG,
-    FIRST_COMPACTED,
     INDEX,
     LOCK,
     MARKER,
@@ -173,6 +173,7 @@ class PreparedStore:
         if rows and StoreRows.read(rows.__getitem__).store_id not in (None, self._store_id):
             rows = None  # It belongs to another store.
         self._rows = rows
+        self._expected = self._expect(rows)
         self._out.store_id, self._out.rows = self._store_id, rows
         self._out.damaged_rows = self._damaged_rows
         self._check_names()
@@ -251,12 +252,9 @@ class PreparedStore:
 
     def _check_unrowed(self, rows: Rows) -> None:
         """Check files without a row: the next start removes them, or moves them away."""
-        start = self._position(rows)[0]
         quarantined = tables.QUARANTINE.read_keys(rows.__getitem__)
-        for number in self._numbers:
-            key = tables.SEGMENTS.key(number)
-            is_known = key in rows["segments"] or ("segments", key) in self._damaged_rows
-            if is_known or start <= number < FIRST_COMPACTED:
+        for number in self._expected.left_over:
+            if tables.SEGMENTS.key(number) in self._damaged_accounts:
                 continue
             self._left_over.add(number)
             if of := self._copied_from(number):
@@ -291,30 +289,36 @@ class PreparedStore:
         position = StoreRows.read(rows.__getitem__).position or START
         return position.segment, position.offset
 
-    def _expected(self, rows: Rows) -> set[int]:
-        """Return the numbers of the segments that should exist."""
-        start = self._position(rows)[0]
-        log = [one for one in self._numbers if start <= one < FIRST_COMPACTED]
-        ends = tables.SEGMENT_ENDS.read_keys(rows.__getitem__)
-        last = max([start, *log, *(one for one in ends if one < FIRST_COMPACTED)])
-        # A number in a damaged row may be anything.
-        last = min(last, max([start, *log]) + 1)
-        expected = tables.SEGMENTS.read_keys(rows.__getitem__)
-        return expected | (set(range(max(start, 1), last + 1)) if last else set())
+    def _expect(self, rows: Rows | None) -> ExpectedSegments:
+        """Tell which segments should exist; without a catalog, those that do."""
+        if rows is None:
+            return ExpectedSegments.of(self._numbers, 0, (), ())
+        return ExpectedSegments.of(
+            self._numbers,
+            self._position(rows)[0],
+            tables.SEGMENTS.read_keys(rows.__getitem__),
+            tables.SEGMENT_ENDS.read_keys(rows.__getitem__),
+        )
 
     def _segment_jobs(self) -> list[SegmentJob]:
         """Return the segments that should exist, and those that do, in the order of their
         numbers.
         """
-        rows = self._rows
         numbers = set(self._numbers) - self._left_over
-        if rows is not None:
-            numbers |= self._expected(rows)
-        last = max((one for one in self._numbers if one < FIRST_COMPACTED), default=0)
+        if self._rows is not None:
+            for found in self._expected.missing():
+                if found.others:
+                    name = segment_name(found.number)
+                    self._findings.add("segment-missing", name, found.reason)
+                else:
+                    numbers.add(found.number)
+        log = self._expected.log
         jobs = []
         for number in sorted(numbers):
-            end, least = self._ends(rows, number)
-            is_open = number == last and (end is None or self._is_live)
+            end, least = self._ends(self._rows, number)
+            # A broker may have closed the store behind the instant of the snapshot's files.
+            is_last = self._is_live and log[-1:] == [number]
+            is_open = is_last or number == self._expected.open
             jobs.append(SegmentJob(number, self._size(number), end, least, is_open))
         return jobs
 

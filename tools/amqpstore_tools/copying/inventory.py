@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 
 from amqpstore import tables
 from amqpstore.errors import CatalogDamageError, DamageError
+from amqpstore.expected_segments import ExpectedSegments
 from amqpstore.filenames import (
     CATALOG,
-    FIRST_COMPACTED,
     QUARANTINE,
     SEGMENTS,
     index_path,
@@ -109,23 +109,23 @@ class Inventory:
         known = sorted(number for name in names if (number := segment_number(name)))
         ends = {number: row.end for number, row in tables.SEGMENT_ENDS.read(self.rows).items()}
         rows = tables.SEGMENTS.read_keys(self.rows)
-        first = max(self.position.segment, 1)
-        behind = [number for number in known if first <= number < FIRST_COMPACTED]
-        last = max([self.position.segment, *behind])
-        expected = {*range(first, last + 1), *rows} if last else rows
-        for number in sorted({*expected, *behind}):
+        expected = ExpectedSegments.of(known, self.position.segment, rows, ends)
+        self.missing += [
+            segment_path("", found.number)
+            for found in expected.missing()
+            if found.number not in rows
+        ]
+        for number in sorted({*expected.log, *expected.rowed}):
             path = segment_path("", number)
-            end = ends.get(number)
-            if number not in known and number not in rows:
-                self.missing.append(path)
-            elif number == last and end is None:
+            if number == expected.open:
                 size = self._size(path)
                 self.parts.append(Part(path, number, is_sealed=False, size=size, is_tail=True))
             else:
-                self.parts.append(Part(path, number, end=end))
+                self.parts.append(Part(path, number, end=ends.get(number)))
         # Those that the next start would move there.
-        for number in sorted(tables.QUARANTINE.read_keys(self.rows) & set(known)):
-            if number not in expected and number not in behind:
+        quarantined = tables.QUARANTINE.read_keys(self.rows)
+        for number in expected.left_over:
+            if number in quarantined:
                 self.parts.append(Part(segment_path("", number), is_optional=True))
 
     def _size(self, path: str) -> int:

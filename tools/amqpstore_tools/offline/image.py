@@ -22,6 +22,7 @@ from amqpstore import RecoveryReport, identity, marker, tables
 from amqpstore.backing import Backing
 from amqpstore.compression import Decompressor
 from amqpstore.errors import DamageError, NotAStoreError, StoreLockedError
+from amqpstore.expected_segments import MISSING
 from amqpstore.filenames import (
     CATALOG,
     MARKER,
@@ -35,7 +36,7 @@ from amqpstore.records import (
     MessageDecoder,
     checksum_seed,
 )
-from amqpstore.recovery import Recovered
+from amqpstore.recovered import Recovered
 from amqpstore.tables import Position, StoreRows
 from amqpstore_tools.offline.catalog import CatalogImage, may_be_plain
 from amqpstore_tools.offline.contents import StoredMessage, TransactionImage
@@ -46,7 +47,7 @@ from amqpstore_tools.offline.prepared import PreparedImage, prepared_of
 from amqpstore_tools.offline.queues import Entry, QueueImage
 from amqpstore_tools.offline.reading import ReadOnlyFiles
 from amqpstore_tools.offline.rebuilt import rebuilt_tables
-from amqpstore_tools.offline.recovering import MISSING, recover_image
+from amqpstore_tools.offline.recovering import recover_image
 from amqpstore_tools.offline.segments import IndexImage, SegmentImage
 from amqpstore_tools.offline.snapshot import Snapshot
 

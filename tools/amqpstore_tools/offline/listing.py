@@ -7,7 +7,6 @@ from typing import Any
 
 from amqpstore import tables
 from amqpstore.filenames import (
-    FIRST_COMPACTED,
     INDEX,
     QUARANTINE,
     SEGMENTS,
@@ -17,7 +16,7 @@ from amqpstore.filenames import (
     segment_path,
 )
 from amqpstore.files import Files
-from amqpstore.recovery import Recovered
+from amqpstore.recovered import Recovered
 from amqpstore_tools.offline.segments import IndexImage, SegmentImage, SegmentState
 
 Rows = Mapping[str, Mapping[str, Any]]
@@ -64,7 +63,6 @@ class Listing:
         known = {segment.number: segment for segment in recovered.segments}
         gone = {*recovered.leftovers}
         gone |= {segment_path(self._directory, number) for number in recovered.quarantined}
-        last = max((number for number in known if number < FIRST_COMPACTED), default=0)
         images = {image.number: image for image in self.segment_files()}
         ends = tables.SEGMENT_ENDS.read(rows.__getitem__)
         quarantine = tables.QUARANTINE.read(rows.__getitem__)
@@ -72,7 +70,7 @@ class Listing:
             image = images.setdefault(number, self._missing_segment(number))
             image.end = ends[number].end if number in ends else None
             if image.state is not SegmentState.MISSING:
-                image.state = _state(image, gone, last)
+                image.state = _state(image, gone, recovered.open_segment)
             if segment := known.get(number):
                 if image.state is SegmentState.OPEN:
                     image.torn_at = segment.size
@@ -114,11 +112,11 @@ class Listing:
             file.close()
 
 
-def _state(image: SegmentImage, gone: set[str], last: int) -> SegmentState:
+def _state(image: SegmentImage, gone: set[str], open_segment: int) -> SegmentState:
     if image.path in gone:
         return SegmentState.LEFT_OVER
     if image.is_compacted:
         return SegmentState.COMPACTED
-    if image.number == last and image.end is None:
+    if image.number == open_segment:
         return SegmentState.OPEN
     return SegmentState.SEALED

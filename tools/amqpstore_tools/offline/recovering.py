@@ -10,12 +10,12 @@ from typing import Any
 from amqpstore import tables
 from amqpstore.backing import Backing
 from amqpstore.errors import DamageError
+from amqpstore.expected_segments import MISSING
 from amqpstore.queue import Queue
-from amqpstore.recovery import Recovered, recover
+from amqpstore.recovered import Recovered
+from amqpstore.recovery import recover
 from amqpstore_tools.offline.catalog import CatalogImage, RowsCatalog
 from amqpstore_tools.offline.rebuilt import Tables, Uncounted
-
-MISSING = "the file is missing"
 
 _MALFORMED = (LookupError, TypeError, ValueError, AttributeError, OverflowError)
 """Errors of recovery if rows of the catalog are not as FORMAT.md says."""
@@ -91,7 +91,7 @@ def _leave_unknown(recovered: Recovered) -> None:
     """Remove what recovery reports only because the rows are not the catalog's."""
     report = recovered.report
     # Dropped segments are missing too, and nothing tells which those are.
-    report.damage = [one for one in report.damage if one[3] != MISSING]
+    report.damage = [one for one in report.damage if not one[3].startswith(MISSING)]
     # Messages that compaction moved are not in the log, where recovery looks for all of them.
     moved = [one.ids for one in recovered.checkpoint_state.accounts if one.ids]
     report.lost = [one for one in report.lost if not any(_is_among(ids, one[2]) for ids in moved)]

@@ -15,6 +15,7 @@ from amqpstore import tables
 from amqpstore.compression import Decompressor
 from amqpstore.definitions import COPIED, DefinitionsCopy, read_copy
 from amqpstore.errors import DamageError, FormatVersionError
+from amqpstore.expected_segments import ExpectedSegments
 from amqpstore.filenames import FIRST_COMPACTED, INDEX, SEGMENTS, index_key, segment_number
 from amqpstore.identity import SegmentHeader
 from amqpstore.log import FORMAT_VERSION
@@ -149,14 +150,15 @@ def gather(directory: str, checked: Checked, tell: Progress) -> Facts:
     names = ReadOnlyFiles().list_directory(os.path.join(directory, SEGMENTS))
     numbers = sorted(number for name in names if (number := segment_number(name)))
     ends = tables.SEGMENT_ENDS.read(facts.rows.__getitem__) if facts.rows is not None else {}
-    log = [number for number in numbers if number < FIRST_COMPACTED]
-    last = (StoreRows.read(facts.table).position or START).segment
+    position = StoreRows.read(facts.table).position or START
+    rows = tables.SEGMENTS.read_keys(facts.table)
+    expected = ExpectedSegments.of(numbers, position.segment, rows, ends)
     done = 0
     sizes = [os.path.getsize(os.path.join(directory, segment_name(one))) for one in numbers]
     for number, size in zip(numbers, sizes, strict=True):
         tell(segment_name(number), done, sum(sizes))
         noted = ends[number].end if number in ends else None
-        is_open = noted is None and number == max(log, default=0) >= last
+        is_open = number == expected.open
         facts.segments[number] = _segment(
             directory, number, facts, measure, noted=noted, is_open=is_open
         )

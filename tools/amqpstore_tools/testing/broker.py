@@ -22,7 +22,7 @@ import trio
 import trio.testing
 
 from amqpstore import DurabilityError, Options, ReadLaterError, Run, Store
-from amqpstore.recovery import RecoveryReport
+from amqpstore.recovered import RecoveryReport
 from amqpstore_server.app import App, listen
 from amqpstore_server.broker.broker import DEFAULT_VHOST
 from amqpstore_server.broker.permissions import ALL

@@ -1,0 +1,69 @@
+"""The result of recovery: a report for people and machines, and what the store continues from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from amqpstore.catalog import Change
+from amqpstore.checkpoint_state import CheckpointState
+from amqpstore.filenames import FIRST_COMPACTED
+from amqpstore.log import BatchSummary
+from amqpstore.segments import Segment
+from amqpstore.tables import START, Position
+
+
+@dataclass
+class RecoveryReport:
+    """The result of recovery, for people and machines: `dataclasses.asdict` is plain JSON.
+
+    `kept` and `redelivered` count messages by queue id; `lost` names messages that were durable and
+    cannot be read, as (queue id, sequence, message id); `orphaned` are the ids of messages whose
+    record is sound and whose TRANSACTION, which said where they belong, is damaged. `torn_bytes`
+    were rolled back at the end of the log, with `rolled_back` messages; `damage` is (path, offset,
+    bytes, reason); `unknown_files` were left alone.
+    """
+
+    kept: dict[int, int] = field(default_factory=dict)
+    redelivered: dict[int, int] = field(default_factory=dict)
+    lost: list[tuple[int, int, int]] = field(default_factory=list)
+    orphaned: list[int] = field(default_factory=list)
+    torn_bytes: int = 0
+    rolled_back: int = 0
+    damage: list[tuple[str, int, int, str]] = field(default_factory=list)
+    unknown_files: list[str] = field(default_factory=list)
+    segments: int = 0
+    scanned_bytes: int = 0
+
+    @property
+    def is_clean(self) -> bool:
+        """Whether nothing was torn and nothing is damaged."""
+        return not (self.torn_bytes or self.rolled_back or self.damage or self.lost)
+
+
+@dataclass
+class Recovered:
+    """The state from which the store continues.
+
+    The last checkpoint was at `start`, the log ends at `position`, and `batches` are those between;
+    `changes` are for the catalog, and `leftovers` are files that a crash left: both must be dealt
+    with before the log continues. `quarantined` are numbers of segments that it kept from being
+    moved away, and `to_quarantine` of those to move instead of removing, once nothing in them is
+    live. `is_unread`: the disk could not read all of the log, and the next start should try again.
+    `open_segment`: the segment that a crash may have torn, 0 if there is none.
+    """
+
+    report: RecoveryReport
+    checkpoint_state: CheckpointState
+    segments: list[Segment] = field(default_factory=list)
+    batches: list[BatchSummary] = field(default_factory=list)
+    deleted: list[int] = field(default_factory=list)
+    changes: list[Change] = field(default_factory=list)
+    leftovers: list[str] = field(default_factory=list)
+    quarantined: list[int] = field(default_factory=list)
+    to_quarantine: set[int] = field(default_factory=set)
+    is_unread: bool = False
+    open_segment: int = 0
+    next_segment: int = 1
+    next_compacted: int = FIRST_COMPACTED
+    start: Position = START
+    position: Position = START
