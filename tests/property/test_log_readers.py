@@ -1,33 +1,44 @@
 """Every reader of the log agrees on its batches and its torn tail, whatever a crash or a disk did.
 
-A segment is cut, and bytes of it are damaged, lost or repeated. What recovery makes of it is the
-truth: check, repair, copy, inspect, Spark and the tap must say the same.
+Segments are cut, bytes of them are damaged, lost or repeated, and some are missing: of a log in one
+segment, and of one in several, with a checkpoint in the middle of it and noted ends. What recovery
+makes of it is the truth: check, on Spark too, repair, copy, inspect, Spark and the tap must say the
+same.
 """
 
 import atexit
 import functools
 import os
+import pickle
 import shutil
 import tempfile
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from pyspark.sql.streaming.datasource import ReadAllAvailable
+from pyspark.sql.streaming.datasource import ReadMaxBytes
 
-from amqpstore import Envelope, Message, Options, Run, Store, marker
-from amqpstore.batches import StoredBatch, whole_end
-from amqpstore.filenames import segment_path
-from amqpstore.files import OsFiles
-from amqpstore_tools.check.engine import check
-from amqpstore_tools.check.findings import Findings
-from amqpstore_tools.check.segments import SegmentReader
+from amqpstore import Envelope, Message, Options, Queue, Run, Store
+from amqpstore.batches import StoredBatch
+from amqpstore.catalog import LmdbCatalog
+from amqpstore.expected_segments import MISSING
+from amqpstore.filenames import CATALOG, segment_number, segment_path
+from amqpstore.records import HEADER, SEGMENT_PAYLOAD
+from amqpstore.tables import SEGMENT_ENDS, Position, SegmentEndRow
+from amqpstore.worker import InlineWorker
+from amqpstore_tools.check import steps
+from amqpstore_tools.check.engine import StoreCheck, check
+from amqpstore_tools.check.parts import ReadJob, StoreContext
+from amqpstore_tools.check.store import opened
+from amqpstore_tools.copying.copier import CopyOptions, copy_store
 from amqpstore_tools.inspect.follow import follow
 from amqpstore_tools.offline.image import StoreImage
 from amqpstore_tools.offline.reading import ReadOnlyFiles
 from amqpstore_tools.repair.facts import gather
+from amqpstore_tools.spark.check import _told
 from amqpstore_tools.spark.reading.leases import release
 from amqpstore_tools.spark.reading.options import TapOptions
 from amqpstore_tools.spark.reading.scanning import ColumnScanner
@@ -37,12 +48,34 @@ from amqpstore_tools.spark.streams.tap import TapReader
 NUMBER = 1
 ENVELOPE = Envelope("", "q", bytes.fromhex("100002"))
 
+Place = tuple[int, int]
+"""A segment, and an offset in it."""
+
 
 class Log(NamedTuple):
-    """Where batches end whose TRANSACTION counts, and where the torn tail starts."""
+    """The log from the checkpoint's position on: where batches end whose TRANSACTION counts, where
+    the segments end that are there, and which are missing."""
 
-    ends: list[int]
-    end: int
+    ends: list[Place]
+    sizes: dict[int, int]
+    missing: list[int]
+
+
+def behind(position: Position, ends: Sequence[Place]) -> list[Place]:
+    """Those that are behind a position, in the order of the log."""
+    return sorted(end for end in ends if end > (position.segment, position.offset))
+
+
+def publish(store: Store, queues: list[Queue], numbers: range) -> None:
+    """A batch for each number: of one to three messages, to one or two queues."""
+    for number in numbers:
+        bodies = [b"%d" % number * (50 * place) for place in range(number % 3 + 1)]
+        store.publish(queues[: 1 + number % 2], [Message(ENVELOPE, body) for body in bodies])
+        if number == 3:
+            run = store.take(queues[0], 2)
+            assert isinstance(run, Run)
+            store.ack(queues[0], run)
+        store.sync()
 
 
 @functools.cache
@@ -52,76 +85,135 @@ def written() -> str:
     atexit.register(shutil.rmtree, directory)
     store = Store.open(directory, options=Options(compress_from_bytes=200))
     queues = [store.create_queue({"library": 1, "name": name}) for name in ("one", "two")]
-    for number in range(6):
-        bodies = [b"%d" % number * (50 * place) for place in range(number % 3 + 1)]
-        store.publish(queues[: 1 + number % 2], [Message(ENVELOPE, body) for body in bodies])
-        if number == 3:
-            run = store.take(queues[0], 2)
-            assert isinstance(run, Run)
-            store.ack(queues[0], run)
-        store.sync()
+    publish(store, queues, range(6))
     store.abandon()
     return directory
+
+
+@functools.cache
+def several() -> str:
+    """A store with seven segments of the log, the last checkpoint in the second of them. The end of
+    the fourth is noted, by a start; that of the last is not."""
+    directory = tempfile.mkdtemp(prefix="amqpstore-readers-")
+    atexit.register(shutil.rmtree, directory)
+    options = Options(segment_bytes=700, checkpoint_ms=1 << 40, reserve_bytes=0)
+    store = Store.open(directory, options=options, worker=InlineWorker())
+    queues = [store.create_queue({"library": 1, "name": name}) for name in ("one", "two")]
+    publish(store, queues, range(4))
+    store.checkpoint()
+    publish(store, queues, range(4, 11))
+    store.abandon()
+    store = Store.open(directory, options=options, worker=InlineWorker())
+    publish(store, list(store.queues.values()), range(11, 18))
+    store.abandon()
+    return directory
+
+
+def test_the_log_of_several_segments_is_as_it_is_meant() -> None:
+    """Otherwise the tests below would prove less than they say."""
+    with StoreImage.open(several()) as image:
+        found = image.recovered
+        assert (found.start.segment, found.open_segment) == (2, 7)
+        assert 60 < found.start.offset < image.log_segments()[1].sound_size
+        noted = [one.number for one in image.log_segments() if one.end is not None]
+        assert noted == [4]
+        batches = [one.segment for one in found.batches]
+        assert {2, 3, 4, 5, 6, 7} == {*batches}
+        assert min(map(batches.count, (2, 3, 4, 5, 6))) > 1
 
 
 def of_recovery(directory: str) -> Log:
     with StoreImage.open(directory) as image:
         recovered = image.recovered
-        return Log([one.end_bytes for one in recovered.batches], recovered.position.offset)
+        log = [one for one in recovered.segments if one.number >= recovered.start.segment]
+        named = [os.path.basename(one[0]) for one in recovered.report.damage if one[3] == MISSING]
+        missing = sorted(number for name in named if (number := segment_number(name)))
+        return Log(
+            [(one.segment, one.end_bytes) for one in recovered.batches],
+            {one.number: one.size for one in log if one.number not in missing},
+            missing,
+        )
 
 
 def of_image(directory: str) -> Log:
     with StoreImage.open(directory) as image:
-        found = Log([], 0)
-        # One that is empty is none.
-        for segment in image.log_segments():
-            ends = [one.record.end for one in image.transactions(segment)]
-            found = Log(ends, segment.sound_size)
-        return found
+        start = image.recovered.start
+        log = [one for one in image.log_segments() if one.number >= start.segment]
+        ends = [(one.number, found.record.end) for one in log for found in image.transactions(one)]
+        return Log(behind(start, ends), {one.number: one.sound_size for one in log}, [])
 
 
-def of_check(directory: str) -> Log:
-    found = marker.read(OsFiles(), directory)
-    assert found is not None
-    reader = SegmentReader(
-        ReadOnlyFiles(),
-        directory,
-        Findings(),
-        store_id=found.store_id.bytes,
-        seed=found.seed,
-        measure=len,
+def of_check(
+    directory: str, told: Callable[[StoreContext], StoreContext] = lambda shared: shared
+) -> Log:
+    """What the steps of a check read; told as the executor tells them."""
+    with opened(directory, live=False) as (files, catalog):
+        run = StoreCheck(directory, files, catalog, lambda *_: None, is_live=False)
+        run.begin()
+        shared = told(run.shared())
+        found = {job.number: steps.read(shared, ReadJob(0, job)).segment for job in run.jobs}
+    log = [one for one in found.values() if one and one.number >= shared.position_segment]
+    ends = [(one.number, batch.end) for one in log for batch in one.scanned.batches if batch.lsn]
+    return Log(
+        behind(position_of(directory), ends),
+        {one.number: one.end for one in log},
+        [number for number, one in found.items() if one is None],
     )
-    segment = reader.read(NUMBER, end=None, least=0, is_open=True)
-    assert segment is not None
-    return Log([one.end for one in segment.scanned.batches if one.lsn], segment.end)
+
+
+def of_spark_check(directory: str) -> Log:
+    def told(shared: StoreContext) -> StoreContext:
+        sent = pickle.loads(pickle.dumps(_told(shared, is_local=True)))
+        assert isinstance(sent, StoreContext)
+        return sent
+
+    return of_check(directory, told)
+
+
+def position_of(directory: str) -> Position:
+    with StoreImage.open(directory) as image:
+        return image.recovered.start
 
 
 def of_repair(directory: str) -> Log:
     facts = gather(directory, check(directory), lambda *_: None)
-    segment = facts.segments[NUMBER]
-    return Log([one.end for one in segment.scanned.batches if one.lsn], segment.end)
+    position = position_of(directory)
+    log = [one for number, one in facts.segments.items() if number >= position.segment]
+    ends = [(one.number, batch.end) for one in log for batch in one.scanned.batches if batch.lsn]
+    return Log(behind(position, ends), {one.number: one.end for one in log}, [])
 
 
 def of_spark(directory: str) -> Log:
-    found = marker.read(OsFiles(), directory)
-    assert found is not None
-    file = ReadOnlyFiles().open(segment_path(directory, NUMBER))
-    scanner = ColumnScanner(
-        file, NUMBER, file.size(), found.seed, decompress=bytes, want_bodies=False
-    )
-    ends = [one.end for one in scanner.durable_batches() if one.lsn]
-    file.close()
-    return Log(ends, scanner.whole_end)
+    """What tasks are given of each segment, and what they find in it."""
+    ends, sizes = [], {}
+    with StoreImage.open(directory) as image:
+        start = image.recovered.start
+        for one in image.log_segments():
+            if one.number < start.segment:
+                continue
+            file = ReadOnlyFiles().open(one.path)
+            scanner = ColumnScanner(
+                file, one.number, one.sound_size, image.seed, decompress=bytes, want_bodies=False
+            )
+            ends += [(one.number, found.end) for found in scanner.batches() if found.lsn]
+            sizes[one.number] = one.sound_size
+            file.close()
+    return Log(behind(start, ends), sizes, [])
 
 
-def of_copy(directory: str) -> int:
-    found = marker.read(OsFiles(), directory)
-    assert found is not None
-    content = Path(segment_path(directory, NUMBER)).read_bytes()
-    return whole_end(content, NUMBER, found.seed)
+def of_copy(directory: str) -> Log:
+    """What recovery makes of a copy; and what the copy says is missing."""
+    with tempfile.TemporaryDirectory(prefix="amqpstore-readers-") as scratch:
+        target = os.path.join(scratch, "copy")
+        copied = copy_store(directory, target, CopyOptions(verify="none"))
+        named = [os.path.basename(one.path) for one in copied.damage]
+        found = of_recovery(target)
+        missing = sorted(number for name in named if (number := segment_number(name)))
+        return found._replace(missing=missing)
 
 
 def of_follow(directory: str) -> list[int]:
+    """Where the batches of the last segment end."""
     ends = []
 
     def wait() -> None:
@@ -135,13 +227,19 @@ def of_follow(directory: str) -> list[int]:
     return [end for end in ends if isinstance(end, int)]
 
 
-def of_tap(directory: str) -> int:
-    reader = TapReader(TapOptions.of({"path": directory}), spark_schema("tap"))
+def of_tap(directory: str) -> list[Place]:
+    """Where the batches end that it gives out, one at a time."""
+    options = TapOptions.of({"path": directory, "fail_on_loss": "false"})
+    reader = TapReader(options, spark_schema("tap"))
+    offset = {"segment": 0, "offset": 0, "lsn": 0}
+    ends = []
     try:
-        offset = reader.latestOffset({"segment": 0, "offset": 0, "lsn": 0}, ReadAllAvailable())
-        return offset["offset"]
+        while (following := reader.latestOffset(offset, ReadMaxBytes(1)))["lsn"] > offset["lsn"]:
+            offset = following
+            ends.append((offset["segment"], offset["offset"]))
     finally:
         release(reader._lease)
+    return ends
 
 
 SEGMENT_BYTES = os.path.getsize(segment_path(written(), NUMBER))
@@ -166,23 +264,52 @@ def changed(content: bytes, change: tuple[str, int, int]) -> bytes:
     return before + bytes(byte ^ value for byte in after[:1]) + after[1:]
 
 
-def disagreements(content: bytes) -> dict[str, object]:
-    """Which readers do not say of a segment what recovery says, and what they say."""
+def disagreements(directory: str) -> dict[str, object]:
+    """Which readers do not say of a store what recovery says, and what they say."""
+    wanted = of_recovery(directory)
+    # What has neither a file nor a byte that counts is the same to all.
+    there = {number: size for number, size in wanted.sizes.items() if size}
+
+    def plain(found: Log) -> Log:
+        return found._replace(sizes={one: size for one, size in found.sizes.items() if size})
+
+    truth = Log(wanted.ends, there, wanted.missing)
+    is_known = {"check": True, "check on Spark": True, "copy": True}
+    readers = {
+        "image": of_image,
+        "check": of_check,
+        "check on Spark": of_spark_check,
+        "repair": of_repair,
+        "spark": of_spark,
+        "copy": of_copy,
+    }
+    found: dict[str, tuple[object, object]] = {}
+    for name, reader in readers.items():
+        # The others name what is missing by the report of recovery, or of check.
+        expected = truth if name in is_known else truth._replace(missing=[])
+        found[name] = plain(reader(directory)), expected
+    last = max(wanted.sizes, default=0)
+    with StoreImage.open(directory) as image:
+        is_open = last == image.recovered.open_segment
+    position = position_of(directory)
+    if is_open:
+        # It reads the last segment alone, and does not ask the catalog where that ends.
+        follows = behind(position, [(last, end) for end in of_follow(directory)])
+        found["follow"] = follows, [end for end in wanted.ends if end[0] == last]
+    # A new stream begins behind what is missing; and what may be torn it leaves to be decided.
+    first = max((one for one in wanted.missing if one < last), default=0)
+    taps = [end for end in behind(position, of_tap(directory)) if end[0] > first]
+    found["tap"] = taps, [end for end in wanted.ends if end[0] > first and (is_open or end in taps)]
+    return {name: (says, truth) for name, (says, truth) in found.items() if says != truth}
+
+
+def of_one_segment(content: bytes) -> dict[str, object]:
+    """The same of the store with one segment, which has this content."""
     with tempfile.TemporaryDirectory(prefix="amqpstore-readers-") as scratch:
         directory = os.path.join(scratch, "store")
         shutil.copytree(written(), directory)
         Path(segment_path(directory, NUMBER)).write_bytes(content)
-        wanted = of_recovery(directory)
-        found = {
-            "image": (of_image(directory), wanted),
-            "check": (of_check(directory), wanted),
-            "repair": (of_repair(directory), wanted),
-            "spark": (of_spark(directory), wanted),
-            "copy": (of_copy(directory), wanted.end),
-            "follow": (of_follow(directory), wanted.ends),
-            "tap": (of_tap(directory), max(wanted.ends, default=0)),
-        }
-    return {name: (says, truth) for name, (says, truth) in found.items() if says != truth}
+        return disagreements(directory)
 
 
 # What is left of the header of a damaged record does not say which batch it is of.
@@ -194,13 +321,13 @@ def test_all_readers_of_a_damaged_log_agree_with_recovery(
     content = functools.reduce(
         changed, all_changes, Path(segment_path(written(), NUMBER)).read_bytes()
     )
-    assert disagreements(content) == {}
+    assert of_one_segment(content) == {}
 
 
 def test_all_readers_of_a_log_that_was_cut_anywhere_agree_with_recovery() -> None:
     content = Path(segment_path(written(), NUMBER)).read_bytes()
     for size in range(0, len(content), 211):
-        assert disagreements(content[:size]) == {}, size
+        assert of_one_segment(content[:size]) == {}, size
 
 
 def test_a_reader_that_believes_a_transaction_alone_is_caught(
@@ -208,8 +335,107 @@ def test_a_reader_that_believes_a_transaction_alone_is_caught(
 ) -> None:
     """The last batch's first message is damaged: its TRANSACTION is there, and it is torn."""
     content = Path(segment_path(written(), NUMBER)).read_bytes()
-    last = of_recovery(written()).ends[-2]
+    _, last = of_recovery(written()).ends[-2]
     damaged = changed(content, ("flip", last + 40, 1))
-    assert disagreements(damaged) == {}
+    assert of_one_segment(damaged) == {}
     monkeypatch.setattr(StoredBatch, "is_whole", lambda self: self.lsn > 0)
-    assert disagreements(damaged) != {}
+    assert of_one_segment(damaged) != {}
+
+
+NUMBERS = range(1, 8)
+SEGMENT_HEADER_BYTES = HEADER.size + SEGMENT_PAYLOAD.size
+
+parts = st.floats(0, 1, exclude_max=True)
+hurts = st.tuples(
+    st.sampled_from(["flip", "zeros", "repeat", "cut", "cut", "remove"]),
+    st.sampled_from(NUMBERS),
+    parts,
+    st.integers(1, 255),
+)
+
+
+Hurt = tuple[str, int, float, int]
+
+
+def hurt(directory: str, kind: str, number: int, part: float, value: int) -> None:
+    """Damage a segment at a part of its size, or remove it."""
+    path = Path(segment_path(directory, number))
+    if kind == "remove":
+        path.unlink(missing_ok=True)
+    elif path.exists() and (content := path.read_bytes()):
+        path.write_bytes(changed(content, (kind, int(part * len(content)), value)))
+
+
+def of_several(hurts: Sequence[Hurt], noted: set[int], torn: set[int]) -> dict[str, object]:
+    """Hurt the store of several segments. Args: noted, segments whose ends are noted; torn, those
+    whose last batch was torn, and taken back by a start."""
+    with tempfile.TemporaryDirectory(prefix="amqpstore-readers-") as scratch:
+        directory = os.path.join(scratch, "store")
+        shutil.copytree(several(), directory)
+        note_ends(directory, noted)
+        for number in torn:
+            tear(directory, number)
+        for one in hurts:
+            hurt(directory, *one)
+        return disagreements(directory)
+
+
+@settings(max_examples=50)
+@given(
+    st.lists(hurts, max_size=3),
+    st.sets(st.sampled_from([3, 5, 6, 7, 8])),
+    st.sets(st.sampled_from([3, 4, 5, 6, 7])),
+)
+def test_all_readers_of_a_log_of_several_segments_agree_with_recovery(
+    all_hurts: list[Hurt], noted: set[int], torn: set[int]
+) -> None:
+    assert of_several(all_hurts, noted, torn) == {}
+
+
+CASES: dict[str, tuple[list[Hurt], set[int], set[int]]] = {
+    "the last segment is torn": ([("cut", 7, 0.95, 1)], set(), set()),
+    "the last segment is torn from its start on": ([("cut", 7, 0.02, 1)], set(), set()),
+    "torn behind a damaged batch": ([("flip", 7, 0.25, 1), ("cut", 7, 0.95, 1)], set(), set()),
+    "what is noted is not torn": ([("cut", 7, 0.95, 1)], {7}, set()),
+    "a start took the torn tail back": ([], set(), {7}),
+    "starts took several back": ([], set(), {3, 4, 5, 6}),
+    "the log had gone on in a segment that is missing": ([("cut", 7, 0.95, 1)], {8}, set()),
+    "the last segment is missing": ([("remove", 7, 0.0, 1)], set(), set()),
+    "the last segment is missing, and its end is noted": ([("remove", 7, 0.0, 1)], {7}, set()),
+    "one in the middle is missing": ([("remove", 5, 0.0, 1)], set(), set()),
+    "that of the position is missing": ([("remove", 2, 0.0, 1)], set(), set()),
+    "one is cut in the middle": ([("cut", 4, 0.6, 1)], set(), set()),
+    "the last is empty, and the one before is damaged": (
+        [("cut", 7, 0.0, 1), ("cut", 6, 0.95, 1)],
+        set(),
+        set(),
+    ),
+    "a message of the last batch is damaged": ([("flip", 7, 0.8, 1)], set(), set()),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_all_readers_agree_where(case: str) -> None:
+    assert of_several(*CASES[case]) == {}
+
+
+def note_ends(directory: str, numbers: set[int]) -> None:
+    """Note in the catalog where these segments end; an eighth one was lost."""
+    catalog = LmdbCatalog(os.path.join(directory, CATALOG), False)
+    for number in numbers:
+        path = segment_path(directory, number)
+        size = os.path.getsize(path) if os.path.exists(path) else 100
+        catalog.commit([SEGMENT_ENDS.put(number, SegmentEndRow(size))])
+    catalog.close()
+
+
+def tear(directory: str, number: int) -> None:
+    """Have a crash tear the last batch of a segment, but for its TRANSACTION, and a start take it
+    back."""
+    found = [end for segment, end in of_recovery(several()).ends if segment == number]
+    start = found[-2] if len(found) > 1 else SEGMENT_HEADER_BYTES
+    path = Path(segment_path(directory, number))
+    path.write_bytes(changed(path.read_bytes(), ("flip", start + HEADER.size, 1)))
+    catalog = LmdbCatalog(os.path.join(directory, CATALOG), False)
+    catalog.commit([SEGMENT_ENDS.put(number, SegmentEndRow(start))])
+    catalog.close()

@@ -3,6 +3,7 @@
 import errno
 import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import lmdb
@@ -24,6 +25,7 @@ from amqpstore.records import (
     encode_segment_header,
     encode_transaction,
 )
+from amqpstore.tables import SEGMENT_ENDS, SegmentEndRow
 from amqpstore.worker import InlineWorker
 from amqpstore_tools.check.engine import check
 from amqpstore_tools.offline.reading import ReadOnlyFiles
@@ -190,6 +192,24 @@ def test_a_torn_tail_is_a_note(forged: Forged) -> None:
     forged.segment(1, forged.batch(1, range(1, 2)), batch[:-1], note_end=False)
     assert set(forged.found()) == {"batch-torn"}
     assert not check(forged.directory).is_damaged
+
+
+def test_a_segment_of_which_a_start_took_all_back_needs_no_header(forged: Forged) -> None:
+    """Its first batch was torn from the header on, and that its end is 0 was noted."""
+    forged.segment(1, forged.batch(1, range(1, 2)))
+    name = forged.segment(2, forged.batch(2, range(2, 3), segment=2))
+    path = Path(forged.directory, name)
+    path.write_bytes(path.read_bytes()[:70])
+    forged.rows(SEGMENT_ENDS.put(2, SegmentEndRow(0)))
+    assert forged.found() == {}
+
+
+def test_a_segment_that_is_missing_though_its_end_is_noted(forged: Forged) -> None:
+    forged.segment(1, forged.batch(1, range(1, 2)))
+    forged.rows(SEGMENT_ENDS.put(5000, SegmentEndRow(100)))
+    missing = [one for one in check(forged.directory).findings if one.code == "segment-missing"]
+    assert len(missing) == 1001
+    assert missing[0].text == "the file is missing, and so are the 3998 after it"
 
 
 def test_a_whole_batch_behind_the_noted_end(forged: Forged) -> None:

@@ -90,6 +90,39 @@ def test_a_segment_that_is_torn_from_its_start_is_left_out(path: Paths) -> None:
     assert bodies(path("copy")) == expected
 
 
+def test_what_was_durable_before_the_torn_tail_is_no_torn_tail_of_the_copy(path: Paths) -> None:
+    """The last batch that was durable is damaged, and behind it one was torn."""
+    make_store(path("store"), close=False)
+    with open_store(path("store")) as store:
+        publish(store, "orders", [b"durable"])
+        start = store.log.position.offset
+        publish(store, "orders", [b"damaged"])
+        publish(store, "orders", [b"torn"])
+        tail = store.log.segments[-1].path
+        store.abandon()
+    content = bytearray(Path(tail).read_bytes())
+    content[start + 40] ^= 1
+    Path(tail).write_bytes(content[:-1])
+    copy_store(path("store"), path("copy"), CopyOptions())
+    reports = []
+    for name in ("store", "copy"):
+        with open_store(path(name)) as store:
+            reports.append(store.recovery_report)
+    assert len(reports[0].damage) == len(reports[1].damage) == 1
+    assert reports[0].lost == reports[1].lost != []
+    assert reports[1].torn_bytes == 0 < reports[0].torn_bytes
+
+
+def test_a_segment_that_is_missing_though_its_end_is_noted_is_damage(path: Paths) -> None:
+    make_store(path("store"), close=False)
+    # That start notes it. No checkpoint has come so far.
+    open_store(path("store")).abandon()
+    last = max(os.listdir(path("store") + "/segments"))
+    os.remove(f"{path('store')}/segments/{last}")
+    copied = copy_store(path("store"), path("copy"), CopyOptions())
+    assert [one.path for one in copied.damage] == [f"segments/{last}"]
+
+
 def test_what_has_not_changed_is_shared_with_an_earlier_copy(path: Paths, store: str) -> None:
     copy_store(store, path("first"), CopyOptions(links=False))
     with open_store(store) as original:

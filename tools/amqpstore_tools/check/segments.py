@@ -103,7 +103,8 @@ class SegmentReader:
             else:
                 self._findings.add("batch-torn", file.name, text, torn)
             segment.end = torn
-        if not is_open or torn != 0:
+        # Of one that a crash tore from its first byte on, recovery notes that nothing is left.
+        if torn != 0 and end != 0:
             self._check_header(segment)
         self._check_records(segment)
         if stop < file.size:

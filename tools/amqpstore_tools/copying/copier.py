@@ -25,18 +25,20 @@ from crc32c import crc32c
 
 from amqpstore import marker
 from amqpstore.batches import whole_end
+from amqpstore.catalog import encode_key
 from amqpstore.definitions import COPIED, DefinitionsCopy, write_copy
 from amqpstore.errors import DamageError
-from amqpstore.filenames import CATALOG, FIRST_COMPACTED, LOCK, MARKER
+from amqpstore.filenames import CATALOG, LOCK, MARKER
 from amqpstore.files import OsFiles
-from amqpstore.tables import StoreRows
+from amqpstore.rows import encode_row
+from amqpstore.tables import SEGMENT_ENDS, SegmentEndRow, StoreRows
 from amqpstore_tools.copying import manifest as manifests
 from amqpstore_tools.copying.checking import Checker
 from amqpstore_tools.copying.errors import CopyError
 from amqpstore_tools.copying.linking import Earlier, How, Placed, Source, open_source
 from amqpstore_tools.copying.manifest import MANIFEST, CopyManifest, DamagedBytes, Listed
 from amqpstore_tools.copying.target import FOLDERS, INCOMPLETE, clear, make_folders
-from amqpstore_tools.offline.instant import FILE_NAME, read_tables, write_tables
+from amqpstore_tools.offline.instant import FILE_NAME, Tables, read_tables, write_tables
 from amqpstore_tools.offline.progress import Progress
 from amqpstore_tools.offline.terminal import counted
 
@@ -168,11 +170,7 @@ class _Copy:
             target, self._store_id.hex(), source.was_running, position.segment, position.offset
         )
         for part in source.inventory.parts:
-            if (
-                part.end is not None
-                and position.segment <= part.number < FIRST_COMPACTED
-                and (not part.queue_id)
-            ):
+            if part.end is not None and part.is_of_log_from(position.segment):
                 self._out.log_segment, self._out.log_offset = part.number, part.end
         self._listed: list[Listed] = []
         self._done = 0
@@ -310,10 +308,10 @@ class _Copy:
         self._progress(what, self._done, self._total)
 
     def _catalog(self) -> None:
-        """Write the catalog of the snapshot, and read it back. Raises: DamageError."""
+        """Write the catalog of the copy, and read it back. Raises: DamageError."""
         path = os.path.join(self._target, CATALOG_PATH)
         folder = os.path.dirname(path)
-        tables = self._source.inventory.tables
+        tables = self._tables()
         write_tables(folder, tables)
         self._definitions()
         if self._options.verify == "none":
@@ -325,6 +323,23 @@ class _Copy:
         self._listed.append(
             Listed(CATALOG_PATH, len(content), f"{crc32c(content):08x}", "copied", 0)
         )
+
+    def _tables(self) -> Tables:
+        """Return the rows of the catalog as they were; and where the copy of the log ends.
+
+        Its torn tail was left out, so what the log ends with now was durable, as after a recovery:
+        what is unsound in it is damage. Without that row it would be the copy's torn tail.
+        """
+        found = dict(self._source.inventory.tables)
+        position = self._source.inventory.position.segment
+        log = [one for one in self._source.placed if one.part.is_of_log_from(position) and one.size]
+        last = max(log, key=lambda one: one.part.number, default=None)
+        if last is not None and last.part.end is None:
+            end = SEGMENT_ENDS.put(last.part.number, SegmentEndRow(last.size))
+            table, key = end.table.encode(), encode_key(end.key)
+            row = key, encode_row(end.table, key, end.value)
+            found[table] = sorted([*found.get(table, []), row])
+        return found
 
     def _definitions(self) -> None:
         """Write the definitions beside the catalog, as a store would: see

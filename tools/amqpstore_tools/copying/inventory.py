@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from amqpstore import tables
 from amqpstore.errors import CatalogDamageError, DamageError
-from amqpstore.expected_segments import ExpectedSegments
+from amqpstore.expected_segments import ExpectedSegments, is_of_log
 from amqpstore.filenames import (
     CATALOG,
     QUARANTINE,
@@ -50,6 +50,11 @@ class Part(NamedTuple):
     is_tail: bool = False
     is_optional: bool = False
     queue_id: int = 0
+
+    def is_of_log_from(self, position: int) -> bool:
+        """Whether it is a segment of the log, of this number or a higher one."""
+        is_segment = os.path.dirname(self.path) == SEGMENTS
+        return is_segment and is_of_log(self.number, position)
 
 
 class Inventory:

@@ -214,8 +214,9 @@ def _segment(
     batches = found.scanned.batches
     if is_open and batches and not batches[-1].is_whole and not _was_durable(facts, found):
         _drop_last(found)
-    while noted is not None and batches and batches[-1].start >= noted and not batches[-1].is_whole:
-        _drop_last(found)
+    # The first batch begins with the segment's header, which is in front of any noted end.
+    while noted is not None and batches and batches[-1].end > noted and not batches[-1].is_whole:
+        _drop_last(found, noted)
     _leave_out_unread(found)
     found.is_sound = _is_sound(found, facts.store_id)
     return found
@@ -239,10 +240,13 @@ def _was_durable(facts: Facts, segment: SegmentFacts) -> bool:
     )
 
 
-def _drop_last(segment: SegmentFacts) -> None:
-    """Drop the last batch: nothing from its start on is part of the segment."""
+def _drop_last(segment: SegmentFacts, least: int = 0) -> None:
+    """Drop the last batch: nothing from its start on is part of the segment.
+
+    Args: least, where the segment ends at the earliest.
+    """
     scanned = segment.scanned
-    segment.end = end = scanned.batches.pop().start
+    segment.end = end = max(scanned.batches.pop().start, least)
     scanned.gaps = [gap for gap in scanned.gaps if gap.offset < end]
     scanned.unread = [one for one in scanned.unread if one.offset < end]
     highest = max((stop for batch in scanned.batches for _, stop in batch.messages), default=0)

@@ -184,13 +184,16 @@ class TapReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         Args: last, the end that must not be passed.
         """
         numbers = [number for number in self._numbers() if number >= start["segment"]]
+        if len(numbers) > 1:
+            # Where one that a crash tore ends was noted before the next one was begun.
+            self._learn()
         end = dict(start)
         done = 0
         for number in numbers:
             offset = start["offset"] if number == start["segment"] else 0
             file = ReadOnlyFiles().open(self._path(number))
             try:
-                size = file.size()
+                size = self._size(number)
                 _make_durable(file.path, offset)
                 scanner = self._scanner(file, number, size, offset)
                 is_last = number == numbers[-1]
@@ -249,8 +252,7 @@ class TapReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return path if os.path.exists(path) else segment_path(self._directory, number)
 
     def _size(self, number: int) -> int:
-        """Return the bytes of a segment that are part of the store: it is not the last one."""
-        self._learn()
+        """Return the bytes of a segment that are part of the store, as far as is known."""
         size = os.path.getsize(self._path(number))
         return min(size, self._ends.get(number, size))
 
