@@ -213,7 +213,7 @@ class SocketConnection:
             self._read_on()
 
     async def _check_login(self, visitor: Visitor) -> None:
-        visitor.said_who()
+        visitor.identified()
         login = self.amqp.login
         if login.user == DEFAULT_USER and not self._is_loopback:
             granted = False

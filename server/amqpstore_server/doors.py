@@ -33,7 +33,7 @@ class Visitor:
         """Whether it has not logged in."""
         return self in self._doors.strangers
 
-    def said_who(self) -> None:
+    def identified(self) -> None:
         """Note that the client has sent a login, which is being checked: it need not make room
         now."""
         self._doors.forget_silent(self)

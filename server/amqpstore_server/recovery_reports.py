@@ -53,9 +53,9 @@ def keep_report(
     _log.log(level, "store opened", extra=summary)
     if report.is_clean and not report.scanned_bytes and not set_aside:
         return None
-    touched = [queue for queue in queues if queue["redelivered"] or _is_hurt(queue)]
+    touched = [queue for queue in queues if queue["redelivered"] or _has_losses(queue)]
     for queue in touched[:_LOGGED_QUEUES]:
-        _log.log(logging.WARNING if _is_hurt(queue) else logging.INFO, "recovered", extra=queue)
+        _log.log(logging.WARNING if _has_losses(queue) else logging.INFO, "recovered", extra=queue)
     content = {
         "time": now.isoformat(timespec="milliseconds"),
         **summary,
@@ -127,7 +127,7 @@ def _in_doubt(store: Store) -> list[dict[str, Any]]:
     return found
 
 
-def _is_hurt(queue: dict[str, Any]) -> bool:
+def _has_losses(queue: dict[str, Any]) -> bool:
     return bool(queue["lost"] or queue["quarantined"] or queue["unreadable"])
 
 

@@ -48,7 +48,7 @@ def a_limit_drops_the_newest(patch: Patch) -> None:
             if not isinstance(run, Run):
                 return
             self._left(run)
-            self._bury(self._queue, [Taken(level, run)], Reason.MAXLEN)
+            self._way_out(self._queue, [Taken(level, run)], Reason.MAXLEN)
 
     patch.setattr(Backlog, "drop_excess", drop_last)
 

@@ -340,7 +340,7 @@ class Model:
             for consumer in acking:
                 own = sum(one.consumer is consumer for one in channel.counted)
                 room = consumer.window.messages - own if consumer.window.messages else len(letters)
-                by_channel += 1 if consumer.minds_size else room
+                by_channel += 1 if consumer.has_size_limit else room
             if channel.window.size:
                 by_channel = min(by_channel, 1)
             left = max(limit - len(channel.counted), 0)

@@ -159,7 +159,7 @@ class Consumer:
     window: Window
 
     @property
-    def minds_size(self) -> bool:
+    def has_size_limit(self) -> bool:
         """Whether it depends on the size of a message whether it can have it."""
         return not self.no_ack and bool(self.window.size or self.channel.window.size)
 

@@ -103,11 +103,11 @@ class WatchedContext(BrokerContext):
 class WatchedHost(VirtualHost):
     """A virtual host that writes down what leaves its queues without a consumer, and when."""
 
-    def _bury(self, queue: Queue, taken: Sequence[Taken], reason: Reason) -> bool:
+    def _way_out(self, queue: Queue, taken: Sequence[Taken], reason: Reason) -> bool:
         assert isinstance(self.context, WatchedContext)
         for one in taken:
             self.context.happened.append(Left(queue.name, reason, one.run.count))
-        return super()._bury(queue, taken, reason)
+        return super()._way_out(queue, taken, reason)
 
 
 class WatchedBroker(Broker):

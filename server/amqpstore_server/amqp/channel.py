@@ -106,7 +106,7 @@ class AmqpChannel:
         self._broker.resume()
         self._gets.resume()
 
-    def look_at_rights(self) -> None:
+    def recheck_permissions(self) -> None:
         """End consumers and waiting gets that the user's changed permissions no longer allow."""
         if self.state is not ChannelState.OPEN:
             return
@@ -187,7 +187,7 @@ class AmqpChannel:
         self._send_late(methods.TxCommitOk())
 
     def consumer_cancelled(self, consumer_tag: str) -> None:
-        if self._context.hears_cancels:
+        if self._context.takes_cancels:
             self._send(methods.BasicCancel(consumer_tag=consumer_tag, no_wait=True))
 
     def failed(self) -> None:

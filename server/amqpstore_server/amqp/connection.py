@@ -176,7 +176,7 @@ class ServerConnection:
             return
         extra = {"peer": self.peer, "user": negotiation.login.user}
         _log.warning("login refused", extra=extra)
-        if negotiation.hears("authentication_failure_close"):
+        if negotiation.has_capability("authentication_failure_close"):
             # A RabbitMQ extension: a client with this capability is told that the login failed, but
             # not why.
             self._send(connection_close(negotiation.refusal()))
@@ -191,14 +191,14 @@ class ServerConnection:
         """Send connection.blocked, if the client supports it: nothing more is read from it."""
         if self.state is ConnectionState.OPEN:
             self._move(ConnectionEvent.BLOCK)
-            if self._negotiation.hears("connection.blocked"):
+            if self._negotiation.has_capability("connection.blocked"):
                 self._send(methods.ConnectionBlocked(reason=reason))
 
     def unblock(self) -> None:
         """Say that the client is read from again."""
         if self.state is ConnectionState.BLOCKED:
             self._move(ConnectionEvent.UNBLOCK)
-            if self._negotiation.hears("connection.blocked"):
+            if self._negotiation.has_capability("connection.blocked"):
                 self._send(methods.ConnectionUnblocked())
 
     def tick(self, now: float) -> None:
@@ -390,7 +390,7 @@ class ServerConnection:
             outbox=self.outbox,
             transacted=self._transacted,
             frame_max=negotiation.frame_max,
-            hears_cancels=negotiation.hears("consumer_cancel_notify"),
+            takes_cancels=negotiation.has_capability("consumer_cancel_notify"),
             shares_prefetch=negotiation.shares_prefetch,
             break_off=self.break_off,
         )

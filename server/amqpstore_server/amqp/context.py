@@ -30,6 +30,6 @@ class ChannelContext:
     outbox: Outbox
     transacted: UncommittedBytes
     frame_max: int
-    hears_cancels: bool
+    takes_cancels: bool
     shares_prefetch: bool
     break_off: Callable[[], None]

@@ -54,7 +54,7 @@ class Negotiation:
         self.login = login
         return True
 
-    def hears(self, capability: str) -> bool:
+    def has_capability(self, capability: str) -> bool:
         """Tell whether the client has a capability."""
         return bool(self._capabilities.get(capability))
 

@@ -38,7 +38,7 @@ class Session:
         self._context = context
         self._channel_max = channel_max
         self._channels: dict[int, AmqpChannel] = {}
-        context.access.on_change.add(self._look_at_rights)
+        context.access.on_change.add(self._recheck_permissions)
 
     def handle(self, event: Publishes | Acks | ReceivedMethod, published: set[AmqpChannel]) -> None:
         """Handle an event of a channel; channels that published are added to `published`, to be
@@ -126,10 +126,10 @@ class Session:
         for channel in self._channels.values():
             channel.resume()
 
-    def _look_at_rights(self) -> None:
+    def _recheck_permissions(self) -> None:
         """Have all channels check what the user's changed permissions no longer allow."""
         for channel in list(self._channels.values()):
-            channel.look_at_rights()
+            channel.recheck_permissions()
 
     def close(self) -> None:
         """Release everything that the client had: consumers, unacked messages, exclusive queues."""
@@ -140,7 +140,7 @@ class Session:
             for channel in channels:
                 channel.end(ChannelEvent.END)
         finally:
-            context.access.on_change.discard(self._look_at_rights)
+            context.access.on_change.discard(self._recheck_permissions)
             context.vhost.delete_queues_of(context)
 
     def _send(self, number: int, method: methods.Method) -> None:

@@ -34,7 +34,7 @@ from amqpstore_server.broker.queues.kinds import (
     kind_of,
     own_queue_name,
 )
-from amqpstore_server.broker.queues.queue import Bury, Queue
+from amqpstore_server.broker.queues.queue import Queue, WayOut
 from amqpstore_server.broker.routing import DEFAULT_EXCHANGE, Router
 from amqpstore_server.broker.rows import (
     binding_changes,
@@ -87,7 +87,7 @@ class VirtualHost:
         self.histories = Histories(context, self.queues, self._create_history)
         self.replays = Replays(context, self.queues, self.histories)
         self._exchange_queues = ExchangeQueues(context, self.router, self.dead_letters)
-        self._ways_out: dict[str, Bury] = {DelayQueue.kind: self._exchange_queues.release}
+        self._ways_out: dict[str, WayOut] = {DelayQueue.kind: self._exchange_queues.release}
         """How messages leave queues of each kind, if not as dead letters."""
         for predeclared, type_name in _PREDECLARED.items():
             row = {
@@ -362,7 +362,7 @@ class VirtualHost:
             auto_delete=definition["auto_delete"],
             arguments=definition["arguments"],
             owner=owner,
-            bury=self._bury,
+            way_out=self._way_out,
             on_unused=self._delete_unused,
             on_set_aside=self._set_aside,
         )
@@ -449,8 +449,8 @@ class VirtualHost:
         self.router.changed()
         _end_consumers(queue)
 
-    def _bury(self, queue: Queue, taken: Sequence[Taken], reason: Reason) -> bool:
-        way_out = self._ways_out.get(queue.kind, self.dead_letters.bury)
+    def _way_out(self, queue: Queue, taken: Sequence[Taken], reason: Reason) -> bool:
+        way_out = self._ways_out.get(queue.kind, self.dead_letters.dead_letter)
         return way_out(queue, taken, reason)
 
     # Bindings.

@@ -48,7 +48,7 @@ def test_whose_login_is_checked_does_not_give_way_and_the_newest_is_refused() ->
     for name in "abcd":
         visitor = street.enter(name)
         assert visitor is not None
-        visitor.said_who()
+        visitor.identified()
     assert street.enter("e") is None
     assert street.turned_away == []
 
@@ -74,7 +74,7 @@ def test_who_leaves_makes_room() -> None:
     visitors = [street.enter(name) for name in "abcd"]
     for visitor in visitors:
         assert visitor is not None
-        visitor.said_who()
+        visitor.identified()
         visitor.leave()
         visitor.leave()
     assert street.enter("e") is not None

@@ -83,8 +83,8 @@ class Publisher:
         if planned.accepted < count:
             self._note(count - planned.accepted, _Promise.REFUSED)
             for queue, placement in zip(planned.queues, planned.placements, strict=True):
-                if queue.buries_refused and placement.most is not None:
-                    self._dead_letters.bury_refused(queue, messages[placement.most :])
+                if queue.dead_letters_refused and placement.most is not None:
+                    self._dead_letters.dead_letter_refused(queue, messages[placement.most :])
 
     def replay(self, message: Message, flags: Flags) -> None:
         """Carry out the replay that a message requests. Raises: PreconditionFailedError,

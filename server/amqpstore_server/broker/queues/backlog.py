@@ -18,7 +18,7 @@ from amqpstore_server.broker.messages.deaths import Reason
 from amqpstore_server.broker.queues.priorities import Priorities
 
 if TYPE_CHECKING:
-    from amqpstore_server.broker.queues.queue import Bury, Queue
+    from amqpstore_server.broker.queues.queue import Queue, WayOut
 
 _log = logging.getLogger(__name__)
 
@@ -44,12 +44,12 @@ class Backlog:
     """
 
     def __init__(
-        self, context: BrokerContext, queue: Queue, priorities: Priorities, bury: Bury
+        self, context: BrokerContext, queue: Queue, priorities: Priorities, way_out: WayOut
     ) -> None:
         self.priorities = priorities
         self.ready_bytes = 0
         self._queue = queue
-        self._bury = bury
+        self._way_out = way_out
         self._context = context
         self._store = context.store
         self._expiry = context.dates.timer(self._expire_due)
@@ -136,7 +136,7 @@ class Backlog:
             self.put_back(taken)
             return False
         with Contained(self._queue):
-            return self._bury(self._queue, [taken], reason)
+            return self._way_out(self._queue, [taken], reason)
         return False
 
     def purge(self) -> int:
@@ -264,7 +264,7 @@ class Backlog:
         self._context.wait_for_room(self._try_again)
         return False
 
-    def rest(self) -> None:
+    def stop_timers(self) -> None:
         """Stop the timers: the queue is deleted or set aside."""
         self._expiry.set(0)
         self._retry.set(0)

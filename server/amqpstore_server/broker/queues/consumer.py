@@ -152,7 +152,7 @@ class Consumer:
         return max(1, (window.messages - window.unacked) // len(self.channel.consumers))
 
     @property
-    def minds_size(self) -> bool:
+    def has_size_limit(self) -> bool:
         """Whether `fits` has to be called before each message."""
         return not self.no_ack and bool(self.window.size or self.channel.window.size)
 

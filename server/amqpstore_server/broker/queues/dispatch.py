@@ -84,13 +84,13 @@ class Dispatch:
         by_channel: dict[ConsumingChannel, int] = {}
         for consumer in self.active:
             taken = consumer.capacity
-            if taken <= 0 or (consumer.minds_size and not consumer.fits(size)):
+            if taken <= 0 or (consumer.has_size_limit and not consumer.fits(size)):
                 continue
             able.append(consumer)
             if consumer.no_ack:
                 continue
             window = consumer.channel.window
-            if consumer.minds_size:
+            if consumer.has_size_limit:
                 taken = 1
             elif not (consumer.window.messages or window.messages):
                 taken = _UNLIMITED
@@ -152,7 +152,7 @@ class Dispatch:
         share = min(share, consumer.fair_share)
         given = 0
         while self._priorities.ready_count and (limit := min(share - given, consumer.capacity)) > 0:
-            if consumer.minds_size:
+            if consumer.has_size_limit:
                 head = self._priorities.peek(shunned)
                 if head is not None and not consumer.fits(len(head.body)):
                     break

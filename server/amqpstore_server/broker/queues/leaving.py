@@ -71,12 +71,12 @@ class Leaving:
                 extra = {"queue": self._queue.name, "reason": str(part)}
                 _log.error("some messages cannot be read; the others are served", extra=extra)
             elif not go(taken._replace(run=part)):
-                self.stay()
+                self.put_back_all()
                 return
         if self._line:
             self._queue.touch()
 
-    def stay(self) -> None:
+    def put_back_all(self) -> None:
         """Put all of them back into the queue, ready: they cannot leave now."""
         line, self._line = self._line, deque()
         for taken, _ in line:

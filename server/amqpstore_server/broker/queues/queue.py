@@ -46,7 +46,7 @@ class KeepsConsumed(Protocol):
         """Yield the copies that go to the history, for a run that a transaction acks."""
 
 
-Bury = Callable[["Queue", Sequence[Taken], Reason], bool]
+WayOut = Callable[["Queue", Sequence[Taken], Reason], bool]
 """Removes messages that were taken off a queue, for example as dead letters; the last argument is
 the reason (see `Reason`). Returns False if they had to be put back.
 """
@@ -57,8 +57,8 @@ class Queue:
 
     `owner` is the connection that an exclusive queue belongs to, and None for a shared one.
     `durable` is the declared value; an exclusive queue is transient whatever it says.
-    Args: bury, called with messages that leave without being consumed; on_unused, called when the
-    queue was unused for the time in its settings; on_set_aside, called when it has failed.
+    Args: way_out, called with messages that leave without being consumed; on_unused, called when
+    the queue was unused for the time in its settings; on_set_aside, called when it has failed.
     """
 
     kind: ClassVar[str] = ""
@@ -83,7 +83,7 @@ class Queue:
         auto_delete: bool,
         arguments: dict[str, Any],
         owner: object = None,
-        bury: Bury,
+        way_out: WayOut,
         on_unused: Callable[[Queue], None],
         on_set_aside: Callable[[Queue, Exception], None],
     ) -> None:
@@ -96,7 +96,7 @@ class Queue:
         self.priorities = Priorities(
             context.store, store_queue, keeps_transient=is_quorum(arguments)
         )
-        self.backlog = self.backlog_type(context, self, self.priorities, bury)
+        self.backlog = self.backlog_type(context, self, self.priorities, way_out)
         self.consumers = Dispatch(self)
         self.waiting = GetLine(self)
         self.leaving = Leaving(context, self)
@@ -296,7 +296,7 @@ class Queue:
         self._coming_bytes += sign * sum([len(message.body) for message in accepted])
 
     @property
-    def buries_refused(self) -> bool:
+    def dead_letters_refused(self) -> bool:
         """Whether messages that are refused because it is full become dead letters."""
         return self.settings.overflow == REJECT_PUBLISH_DLX and not self.is_set_aside
 
@@ -419,7 +419,7 @@ class Queue:
         self.is_deleted = True
         self.leaving.forget()
         self.history = None
-        self._rest()
+        self._stop()
 
     def set_aside(self, error: Exception) -> None:
         """Stop serving the queue until the next start, because it has failed. Its messages stay in
@@ -429,15 +429,15 @@ class Queue:
             return
         self.is_set_aside = True
         self._failure = f"{type(error).__name__}: {error}"
-        self.leaving.stay()
-        self._rest()
+        self.leaving.put_back_all()
+        self._stop()
         self._on_set_aside(self, error)
 
-    def _rest(self) -> None:
+    def _stop(self) -> None:
         """Stop all activity of the queue."""
-        self.backlog.rest()
+        self.backlog.stop_timers()
         self._unused.set(0)
-        self.waiting.dissolve()
+        self.waiting.answer_all()
 
     def came_back(self, count: int) -> None:
         """Count messages that could not be read as ready again, in their places."""

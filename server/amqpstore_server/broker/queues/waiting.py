@@ -100,7 +100,7 @@ class GetLine:
         while self._due:
             next(iter(self._due)).gets.answered(None)
 
-    def dissolve(self) -> None:
+    def answer_all(self) -> None:
         """Answer all gets as empty: the queue is deleted."""
         while self._waiting:
             next(iter(self._waiting)).gets.answered(None)

@@ -37,7 +37,7 @@ class DeadLetters:
         self._context = context
         self._router = router
 
-    def bury(self, queue: Queue, taken: Sequence[Taken], reason: Reason) -> bool:
+    def dead_letter(self, queue: Queue, taken: Sequence[Taken], reason: Reason) -> bool:
         """Send messages that were taken off a queue to its dead-letter exchange, or drop them.
 
         Returns False if the disk is full: the messages are back in the queue.
@@ -49,7 +49,7 @@ class DeadLetters:
             lambda transaction: self.add(transaction, queue, taken, reason),
         )
 
-    def bury_refused(self, queue: Queue, messages: Sequence[Message]) -> None:
+    def dead_letter_refused(self, queue: Queue, messages: Sequence[Message]) -> None:
         """Send messages that a full queue refused to its dead-letter exchange."""
         transaction = Transaction(self._context)
         self.add_refused(transaction, queue, messages)

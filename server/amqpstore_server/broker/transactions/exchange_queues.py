@@ -65,7 +65,7 @@ class ExchangeQueues:
         """Put messages in queues; those that a queue refuses may become dead letters."""
         transaction.publish(planned)
         for queue, placement in zip(planned.queues, planned.placements, strict=True):
-            if queue.buries_refused and placement.most is not None:
+            if queue.dead_letters_refused and placement.most is not None:
                 refused = planned.messages[placement.most :]
                 self._dead_letters.add_refused(transaction, queue, refused)
 

@@ -136,14 +136,14 @@ class Transaction:
         Args: or_else, called if `on_durable` raises.
         Raises: ResourceExhaustedError, when the disk is full; nothing is changed then.
         """
-        stored = self._context.store.transaction()
+        store_transaction = self._context.store.transaction()
         for plan in self._plans:
             placements = [one for one in plan.placements if one.most is None or one.most]
-            stored.enqueue(placements, plan.messages, priority=plan.envelope.priority)
+            store_transaction.enqueue(placements, plan.messages, priority=plan.envelope.priority)
         for store_queue, run in self._taken:
-            stored.ack(store_queue, run)
+            store_transaction.ack(store_queue, run)
         try:
-            stored.commit()
+            store_transaction.commit()
         except DiskFullError as error:
             self.undo()
             raise ResourceExhaustedError(str(error)) from None
@@ -156,19 +156,19 @@ class Transaction:
         Each message goes to the lowest priority here: its own is determined at the decision.
         Raises: ResourceExhaustedError, when the disk is full; nothing is changed then.
         """
-        stored = self._context.store.transaction()
+        store_transaction = self._context.store.transaction()
         for plan in self._plans:
             placements = [
                 Placement(queue.priorities.lowest, most=placement.most)
                 for queue, placement in zip(plan.queues, plan.placements, strict=True)
                 if placement.most is None or placement.most
             ]
-            stored.enqueue(placements, plan.messages, priority=plan.envelope.priority)
+            store_transaction.enqueue(placements, plan.messages, priority=plan.envelope.priority)
         for store_queue, run in self._taken:
-            stored.ack(store_queue, run)
+            store_transaction.ack(store_queue, run)
         self.undo()
         try:
-            return stored.prepare(label)
+            return store_transaction.prepare(label)
         except DiskFullError as error:
             raise ResourceExhaustedError(str(error)) from None
 
