@@ -1,7 +1,6 @@
 """The options of the workloads on the command line."""
 
 import argparse
-import shlex
 from collections.abc import Sequence
 from typing import NoReturn
 
@@ -125,23 +124,21 @@ def defaults_of(name: str) -> str:
     return f"            {' '.join(taken)}"
 
 
-class _Parser(argparse.ArgumentParser):
-    """Raises where the usual one ends the process."""
+class OptionParser(argparse.ArgumentParser):
+    """Raises where the usual parser ends the process."""
 
     def error(self, message: str) -> NoReturn:
+        """Raise CommandLineError."""
         raise CommandLineError(message)
 
 
-def parsed(arguments: Sequence[str], url: str, pid: int) -> BenchSettings:
-    """One run of a workload on a broker, from a command line without `amqpstore bench`.
+def parsed(arguments: Sequence[str]) -> BenchSettings:
+    """Return one run of a workload, from a command line without `amqpstore bench`.
 
     Raises:
         CommandLineError: there is no such workload, or it takes no such options.
     """
-    parser = _Parser(prog="amqpstore bench", add_help=False, allow_abbrev=False)
+    parser = OptionParser(prog="amqpstore bench", add_help=False, allow_abbrev=False)
     parser.add_argument("workload", choices=list(ABOUT))
     add_options(parser)
-    try:
-        return BenchSettings.of(parser.parse_args([*arguments, "--url", url, "--pid", str(pid)]))
-    except CommandLineError as error:
-        raise CommandLineError(f"{shlex.join(arguments)}: {error}") from None
+    return BenchSettings.of(parser.parse_args(arguments))

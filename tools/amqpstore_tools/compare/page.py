@@ -56,7 +56,7 @@ def _ratios(report: CompareReport) -> str:
         if rows:
             parts.append(
                 f"<section><h2>{first} compared with {second}</h2>\n<p class=dim>Times as many a "
-                f"second; of confirm latencies, times as long.</p>\n{bars(rows, 'b')}</section>\n"
+                f"second; of waits, times as long.</p>\n{bars(rows, 'b')}</section>\n"
             )
     return "".join(parts)
 

@@ -4,10 +4,12 @@ import argparse
 import shlex
 from dataclasses import dataclass
 
-from amqpstore_tools.bench.options import parsed
+from amqpstore_tools.bench.options import OptionParser, parsed
 from amqpstore_tools.bench.settings import BenchSettings
+from amqpstore_tools.bench.stalls import settings as stall_settings
+from amqpstore_tools.bench.stalls.settings import StallSettings
 from amqpstore_tools.client.errors import CommandLineError
-from amqpstore_tools.compare.workloads import WORKLOADS, NamedWorkload
+from amqpstore_tools.compare.workloads import STALLS, WORKLOADS, NamedWorkload
 
 _TIMED = ("through", "fanout", "sync", "batches", "fill", "connect", "latency")
 
@@ -23,9 +25,18 @@ class CompareSettings:
     workloads: dict[str, NamedWorkload]
     page: str  # file; empty: none
 
-    def settings(self, name: str, broker: int) -> BenchSettings:
-        """Of one run of a workload. Raises: CommandLineError."""
-        return parsed(self.workloads[name].arguments, self.urls[broker], self.pids[broker])
+    def settings(self, name: str, broker: int) -> BenchSettings | StallSettings:
+        """The settings of one run of a workload. Raises: CommandLineError."""
+        workload = self.workloads[name]
+        target = ("--url", self.urls[broker], "--pid", str(self.pids[broker]))
+        try:
+            if workload.kind == STALLS:
+                parser = OptionParser(add_help=False, allow_abbrev=False)
+                stall_settings.add_arguments(parser)
+                return StallSettings.of(parser.parse_args([*workload.arguments[1:], *target]))
+            return parsed([*workload.arguments, *target])
+        except CommandLineError as error:
+            raise CommandLineError(f"{shlex.join(workload.arguments)}: {error}") from None
 
     @classmethod
     def of(cls, args: argparse.Namespace) -> "CompareSettings":
@@ -77,6 +88,8 @@ def _workloads(args: argparse.Namespace) -> dict[str, NamedWorkload]:
             line += ["--seconds", f"{args.seconds:g}"]
         elif line[0] == "backlog" and "--messages" not in line:
             line += ["--messages", str(args.backlog)]
+        elif line[0] == STALLS and "--scale" not in line:
+            line += ["--scale", f"{args.stalls_scale:g}"]
     return {
         name: NamedWorkload(workload.title, tuple(lines[name])) for name, workload in found.items()
     }
@@ -110,6 +123,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--backlog", type=int, default=1_000_000, metavar="N", help="messages (default: 1000000)"
+    )
+    parser.add_argument(
+        "--stalls-scale",
+        type=float,
+        default=0.1,
+        metavar="F",
+        help="of the counts of stalls (default: 0.1)",
     )
     parser.add_argument(
         "--only", action="append", default=[], metavar="NAME", help="a workload; may be repeated"

@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from amqpstore_tools.bench.stalls.disturbances import DISTURBANCES
+
 
 @dataclass(frozen=True)
 class Figure:
@@ -21,7 +23,7 @@ class Figure:
             if not isinstance(found, Mapping) or name not in found:
                 return None
             found = found[name]
-        return float(found)
+        return None if found is None else float(found)
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,8 @@ class NamedWorkload:
         # So many microseconds for each of them are as many seconds for a million.
         return (*_ABOUT[self.kind], Figure(("server", "cpu_us"), "CPU", "s/million", 2), _MEMORY)
 
+
+STALLS = "stalls"
 
 _MEMORY = Figure(("server", "max_rss_mib"), "memory, at most", "MiB")
 _DELIVERED = Figure(("delivered_per_s",), "delivered", "/s")
@@ -65,6 +69,11 @@ _ABOUT: dict[str, tuple[Figure, ...]] = {
     ),
     "connect": (Figure(("connected_per_s",), "connections", "/s"),),
     "latency": _WAITS,
+    STALLS: tuple(
+        Figure((name, kind, "max"), f"{title} beside {name}, worst", "ms", 1)
+        for name in DISTURBANCES
+        for kind, title in (("answer_ms", "answer"), ("confirm_ms", "confirm"))
+    ),
 }
 
 
@@ -99,4 +108,5 @@ WORKLOADS: dict[str, NamedWorkload] = {
     "sync-1": named("1 connection that waits for each confirm", "sync --vary --connections 1"),
     "sparse": named("2,000 messages a second", "latency --vary --rate 2000"),
     "backlog": named("a backlog of 1 KiB messages, filled and drained", "backlog --vary"),
+    "stalls": named("a quiet client, while another makes the broker work", "stalls"),
 }

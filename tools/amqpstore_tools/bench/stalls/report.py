@@ -25,12 +25,11 @@ class Stall:
         """For JSON."""
         if self.refused:
             return {"count": self.count, "refused": self.refused}
+        cpu_s = self.server_cpu_s
         return {
             "count": self.count,
             "took_s": round(self.took_s, 3),
-            "server_cpu_s": self.server_cpu_s
-            if self.server_cpu_s is None
-            else round(self.server_cpu_s, 3),
+            "server_cpu_s": None if cpu_s is None else round(cpu_s, 3),
             "confirm_alone_ms": self.alone.summary_ms(),
             "confirm_ms": self.confirm.summary_ms(),
             "answer_alone_ms": self.answer_alone.summary_ms(),
@@ -54,9 +53,13 @@ class StallReport:
                 "workload": "stalls",
                 "parameters": self.settings.parameters(),
                 "broker": {"product": self.product, "version": self.version},
-                "results": {name: stall.figures() for name, stall in self.stalls.items()},
+                "results": self.results(),
             }
         )
+
+    def results(self) -> dict[str, object]:
+        """The figures, by disturbance."""
+        return {name: stall.figures() for name, stall in self.stalls.items()}
 
     def print_table(self) -> None:
         """Writes a table to standard output."""
