@@ -4,8 +4,7 @@ import contextlib
 import os
 import socket
 import struct
-import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 from tests.broker_process import BrokerProcess
 from tests.conformance.wire_client import BODY, WireClient, frame, header, publish_method
@@ -36,14 +35,6 @@ def forget_peak(broker: BrokerProcess) -> int:
 
 def descriptor_count(broker: BrokerProcess) -> int:
     return len(os.listdir(f"/proc/{broker.pid}/fd"))
-
-
-def wait_until(condition: Callable[[], bool], what: str) -> None:
-    """Return when it holds. Raises: AssertionError, when it does not within WAIT_S."""
-    deadline = time.monotonic() + WAIT_S
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {WAIT_S} s: {what}"
-        time.sleep(0.02)
 
 
 def push(client: WireClient, parts: Iterable[bytes], quiet_s: float = 3.0) -> int:

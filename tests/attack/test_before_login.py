@@ -15,10 +15,10 @@ from tests.attack.attacker import (
     push,
     reset,
     silent_sockets,
-    wait_until,
 )
 from tests.broker_process import BrokerProcess
 from tests.conformance.wire_client import WireClient, frame, start_ok
+from tests.waiting import wait_until
 
 DESCRIPTORS = 128
 

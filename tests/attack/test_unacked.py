@@ -8,8 +8,9 @@ import pika
 import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 
-from tests.attack.attacker import MIB, forget_peak, peak_bytes, wait_until
+from tests.attack.attacker import MIB, forget_peak, peak_bytes
 from tests.broker_process import BrokerProcess
+from tests.waiting import wait_until
 
 MEMORY_BYTES = 8 * MIB
 COUNT, SIZE = 600, 256 << 10

@@ -6,7 +6,7 @@ from collections.abc import Generator
 
 import pytest
 
-from tests.attack.attacker import MIB, forget_peak, half_a_body, peak_bytes, push, wait_until
+from tests.attack.attacker import MIB, forget_peak, half_a_body, peak_bytes, push
 from tests.broker_process import BrokerProcess
 from tests.conformance.wire_client import (
     BODY,
@@ -26,6 +26,7 @@ from tests.conformance.wire_client import (
     queue_declare,
     table,
 )
+from tests.waiting import wait_until
 
 CONFIG = """\
 max_message_bytes = 16777216

@@ -11,7 +11,6 @@ from tests.attack.attacker import (
     peak_bytes,
     push,
     resident_bytes,
-    wait_until,
 )
 from tests.broker_process import BrokerProcess
 from tests.conformance.wire_client import (
@@ -27,6 +26,7 @@ from tests.conformance.wire_client import (
     publish_method,
     queue_declare,
 )
+from tests.waiting import wait_until
 
 BOUND = 96 * MIB
 """What a client may cost, whatever it leaves unread: some reads, an outbox, and the allocator."""

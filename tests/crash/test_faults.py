@@ -54,7 +54,9 @@ def calls_of_the_short_history() -> list[str]:
     return faults.calls
 
 
-def faults_left_behind(outside: Outside, prover: Prover, rng: random.Random) -> list[Fault]:
+def faults_left_behind(
+    outside: Outside, prover: Prover, rng: random.Random, images: int = 5
+) -> list[Fault]:
     """What is wrong after a process ended, and after the machine lost power as well: at once, or
     when the next process had used what it found."""
     promises = Promises()
@@ -68,7 +70,7 @@ def faults_left_behind(outside: Outside, prover: Prover, rng: random.Random) -> 
     recovered = [
         prover.recover(files.fork()),
         prover.used(files.fork(), rng),
-        *(prover.recover(image.files.fork()) for image in crash_images(files, rng, 5)),
+        *(prover.recover(image.files.fork()) for image in crash_images(files, rng, images)),
     ]
     found = [fault for some in recovered for fault in some.faults]
     for some in recovered:
@@ -136,6 +138,22 @@ def check_what_came_of_it(
 
 @pytest.mark.parametrize("kind", FaultKind)
 def test_every_call_that_fails(kind: FaultKind, caplog: pytest.LogCaptureFixture) -> None:
+    fail_every_call(kind, caplog, 0, images=2)
+
+
+@pytest.mark.long
+@pytest.mark.rounds(3)
+@pytest.mark.parametrize("kind", FaultKind)
+def test_every_call_that_fails_and_many_power_cuts(
+    kind: FaultKind, caplog: pytest.LogCaptureFixture, seed: int
+) -> None:
+    fail_every_call(kind, caplog, seed, images=12)
+
+
+def fail_every_call(
+    kind: FaultKind, caplog: pytest.LogCaptureFixture, seed: int, *, images: int
+) -> None:
+    """Have one call of the short history fail after the other, and the power with it."""
     calls = calls_of_the_short_history()
     assert len(calls) > 300
     assert sum(map(is_put_off, calls)) > 30
@@ -160,7 +178,7 @@ def test_every_call_that_fails(kind: FaultKind, caplog: pytest.LogCaptureFixture
         outside.kill()
         # Whatever failed, the lock is free again.
         open_store(outside.files.fork()).abandon()
-        found = faults_left_behind(outside, prover, random.Random(f"{kind} {nth}"))
+        found = faults_left_behind(outside, prover, random.Random(f"{kind} {nth} {seed}"), images)
         assert found == [], f"{kind} at call {nth}, {call}: {found}"
 
 

@@ -4,17 +4,15 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from typing import Self
 
 from tests.broker_process import REPOSITORY
 from tests.interop.celery_application import PREFIX_VARIABLE, URL_VARIABLE
+from tests.waiting import wait_until
 
 START_TIMEOUT_S = 30.0
 EXIT_TIMEOUT_S = 20.0
 LOG_TAIL_LINES = 40
-POLL_S = 0.02
 
 
 class Worker:
@@ -84,10 +82,3 @@ class Worker:
         if self._process is None:
             raise RuntimeError("this worker was never started")
         return self._process
-
-
-def wait_until(condition: Callable[[], bool], what: str, timeout_s: float) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, f"{what}: still not after {timeout_s} s"
-        time.sleep(POLL_S)

@@ -17,9 +17,10 @@ from kombu import pools
 from tests.broker_process import BrokerProcess
 from tests.conftest import URL_VARIABLE
 from tests.interop.celery_application import make
-from tests.interop.celery_worker import Worker, wait_until
+from tests.interop.celery_worker import Worker
 from tests.interop.pika_client import WAIT_S
 from tests.interop.relay import Relay
+from tests.waiting import wait_until
 
 Application = Any
 StartWorker = Callable[..., Worker]

@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -26,6 +25,7 @@ from amqpstore_tools.drill.copying import link_store
 from amqpstore_tools.offline import snapshot
 from tests.broker_process import REPOSITORY, BrokerProcess
 from tests.interop.test_store_kill9 import CHILD, OPTIONS, Expected
+from tests.waiting import wait_until
 
 _WAIT_S = 60.0
 
@@ -134,7 +134,7 @@ def test_copies_of_a_store_that_is_compacted_all_the_time(data_directory: str) -
     compacted = 0
     earlier: str | None = None
     with busy(data_directory, CHILD, seed=7) as one:
-        wait_for(lambda: os.path.exists(segment_path(data_directory, FIRST_COMPACTED)))
+        wait_until(lambda: os.path.exists(segment_path(data_directory, FIRST_COMPACTED)))
         for number in range(60):
             if number >= 12 and compacted:
                 break
@@ -192,7 +192,7 @@ def test_copies_while_queues_come_and_go(
     `slow`: the store goes on between the look at the catalog and that at the log.
     """
     with busy(data_directory, CHURN, seed=7) as one:
-        wait_for(lambda: one.lines > 100)
+        wait_until(lambda: one.lines > 100)
         for number in range(5 if slow else 20):
             target = f"{data_directory}.copy{number}"
             if slow:
@@ -215,18 +215,10 @@ def slowed(look: Callable[[Any], Any], one: Busy, times: int) -> Callable[[Any],
         if left:
             left -= 1
             before = one.lines
-            wait_for(lambda: one.lines > before + 2)
+            wait_until(lambda: one.lines > before + 2)
         return look(source)
 
     return slow
-
-
-def wait_for(condition: Callable[[], bool]) -> None:
-    """Look again and again, for a limited time."""
-    limit = time.monotonic() + _WAIT_S
-    while not condition():
-        assert time.monotonic() < limit
-        time.sleep(0.005)
 
 
 def test_a_running_broker_is_copied_restored_and_compacted(
@@ -303,7 +295,7 @@ def test_a_verb_that_is_killed_leaves_the_old_or_the_new(
 def kill_when_begun(arguments: list[str], begun: str, after_s: float) -> None:
     """Start a verb, and kill it so long after a path is there."""
     with amqpstore(*arguments) as process:
-        wait_for(lambda: os.path.exists(begun) or process.poll() is not None)
+        wait_until(lambda: os.path.exists(begun) or process.poll() is not None)
         with suppress(subprocess.TimeoutExpired):
             process.wait(after_s)
         process.send_signal(signal.SIGKILL)

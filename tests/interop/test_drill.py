@@ -5,8 +5,6 @@ import os
 import shutil
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,6 +13,7 @@ from pika.spec import BasicProperties
 from amqpstore_tools.drill.scenarios import SCENARIOS
 from tests.broker_process import REPOSITORY, BrokerProcess
 from tests.interop.pika_client import connect
+from tests.waiting import wait_until
 
 PERSISTENT = BasicProperties(delivery_mode=2)
 
@@ -31,12 +30,6 @@ def drill(*arguments: str, directory: str = REPOSITORY) -> subprocess.CompletedP
         timeout=90,
         check=False,
     )
-
-
-def wait_until(is_so: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
-    while not is_so():
-        assert time.monotonic() < deadline, "it did not come in time"
 
 
 def files_of(directory: str) -> dict[str, bytes]:
@@ -77,7 +70,7 @@ def test_a_copy_is_drilled_and_the_original_stays_as_it_was(
     assert "in use by another process" in busy.stderr
     broker.terminate()
     before = files_of(data_directory)
-    arguments = ("--data", data_directory, "--seed", "1", "--images", "10", "--seconds", "10")
+    arguments = ("--data", data_directory, "--seed", "1", "--images", "10", "--seconds", "3")
     finished = drill("all", *arguments)
     assert finished.returncode == 0, finished.stdout + finished.stderr
     for scenario in SCENARIOS:

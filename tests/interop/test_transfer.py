@@ -7,7 +7,6 @@ import json
 import os
 import random
 import socket
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -28,6 +27,7 @@ from amqpstore_tools.transfer.lines import (
 from tests.broker_process import BrokerProcess
 from tests.interop.test_copy import amqpstore, kill_when_begun, run
 from tests.unit.transfer.test_fields import EXAMPLES, table_of
+from tests.waiting import wait_until
 
 _WAIT_S = 60.0
 _PERSISTENT = b"\x10\x00\x02"
@@ -152,11 +152,9 @@ def test_publishing_goes_on_where_a_broker_was_killed(
     write(path, [message(b"%d" % number + bytes(1000)) for number in range(count)])
     declare(broker)
     with amqpstore("publish", path, "--url", broker.url) as process:
-        limit = time.monotonic() + _WAIT_S
         # Until some were taken, and surely not all.
-        while not os.path.exists(f"{broker.data_directory}/segments/0000000001.segment"):
-            assert time.monotonic() < limit
-            time.sleep(0.005)
+        segment = f"{broker.data_directory}/segments/0000000001.segment"
+        wait_until(lambda: os.path.exists(segment), pause_s=0.005)
         broker.kill()
         printed, _ = process.communicate(timeout=_WAIT_S)
     assert process.returncode == 5, printed

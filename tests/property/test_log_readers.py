@@ -314,10 +314,24 @@ def of_one_segment(content: bytes) -> dict[str, object]:
 
 # What is left of the header of a damaged record does not say which batch it is of.
 @example([("zeros", 1039, 210)])
+@settings(max_examples=40)
 @given(st.lists(changes, min_size=1, max_size=3))
 def test_all_readers_of_a_damaged_log_agree_with_recovery(
     all_changes: list[tuple[str, int, int]],
 ) -> None:
+    read_by_all(all_changes)
+
+
+@pytest.mark.long
+@settings(max_examples=2000, database=None)
+@given(st.lists(changes, min_size=1, max_size=3))
+def test_all_readers_of_a_damaged_log_agree_with_recovery_at_length(
+    all_changes: list[tuple[str, int, int]],
+) -> None:
+    read_by_all(all_changes)
+
+
+def read_by_all(all_changes: list[tuple[str, int, int]]) -> None:
     content = functools.reduce(
         changed, all_changes, Path(segment_path(written(), NUMBER)).read_bytes()
     )

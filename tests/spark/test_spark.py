@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections import Counter
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
@@ -19,6 +18,7 @@ from amqpstore_tools.pika import XaResource
 from tests.broker_process import REPOSITORY, BrokerProcess
 from tests.spark import driver
 from tests.spark.conftest import Connect
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -26,10 +26,7 @@ TIMEOUT_S = 120.0
 
 
 def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + TIMEOUT_S
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come to that in time"
-        time.sleep(0.05)
+    wait_until(condition, timeout_s=TIMEOUT_S, pause_s=0.05)
 
 
 def publish(connection: pika.BlockingConnection, queue: str, bodies: list[bytes]) -> None:

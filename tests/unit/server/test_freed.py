@@ -5,7 +5,6 @@ It comes seldom here, by design: what waits for it adds up, from one client to t
 
 import contextlib
 import gc
-import time
 from collections import Counter
 from collections.abc import Callable, Generator
 
@@ -45,6 +44,7 @@ from tests.conformance.wire_client import (
     start_ok,
     waiting_get,
 )
+from tests.waiting import wait_until
 
 OF_A_CLIENT = (
     SocketConnection,
@@ -57,7 +57,6 @@ OF_A_CLIENT = (
     Outbox,
     Receiver,
 )
-WAIT_S = 20.0
 
 Deed = Callable[[WireClient], None]
 
@@ -176,10 +175,7 @@ def test_nothing_stays_of_a_client(broker: MemoryBroker, deed: Deed, leaves: Dee
             assert of_clients() != before
             deed(client)
             leaves(client)
-        deadline = time.monotonic() + WAIT_S
-        while of_clients() != before:
-            assert time.monotonic() < deadline, of_clients() - before
-            time.sleep(0.02)
+        wait_until(lambda: of_clients() == before, lambda: of_clients() - before)
 
 
 @pytest.mark.usefixtures("no_collections")
@@ -193,7 +189,4 @@ def test_nothing_stays_of_a_stranger(broker: MemoryBroker, greeting: list[bytes]
         before = of_clients()
         with WireClient.greeted(broker.url) as client:
             client.send(*greeting)
-        deadline = time.monotonic() + WAIT_S
-        while of_clients() != before:
-            assert time.monotonic() < deadline, of_clients() - before
-            time.sleep(0.02)
+        wait_until(lambda: of_clients() == before, lambda: of_clients() - before)

@@ -15,7 +15,8 @@ from amqpstore.worker import InlineWorker
 from amqpstore_tools.simulation.faulty_files import UnreadableFiles
 from tests.unit.shared import conftest
 from tests.unit.shared.conftest import Threads
-from tests.unit.shared.waiting import receive, send, wait_until, waiting
+from tests.unit.shared.waiting import receive, send, waiting
+from tests.waiting import wait_until
 
 OPTIONS = conftest.OPTIONS._replace(limits=StoreLimits(housekeep_s=0.01))
 

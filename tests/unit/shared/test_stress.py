@@ -10,7 +10,8 @@ from collections import Counter
 
 from amqpstore import SharedStore
 from tests.unit.shared.conftest import Threads
-from tests.unit.shared.waiting import ready, send, wait_until
+from tests.unit.shared.waiting import ready, send
+from tests.waiting import wait_until
 
 SECONDS = 1.5
 LAST = b""

@@ -14,7 +14,8 @@ from amqpstore import DurabilityError, QueueNotFoundError, SharedStore, StoreClo
 from amqpstore.files import File, OsFiles
 from amqpstore.shared.arrivals import Arrivals
 from tests.unit.shared.conftest import OPTIONS, Threads
-from tests.unit.shared.waiting import ready, send, wait_until, waiting
+from tests.unit.shared.waiting import ready, send, waiting
+from tests.waiting import wait_until
 
 
 class UndoneError(Exception):

@@ -2,18 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
-
 from amqpstore import SharedStore
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    """Return once it holds. Raises: AssertionError, after ten seconds."""
-    end = time.monotonic() + 10
-    while not condition():
-        assert time.monotonic() < end, "waited for ten seconds"
-        time.sleep(0.001)
 
 
 def waiting(shared: SharedStore, queue: str) -> int:

@@ -5,8 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,15 +12,7 @@ import pytest
 from amqpstore_tools.offline.reading import ReadOnlyFile, ReadOnlyFiles
 from amqpstore_tools.spark.reading import leases
 from amqpstore_tools.spark.reading.leases import Driver, LeasedFile, release, sweep, take_lease
-
-TIMEOUT_S = 20.0
-
-
-def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + TIMEOUT_S
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come to that in time"
-        time.sleep(0.02)
+from tests.waiting import wait_until
 
 
 @pytest.fixture
@@ -72,7 +62,7 @@ def test_a_lease_goes_with_its_driver(
     sweep(str(tmp_path / "h"))
     assert Path(path, leased_file.name).read_bytes() == b"bytes of a segment"
     end(driver)
-    until(lambda: not os.path.exists(tmp_path / "h"))
+    wait_until(lambda: not os.path.exists(tmp_path / "h"))
 
 
 def test_a_segment_that_is_gone_already_is_copied(
@@ -120,7 +110,7 @@ def test_a_lease_that_nobody_reads_from_expires(
     tmp_path: Path, leased_file: LeasedFile, driver: subprocess.Popen[bytes]
 ) -> None:
     path = take_lease([leased_file], str(tmp_path / "h"), idle_s=1, driver=as_driver(driver))
-    until(lambda: not os.path.exists(path))
+    wait_until(lambda: not os.path.exists(path))
     end(driver)
 
 
@@ -128,9 +118,9 @@ def test_what_a_killed_watcher_left_is_removed_by_the_next(
     tmp_path: Path, leased_file: LeasedFile, driver: subprocess.Popen[bytes]
 ) -> None:
     path = take_lease([leased_file], str(tmp_path / "h"), idle_s=60, driver=as_driver(driver))
-    until(lambda: watcher_of(path) > 0)
+    wait_until(lambda: watcher_of(path) > 0)
     os.kill(watcher_of(path), signal.SIGKILL)
-    until(lambda: watcher_of(path) == 0)
+    wait_until(lambda: watcher_of(path) == 0)
     sweep(str(tmp_path / "h"))
     assert os.path.exists(path), "its driver still runs"
     end(driver)
@@ -141,7 +131,7 @@ def test_what_a_killed_watcher_left_is_removed_by_the_next(
             sweep(str(tmp_path / "h"))
         return not os.path.exists(path)
 
-    until(is_swept)
+    wait_until(is_swept)
 
 
 def test_new_segments_are_linked_as_they_come(
@@ -154,8 +144,8 @@ def test_new_segments_are_linked_as_they_come(
     )
     (segments / "0000000007.segment").write_bytes(b"seven")
     (segments / "2147483648.segment").write_bytes(b"compacted")
-    until(lambda: os.path.exists(os.path.join(path, "0000000007.segment")))
+    wait_until(lambda: os.path.exists(os.path.join(path, "0000000007.segment")))
     (segments / "0000000007.segment").unlink()
     assert sorted(os.listdir(path)) == ["0000000007.segment", "lease"]
     end(driver)
-    until(lambda: not os.path.exists(path))
+    wait_until(lambda: not os.path.exists(path))
