@@ -39,7 +39,8 @@ The modules, from the disk upwards:
 - `segments`, `log`: one file of records, and all of them with the open batch at their end.
 - `batches`: the one rule for what a batch is, and where a torn tail starts.
 - `queue`, `runs`: the ready messages of a queue; `expiry`, `body_sizes`: when they expire, and how
-  large they are; `rereading`: retries of failed reads.
+  large they are; `stored_runs`, `rereading`: reads of their messages that are on disk, and retries
+  of failed ones.
 - `memory`, `unacked`, `transient`: which ready and unacked messages stay in memory, and where
   transient messages go that must leave it.
 - `transaction`, `prepared`: transactions, and those that wait for a decision; `arguments`: checks

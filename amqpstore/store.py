@@ -17,16 +17,13 @@ import errno
 import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from operator import attrgetter
 
 from amqpstore import marker, tables
 from amqpstore.arguments import check_messages, publish_bytes
 from amqpstore.backing import Backing
-from amqpstore.body_sizes import BodySizes
 from amqpstore.catalog import Catalog, Change, LmdbCatalog, OpenCatalog, Value
 from amqpstore.clock import SYSTEM_CLOCK, Clock
 from amqpstore.compaction import Compacted
-from amqpstore.descriptors import is_shortage
 from amqpstore.errors import (
     DamageError,
     DiskFullError,
@@ -37,9 +34,8 @@ from amqpstore.errors import (
     StoreClosedError,
     StoreLockedError,
 )
-from amqpstore.filenames import LOCK, index_path
+from amqpstore.filenames import LOCK
 from amqpstore.files import SPARE, Files, Lock, OsFiles
-from amqpstore.index import IndexReader, live_runs
 from amqpstore.log import Log
 from amqpstore.maintenance import DEFAULTS, Maintenance, Options, compressor_of
 from amqpstore.memory import Memory
@@ -49,10 +45,10 @@ from amqpstore.prepared import Prepared, restore
 from amqpstore.queue import PagedFile, Placement, Queue
 from amqpstore.records import MAX_COUNT, Operation, OperationKind
 from amqpstore.recovered import Recovered
-from amqpstore.rereading import Rereading
 from amqpstore.runs import Run, body_bytes, overhead_bytes
 from amqpstore.segments import Unread
 from amqpstore.space import ReservingCatalog, Space, is_no_space
+from amqpstore.stored_runs import StoredRuns
 from amqpstore.tables import SegmentEndRow, StoreRows
 from amqpstore.transaction import Transaction
 from amqpstore.transient import FIRST_TRANSIENT, TransientLog
@@ -71,8 +67,8 @@ class Store:
     """An open store. Created by `Store.open`.
 
     `queues` has all queues by id, including those that hold the messages of transactions in
-    `prepared`, under the same id. `next_queue_id` is the id of the next queue. `clock` is the one
-    passed to `open`.
+    `prepared`, under the same id. `next_queue_id` is the id of the next queue. `stored` reads the
+    messages of runs that are on disk. `clock` is the one passed to `open`.
     """
 
     def __init__(
@@ -113,13 +109,11 @@ class Store:
         self._maintenance = Maintenance(
             backing, self._log, queues, self._memory, space, recovered, options, worker, clock
         )
-        self._index = IndexReader(backing.files, backing.directory, backing.seed)
-        self._body_sizes = BodySizes(self._index)
+        self.stored = StoredRuns(backing, self._log, self._transient, self._memory, clock)
         self.next_queue_id = StoreRows.read(self._catalog.rows).next_queue_id or 1
         self.prepared: dict[int, Prepared] = {}
         self._failure: DurabilityError | None = None
         self._is_closed = False
-        self._rereading = Rereading(self._log, clock)
         SPARE.fill()
         restore(self, is_unread=recovered.is_unread)
         for queue in queues.values():
@@ -127,7 +121,7 @@ class Store:
             # read.
             queue.unread.clear()
             if queue.quarantined.count:
-                self._rereading.add(queue)
+                self.stored.retry(queue)
 
     @classmethod
     def open(
@@ -238,7 +232,7 @@ class Store:
             one.deleted = True
             self._memory.let_go(one, one.memory_bytes)
             for run in one.clear():
-                self._release_transient(run)
+                self.stored.release_transient(run)
             del self.queues[one.id]
             if one.durable:
                 self._maintenance.deleted.append(one.id)
@@ -388,30 +382,6 @@ class Store:
         run.delivery_count += 1
         self._log_delivered(queue, run)
 
-    def bring_back(self, queue: Queue, run: Run) -> tuple[Run | Unread, Run | None]:
-        """Read back the messages of a run that was taken, if they have left memory meanwhile.
-
-        Returns the run as far as it was read, which is all of it or about 1 MiB, and the rest of
-        it, a run of its own, if there is one. If the first message cannot be read, the error takes
-        its place, as in `take`: then it is in quarantine, and in no run any more; but with a
-        ReadLaterError the run is unchanged, and is the rest.
-        """
-        if run.messages is not None:
-            return run, None
-        found = self._read_back(run, 0, run.count)
-        if isinstance(found, ReadLaterError):
-            return found, run
-        count = len(found) if isinstance(found, list) else 1
-        part, rest = (run.split(count), run) if count < run.count else (run, None)
-        if isinstance(found, MessageDamagedError):
-            # When it can be read again it has to be marked as delivered.
-            part.delivery_count = max(part.delivery_count, 1)
-            self._quarantine(queue, part)
-            return found, rest
-        self._bring_back(part, found)
-        self._unacked.add(queue, part)
-        return part, rest
-
     def peek(self, queue: Queue, first_sequence: int = 0) -> Message | None:
         """Return the message at the head of a queue, and leave it: the one that `take` returns
         next.
@@ -421,40 +391,27 @@ class Store:
         if queue.is_head_paged:
             file = queue.paged[0]
             try:
-                runs = self._runs_of(queue, file)
+                runs = self.stored.runs_of(queue, file)
             except (DamageError, OSError, MemoryError):
                 return None
             queue.paged_in(file, runs)
         if first_sequence:
-            return self._peek_behind(queue, first_sequence)
+            return self.stored.peek_behind(queue, first_sequence)
         if not queue.ready.count:
             return None
         run = queue.ready.first
         if run.first_id >= FIRST_TRANSIENT:
             # It was written to `transient/`, and would be once more, at once if memory is short.
-            return self._read_one(run, 0)
+            return self.stored.read_one(run, 0)
         if run.messages is None:
             # Some messages after it are read too, as they are likely to be next.
-            found = self._read_back(run, 0, min(run.count, _MAX_PEEKED))
+            found = self.stored.read_back(run, 0, min(run.count, _MAX_PEEKED))
             if not isinstance(found, list):
                 return None
             run = self._cut(queue, run, 0, len(found))
-            self._bring_back(run, found)
+            self.stored.fill(run, found)
             self.make_ready(queue, run)
         return run.messages[0] if run.messages else None
-
-    def _peek_behind(self, queue: Queue, first_sequence: int) -> Message | None:
-        for run in queue.ready:
-            if run.end > first_sequence:
-                place = max(first_sequence - run.first_sequence, 0)
-                if run.messages is not None:
-                    return run.messages[place]
-                return self._read_one(run, place)
-        return None
-
-    def _read_one(self, run: Run, place: int) -> Message | None:
-        found = self._read_back(run, place, 1)
-        return found[0] if isinstance(found, list) else None
 
     def withdraw(self, queue: Queue, limit: int, *, first_sequence: int = 0) -> Run | Unread | None:
         """Take messages as `take` does, but without a delivery.
@@ -472,7 +429,7 @@ class Store:
         """
         end = first_sequence + count
         for file in queue.paged_between(first_sequence, end):
-            error = self._page_in(queue, file)
+            error = self.stored.page_in(queue, file)
             if isinstance(error, ReadLaterError):
                 raise error
             if error:
@@ -495,7 +452,7 @@ class Store:
         """
         while (found := queue.first_to_expire()) and found.expires_ms <= now_ms:
             if isinstance(found, PagedFile):
-                if error := self._page_in(queue, found):
+                if error := self.stored.page_in(queue, found):
                     return error
             elif found.messages is None and bodies:
                 return self._remove_stored(queue, found, 0, found.count)
@@ -525,114 +482,13 @@ class Store:
             run.let_go()
         self.make_ready(queue, run)
 
-    def browse(self, queue: Queue) -> Iterator[list[Message]]:
-        """Yield all ready messages, in order, about 1 MiB at a time; they stay in the queue.
-
-        Messages that cannot be read are logged and left out. Until it ends, nothing may be done to
-        the queue.
-        """
-        position = 0
-        for file in [*queue.paged, None]:
-            paged: list[Run] = []
-            end = queue.next_sequence
-            if file is not None:
-                end = file.end
-                try:
-                    paged = self._runs_of(queue, file)
-                except (DamageError, OSError) as error:
-                    _log.warning("%d messages cannot be read and are skipped: %s", file.live, error)
-            held = [run for run in queue.ready.between(position, end) if run.end > position]
-            # Messages in memory only may lie between those in an index file.
-            for run in sorted([*paged, *held], key=attrgetter("first_sequence")):
-                yield from self._bodies_of(run)
-            position = max(end, held[-1].end if held else 0)
-
-    def _bodies_of(self, run: Run) -> Iterator[list[Message]]:
-        """Yield the messages of a ready run, about 1 MiB at a time."""
-        if run.messages is not None:
-            yield run.messages
-            return
-        place = 0
-        while place < run.count:
-            found = self._read_back(run, place, run.count - place)
-            if not isinstance(found, list):
-                _log.warning("1 message cannot be read and is skipped: %s", found)
-                place += 1
-            else:
-                yield found
-                place += len(found)
-
-    def ready_bytes(self, queue: Queue) -> int:
-        """Return the bytes in the bodies of ready messages.
-
-        For index files, these and the catalog have the sizes. For messages since the last
-        checkpoint, or in an index file without sizes, bodies are read, about 1 MiB at a time, as
-        far as they can be, and not kept.
-        """
-        on_disk = [run for run in queue.ready if run.messages is None]
-        total, unknown = self._body_sizes.total(queue, on_disk)
-        total += sum(run.body_bytes for run in queue.ready) + sum(map(self.run_bytes, unknown))
-        for file in queue.paged:
-            if file.body_bytes is not None:
-                total += file.body_bytes
-                continue
-            try:
-                runs = self._runs_of(queue, file)
-            except (DamageError, OSError) as error:
-                _log.warning("%d messages cannot be read and are skipped: %s", file.live, error)
-                continue
-            total += sum(map(self.run_bytes, runs))
-        return total
-
-    def read(self, run: Run) -> list[Message]:
-        """Return the messages of a run that can be read. They are not kept in memory."""
-        if run.messages is not None:
-            return run.messages
-        messages: list[Message] = []
-        place = 0
-        while place < run.count:
-            found = self._read_back(run, place, run.count - place)
-            if not isinstance(found, list):
-                _log.error("%s", found)
-                place += 1
-            else:
-                place += len(found)
-                messages += found
-        return messages
-
-    def read_all(self, run: Run) -> list[Message]:
-        """Return all messages of a run. Raises: ReadLaterError, MessageDamagedError."""
-        if run.messages is not None:
-            return run.messages
-        messages: list[Message] = []
-        while len(messages) < run.count:
-            found = self._read_back(run, len(messages), run.count - len(messages))
-            if not isinstance(found, list):
-                raise found
-            messages += found
-        return messages
-
-    def run_bytes(self, run: Run) -> int:
-        """Return the bytes in the bodies of a run, as far as it can be read."""
-        if run.messages is not None or run.body_bytes:
-            return run.body_bytes
-        total = counted = 0
-        while counted < run.count:
-            found = self._read_back(run, counted, run.count - counted)
-            if not isinstance(found, list):
-                counted += 1
-            else:
-                counted += len(found)
-                total += body_bytes(found)
-        return total
-
     def ack(self, queue: Queue, run: Run) -> None:
         """Remove a run that was taken or withdrawn for good."""
         self._log_run(_ACK, queue, run)
         if run.account is not None:
             self._unacked.remove(run)
         elif run.messages is None:
-            self._release_transient(run)
+            self.stored.release_transient(run)
 
     def requeue(self, queue: Queue, run: Run) -> None:
         """Return a run that was taken to its place, marked as delivered."""
@@ -651,7 +507,7 @@ class Store:
                 self._log.append_operation(Operation(OperationKind.PURGE, span, queue.id, first))
         for run in queue.clear():
             self._log_run(OperationKind.PURGE, queue, run)
-            self._release_transient(run)
+            self.stored.release_transient(run)
         return count
 
     def read_again(self) -> dict[Queue, int]:
@@ -660,24 +516,7 @@ class Store:
 
         To be called about once a second. Returns how many messages of which queues are ready again.
         """
-        found: dict[Queue, int] = {}
-        if not self._rereading.is_due():
-            return found
-        for queue, run in self._rereading.messages():
-            self.make_ready(queue, run)
-            found[queue] = found.get(queue, 0) + run.count
-        if tried := self._rereading.index_file():
-            queue, file = tried
-            with contextlib.suppress(DamageError, OSError, MemoryError):
-                runs = self._runs_of(queue, file)
-                queue.unread.remove(file)
-                queue.unreadable_count -= file.live
-                queue.ready.insert_all(runs)
-                queue.watch(runs)
-                found[queue] = found.get(queue, 0) + file.live
-        for queue, count in found.items():
-            _log.info("%d messages of queue %d can be read again", count, queue.id)
-        return found
+        return self.stored.read_again(self.make_ready)
 
     def read_index(self, queue: Queue) -> None:
         """Read everything that is ready, except bodies, into memory, to inspect `queue.ready`.
@@ -685,7 +524,7 @@ class Store:
         Raises: ReadLaterError.
         """
         while queue.paged:
-            if isinstance(error := self._page_in(queue, queue.paged[0]), ReadLaterError):
+            if isinstance(error := self.stored.page_in(queue, queue.paged[0]), ReadLaterError):
                 raise error
 
     def _remove(self, queue: Queue, limit: int, first_sequence: int) -> Run | Unread | None:
@@ -695,7 +534,7 @@ class Store:
         ready = queue.ready
         if first_sequence:
             while file := queue.paged_before(first_sequence):
-                if error := self._page_in(queue, file):
+                if error := self.stored.page_in(queue, file):
                     return error
             run = ready.at_or_after(first_sequence)
             if run is None:
@@ -707,7 +546,7 @@ class Store:
         else:
             # This is the hot path: nothing that is known is asked again.
             paged = queue.paged
-            if paged and queue.is_head_paged and (error := self._page_in(queue, paged[0])):
+            if paged and queue.is_head_paged and (error := self.stored.page_in(queue, paged[0])):
                 return error
             if not ready.count:
                 return None
@@ -724,34 +563,18 @@ class Store:
 
     def _remove_stored(self, queue: Queue, run: Run, skipped: int, limit: int) -> Run | Unread:
         """Remove messages of a run that is on disk, after the first `skipped`; with bodies."""
-        found = self._read_back(run, skipped, min(limit, run.count - skipped))
+        found = self.stored.read_back(run, skipped, min(limit, run.count - skipped))
         if isinstance(found, ReadLaterError):
             return found
         if isinstance(found, MessageDamagedError):
             run = self._cut(queue, run, skipped, 1)
-            found.body_bytes, _ = self._body_sizes.total(queue, [run])
-            self._quarantine(queue, run)
+            found.body_bytes = self.stored.body_bytes(queue, run)
+            self.stored.quarantine(queue, run)
             return found
         run = self._cut(queue, run, skipped, len(found))
-        self._bring_back(run, found)
+        self.stored.fill(run, found)
         queue.taken_bytes += run.memory_bytes
         return run
-
-    def _quarantine(self, queue: Queue, run: Run) -> None:
-        """Put messages that cannot be read and are in no run any more in quarantine, to be tried
-        again.
-        """
-        self._release_transient(run)
-        run.let_go()
-        if not queue.deleted:
-            queue.quarantined.insert(run)
-            self._rereading.add(queue)
-
-    def _read_back(self, run: Run, skipped: int, count: int) -> list[Message] | Unread:
-        """Read back some, at least one, of the messages of a run that is on disk."""
-        first_id = run.first_id + skipped
-        log = self._transient if first_id >= FIRST_TRANSIENT else self._log
-        return log.read(first_id, count)
 
     def _cut(self, queue: Queue, run: Run, skipped: int, count: int) -> Run:
         """Remove part of a ready run: `count` messages after the first `skipped`."""
@@ -771,35 +594,6 @@ class Store:
             memory_bytes = before.memory_bytes
             before.bring_back(before.messages)
             removed.memory_bytes -= before.memory_bytes - memory_bytes
-
-    def _bring_back(self, run: Run, messages: list[Message]) -> None:
-        """Attach messages that were read to their run."""
-        if run.first_id >= FIRST_TRANSIENT:
-            self._release_transient(run)
-            run.first_id = 0
-        run.bring_back(messages)
-
-    def _runs_of(self, queue: Queue, file: PagedFile) -> list[Run]:
-        """Return what is ready and in an index file only. Raises: DamageError, OSError."""
-        state = queue.index[file.number]
-        entries = self._index.entries(queue.id, state)
-        return live_runs(entries, state, file.first, file.end)
-
-    def _page_in(self, queue: Queue, file: PagedFile) -> Unread | None:
-        """Read what is in an index file only into memory."""
-        try:
-            runs = self._runs_of(queue, file)
-        except (DamageError, OSError, MemoryError) as error:
-            if is_shortage(error):
-                path = index_path(self.directory, queue.id, file.number)
-                return ReadLaterError(path, str(error) or "out of memory")
-            queue.cannot_read(file)
-            queue.unread.append(file)
-            self._rereading.add(queue)
-            reason = f"{file.live} messages of its queue: {error}"
-            return MessageDamagedError(0, reason, file.body_bytes or 0)
-        queue.paged_in(file, runs)
-        return None
 
     # Durability.
 
@@ -949,15 +743,11 @@ class Store:
                 f"the store in {self.directory} has stopped after an error: {error}"
             )
 
-    def _release_transient(self, run: Run) -> None:
-        if run.first_id >= FIRST_TRANSIENT:
-            self._transient.release(run.first_id, run.count)
-
     def make_ready(self, queue: Queue, run: Run) -> None:
         """Insert a run in its place in its queue: it can be taken."""
         if queue.deleted:
             if run.messages is None:
-                self._release_transient(run)
+                self.stored.release_transient(run)
             return
         queue.ready.insert(run)
         if run.expires_ms:

@@ -68,7 +68,7 @@ class History:
         envelopes: dict[int, Envelope] = {}
         messages = []
         for run in runs:
-            for message in store.read(run):
+            for message in store.stored.read(run):
                 envelope = envelopes.get(id(message.envelope))
                 if envelope is None:
                     envelope = _copy_envelope(message.envelope, now_ms)

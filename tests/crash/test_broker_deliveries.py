@@ -245,7 +245,7 @@ def given_back_to_the_end(patch: pytest.MonkeyPatch) -> None:
     def requeue(self: Queue, taken: Taken, giver: object) -> None:
         level, run = taken
         with self._store.transaction() as transaction:
-            transaction.publish([level], self._store.read_all(run))
+            transaction.publish([level], self._store.stored.read_all(run))
             transaction.ack(level, run)
 
     patch.setattr(Queue, "requeue", requeue)
@@ -256,7 +256,7 @@ def what_is_given_back_was_acked(patch: pytest.MonkeyPatch) -> None:
         level, run = taken
         self._store.ack(level, run)
         sync_at_once(self._store)
-        self._store.publish([level], self._store.read_all(run))
+        self._store.publish([level], self._store.stored.read_all(run))
 
     patch.setattr(Queue, "requeue", requeue)
 

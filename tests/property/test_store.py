@@ -317,7 +317,7 @@ class StoreAgainstPlainLists(RuleBasedStateMachine):
     @rule(place=places)
     def look_at_all(self, place: int) -> None:
         model = self._model(place)
-        bodies = [one.body for part in self.store.browse(model.queue) for one in part]
+        bodies = [one.body for part in self.store.stored.browse(model.queue) for one in part]
         assert bodies == [stored.body for stored in model.ready]
 
     # Damage, which costs the message that it is in and no other.

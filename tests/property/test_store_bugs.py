@@ -14,6 +14,7 @@ from amqpstore.checkpoint import Checkpoint
 from amqpstore.compaction import Compaction
 from amqpstore.filenames import index_path, segment_path
 from amqpstore.memory import Memory
+from amqpstore.stored_runs import StoredRuns
 from amqpstore.transient import FIRST_TRANSIENT
 from tests.property.test_store import (
     StoreAgainstPlainLists,
@@ -196,18 +197,18 @@ def what_is_deleted_counts_still(patch: Patch) -> None:
 
 
 def what_is_purged_stays_aside(patch: Patch) -> None:
-    patch.setattr(Store, "_release_transient", lambda self, run: None)
+    patch.setattr(StoredRuns, "release_transient", lambda self, run: None)
 
 
 def what_is_read_back_stays_aside(patch: Patch) -> None:
-    bring_back = Store._bring_back
+    fill = StoredRuns.fill
 
-    def brought_back(self: Store, run: Run, messages: Any) -> None:
+    def filled(self: StoredRuns, run: Run, messages: Any) -> None:
         with pytest.MonkeyPatch.context() as meanwhile:
-            meanwhile.setattr(Store, "_release_transient", lambda self, run: None)
-            bring_back(self, run, messages)
+            meanwhile.setattr(StoredRuns, "release_transient", lambda self, run: None)
+            fill(self, run, messages)
 
-    patch.setattr(Store, "_bring_back", brought_back)
+    patch.setattr(StoredRuns, "fill", filled)
 
 
 BUGS: Mapping[Callable[[Patch], None], Callable[[Model], None]] = {

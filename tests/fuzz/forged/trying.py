@@ -70,7 +70,7 @@ def _take_all(store: Store, queue: Queue) -> None:
         run = store.take(queue, 10)
         if isinstance(run, Run):
             with contextlib.suppress(MessageDamagedError):
-                store.read(run)
+                store.stored.read(run)
             store.ack(queue, run)
         elif run is None:
             return

@@ -60,7 +60,7 @@ def disk(tmp_path: Path) -> Disk:
 
 def bodies_of(store: Store, queue: Queue) -> int:
     """Bytes in the bodies of what is ready, by reading all of it."""
-    return sum(len(one.body) for part in store.browse(queue) for one in part)
+    return sum(len(one.body) for part in store.stored.browse(queue) for one in part)
 
 
 def deep_queue(disk: Disk) -> None:
@@ -81,7 +81,7 @@ def test_a_start_reads_no_body_to_count_a_backlog(disk: Disk) -> None:
     store = disk.open(files)
     before = [name for name in files.read if name.endswith(".index")]
     files.read.clear()
-    assert store.ready_bytes(queue_named(store, "q")) == 600
+    assert store.stored.ready_bytes(queue_named(store, "q")) == 600
     assert (before, files.read) == ([], [])
     store.abandon()
 
@@ -99,7 +99,7 @@ def test_a_start_reads_the_index_files_of_what_was_touched(disk: Disk) -> None:
     files = CountingFiles()
     store = disk.open(files)
     files.read.clear()
-    assert store.ready_bytes(queue_named(store, "q")) == 590
+    assert store.stored.ready_bytes(queue_named(store, "q")) == 590
     assert files.read == [f"{queue.id:020}-0000000001.index"]
     store.abandon()
 
@@ -150,7 +150,7 @@ def test_whatever_is_done_all_bytes_are_counted(
         numbers = {file.number for file in queue.paged}
         work(store, queue, rng, held)
         merged += bool(numbers) and len({file.number for file in queue.paged}) < len(numbers)
-        assert store.ready_bytes(queue) == bodies_of(store, queue)
+        assert store.stored.ready_bytes(queue) == bodies_of(store, queue)
         if step % 8 == 0:
             if rng.random() < 0.5:
                 store.abandon()
@@ -160,7 +160,7 @@ def test_whatever_is_done_all_bytes_are_counted(
             held.clear()
             store = disk.open()
             queue = queue_named(store, "q")
-            assert store.ready_bytes(queue) == bodies_of(store, queue)
+            assert store.stored.ready_bytes(queue) == bodies_of(store, queue)
     assert merged
     store.abandon()
 
@@ -175,7 +175,7 @@ def test_what_was_written_aside_between_others_is_counted(disk: Disk) -> None:
     store.checkpoint()
     store.housekeep()
     assert all(run.messages is None for run in queue.ready)
-    assert store.ready_bytes(queue) == bodies_of(store, queue) == 18
+    assert store.stored.ready_bytes(queue) == bodies_of(store, queue) == 18
     store.abandon()
 
 
@@ -186,8 +186,8 @@ def test_a_store_of_version_1_is_counted_as_well(tmp_path: Path) -> None:
         for _ in range(2):
             store = Store.open(path, worker=InlineWorker(), clock=SystemClock())
             for queue in store.queues.values():
-                assert store.ready_bytes(queue) == bodies_of(store, queue)
-            assert sum(map(store.ready_bytes, store.queues.values()))
+                assert store.stored.ready_bytes(queue) == bodies_of(store, queue)
+            assert sum(map(store.stored.ready_bytes, store.queues.values()))
             store.close()
 
 
@@ -197,10 +197,10 @@ def test_what_an_index_file_had_is_said_when_it_cannot_be_read(disk: Disk) -> No
     os.remove(os.path.join(disk.directory, "index", name))
     store = disk.open()
     queue = queue_named(store, "q")
-    assert store.ready_bytes(queue) == 600
+    assert store.stored.ready_bytes(queue) == 600
     error = store.take(queue, 1)
     assert isinstance(error, MessageDamagedError)
     assert error.body_bytes == 200
-    assert store.ready_bytes(queue) == 400
+    assert store.stored.ready_bytes(queue) == 400
     assert len(drain(store, queue)) == 40
     store.abandon()

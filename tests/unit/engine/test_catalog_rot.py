@@ -223,7 +223,7 @@ def contents(directory: str) -> dict[str, list[bytes]]:
     """The bodies in each queue, which stay there."""
     store = Store.open(directory, worker=InlineWorker())
     found = {
-        str(queue.definition): [one.body for part in store.browse(queue) for one in part]
+        str(queue.definition): [one.body for part in store.stored.browse(queue) for one in part]
         for queue in store.queues.values()
     }
     store.abandon()

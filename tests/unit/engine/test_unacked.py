@@ -43,7 +43,7 @@ def brought_back(store: Store, queue: Queue, run: Run) -> list[Run]:
     parts: list[Run] = []
     rest: Run | None = run
     while rest is not None:
-        part, rest = store.bring_back(queue, rest)
+        part, rest = store.stored.bring_back(queue, rest)
         assert isinstance(part, Run)
         parts.append(part)
     return parts
@@ -183,11 +183,11 @@ def test_one_that_is_damaged_stays_for_the_next_start(disk: Disk) -> None:
     sound = disk.read(1)
     disk.write(1, sound.replace(b"rotten", b"rotted"))
     with pytest.raises(MessageDamagedError):
-        store.read_all(run)
-    first, rest = store.bring_back(queue, run)
+        store.stored.read_all(run)
+    first, rest = store.stored.bring_back(queue, run)
     assert isinstance(first, Run)
     assert rest is not None
-    damaged, last = store.bring_back(queue, rest)
+    damaged, last = store.stored.bring_back(queue, rest)
     assert isinstance(damaged, MessageDamagedError)
     assert last is not None
     (last,) = brought_back(store, queue, last)
@@ -211,11 +211,11 @@ def test_what_cannot_be_read_now_is_as_it_was(disk: Disk) -> None:
     run = take(store, queue)
     store.sync()
     files.bad = [(disk.path(1), 0, 1 << 30)]
-    error, rest = store.bring_back(queue, run)
+    error, rest = store.stored.bring_back(queue, run)
     assert isinstance(error, ReadLaterError)
     assert rest is run
     with pytest.raises(ReadLaterError):
-        store.read_all(run)
+        store.stored.read_all(run)
     files.bad = []
     (part,) = brought_back(store, queue, run)
     assert bodies(part) == WRITTEN

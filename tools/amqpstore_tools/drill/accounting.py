@@ -55,7 +55,7 @@ def _queue_faults(store: Store, files: Files) -> Iterator[Fault]:
             )
         indexed.setdefault(queue_id, []).extend(live)
         if state.body_bytes is not None:
-            found = sum(map(store.run_bytes, live_runs(entries, state, 0, 1 << 64)))
+            found = sum(map(store.stored.run_bytes, live_runs(entries, state, 0, 1 << 64)))
             if found != state.body_bytes:
                 text = f"has {found} bytes of bodies, but its row says {state.body_bytes}"
                 yield "I12", f"index file {key} {text}"

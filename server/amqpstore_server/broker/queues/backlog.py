@@ -60,7 +60,7 @@ class Backlog:
 
     def count_bytes(self) -> None:
         """Count the bytes anew: by what the store knows of them."""
-        self.ready_bytes = sum(self._store.ready_bytes(one) for one in self.priorities)
+        self.ready_bytes = sum(self._store.stored.ready_bytes(one) for one in self.priorities)
 
     def arrived(self, messages: Sequence[Message], expires_ms: int) -> None:
         """Count messages that are new, and have the timer ring when they expire, or before."""
@@ -72,7 +72,7 @@ class Backlog:
         """Put a run that was delivered back in its place."""
         store_queue, run = taken
         if self._queue.settings.max_length_bytes is not None:
-            self.ready_bytes += self._store.run_bytes(run)
+            self.ready_bytes += self._store.stored.run_bytes(run)
         self._store.requeue(store_queue, run)
         if run.expires_ms:
             self.watch_expiry()
@@ -80,7 +80,7 @@ class Backlog:
     def put_back(self, taken: Taken) -> None:
         """Put a run that could not leave back in its place, as if it had not been taken."""
         if self._queue.settings.max_length_bytes is not None:
-            self.ready_bytes += self._store.run_bytes(taken.run)
+            self.ready_bytes += self._store.stored.run_bytes(taken.run)
         self._store.put_back(taken.store_queue, taken.run)
         if taken.run.expires_ms and not self._queue.is_set_aside:
             self.watch_expiry()

@@ -105,7 +105,11 @@ class RecentHistoryQueue(Queue):
 
     def messages(self) -> list[Message]:
         """Return all messages, oldest first. They stay in the queue."""
-        return [message for part in self._store.browse(self.priorities.lowest) for message in part]
+        return [
+            message
+            for part in self._store.stored.browse(self.priorities.lowest)
+            for message in part
+        ]
 
 
 class ConsumedBacklog(Backlog):

@@ -61,7 +61,7 @@ class Leaving:
                 return
             self._left_in_turn -= 1
             taken, go = self._line.popleft()
-            part, rest = store.bring_back(*taken)
+            part, rest = store.stored.bring_back(*taken)
             if rest is not None:
                 self._line.appendleft((taken._replace(run=rest), go))
             if isinstance(part, ReadLaterError):

@@ -401,7 +401,7 @@ class Queue:
         The first is None if a message is damaged and in quarantine, or cannot be read now; in the
         second case the run is back in its queue, and there is no rest.
         """
-        part, rest = self._store.bring_back(*taken)
+        part, rest = self._store.stored.bring_back(*taken)
         if isinstance(part, ReadLaterError):
             self.requeue(taken, None)
             return None, None

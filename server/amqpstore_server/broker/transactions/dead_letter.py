@@ -73,7 +73,7 @@ class DeadLetters:
         for one in taken:
             transaction.ack(queue, one)
             if queue.settings.dead_letter_exchange is not None:
-                messages = self._context.store.read_all(one.run)
+                messages = self._context.store.stored.read_all(one.run)
                 self._add_messages(transaction, queue, messages, reason)
 
     def _add_messages(

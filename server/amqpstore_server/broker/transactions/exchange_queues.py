@@ -41,7 +41,7 @@ class ExchangeQueues:
             for one in taken:
                 transaction.ack(queue, one)
                 if exchange is not None:
-                    waited = self._context.store.read_all(one.run)
+                    waited = self._context.store.stored.read_all(one.run)
                     self._add_waited(transaction, exchange, waited)
 
         return move(self._context, queue, taken, add)

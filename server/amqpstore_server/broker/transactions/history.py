@@ -58,7 +58,7 @@ class QueueHistory:
         """
         if self.queue.is_set_aside:
             return
-        consumed = self._context.store.read_all(taken.run)
+        consumed = self._context.store.stored.read_all(taken.run)
         if not self._look_for_room(consumed):
             return
         now_ms = self._context.clock.wall_ms()

@@ -132,7 +132,7 @@ class Replays:
         group: list[Message] = []
         if left == 0:
             return
-        for part in self._context.store.browse(kept.priorities.lowest):
+        for part in self._context.store.stored.browse(kept.priorities.lowest):
             for message in part:
                 envelope = message.envelope
                 if envelope is not known:

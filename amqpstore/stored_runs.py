@@ -1,0 +1,269 @@
+"""Messages that are on disk: read back for runs that are ready, and for those that were taken.
+
+A run of a queue that is ready or unacked may have its messages in memory or not. Here are all ways
+to have them again, and what happens if they cannot be read: the messages of a run go to quarantine,
+and are tried again. Nothing here is on the path of a message that stays in memory.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Callable, Iterator
+from operator import attrgetter
+
+from amqpstore.backing import Backing
+from amqpstore.body_sizes import BodySizes
+from amqpstore.clock import Clock
+from amqpstore.descriptors import is_shortage
+from amqpstore.errors import DamageError, MessageDamagedError, ReadLaterError
+from amqpstore.filenames import index_path
+from amqpstore.index import IndexReader, live_runs
+from amqpstore.log import Log
+from amqpstore.memory import Memory
+from amqpstore.message import Message
+from amqpstore.queue import PagedFile, Queue
+from amqpstore.rereading import Rereading
+from amqpstore.runs import Run, body_bytes
+from amqpstore.segments import Unread
+from amqpstore.transient import FIRST_TRANSIENT, TransientLog
+
+_log = logging.getLogger(__name__)
+
+
+class StoredRuns:
+    """The messages of the runs of one store.
+
+    Args: log, in which they are, or transient, if they are not logged; rereading, which retries
+    what could not be read.
+    """
+
+    def __init__(
+        self, backing: Backing, log: Log, transient: TransientLog, memory: Memory, clock: Clock
+    ) -> None:
+        self._directory = backing.directory
+        self._log = log
+        self._transient = transient
+        self._unacked = memory.unacked
+        self._index = IndexReader(backing.files, backing.directory, backing.seed)
+        self._body_sizes = BodySizes(self._index)
+        self._rereading = Rereading(log, clock)
+
+    def bring_back(self, queue: Queue, run: Run) -> tuple[Run | Unread, Run | None]:
+        """Read back the messages of a run that was taken, if they have left memory meanwhile.
+
+        Returns the run as far as it was read, which is all of it or about 1 MiB, and the rest of
+        it, a run of its own, if there is one. If the first message cannot be read, the error takes
+        its place, as in `take`: then it is in quarantine, and in no run any more; but with a
+        ReadLaterError the run is unchanged, and is the rest.
+        """
+        if run.messages is not None:
+            return run, None
+        found = self.read_back(run, 0, run.count)
+        if isinstance(found, ReadLaterError):
+            return found, run
+        count = len(found) if isinstance(found, list) else 1
+        part, rest = (run.split(count), run) if count < run.count else (run, None)
+        if isinstance(found, MessageDamagedError):
+            # When it can be read again it has to be marked as delivered.
+            part.delivery_count = max(part.delivery_count, 1)
+            self.quarantine(queue, part)
+            return found, rest
+        self.fill(part, found)
+        self._unacked.add(queue, part)
+        return part, rest
+
+    def read(self, run: Run) -> list[Message]:
+        """Return the messages of a run that can be read. They are not kept in memory."""
+        if run.messages is not None:
+            return run.messages
+        messages: list[Message] = []
+        place = 0
+        while place < run.count:
+            found = self.read_back(run, place, run.count - place)
+            if not isinstance(found, list):
+                _log.error("%s", found)
+                place += 1
+            else:
+                place += len(found)
+                messages += found
+        return messages
+
+    def read_all(self, run: Run) -> list[Message]:
+        """Return all messages of a run. Raises: ReadLaterError, MessageDamagedError."""
+        if run.messages is not None:
+            return run.messages
+        messages: list[Message] = []
+        while len(messages) < run.count:
+            found = self.read_back(run, len(messages), run.count - len(messages))
+            if not isinstance(found, list):
+                raise found
+            messages += found
+        return messages
+
+    def run_bytes(self, run: Run) -> int:
+        """Return the bytes in the bodies of a run, as far as it can be read."""
+        if run.messages is not None or run.body_bytes:
+            return run.body_bytes
+        total = counted = 0
+        while counted < run.count:
+            found = self.read_back(run, counted, run.count - counted)
+            if not isinstance(found, list):
+                counted += 1
+            else:
+                counted += len(found)
+                total += body_bytes(found)
+        return total
+
+    def ready_bytes(self, queue: Queue) -> int:
+        """Return the bytes in the bodies of ready messages.
+
+        For index files, these and the catalog have the sizes. For messages since the last
+        checkpoint, or in an index file without sizes, bodies are read, about 1 MiB at a time, as
+        far as they can be, and not kept.
+        """
+        on_disk = [run for run in queue.ready if run.messages is None]
+        total, unknown = self._body_sizes.total(queue, on_disk)
+        total += sum(run.body_bytes for run in queue.ready) + sum(map(self.run_bytes, unknown))
+        for file in queue.paged:
+            if file.body_bytes is not None:
+                total += file.body_bytes
+                continue
+            try:
+                runs = self.runs_of(queue, file)
+            except (DamageError, OSError) as error:
+                _log.warning("%d messages cannot be read and are skipped: %s", file.live, error)
+                continue
+            total += sum(map(self.run_bytes, runs))
+        return total
+
+    def browse(self, queue: Queue) -> Iterator[list[Message]]:
+        """Yield all ready messages, in order, about 1 MiB at a time; they stay in the queue.
+
+        Messages that cannot be read are logged and left out. Until it ends, nothing may be done to
+        the queue.
+        """
+        position = 0
+        for file in [*queue.paged, None]:
+            paged: list[Run] = []
+            end = queue.next_sequence
+            if file is not None:
+                end = file.end
+                try:
+                    paged = self.runs_of(queue, file)
+                except (DamageError, OSError) as error:
+                    _log.warning("%d messages cannot be read and are skipped: %s", file.live, error)
+            in_memory = [run for run in queue.ready.between(position, end) if run.end > position]
+            # Messages in memory only may lie between those in an index file.
+            for run in sorted([*paged, *in_memory], key=attrgetter("first_sequence")):
+                yield from self._bodies_of(run)
+            position = max(end, in_memory[-1].end if in_memory else 0)
+
+    def _bodies_of(self, run: Run) -> Iterator[list[Message]]:
+        """Yield the messages of a ready run, about 1 MiB at a time."""
+        if run.messages is not None:
+            yield run.messages
+            return
+        place = 0
+        while place < run.count:
+            found = self.read_back(run, place, run.count - place)
+            if not isinstance(found, list):
+                _log.warning("1 message cannot be read and is skipped: %s", found)
+                place += 1
+            else:
+                yield found
+                place += len(found)
+
+    def peek_behind(self, queue: Queue, first_sequence: int) -> Message | None:
+        """Return the first ready message from a sequence on; None if it cannot be read."""
+        for run in queue.ready:
+            if run.end > first_sequence:
+                place = max(first_sequence - run.first_sequence, 0)
+                if run.messages is not None:
+                    return run.messages[place]
+                return self.read_one(run, place)
+        return None
+
+    def read_one(self, run: Run, place: int) -> Message | None:
+        """Return one message of a run that is on disk; None if it cannot be read."""
+        found = self.read_back(run, place, 1)
+        return found[0] if isinstance(found, list) else None
+
+    def read_again(self, make_ready: Callable[[Queue, Run], None]) -> dict[Queue, int]:
+        """Read what can be read of what could not: see `Store.read_again`."""
+        found: dict[Queue, int] = {}
+        if not self._rereading.is_due():
+            return found
+        for queue, run in self._rereading.messages():
+            make_ready(queue, run)
+            found[queue] = found.get(queue, 0) + run.count
+        if tried := self._rereading.index_file():
+            queue, file = tried
+            with contextlib.suppress(DamageError, OSError, MemoryError):
+                runs = self.runs_of(queue, file)
+                queue.unread.remove(file)
+                queue.unreadable_count -= file.live
+                queue.ready.insert_all(runs)
+                queue.watch(runs)
+                found[queue] = found.get(queue, 0) + file.live
+        for queue, count in found.items():
+            _log.info("%d messages of queue %d can be read again", count, queue.id)
+        return found
+
+    def retry(self, queue: Queue) -> None:
+        """Retry what cannot be read of a queue: see `read_again`."""
+        self._rereading.add(queue)
+
+    def body_bytes(self, queue: Queue, run: Run) -> int:
+        """Return the bytes in the bodies of a run, as far as index files have that."""
+        return self._body_sizes.total(queue, [run])[0]
+
+    def read_back(self, run: Run, skipped: int, count: int) -> list[Message] | Unread:
+        """Read back some, at least one, of the messages of a run that is on disk."""
+        first_id = run.first_id + skipped
+        log = self._transient if first_id >= FIRST_TRANSIENT else self._log
+        return log.read(first_id, count)
+
+    def fill(self, run: Run, messages: list[Message]) -> None:
+        """Attach messages that were read to their run."""
+        if run.first_id >= FIRST_TRANSIENT:
+            self.release_transient(run)
+            run.first_id = 0
+        run.bring_back(messages)
+
+    def quarantine(self, queue: Queue, run: Run) -> None:
+        """Put messages that cannot be read and are in no run any more in quarantine, to be tried
+        again.
+        """
+        self.release_transient(run)
+        run.let_go()
+        if not queue.deleted:
+            queue.quarantined.insert(run)
+            self._rereading.add(queue)
+
+    def runs_of(self, queue: Queue, file: PagedFile) -> list[Run]:
+        """Return what is ready and in an index file only. Raises: DamageError, OSError."""
+        state = queue.index[file.number]
+        entries = self._index.entries(queue.id, state)
+        return live_runs(entries, state, file.first, file.end)
+
+    def page_in(self, queue: Queue, file: PagedFile) -> Unread | None:
+        """Read what is in an index file only into memory."""
+        try:
+            runs = self.runs_of(queue, file)
+        except (DamageError, OSError, MemoryError) as error:
+            if is_shortage(error):
+                path = index_path(self._directory, queue.id, file.number)
+                return ReadLaterError(path, str(error) or "out of memory")
+            queue.cannot_read(file)
+            queue.unread.append(file)
+            self._rereading.add(queue)
+            reason = f"{file.live} messages of its queue: {error}"
+            return MessageDamagedError(0, reason, file.body_bytes or 0)
+        queue.paged_in(file, runs)
+        return None
+
+    def release_transient(self, run: Run) -> None:
+        """Release the messages of a run that are in `transient/`."""
+        if run.first_id >= FIRST_TRANSIENT:
+            self._transient.release(run.first_id, run.count)
