@@ -106,33 +106,49 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "and show medians and ratios. The first broker is compared with each other one.\n"
         "Workloads:\n"
     ) + "\n".join(f"  {name:15} {shlex.join(kind.arguments)}" for name, kind in WORKLOADS.items())
-    parser.add_argument("--url", action="append", help="of a broker; twice or more")
+    parser.add_argument("--url", action="append", help="URL of a broker; give two or more")
     parser.add_argument(
-        "--label", action="append", default=[], help="of each (default: product and version)"
+        "--label",
+        action="append",
+        default=[],
+        help="name of each broker in the result (default: its product and version)",
     )
     parser.add_argument(
         "--pid",
         type=int,
         action="append",
         default=[],
-        help="of each (default: whoever listens on the port)",
-    )
-    parser.add_argument("--rounds", type=int, default=3, metavar="N", help="(default: 3)")
-    parser.add_argument(
-        "--seconds", type=float, default=5.0, help="of each timed workload (default: 5)"
+        help="process id of each broker (default: the process that listens on the port)",
     )
     parser.add_argument(
-        "--backlog", type=int, default=1_000_000, metavar="N", help="messages (default: 1000000)"
+        "--rounds", type=int, default=3, metavar="N", help="number of rounds (default: 3)"
+    )
+    parser.add_argument(
+        "--seconds",
+        type=float,
+        default=5.0,
+        help="how long each timed workload is measured (default: 5)",
+    )
+    parser.add_argument(
+        "--backlog",
+        type=int,
+        default=1_000_000,
+        metavar="N",
+        help="messages of the workload backlog (default: 1000000)",
     )
     parser.add_argument(
         "--stalls-scale",
         type=float,
         default=0.1,
         metavar="F",
-        help="of the counts of stalls (default: 0.1)",
+        help="factor for the counts of the workload stalls (default: 0.1)",
     )
     parser.add_argument(
-        "--only", action="append", default=[], metavar="NAME", help="a workload; may be repeated"
+        "--only",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="a workload to run; may be repeated (default: all)",
     )
     parser.add_argument("--page", default="", metavar="FILE", help="write a page with charts")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
