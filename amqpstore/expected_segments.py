@@ -1,13 +1,13 @@
-"""Which segments a store should have, and which of them the log ends in.
+"""Which segments a store should have, and which one the log ends in.
 
-The log is read from the last checkpoint's position on, so each of its numbers from there to the
-highest that is known has to be there: that of the position, of a file, or of a noted end. The log
-drops none of these, and gives them one after another. Of all others those have to be there that
-have a row in `segments`: those before the position, and what compaction wrote. A file that is
-neither is left over from a checkpoint or a compaction that a crash came behind.
+The log is read from the last checkpoint's position on, so all its numbers from there to the highest
+known one should exist: that of the position, of a file, or of a noted end. The log removes none of
+these, and assigns them one after another. Of the others those should exist that have a row in
+`segments`: those before the position, and compacted ones. Any other file is left over from a
+checkpoint or a compaction that was followed by a crash.
 
-Recovery, check, repair, copies and the offline tools ask here; FORMAT.md, "Which segments there
-are", says the same.
+Recovery, check, repair, copies and the offline tools all use this module; FORMAT.md, "Which
+segments there are", describes the same.
 """
 
 from __future__ import annotations
@@ -20,29 +20,29 @@ from amqpstore.filenames import FIRST_COMPACTED
 MISSING = "the file is missing"
 
 _MAX_NAMED = 1000
-"""Missing segments of the log, one behind another, that are named one by one."""
+"""How many consecutive missing segments of the log are named one by one."""
 
 
 class MissingSegments(NamedTuple):
-    """Segment `number` is missing, and so are as many `others` of the log behind it."""
+    """Segment `number` is missing, and so are `others` more segments of the log after it."""
 
     number: int
     others: int
 
     @property
     def reason(self) -> str:
-        """Say it."""
+        """The reason, as text for people."""
         return f"{MISSING}, and so are the {self.others} after it" if self.others else MISSING
 
 
 class ExpectedSegments(NamedTuple):
-    """The segments that a store has and should have, by number. Made by `of`.
+    """The segments that a store has and should have, by number. Created by `of`.
 
-    `log` are those of the log that are there from the position on, ascending: they are to be read.
-    `rowed` are all others with a row, there or not; `left_over` are files that nothing needs.
-    `gaps` are numbers of the log from the position on that should be there and are not, `lost`
-    those with a row that are in no gap and not there. `open` is the segment of the log that a crash
-    may have torn, 0 where there is none: the last one, if its end is not noted.
+    `log` are the existing ones of the log from the position on, ascending: they are to be read.
+    `rowed` are all others with a row, existing or not; `left_over` are files that nothing needs.
+    `gaps` are missing numbers of the log from the position on, `lost` missing ones with a row that
+    are in no gap. `open` is the segment of the log that a crash may have torn, 0 if there is none:
+    the last one, if its end is not noted.
     """
 
     log: list[int]
@@ -56,11 +56,11 @@ class ExpectedSegments(NamedTuple):
     def of(
         cls, files: Iterable[int], position: int, rows: Collection[int], ends: Collection[int]
     ) -> ExpectedSegments:
-        """Tell which segments there should be.
+        """Find which segments should exist.
 
-        Args: files, the numbers of those that are there; position, the number of the one in which
-        the log goes on behind the last checkpoint, 0 for one that was never made; rows and ends,
-        the numbers of those that the tables `segments` and `ends` have.
+        Args: files, the numbers of existing ones; position, the number of the segment in which the
+        log continues after the last checkpoint, 0 if there was none; rows and ends, the numbers in
+        the tables `segments` and `ends`.
         """
         there = set(files)
         log = sorted(one for one in there if is_of_log(one, position))
@@ -78,7 +78,7 @@ class ExpectedSegments(NamedTuple):
             sorted(one for one in there.difference(rows) if not is_of_log(one, position)),
             gaps,
             sorted(one for one in set(rows) - there if one not in expected),
-            # Behind one that is missing the log had gone on: so the one before it was durable.
+            # The log had continued after a missing one: so the segment before it was durable.
             last if log and log[-1] == last and last not in ends else 0,
         )
 
@@ -88,9 +88,9 @@ class ExpectedSegments(NamedTuple):
         return not (self.gaps or self.lost)
 
     def missing(self) -> Iterator[MissingSegments]:
-        """Name what is missing.
+        """Yield what is missing.
 
-        Any number may be in a row of a catalog without checksums, so a gap may be of 2^31.
+        A row of a catalog without checksums may have any number, so a gap may have 2^31.
         """
         for gap in self.gaps:
             for number in gap[:_MAX_NAMED]:
@@ -102,14 +102,15 @@ class ExpectedSegments(NamedTuple):
 
 
 def is_of_log(number: int, position: int) -> bool:
-    """Whether a segment is of the log from the position's segment on."""
+    """Tell whether a segment is of the log, from the position's segment on."""
     return max(position, 1) <= number < FIRST_COMPACTED
 
 
 def next_numbers(known: Collection[int], next_compacted: int | None) -> tuple[int, int]:
     """Return the first number that no segment of the log, and no compacted one, ever had.
 
-    Args: known, those of all segments that there are, or were; next_compacted, that of the catalog.
+    Args: known, the numbers of all segments that exist or existed; next_compacted, that of the
+    catalog.
     """
     of_log = max((one for one in known if one < FIRST_COMPACTED), default=0)
     return of_log + 1, max(next_compacted or FIRST_COMPACTED, *(one + 1 for one in known), 0)

@@ -11,24 +11,24 @@ PAGE_BYTES = 4096
 
 
 class StoreLimits(NamedTuple):
-    """How much the engine does at once, and from where on it bothers. Nobody has to change them.
+    """How much the engine does at once, and when work is worth doing. Nobody has to change them.
 
-    A store with small ones comes to everything that it ever does within some hundred messages:
-    that is what the proofs use them for. None of them is part of the format.
+    A store with small limits does everything it ever does within some hundred messages: the proofs
+    use them for that. None of them is part of the format.
 
     Index files: one is full with `entries_a_file`; `max_open_index_files` are open to be appended
     to. Neighbours that fit in one file are merged when there are `max_small_files` of them, or when
     `min_acked` of their entries are acked, and more than are not. One checkpoint reads
-    `max_released_files` of a deleted queue. A queue has at most `max_runs` runs in memory, as far
-    as index files have the others.
+    `max_released_files` of a deleted queue. A queue has at most `max_runs` runs in memory, if index
+    files have the others.
 
-    Segments: between two messages in the offset table are at least `table_step_bytes`; of a
-    segment `read_ahead_bytes` are read at once, and around what the disk cannot read pages of
-    `page_bytes`. Compaction writes `compaction_piece_bytes` at a time, and is due when more than
-    `garbage_fraction` of the segments is garbage.
+    Segments: between two messages in the offset table are at least `table_step_bytes`;
+    `read_ahead_bytes` of a segment are read at once, and pages of `page_bytes` around places that
+    the disk cannot read. Compaction writes `compaction_piece_bytes` at a time, and is due when more
+    than `garbage_fraction` of the segments is garbage.
 
-    While the disk cannot read a part of the log, `unread_factor` times as much log as otherwise is
-    let be without a checkpoint. A `SharedStore` does what is due about each `housekeep_s`.
+    While the disk cannot read a part of the log, the next checkpoint waits for `unread_factor`
+    times as much log as otherwise. A `SharedStore` does housekeeping about every `housekeep_s`.
     """
 
     entries_a_file: int = ENTRIES_A_FILE

@@ -672,9 +672,8 @@ class Store:
                     _log.warning("the store was closed without a checkpoint: %s", error)
                 if (segment := self._log.current) is not None:
                     with contextlib.suppress(DiskFullError):
-                        # The next start finds the end of the log by itself.
                         # Last, as a noted end tells the next start that nothing before it can be
-                        # torn.
+                        # torn. On a full disk the next start finds the end of the log by itself.
                         self._commit(
                             [tables.SEGMENT_ENDS.put(segment.number, SegmentEndRow(segment.size))]
                         )

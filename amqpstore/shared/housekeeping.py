@@ -20,9 +20,9 @@ class Kept(Protocol):
 
 
 class Housekeeping:
-    """Has a store's `housekeep` called about each `pause_s`, until `stop` or its end.
+    """Calls a store's `housekeep` about every `pause_s`, until `stop` or its end.
 
-    It keeps nobody alive: a store that was let go of without a close is freed as before.
+    It keeps nothing alive: a store that is dropped without a close is freed as before.
     """
 
     def __init__(self, store: Kept, pause_s: float) -> None:

@@ -36,10 +36,11 @@ class _Written(NamedTuple):
 class Committer:
     """Makes batches durable, back to back.
 
-    Args: on_written, called by its thread when a batch was written: have `complete_written` called
-    soon, where the store lives; on_completed, called there after each; housekeep_s, the least time
-    between two rounds of housekeeping: under load batches are written more often than that, and
-    each look at the disk waits for it; watch_s, after how long the thread is looked for.
+    Args: on_written, called by its thread when a batch was written: it has `complete_written`
+    called soon, in the thread that owns the store; on_completed, called there after each batch;
+    housekeep_s, the least time between two rounds of housekeeping: under load batches are written
+    more often than that, and each check of the disk would delay them; watch_s, how often the thread
+    is checked.
     """
 
     def __init__(

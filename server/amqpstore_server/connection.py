@@ -117,7 +117,7 @@ class SocketConnection:
             self._broke()
 
     def _broke(self) -> None:
-        """End this connection, and no other, because of the error that is being handled."""
+        """End this connection, and no other, because of the current error."""
         _log.exception("connection failed", extra={"peer": self.amqp.peer})
         self._is_broken = True
         called(self.amqp.abandon)
@@ -145,7 +145,7 @@ class SocketConnection:
         self.end()
 
     def _read_on(self) -> None:
-        """Start, or continue, reading from the socket."""
+        """Start or continue reading from the socket."""
         self._is_read = True
         self._sockets.add(self._socket, self)
 
@@ -155,7 +155,7 @@ class SocketConnection:
             self._sockets.remove(self._socket)
 
     def read_ready(self, now: float) -> None:
-        """Read once from the socket and handle what came."""
+        """Read once from the socket and handle the bytes."""
         try:
             self._read(now)
         except FATAL:
@@ -185,12 +185,12 @@ class SocketConnection:
             or amqp.is_finished
             or (amqp.has_published and self._committer.is_disk_low)
         ):
-            # `_attend` goes on with it, and starts reading again.
+            # `_attend` continues with it, and starts reading again.
             self._stop_reading()
             self._attention.set()
 
     async def _attend(self, visitor: Visitor) -> None:
-        """Wait for whatever the client has to wait for. Returns when the connection is over."""
+        """Wait for whatever the client waits for. Returns when the connection is over."""
         amqp = self.amqp
         while True:
             await self._attention.wait()
@@ -250,7 +250,7 @@ class SocketConnection:
         self._turn.has_output(self)
 
     def send_now(self, now: float) -> None:
-        """Send what the socket takes; the rest is `_write_rest`'s."""
+        """Send what the socket accepts; `_write_rest` sends the rest."""
         if self._unsent or self._is_broken:
             return
         try:
@@ -278,7 +278,7 @@ class SocketConnection:
             self.end()
 
     def _send(self, now: float) -> bool:
-        """Send of `_unsent` what goes at once. Returns whether all of it did."""
+        """Send as much of `_unsent` as the socket accepts. Returns whether that was everything."""
         try:
             sent = self._socket.send(self._unsent)
         except BlockingIOError:

@@ -19,7 +19,7 @@ from typing import Protocol
 import trio
 
 _READING_S = 0.005
-"""How long one round reads before what came is delivered and its batch is begun."""
+"""How long one round reads before the messages are delivered and their batch is started."""
 
 _MANY_RINGS = 4096
 

@@ -1,8 +1,8 @@
-"""The turn: reads from the sockets that are ready, then does once what those reads left to do.
+"""The turn: reads from the sockets that are ready, then does once the work that those reads left.
 
-After the reads the queues hand out what came in, the open batch goes to the committer, and each
-connection with output is written to once. Whatever happens outside a read (a timer is due, a login
-was checked) wakes the turn.
+After the reads the queues hand out new messages, the open batch goes to the committer, and each
+connection with output is written to once. Events outside a read (a timer is due, a login was
+checked) wake the turn.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class Sender(Protocol):
     """A connection that has something to send."""
 
     def send_now(self, now: float) -> None:
-        """Send what the socket takes at once; see to it that the rest follows."""
+        """Send what the socket accepts at once, and make sure that the rest follows."""
 
 
 class Turn:
@@ -34,7 +34,7 @@ class Turn:
         self._is_reading = False
 
     def wake(self) -> None:
-        """Run a turn soon: there is something to do."""
+        """Run a turn soon: there is work."""
         if not self._is_reading:  # the turn follows the reads anyway
             self._event.set()
 
@@ -73,7 +73,7 @@ class Turn:
         """Hand out messages, start a batch, and send."""
         self._broker.pump()
         if self._broker.has_work:
-            # What moved from one queue to another on the way has its turn next.
+            # Queues that got messages from another queue on the way have their turn next.
             self._event.set()
         committer.commit(promised_only=True)
         self._broker.context.store.free_memory()

@@ -8,5 +8,5 @@
 - `simulation`, `testing`: a disk that loses power, and the pytest plug-in on top of it.
 - `pika`: distributed transactions for pika.
 - `spark`, `archive`, `report`: stores as data frames, and the jobs that use them.
-- `compare`: several brokers under the load generator, by turns.
+- `compare`: runs the load generator on several brokers by turns.
 """

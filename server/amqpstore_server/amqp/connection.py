@@ -188,14 +188,14 @@ class ServerConnection:
         self._events(waiting, now)
 
     def block(self, reason: str) -> None:
-        """Send connection.blocked, if the client supports it: nothing more is read from it."""
+        """Send connection.blocked, if the client supports it: the server stops reading from it."""
         if self.state is ConnectionState.OPEN:
             self._move(ConnectionEvent.BLOCK)
             if self._negotiation.has_capability("connection.blocked"):
                 self._send(methods.ConnectionBlocked(reason=reason))
 
     def unblock(self) -> None:
-        """Say that the client is read from again."""
+        """Send connection.unblocked: the server reads from the client again."""
         if self.state is ConnectionState.BLOCKED:
             self._move(ConnectionEvent.UNBLOCK)
             if self._negotiation.has_capability("connection.blocked"):
@@ -271,7 +271,7 @@ class ServerConnection:
         published: set[AmqpChannel] = set()
         outbox = self.outbox
         for place, event in enumerate(events):
-            # Nothing comes here while a login is checked, so this is all of `is_input_paused`.
+            # Nothing arrives here while a login is checked, so this is all of `is_input_paused`.
             if outbox.is_unread:
                 self._waiting = events[place:]
                 break

@@ -16,7 +16,7 @@ The rooms. Each imports only those before it; a test holds their order:
 Below them:
 
 - `errors`, `faults`: refused requests, and internal errors.
-- `names`, `patterns`, `policy`, `permissions`: rules for names, and rights by name.
+- `names`, `patterns`, `policy`, `permissions`: rules for names, and permissions by name.
 - `settings`: of a queue; `timers`: due times; `limits`: of memory and of work done in one go;
   `context`: what all virtual hosts share.
 

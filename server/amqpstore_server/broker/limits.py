@@ -29,4 +29,4 @@ class BrokerLimits(NamedTuple):
 
 
 BROKER_LIMITS = BrokerLimits()
-"""The limits of every broker that is not told otherwise."""
+"""The limits of every broker, unless others are given."""

@@ -27,7 +27,7 @@ def method_frame(channel: int, payload: bytes) -> bytes:
 
 
 def ack_frame(channel: int, delivery_tag: int, *, multiple: bool) -> bytes:
-    """A basic.ack, whole: what a publisher is told most of all."""
+    """Encode a whole basic.ack, the method that publishers get most often."""
     return _ACK.pack(FRAME_METHOD, channel, 13, 60, 80, delivery_tag, multiple, FRAME_END)
 
 

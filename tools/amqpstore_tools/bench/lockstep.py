@@ -25,7 +25,7 @@ class LockstepPublisher:
         self.sent_ns = 0
 
     def publish(self, message: bytes, now: int) -> None:
-        """Sends a message; the clock of its confirm starts."""
+        """Send a message; the clock of its confirm starts."""
         self.sent_ns = now
         self.published += 1
         self.connection.socket.sendall(message)

@@ -21,11 +21,11 @@ CONSUMER = "consumer"
 
 @dataclass(frozen=True)
 class ServerUse:
-    """What the broker's process used."""
+    """The resources that the broker's process used."""
 
     pid: int
     cpu_s: float  # user and system, in the measured window
-    rss_bytes: int  # when all was done
+    rss_bytes: int  # when everything was done
     max_rss_bytes: int  # the most that was seen during the run
 
 
@@ -150,7 +150,7 @@ class _Watch:
         return min([_TICK_S, *((moment - now) / 1e9 for moment in coming if moment > now)])
 
     def server_use(self) -> ServerUse | None:
-        """What the broker used up to now; None where its process is not known."""
+        """Return what the broker used up to now; None if its process is unknown."""
         server = self._server
         if server is None:
             return None

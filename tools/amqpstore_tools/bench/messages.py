@@ -1,12 +1,12 @@
-"""The messages of a producer, encoded ahead: a block of publishes, sent over and over.
+"""The messages of a producer, encoded in advance: a block of publishes, sent repeatedly.
 
-All messages of a block are equally long on the wire. Those of an `AlikeBlock` differ in nothing but
-their route. Those of a `VariedBlock` are what applications send: each has a message-id, a timestamp
-and headers (a traceparent, the number of the attempt) of its own. No two messages of a run are the
-same, although none is encoded while the run goes on: each contains the number of its place in the
-block and the number of the round, in hexadecimal digits, and one assignment to a slice with a step
-writes a digit of the round into all messages of the block. A new round costs a few hundredths of a
-microsecond for each message.
+All messages of a block are equally long on the wire. Those of an `AlikeBlock` differ only in their
+route. Those of a `VariedBlock` are like those of applications: each has its own message-id,
+timestamp and headers (a traceparent, the number of the attempt). No two messages of a run are
+equal, although none is encoded during the run: each contains the number of its place in the block
+and the number of the round, in hexadecimal digits, and one assignment to a slice with a step writes
+a digit of the round into all messages of the block. A new round costs a few hundredths of a
+microsecond per message.
 """
 
 import hashlib
@@ -35,7 +35,7 @@ class MessageBlock:
     """Publishes encoded back to back, to be sent from a cursor on, round after round."""
 
     def __init__(self, messages: Sequence[bytes]) -> None:
-        """Raises: ValueError, where the messages are not equally long."""
+        """Raises: ValueError, if the messages are not equally long."""
         lengths = {len(message) for message in messages}
         if len(lengths) != 1:
             raise ValueError(f"the messages of a block must be equally long, not {lengths}")
@@ -45,10 +45,10 @@ class MessageBlock:
         self._cursor = 0
 
     def renew(self) -> None:
-        """Begins a new round: all that was in `octets` has been sent."""
+        """Begin a new round: everything in `octets` has been sent."""
 
     def take(self, messages: int) -> bytes:
-        """The next messages; a round that ends among them is renewed."""
+        """Return the next messages; a round that ends among them is renewed."""
         wanted = messages * self.message_bytes
         end = self._cursor + wanted
         if end < len(self.octets):  # nearly always, and once for each message of a slow run
@@ -66,7 +66,7 @@ class MessageBlock:
 
 
 class AlikeBlock(MessageBlock):
-    """Messages with one body and nothing but a delivery mode, each route in turn."""
+    """Messages with one body and only a delivery mode, each route in turn."""
 
     def __init__(
         self, routes: Sequence[Route], *, size: int, persistent: bool, frame_max: int
@@ -81,7 +81,7 @@ class AlikeBlock(MessageBlock):
 
 
 class VariedBlock(MessageBlock):
-    """Messages that all differ, each route in turn; `run` tells producers apart."""
+    """Messages that all differ, each route in turn; `run` distinguishes producers."""
 
     def __init__(
         self,
@@ -123,7 +123,7 @@ class VariedBlock(MessageBlock):
         )
 
     def _properties(self, place: int, number: str) -> bytes:
-        """Content type, headers, delivery mode, message-id and timestamp."""
+        """Return content type, headers, delivery mode, message-id and timestamp."""
         trace = f"00-{self._run}{number}-{place * 0x9E3779B97F4A7C15 % 2**64:016x}-01"
         return b"".join(
             (
@@ -137,7 +137,7 @@ class VariedBlock(MessageBlock):
         )
 
     def renew(self) -> None:
-        """Gives all messages the number of the next round, and the time."""
+        """Write the number of the next round, and the time, into all messages."""
         before, after = self._round, f"{int(self._round, 16) + 1:0{_DIGITS}x}"
         for digit in range(_DIGITS):
             if before[digit] != after[digit]:
@@ -151,31 +151,31 @@ class VariedBlock(MessageBlock):
                 self._write(self._time_at + index, octet)
 
     def _write(self, at: int, octet: int) -> None:
-        """Writes one octet at the same offset of each message."""
+        """Write one octet at the same offset of each message."""
         self.octets[at :: self.message_bytes] = bytes((octet,)) * self.messages
 
 
 def block_of(
     routes: Sequence[Route], *, size: int, persistent: bool, vary: bool, frame_max: int
 ) -> MessageBlock:
-    """A block for one producer; the routes must be equally long."""
+    """Return a block for one producer; the routes must be equally long."""
     kind = VariedBlock if vary else AlikeBlock
     return kind(routes, size=size, persistent=persistent, frame_max=frame_max)
 
 
 def _body(size: int) -> bytes:
-    """A body that cannot be compressed."""
+    """Return a body that cannot be compressed."""
     return hashlib.shake_128(b"amqpstore-bench").digest(size)
 
 
 def _rounds(message_bytes: int, routes: int) -> int:
-    """How often a block takes all of its routes in turn."""
+    """Return how often a block contains each of its routes."""
     wanted = max(1, min(_BLOCK_MESSAGES, _BLOCK_BYTES // message_bytes))
     return -(-wanted // routes)
 
 
 def _all_of(part: bytes, octets: bytes) -> list[int]:
-    """The offsets at which `part` lies."""
+    """Return the offsets at which `part` occurs."""
     found = []
     at = octets.find(part)
     while at >= 0:

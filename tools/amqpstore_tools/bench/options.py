@@ -125,7 +125,7 @@ def defaults_of(name: str) -> str:
 
 
 class OptionParser(argparse.ArgumentParser):
-    """Raises where the usual parser ends the process."""
+    """A parser that raises where argparse would end the process."""
 
     def error(self, message: str) -> NoReturn:
         """Raise CommandLineError."""
@@ -136,7 +136,7 @@ def parsed(arguments: Sequence[str]) -> BenchSettings:
     """Return one run of a workload, from a command line without `amqpstore bench`.
 
     Raises:
-        CommandLineError: there is no such workload, or it takes no such options.
+        CommandLineError: the workload does not exist, or does not take these options.
     """
     parser = OptionParser(prog="amqpstore bench", add_help=False, allow_abbrev=False)
     parser.add_argument("workload", choices=list(ABOUT))

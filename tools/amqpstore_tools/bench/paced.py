@@ -47,10 +47,10 @@ class Pace:
 
 
 def produce_paced(worker: BenchWorker, routes: list[Route], rate: int, quota: int) -> WorkerReport:
-    """A worker that publishes `rate` messages a second until `quota` or the schedule's stop.
+    """Run a worker that publishes `rate` messages per second until `quota` or the schedule's stop.
 
-    The outcome has the histograms `send_lag` and, with confirms, `confirm` (intended send time
-    to confirm).
+    The outcome has the histograms `send_lag` and, with confirms, `confirm` (intended send time to
+    confirm).
     """
     settings = worker.settings
     connection, block = connect_with_block(settings, routes)

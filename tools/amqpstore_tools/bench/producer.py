@@ -106,7 +106,7 @@ class BlockPublisher:
         self._sent(missing)
 
     def _sent(self, octets: int) -> None:
-        """Moves the cursor; a block that was sent as a whole begins a new round."""
+        """Move the cursor; a block that was sent completely begins a new round."""
         self._sent_bytes += octets
         self._cursor += octets
         if self._cursor == len(self._octets):
@@ -117,7 +117,7 @@ class BlockPublisher:
 def connect_with_block(
     settings: BenchSettings, routes: list[Route]
 ) -> tuple[Connection, MessageBlock]:
-    """Connect as the settings say. Returns the connection and the messages to be sent on it."""
+    """Connect as the settings say. Returns the connection and the messages to send on it."""
     connection = Connection(settings.address)
     if settings.confirm:
         connection.select_confirms()

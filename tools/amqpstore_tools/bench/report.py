@@ -24,10 +24,12 @@ class Report:
     product: str
     version: str
     measured: Measurement
-    filled: Measurement | None = None  # of a backlog: how it was published
+    filled: Measurement | None = None  # for backlog: how it was published
 
     def results(self) -> dict[str, object]:
-        """The figures; of a backlog those of its drain, and those of its publishing as `fill`."""
+        """Return the figures; for backlog those of its drain, and those of its publishing as
+        `fill`.
+        """
         results = _figures(self.measured)
         if self.filled is not None:
             results["fill"] = _figures(self.filled)
@@ -93,7 +95,7 @@ def _print(console: Console, measured: Measurement) -> None:
 
 
 def _figures(measured: Measurement) -> dict[str, object]:
-    """The figures of one measurement.
+    """Return the figures of one measurement.
 
     `X` are totals of the whole run, `X_per_s` rates within the measured window. Durations end in
     `_s` (seconds), `_ms` (milliseconds) or `_us` (microseconds); `*_cpu_us` is CPU time per message
@@ -132,6 +134,6 @@ def _figures(measured: Measurement) -> dict[str, object]:
 
 
 def _handled(measured: Measurement) -> int:
-    """The messages, or connections, of the measured window."""
+    """Return the messages, or connections, of the measured window."""
     within = measured.within
     return within.published or within.delivered or within.connected

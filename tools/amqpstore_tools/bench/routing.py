@@ -1,4 +1,4 @@
-"""What a run declares on the broker: queues, an exchange, bindings, and where publishes go."""
+"""What a run declares on the broker: queues, an exchange, bindings, and the routes of publishes."""
 
 import random
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ class Routing:
 
     @classmethod
     def of(cls, settings: BenchSettings) -> "Routing":
-        """What the workload needs."""
+        """Return what the workload needs."""
         if settings.workload == "connect":
             return cls([], "", "", [], [], 0)
         queues = settings.queue_names()
@@ -36,7 +36,7 @@ class Routing:
         return cls(queues, "", "", [], [("", queue) for queue in queues], 1)
 
     def declare(self, control: Connection, *, queue_type: str) -> None:
-        """Declares and binds all, and purges the queues."""
+        """Declare and bind everything, and purge the queues."""
         for queue in self.queues:
             control.declare_queue(queue, {"x-queue-type": queue_type} if queue_type else {})
             control.purge_queue(queue)
@@ -46,7 +46,7 @@ class Routing:
                 control.bind_queue(queue, self.exchange, key)
 
     def delete(self, control: Connection) -> None:
-        """Deletes all, with the messages."""
+        """Delete everything, with the messages."""
         for queue in self.queues:
             control.delete_queue(queue)
         if self.exchange:
@@ -54,11 +54,11 @@ class Routing:
 
 
 def _overlapping(settings: BenchSettings, queues: list[str]) -> Routing:
-    """A topic exchange where each message matches `matches` queues, in many combinations.
+    """Return a topic exchange where each message matches `matches` queues, in many combinations.
 
-    The queues are dealt into as many groups; a routing key has a word for each group, and the
-    word chooses one queue of it: with three groups `*.w0004.*` is the binding of the fifth queue
-    of the second group, and `w0002.w0004.w0001` a key that matches it and two others.
+    The queues are divided into that many groups; a routing key has a word for each group, and the
+    word selects one queue of it: with three groups `*.w0004.*` is the binding of the fifth queue of
+    the second group, and `w0002.w0004.w0001` a key that matches it and two others.
     """
     exchange = f"{settings.queue}-topic"
     groups = [queues[first :: settings.matches] for first in range(settings.matches)]

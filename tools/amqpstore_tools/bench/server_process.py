@@ -16,15 +16,16 @@ _TICKS_PER_S = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
 
 @dataclass(frozen=True)
 class ServerProcess:
-    """A process that is looked at, and never touched."""
+    """A process that is observed, and never changed."""
 
     pid: int
 
     @classmethod
     def find(cls, address: Address, pid: int = 0) -> Self | None:
-        """The process `pid`, or the one that listens on the address's port of this machine.
+        """Return the process `pid`, or the one that listens on the address's port on this machine.
 
-        None where the broker is elsewhere, or belongs to a user whose files cannot be read.
+        None if the broker is on another machine, or belongs to another user whose files cannot be
+        read.
 
         Raises:
             UsageError: there is no process `pid`.
@@ -45,7 +46,9 @@ class ServerProcess:
         return None
 
     def cpu_s(self) -> float:
-        """User and system seconds of all threads since the process started; 0 if it is gone."""
+        """Return user and system seconds of all threads since the process started; 0 if it is
+        gone.
+        """
         with contextlib.suppress(OSError):
             # The name, in parentheses, may contain spaces.
             fields = Path(f"/proc/{self.pid}/stat").read_text("utf-8").rpartition(")")[2].split()
@@ -53,7 +56,7 @@ class ServerProcess:
         return 0.0
 
     def rss_bytes(self) -> int:
-        """Memory that is resident now; 0 if the process is gone."""
+        """Return the resident memory; 0 if the process is gone."""
         with contextlib.suppress(OSError):
             for line in Path(f"/proc/{self.pid}/status").read_text("utf-8").splitlines():
                 if line.startswith("VmRSS:"):
@@ -62,7 +65,7 @@ class ServerProcess:
 
 
 def _listening(port: int) -> set[str]:
-    """The sockets that listen on a port, as links in `/proc/PID/fd` name them."""
+    """Return the sockets that listen on a port, as links in `/proc/PID/fd` name them."""
     found = set()
     for table in ("tcp", "tcp6"):
         with contextlib.suppress(OSError):

@@ -81,7 +81,7 @@ class BenchSettings:
     messages: int  # 0 when the run ends with `seconds`, or with what the queue held
     warmup: float  # seconds before the measured window
     timeout: float  # seconds until the run is given up
-    pid: int  # of the broker; 0: whoever listens on the port
+    pid: int  # of the broker; 0: the process that listens on the port
     size: int = 1024  # bytes of a body
     persistent: bool = True
     vary: bool = False  # each message has properties of its own

@@ -1,4 +1,4 @@
-"""Which workers each workload needs, how they are run, and what must hold after."""
+"""The workers of each workload, how they are run, and the checks afterwards."""
 
 import contextlib
 import time
@@ -76,7 +76,7 @@ def _declared(control: Connection, settings: BenchSettings, routing: Routing) ->
 
 
 def _backlog(control: Connection, settings: BenchSettings) -> int:
-    """Messages that are there before anything is published, and are to be consumed."""
+    """Return how many messages exist before anything is published, and have to be consumed."""
     if settings.workload not in _DRAINING:
         return 0
     ready = sum(control.count_ready(queue) for queue in settings.queue_names())
@@ -179,7 +179,7 @@ def dealt(names: list[str], index: int, hands: int) -> list[str]:
 
 
 def turned(routes: list[Route], index: int, hands: int) -> list[Route]:
-    """All routes, beginning at another one for each of the hands."""
+    """Return all routes, starting at a different one for each of the hands."""
     start = index * len(routes) // hands
     return routes[start:] + routes[:start]
 

@@ -59,12 +59,12 @@ def check(
     executor: Executor | None = None,
     tell: Progress = lambda *_: None,
 ) -> Checked:
-    """Look at everything in the store in `directory`, and change nothing.
+    """Check everything in the store in `directory`, and change nothing.
 
-    Args: live, a broker may run on it: then what is looked at is the durable state of one moment;
-    is_locked, the caller has its lock; executor, what runs the steps, if not this process.
-    Raises: NotAStoreError, FormatVersionError, StoreLockedError, SnapshotError, OSError, what the
-    executor raises: nothing could be checked.
+    Args: live, a broker may run on it: then the durable state of one moment is checked; is_locked,
+    the caller has its lock; executor, runs the steps, if not this process.
+    Raises: NotAStoreError, FormatVersionError, StoreLockedError, SnapshotError, OSError, and what
+    the executor raises: nothing could be checked.
     """
     executor = executor or ProcessExecutor()
     started, used = time.monotonic(), executor.processor_s()

@@ -103,7 +103,8 @@ class SegmentReader:
             else:
                 self._findings.add("batch-torn", file.name, text, torn)
             segment.end = torn
-        # Of one that a crash tore from its first byte on, recovery notes that nothing is left.
+        # For a segment that a crash tore from its first byte on, recovery notes that nothing is
+        # left.
         if torn != 0 and end != 0:
             self._check_header(segment)
         self._check_records(segment)
@@ -134,7 +135,7 @@ class SegmentReader:
 
     def _check_store(self, name: str, payload: bytes) -> None:
         header = SegmentHeader.of_payload(payload)
-        # Where nothing says which store it is, each of its segments is of it.
+        # If nothing says which store it is, each of its segments belongs to it.
         if reason := header.why_foreign(self._store_id or header.store_id):
             code = "store-id-differs" if header.is_readable else "segment-header"
             offset = HEADER.size + (4 if header.is_readable else 0)

@@ -194,7 +194,7 @@ class PreparedStore:
         return checksum_seed(self._store_id or b"")
 
     def _identify(self, marked: Marker | None, rows: Rows | None) -> bytes | None:
-        """Find the store's id, and name what says another one."""
+        """Find the store's id, and report files of another one."""
         in_marker = marked.store_id.bytes if marked else None
         in_catalog = StoreRows.read(rows.__getitem__).store_id if rows else None
         if rows and in_catalog is None:
@@ -290,7 +290,7 @@ class PreparedStore:
         return position.segment, position.offset
 
     def _expect(self, rows: Rows | None) -> ExpectedSegments:
-        """Tell which segments should exist; without a catalog, those that do."""
+        """Find which segments should exist; without a catalog, those that do."""
         if rows is None:
             return ExpectedSegments.of(self._numbers, 0, (), ())
         return ExpectedSegments.of(
@@ -316,7 +316,7 @@ class PreparedStore:
         jobs = []
         for number in sorted(numbers):
             end, least = self._ends(self._rows, number)
-            # A broker may have closed the store behind the instant of the snapshot's files.
+            # A broker may have closed the store after the instant of the snapshot's files.
             is_last = self._is_live and log[-1:] == [number]
             is_open = is_last or number == self._expected.open
             jobs.append(SegmentJob(number, self._size(number), end, least, is_open))

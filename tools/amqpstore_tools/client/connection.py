@@ -179,7 +179,7 @@ class Connection:
         self.call(wire.QUEUE_DELETE, arguments, wire.QUEUE_DELETE_OK)
 
     def declare_exchange(self, name: str, exchange_type: str) -> None:
-        """Declares a durable exchange."""
+        """Declare a durable exchange."""
         names = wire.short_string(name) + wire.short_string(exchange_type)
         arguments = b"\0\0" + names + b"\x02" + wire.table({})
         self.call(wire.EXCHANGE_DECLARE, arguments, wire.EXCHANGE_DECLARE_OK)
@@ -190,7 +190,7 @@ class Connection:
         self.call(wire.EXCHANGE_DELETE, arguments, wire.EXCHANGE_DELETE_OK)
 
     def bind_queue(self, queue: str, exchange: str, key: str = "") -> None:
-        """Binds a queue to an exchange."""
+        """Bind a queue to an exchange."""
         names = wire.short_string(queue) + wire.short_string(exchange) + wire.short_string(key)
         self.call(wire.QUEUE_BIND, b"\0\0" + names + b"\0" + wire.table({}), wire.QUEUE_BIND_OK)
 

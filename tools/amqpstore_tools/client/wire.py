@@ -1,7 +1,7 @@
-"""AMQP 0-9-1 octets: the few methods a load generator sends and reads.
+"""AMQP 0-9-1 encoding: the few methods a load generator sends and reads.
 
-Frames are `type u8, channel u16, length u32, payload, 0xCE`, all integers big-endian
-(specification 2.3.5); a method payload is `class u16, method u16, arguments` (2.3.5.1).
+Frames are `type u8, channel u16, length u32, payload, 0xCE`, all integers big-endian (specification
+2.3.5); a method payload is `class u16, method u16, arguments` (2.3.5.1).
 """
 
 import struct
@@ -127,14 +127,14 @@ def ack(channel: int, delivery_tag: int) -> bytes:
 
 
 def delivery_mode(*, persistent: bool) -> bytes:
-    """Content properties with the delivery mode alone: 2 when persistent, otherwise 1."""
+    """Encode content properties with only the delivery mode: 2 when persistent, otherwise 1."""
     return struct.pack(">HB", DELIVERY_MODE_FLAG, 2 if persistent else 1)
 
 
 def publish(
     channel: int, exchange: str, routing_key: str, body: bytes, *, properties: bytes, frame_max: int
 ) -> bytes:
-    """basic.publish, content header and body frames of one message, as sent.
+    """Encode basic.publish, content header and body frames of one message.
 
     `properties` are the property flags and the values that they announce (specification 4.2.6.1).
     """

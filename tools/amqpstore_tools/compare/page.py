@@ -11,11 +11,11 @@ from amqpstore_tools.report.charts import bars
 from amqpstore_tools.report.document import document
 
 _STYLES = ("a", "c", "b", "bad")
-"""Of the brokers: a class of the page's style each."""
+"""A CSS class of the page for each broker."""
 
 
 def page(report: CompareReport) -> str:
-    """The page about all workloads."""
+    """Return the page about all workloads."""
     labels = [broker.label for broker in report.brokers]
     title = " and ".join(labels)
     brokers = "".join(
@@ -43,7 +43,7 @@ def page(report: CompareReport) -> str:
 
 
 def _ratios(report: CompareReport) -> str:
-    """How the first broker does in each workload beside each other one."""
+    """Return a chart of the ratios of the first broker to each other one, by workload."""
     parts = []
     for other in range(1, len(report.brokers)):
         rows = []
@@ -67,7 +67,7 @@ def _workload(report: CompareReport, rounds: Rounds) -> str:
 
 
 def _charts(report: CompareReport, rounds: Rounds) -> Iterator[str]:
-    """A chart for each figure, with a bar for each broker."""
+    """Yield a chart for each figure, with a bar for each broker."""
     for figure in rounds.figures():
         yield f"<p>{escape(figure.title)}, {escape(figure.unit)}</p>\n"
         rows = []
@@ -79,7 +79,7 @@ def _charts(report: CompareReport, rounds: Rounds) -> Iterator[str]:
 
 
 def _table(report: CompareReport) -> str:
-    """What the terminal shows."""
+    """Return the table that the terminal shows."""
     others = range(1, len(report.brokers))
     head = ["", *(broker.label for broker in report.brokers)]
     head += [f"ratio to {report.brokers[other].label}" for other in others]

@@ -21,7 +21,7 @@ class ComparedBroker:
 
 @dataclass(frozen=True)
 class CompareReport:
-    """All that was measured."""
+    """Everything that was measured."""
 
     settings: CompareSettings
     started: str  # UTC
@@ -29,7 +29,7 @@ class CompareReport:
     rounds: dict[str, Rounds]  # by the workload's name
 
     def as_json(self) -> str:
-        """One line."""
+        """Return the result as JSON on one line."""
         return json.dumps(
             {
                 "workload": "compare",
@@ -63,7 +63,7 @@ class CompareReport:
         }
 
     def print_table(self) -> None:
-        """Writes a table to standard output."""
+        """Print a table to standard output."""
         from rich.table import Table
         from rich.text import Text
 
@@ -95,7 +95,7 @@ class CompareReport:
             console.print(terminal.shown(line), soft_wrap=True)
 
     def failed(self) -> list[str]:
-        """What failed, and where."""
+        """Return what failed, and where."""
         return [
             f"{name} on {broker.label}: {failure}"
             for name, rounds in self.rounds.items()
@@ -105,7 +105,7 @@ class CompareReport:
 
 
 def spread_text(spread: Spread | None, digits: int) -> str:
-    """The median, and the ends where there are any."""
+    """Return the median, and the extremes if there are any."""
     if spread is None:
         return "-"
     shown = f"{spread.median:,.{digits}f}"

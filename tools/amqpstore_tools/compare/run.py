@@ -17,9 +17,9 @@ from amqpstore_tools.compare.summary import Rounds
 
 
 def run(settings: CompareSettings) -> CompareReport:
-    """Runs them, and writes the page.
+    """Run them, and write the page.
 
-    A workload that fails on one broker is reported as failed there, and the others go on.
+    A workload that fails on one broker is reported as failed there, and the others continue.
 
     Raises:
         BenchError: a broker cannot be reached at the start.
@@ -32,7 +32,7 @@ def run(settings: CompareSettings) -> CompareReport:
     }
     for number in range(settings.rounds):
         for name, rounds in found.items():
-            # Who comes first has a cooler machine and a quieter disk.
+            # The first one has a cooler machine and a quieter disk.
             order = range(len(brokers))
             for broker in order if number % 2 == 0 else reversed(order):
                 _say(f"round {number + 1} of {settings.rounds}: {name} on {brokers[broker].label}")
@@ -51,7 +51,7 @@ def run(settings: CompareSettings) -> CompareReport:
 def _results(
     settings: CompareSettings, name: str, broker: int
 ) -> tuple[dict[str, Any] | None, str]:
-    """Of one run, or why it failed."""
+    """Return the results of one run, or why it failed."""
     chosen = settings.settings(name, broker)
     try:
         if isinstance(chosen, StallSettings):
@@ -63,7 +63,7 @@ def _results(
 
 
 def _brokers(settings: CompareSettings) -> list[ComparedBroker]:
-    """What runs at each address."""
+    """Return what runs at each address."""
     brokers: list[ComparedBroker] = []
     for url, label in zip(settings.urls, settings.labels, strict=True):
         address = Address.parse(url)

@@ -1,4 +1,4 @@
-"""What a run of `bench compare` is asked to do, checked."""
+"""The settings of a run of `bench compare`, checked."""
 
 import argparse
 import shlex
@@ -19,14 +19,14 @@ class CompareSettings:
     """One run."""
 
     urls: list[str]
-    pids: list[int]  # of the brokers; 0: whoever listens on the port
+    pids: list[int]  # of the brokers; 0: the process that listens on the port
     labels: list[str]  # empty: product and version
     rounds: int
     workloads: dict[str, NamedWorkload]
     page: str  # file; empty: none
 
     def settings(self, name: str, broker: int) -> BenchSettings | StallSettings:
-        """The settings of one run of a workload. Raises: CommandLineError."""
+        """Return the settings of one run of a workload. Raises: CommandLineError."""
         workload = self.workloads[name]
         target = ("--url", self.urls[broker], "--pid", str(self.pids[broker]))
         try:
@@ -40,7 +40,7 @@ class CompareSettings:
 
     @classmethod
     def of(cls, args: argparse.Namespace) -> "CompareSettings":
-        """From a parsed command line. Raises: CommandLineError."""
+        """Return the settings of a parsed command line. Raises: CommandLineError."""
         urls = args.url or []
         if len(urls) < 2:
             raise CommandLineError("compare needs at least two --url")
@@ -68,7 +68,7 @@ class CompareSettings:
 
 
 def _workloads(args: argparse.Namespace) -> dict[str, NamedWorkload]:
-    """Those that were asked for, with how long each is to take."""
+    """Return the selected workloads, each with its duration."""
     if args.arguments:
         if args.only:
             raise CommandLineError("give --only, or a workload after --, not both")
@@ -96,7 +96,7 @@ def _workloads(args: argparse.Namespace) -> dict[str, NamedWorkload]:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the options."""
+    """Add the options."""
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.usage = (
         "amqpstore bench compare --url A --url B [options] [--only NAME ... | -- WORKLOAD ...]"

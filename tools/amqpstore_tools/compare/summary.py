@@ -1,4 +1,4 @@
-"""Medians and ratios of what the rounds have measured."""
+"""Medians and ratios of the figures of the rounds."""
 
 from dataclasses import dataclass, field
 from statistics import median
@@ -9,7 +9,7 @@ from amqpstore_tools.compare.workloads import Figure, NamedWorkload
 
 @dataclass(frozen=True)
 class Spread:
-    """Some values: the one in the middle, and the ends."""
+    """Some values: their median, and the extremes."""
 
     median: float
     least: float
@@ -18,7 +18,7 @@ class Spread:
 
     @classmethod
     def of(cls, values: list[float]) -> "Spread | None":
-        """None of no values."""
+        """Return the spread of some values; None without values."""
         if not values:
             return None
         return cls(median(values), min(values), max(values), tuple(values))
@@ -26,19 +26,19 @@ class Spread:
 
 @dataclass
 class Rounds:
-    """The results of one workload: by broker, one for each round; None where it failed."""
+    """The results of one workload: by broker, one for each round; None if it failed."""
 
     workload: NamedWorkload
     results: list[list[dict[str, Any] | None]]
     failures: list[str] = field(default_factory=list)  # by broker: the last, empty for none
 
     def spread(self, figure: Figure, broker: int) -> Spread | None:
-        """Of a figure, over the rounds."""
+        """Return the spread of a figure over the rounds."""
         read = (figure.read(results) for results in self.results[broker] if results is not None)
         return Spread.of([value for value in read if value is not None])
 
     def ratio(self, figure: Figure, other: int) -> Spread | None:
-        """The first broker's figure by another's, round by round."""
+        """Return the ratio of the first broker's figure to another's, round by round."""
         ratios = []
         for ours, theirs in zip(self.results[0], self.results[other], strict=True):
             if ours is None or theirs is None:
@@ -49,7 +49,7 @@ class Rounds:
         return Spread.of(ratios)
 
     def figures(self) -> list[Figure]:
-        """Those that were measured on any broker."""
+        """Return the figures that were measured on any broker."""
         return [
             figure
             for figure in self.workload.figures

@@ -1,4 +1,4 @@
-"""The workloads that brokers are compared by, and which figures of each are looked at."""
+"""The workloads of a comparison, and the figures shown for each."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,7 +17,9 @@ class Figure:
     digits: int = 0
 
     def read(self, results: Mapping[str, Any]) -> float | None:
-        """The number; None where it is not there, as CPU time of a broker elsewhere."""
+        """Return the number; None if it is missing, such as the CPU time of a broker on another
+        machine.
+        """
         found: Any = results
         for name in self.path:
             if not isinstance(found, Mapping) or name not in found:
@@ -40,8 +42,8 @@ class NamedWorkload:
 
     @property
     def figures(self) -> tuple[Figure, ...]:
-        """What is looked at: first what the workload is about, then what it cost."""
-        # So many microseconds for each of them are as many seconds for a million.
+        """The figures to show: first those that the workload is about, then the costs."""
+        # Microseconds for each are as many seconds for a million.
         return (*_ABOUT[self.kind], Figure(("server", "cpu_us"), "CPU", "s/million", 2), _MEMORY)
 
 
@@ -78,7 +80,7 @@ _ABOUT: dict[str, tuple[Figure, ...]] = {
 
 
 def named(title: str, command: str) -> NamedWorkload:
-    """A workload by its command line."""
+    """Return a workload by its command line."""
     return NamedWorkload(title, tuple(command.split()))
 
 

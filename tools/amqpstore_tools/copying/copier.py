@@ -327,8 +327,8 @@ class _Copy:
     def _tables(self) -> Tables:
         """Return the rows of the catalog as they were; and where the copy of the log ends.
 
-        Its torn tail was left out, so what the log ends with now was durable, as after a recovery:
-        what is unsound in it is damage. Without that row it would be the copy's torn tail.
+        Its torn tail was left out, so everything before that end was durable, as after a recovery:
+        unsound bytes in it are damage. Without that row they would be the copy's torn tail.
         """
         found = dict(self._source.inventory.tables)
         position = self._source.inventory.position.segment

@@ -52,7 +52,7 @@ class Part(NamedTuple):
     queue_id: int = 0
 
     def is_of_log_from(self, position: int) -> bool:
-        """Whether it is a segment of the log, of this number or a higher one."""
+        """Tell whether it is a segment of the log, with this number or a higher one."""
         is_segment = os.path.dirname(self.path) == SEGMENTS
         return is_segment and is_of_log(self.number, position)
 
@@ -60,8 +60,9 @@ class Part(NamedTuple):
 class Inventory:
     """The files that a snapshot's catalog names, as `parts`, and its rows, as `tables`.
 
-    `position`, where the log goes on behind the last checkpoint; `missing`, the paths of files that
-    it should have. Args: marked, what the store's marker says.
+    `position`, where the log continues after the last checkpoint; `missing`, the paths of files
+    that should exist.
+    Args: marked, the store's marker.
     Raises: DamageError (the catalog), OSError.
     """
 

@@ -78,13 +78,12 @@ class Holder(NamedTuple):
 
 
 class StoreImage:
-    """The store in `directory`. Made by `open`, and to be closed: it keeps brokers out.
+    """The store in `directory`. Created by `open`, and to be closed: it keeps brokers out.
 
-    `store_id` is what `identity` finds, None where nothing says it and so no checksum can be looked
-    at; `marker_reason` says why the marker does not say it.
-    `catalog_reason` says why the catalog, or what it says of messages, cannot be read; `report` is
-    what recovery would report. `is_live`: a broker runs on it, and this is a snapshot, taken at
-    `taken_ms` since 1970.
+    `store_id` is the one that `identity` finds, None if nothing has it and so no checksum can be
+    verified; `marker_reason` says why the marker does not have it. `catalog_reason` says why the
+    catalog, or its account of messages, cannot be read; `report` is what recovery would report.
+    `is_live`: a broker runs on it, and this is a snapshot, taken at `taken_ms` since 1970.
     """
 
     def __init__(
@@ -158,7 +157,7 @@ class StoreImage:
 
     @property
     def recovered(self) -> Recovered:
-        """What recovery makes of it; its checkpoint_state has the log up to its end."""
+        """The result of recovery; its checkpoint state includes the log up to its end."""
         return self._recovered
 
     @property
@@ -325,7 +324,7 @@ class StoreImage:
     # Construction.
 
     def _find_store(self) -> uuid.UUID | None:
-        """Find which store it is, and leave a catalog out that is not of it.
+        """Find which store it is, and ignore a catalog of another store.
 
         Raises: FormatVersionError, OSError.
         """

@@ -29,10 +29,11 @@ Definitions = Mapping[int, Any]
 def recover_image(
     backing: Backing, catalog: CatalogImage, rebuild: Callable[[], Tables]
 ) -> tuple[Recovered, str | None]:
-    """What recovery makes of a store, its checkpoint_state up to the end of the log.
+    """Run recovery on a store, with its checkpoint state up to the end of the log.
 
-    Returns why the catalog could not be used for that, too; None where it was. Args: backing, whose
-    files are not changed; rebuild, for tables that take its place. Raises: OSError.
+    Also returns why the catalog could not be used; None if it was.
+    Args: backing, whose files are not changed; rebuild, for tables that replace it.
+    Raises: OSError.
     """
     reason = catalog.reason
     if reason is None:

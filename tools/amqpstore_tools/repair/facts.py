@@ -214,7 +214,7 @@ def _segment(
     batches = found.scanned.batches
     if is_open and batches and not batches[-1].is_whole and not _was_durable(facts, found):
         _drop_last(found)
-    # The first batch begins with the segment's header, which is in front of any noted end.
+    # The first batch begins with the segment's header, which is before any noted end.
     while noted is not None and batches and batches[-1].end > noted and not batches[-1].is_whole:
         _drop_last(found, noted)
     _leave_out_unread(found)
@@ -243,7 +243,7 @@ def _was_durable(facts: Facts, segment: SegmentFacts) -> bool:
 def _drop_last(segment: SegmentFacts, least: int = 0) -> None:
     """Drop the last batch: nothing from its start on is part of the segment.
 
-    Args: least, where the segment ends at the earliest.
+    Args: least, the earliest possible end of the segment.
     """
     scanned = segment.scanned
     segment.end = end = max(scanned.batches.pop().start, least)

@@ -190,7 +190,7 @@ class FaultyCatalog:
 class UnreadableFiles(WrappedFiles):
     """Files of which some bytes cannot be read.
 
-    `bad` are paths, with where the bytes start and end; a path with an empty range cannot be
+    `bad` are paths, with the start and end of the bytes; a path with an empty range cannot be
     opened. It may change at any time. `number` is the error.
     """
 

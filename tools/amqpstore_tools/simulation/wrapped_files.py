@@ -1,4 +1,4 @@
-"""Files around other files: every call goes to those, unless a subclass does something else."""
+"""Files around other files: every call goes to the wrapped one, unless a subclass overrides it."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ class WrappedFile:
 
 
 class WrappedFiles:
-    """Files around others. `wrapped` is what is opened in place of their files."""
+    """Files around others. `wrapped` returns what is opened in place of their files."""
 
     def __init__(self, files: Files) -> None:
         self._files = files
 
     def wrapped(self, file: File) -> File:
-        """Return what is to be seen of a file."""
+        """Return what to open in place of a file."""
         return file
 
     def make_directory(self, path: str) -> None:

@@ -2,14 +2,15 @@
 
 Start reading with `sessions` and `source`. README.md has the options and the columns.
 
-- `sessions`, `java`, `requirements`: a Spark session, the Java for it, and whether Spark is there.
-- `engine`, `cluster`: the options of jobs, and work that is spread over executors.
+- `sessions`, `java`, `requirements`: a Spark session, the Java for it, and whether Spark is
+  installed.
+- `engine`, `cluster`: the options of jobs, and work that is distributed over executors.
 - `source`: the format as Spark sees it; `reading`: stores as data frames; `streams`: streams of a
   log, a queue or an exchange; `task_files`: files of a snapshot, opened by another process.
 - `check`, `drill`: `amqpstore check` and `amqpstore drill` on a cluster.
 - `measure`: how fast a store is read.
 
-Executors import this package; driver and tasks share nothing but what a partition says.
+Executors import this package; driver and tasks share only what is in a partition.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ Tell = Callable[[int, int], None]
 
 
 def by_bytes(progress: Progress, what: str, total: int) -> Tell:
-    """Return what shows the tasks that are done as a part of `total` bytes."""
+    """Return a function that shows finished tasks as a part of `total` bytes."""
     return lambda done, tasks: progress(what, total * done // (tasks or 1), total)
 
 

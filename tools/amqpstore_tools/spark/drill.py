@@ -1,4 +1,4 @@
-"""The tasks of `amqpstore drill --engine spark`, spread over a cluster."""
+"""The tasks of `amqpstore drill --engine spark`, distributed over a cluster."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from amqpstore_tools.spark.cluster import Cluster
 
 
 class SparkTasks:
-    """A cluster that runs the tasks of a drill (see `TaskExecutor`)."""
+    """Runs the tasks of a drill on a cluster (see `TaskExecutor`)."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster

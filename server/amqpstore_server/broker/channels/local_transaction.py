@@ -71,7 +71,7 @@ class TransactedChannel(Protocol):
 
 class LocalTransaction:
     """The uncommitted work of a channel. The memory of its publishes is counted in the channel's
-    uncommitted.
+    `uncommitted`.
     """
 
     def __init__(

@@ -101,8 +101,8 @@ def landmark_of(
     message returns to it before the landmark moves: at most three times round, and no list of
     queues is needed.
 
-    Args: known, the header as it arrived; count, of deaths, including the new one; max_deaths, as
-    many as x-death may have.
+    Args: known, the header as it arrived; count, of deaths, including the new one; max_deaths, the
+    most entries of x-death.
     """
     if reason == Reason.REJECTED:
         return None  # a cycle that includes a rejection may go on

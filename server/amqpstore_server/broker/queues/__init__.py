@@ -1,8 +1,9 @@
-"""Queues: what they take in, who gets it, and what leaves them.
+"""Queues: arrival, dispatch and removal of messages.
 
-- `queue`: one queue, as its settings say; `backlog`: what is ready in it, and how that leaves;
+- `queue`: one queue, as its settings say; `backlog`: its ready messages, and how they leave;
   `priorities`: the store's queues that it consists of.
-- `kinds`: of queues, those that clients declare and the broker's own.
+- `kinds`: kinds of queues, those that clients declare and the broker's own.
 - `consumer`, `dispatch`: which consumer gets what; `waiting`: the gets that wait for a message.
-- `delivery`: what went out and is unacked; `leaving`: what is read back from the disk to go out.
+- `delivery`: deliveries that are unacked; `leaving`: messages that are read back from disk to be
+  moved elsewhere.
 """

@@ -1,7 +1,7 @@
-"""The backlog of a queue: what is ready in it, and how that leaves: taken, dropped or expired.
+"""The backlog of a queue: its ready messages, and how they leave: taken, dropped or expired.
 
-Deliveries and gets are taken from here. The messages themselves are in the queues of the store that
-`priorities` has; what leaves without a consumer goes where the queue sends it.
+Deliveries and gets take messages from here. The messages themselves are in the queues of the store
+that `priorities` has; messages that leave without being consumed go where the queue sends them.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ class Taken(NamedTuple):
 class Backlog:
     """The ready messages of one queue, within its limits and until they expire.
 
-    `ready_bytes` counts their bodies while the queue has a limit on bytes. Where the work on them
-    fails, the queue is set aside, and nothing is taken any more.
+    `ready_bytes` counts their bodies while the queue has a limit on bytes. If work on them fails,
+    the queue is set aside, and nothing is taken any more.
     """
 
     def __init__(
@@ -56,20 +56,20 @@ class Backlog:
         # Set after a message could not be moved or read.
         self._retry = context.timers.timer(self._try_again)
 
-    # What comes in.
+    # Arrival.
 
     def count_bytes(self) -> None:
-        """Count the bytes anew: by what the store knows of them."""
+        """Count the bytes of ready bodies again, from the store."""
         self.ready_bytes = sum(self._store.stored.ready_bytes(one) for one in self.priorities)
 
     def arrived(self, messages: Sequence[Message], expires_ms: int) -> None:
-        """Count messages that are new, and have the timer ring when they expire, or before."""
+        """Count new messages, and set the timer to when they expire, or earlier."""
         if self._queue.settings.max_length_bytes is not None:
             self.ready_bytes += sum([len(message.body) for message in messages])
         self._expiry.set_sooner(expires_ms)
 
     def requeue(self, taken: Taken) -> None:
-        """Put a run that was delivered back in its place."""
+        """Return a run that was delivered to its place."""
         store_queue, run = taken
         if self._queue.settings.max_length_bytes is not None:
             self.ready_bytes += self._store.stored.run_bytes(run)
@@ -78,20 +78,20 @@ class Backlog:
             self.watch_expiry()
 
     def put_back(self, taken: Taken) -> None:
-        """Put a run that could not leave back in its place, as if it had not been taken."""
+        """Return a run that could not leave to its place, as if it had not been taken."""
         if self._queue.settings.max_length_bytes is not None:
             self.ready_bytes += self._store.stored.run_bytes(taken.run)
         self._store.put_back(taken.store_queue, taken.run)
         if taken.run.expires_ms and not self._queue.is_set_aside:
             self.watch_expiry()
 
-    # What goes out.
+    # Removal.
 
     def take(self, limit: int, *, acked: bool, not_from: object = None) -> Taken | None:
-        """Take up to `limit` messages off the head; None where there is none for whoever asks.
+        """Take up to `limit` messages off the head; None if there is none for this caller.
 
-        Args: acked, whether they need no ack of a client: they go to the queue's history, or end
-        here; not_from, whose messages, that it gave back, are passed over.
+        Args: acked, whether they need no ack of a client: they go to the queue's history, or are
+        gone; not_from, the consumer whose requeued messages are skipped.
         """
         queue = self._queue
         history = queue.history if acked else None
@@ -140,7 +140,7 @@ class Backlog:
         return False
 
     def purge(self) -> int:
-        """Remove what is ready. Returns how many messages."""
+        """Remove all ready messages. Returns how many there were."""
         self.ready_bytes = 0
         return sum([self._store.purge(one) for one in self.priorities])
 
@@ -185,12 +185,12 @@ class Backlog:
     # Expiry.
 
     def expire(self) -> None:
-        """Have what is due by now gone, where the timer is due."""
+        """Remove expired messages, if the timer is due."""
         if 0 < self._expiry.due_ms <= (now := self._context.clock.wall_ms()):
             self.expire_until(now)
 
     def expire_until(self, now_ms: int) -> None:
-        """Have what is due by then gone, whatever the timer says."""
+        """Remove what has expired by a time, whatever the timer says."""
         for store_queue in self.priorities:
             if not self._expire_queue(store_queue, now_ms):
                 return
@@ -239,7 +239,7 @@ class Backlog:
             self.expire_until(self._context.clock.wall_ms())
         self._queue.touch()
 
-    # What cannot leave, or be read, for a while.
+    # Retries of what could not leave, or be read.
 
     def read_later(self, error: ReadLaterError) -> None:
         """Leave messages that cannot be read, for lack of descriptors or memory, where they are for

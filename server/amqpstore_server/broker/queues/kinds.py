@@ -37,8 +37,9 @@ not.
 
 
 class DelayBacklog(Backlog):
-    """What waits in a delayed exchange: its priorities are slices of time, one for each in which
-    something is due, so that however much waits, only what is due soon is looked at."""
+    """The backlog of a delayed exchange: its priorities are slices of time, so that only messages
+    that are due soon are looked at, however many wait.
+    """
 
     def expire_until(self, now_ms: int) -> None:
         for number, store_queue in self.priorities.ascending():
@@ -67,9 +68,9 @@ class DelayBacklog(Backlog):
 
 
 class DelayQueue(Queue):
-    """A delayed exchange's own: each message expires when its delay is over.
+    """The queue of a delayed exchange: each message expires when its delay is over.
 
-    To purge it is to cancel all of it.
+    Purging it cancels all of them.
     """
 
     kind = DELAYED
@@ -113,8 +114,9 @@ class RecentHistoryQueue(Queue):
 
 
 class ConsumedBacklog(Backlog):
-    """What the history of a queue keeps: the oldest go first when it is full, unread and to
-    nowhere."""
+    """The backlog of a queue's history: when it is full, the oldest messages are dropped without
+    being read.
+    """
 
     def drop_excess(self) -> None:
         most = self._queue.settings.max_length

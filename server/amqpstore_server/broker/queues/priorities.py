@@ -71,7 +71,7 @@ class Priorities:
         self._store.set_keeps_transient(store_queue, keeps=self._keeps_transient)
 
     def ascending(self) -> list[tuple[int, amqpstore.Queue]]:
-        """Return the store queues of all priorities but the lowest, each with its priority."""
+        """Return the store queues of all priorities except the lowest, each with its priority."""
         return [(key, self._by_priority[key]) for key in sorted(self._by_priority) if key]
 
     def remove(self, priority: int) -> None:

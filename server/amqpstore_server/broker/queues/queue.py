@@ -1,8 +1,8 @@
-"""A queue of a virtual host: its settings, who may use it, what it takes in, and what becomes of
-what it delivered.
+"""A queue of a virtual host: its settings, who may use it, which messages it accepts, and the
+settling of deliveries.
 
-What is ready is in its `backlog`; who gets it is decided by `dispatch` and, for gets, by `waiting`,
-which take it from there.
+Ready messages are in its `backlog`; `dispatch` decides which consumer gets them, `waiting` serves
+gets, and both take them from there.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Queue:
     """Its row in the table of kinds, see `kinds`; empty for queues that clients declare."""
 
     backlog_type: ClassVar[type[Backlog]] = Backlog
-    """How what is ready in it leaves."""
+    """The class of its backlog: how ready messages leave."""
 
     is_internal = False
     """Whether it is an exchange's own queue, which clients cannot consume from."""
@@ -328,7 +328,7 @@ class Queue:
                     return index
         return count
 
-    # What becomes of what was delivered.
+    # Settling of deliveries.
 
     def ack(self, taken: Taken) -> None:
         """Remove a run that was acked."""
@@ -412,7 +412,7 @@ class Queue:
             return None, left
         return taken._replace(run=part), left
 
-    # Its end.
+    # Deletion and failure.
 
     def closed(self) -> None:
         """Clean up after the queue was deleted."""

@@ -1,4 +1,4 @@
-"""A client that says much at once: methods and publishes in one write, answers as they come."""
+"""A client that sends much at once: methods and publishes in one write, answers as they arrive."""
 
 import select
 
@@ -23,13 +23,13 @@ class Dialogue:
         self._confirming = False
 
     def close(self) -> None:
-        """Closes the connection in order."""
+        """Close the connection cleanly."""
         self.connection.close()
 
     def say(self, octets: bytes, answer: wire.MethodId, count: int) -> None:
-        """Writes all of it, and returns when so many answers were read as well.
+        """Write everything, and return when `count` answers were read as well.
 
-        Raises: BenchError, where the broker closes instead or the time is over.
+        Raises: BenchError, if the broker closes instead or the time is over.
         """
         socket = self.connection.socket
         socket.setblocking(False)
@@ -64,7 +64,7 @@ class Dialogue:
         vary: bool = True,
         confirm: bool = True,
     ) -> None:
-        """Publishes so many messages to the routes in turn; returns when they are confirmed.
+        """Publish `count` messages to the routes in turn; returns when they are confirmed.
 
         Raises: BenchError.
         """
@@ -89,7 +89,7 @@ class Dialogue:
         self.connection.socket.settimeout(self._timeout_s)
 
     def take(self, queue: str, count: int) -> None:
-        """Consumes so many messages, and acks none of them. Raises: BenchError."""
+        """Consume `count` messages, and ack none of them. Raises: BenchError."""
         self.connection.send_consume(queue, "bench", auto_ack=False)
         counter = DeliveryCounter()
         while counter.delivered < count:
@@ -99,5 +99,5 @@ class Dialogue:
             counter.received(length)
 
     def ack_all(self) -> None:
-        """Acks all that was taken."""
+        """Ack everything that was taken."""
         self.connection.socket.sendall(wire.ack(CHANNEL, 0))

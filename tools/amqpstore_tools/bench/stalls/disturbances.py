@@ -1,4 +1,4 @@
-"""What a client does that may hold up all others, each at its size in the field's complaints."""
+"""Work that may hold up all other clients, each in the size that the field complains about."""
 
 import contextlib
 import socket
@@ -19,7 +19,7 @@ _LIMIT_MESSAGES = 1000
 
 
 class Disturbance(ABC):
-    """One of them, on a connection of its own: prepared, done once, cleaned."""
+    """One disturbance, on a connection of its own: prepared, performed once, cleaned up."""
 
     about: ClassVar[str]
     count: ClassVar[int]
@@ -33,18 +33,18 @@ class Disturbance(ABC):
 
     @abstractmethod
     def prepare(self) -> None:
-        """Does what is not measured."""
+        """Do what is not measured."""
 
     @abstractmethod
     def disturb(self) -> None:
-        """Does it, and returns when the broker has said that it is done."""
+        """Perform it, and return when the broker has answered that it is done."""
 
     def clean(self) -> None:
-        """Removes what is left."""
+        """Remove what is left."""
         self.client.connection.delete_queue(self.name)
 
     def finish(self) -> None:
-        """Cleans up, whatever has failed: on a new connection, as the old one may be closed."""
+        """Clean up, whatever has failed: on a new connection, as the old one may be closed."""
         self.client.connection.abandon()
         with contextlib.suppress(BenchError, OSError):
             self.client = Dialogue(self._address, self._timeout_s)
@@ -52,21 +52,21 @@ class Disturbance(ABC):
             self.client.close()
 
     def names(self) -> list[str]:
-        """Names of as many queues."""
+        """Return names for this many queues."""
         return [f"{self.name}-{number:06}" for number in range(self.times)]
 
     def declare_all(self, names: Iterable[str]) -> None:
-        """Declares durable queues, in one write."""
+        """Declare durable queues, in one write."""
         octets = [_method(wire.QUEUE_DECLARE, name, b"\x02" + wire.table({})) for name in names]
         self.client.say(b"".join(octets), wire.QUEUE_DECLARE_OK, len(octets))
 
     def delete_all(self, names: Iterable[str]) -> None:
-        """Deletes queues, in one write."""
+        """Delete queues, in one write."""
         octets = [_method(wire.QUEUE_DELETE, name, b"\0") for name in names]
         self.client.say(b"".join(octets), wire.QUEUE_DELETE_OK, len(octets))
 
     def bind_all(self, bindings: Iterable[tuple[str, str]]) -> None:
-        """Binds queues by keys to the exchange of this name, in one write."""
+        """Bind queues by keys to the exchange of this name, in one write."""
         after = b"\0" + wire.table({})
         octets = [
             _method(
@@ -90,14 +90,14 @@ class Declares(Disturbance):
     count = 5000
 
     def prepare(self) -> None:
-        """Has nothing to do."""
+        """Do nothing."""
 
     def disturb(self) -> None:
-        """Declares them."""
+        """Declare them."""
         self.declare_all(self.names())
 
     def clean(self) -> None:
-        """Deletes them."""
+        """Delete them."""
         self.delete_all(self.names())
 
 
@@ -107,11 +107,11 @@ class Deletes(Declares):
     about = "durable queues deleted in one write"
 
     def prepare(self) -> None:
-        """Declares them."""
+        """Declare them."""
         self.declare_all(self.names())
 
     def disturb(self) -> None:
-        """Deletes them."""
+        """Delete them."""
         self.delete_all(self.names())
 
 
@@ -123,23 +123,23 @@ class TransientFanout(Disturbance):
     persistent = False
 
     def prepare(self) -> None:
-        """Declares and binds the queues."""
+        """Declare and bind the queues."""
         self.client.connection.declare_exchange(self.name, "fanout")
         self.declare_all(self.names())
         self.bind_all((name, "") for name in self.names())
 
     def disturb(self) -> None:
-        """Publishes."""
+        """Publish."""
         self.client.publish(_FANOUT_PUBLISHES, (self.name, ""), persistent=self.persistent)
 
     def clean(self) -> None:
-        """Deletes the queues and the exchange."""
+        """Delete the queues and the exchange."""
         self.delete_all(self.names())
         self.client.connection.delete_exchange(self.name)
 
 
 class DurableFanout(TransientFanout):
-    """The same, and all of it goes to disk."""
+    """The same, and everything goes to disk."""
 
     about = f"queues that each of {_FANOUT_PUBLISHES} persistent publishes in one write goes to"
     persistent = True
@@ -152,12 +152,12 @@ class Purge(Disturbance):
     count = 1_000_000
 
     def prepare(self) -> None:
-        """Fills the queue."""
+        """Fill the queue."""
         self.client.connection.declare_queue(self.name, {})
         self.client.publish(self.times, ("", self.name))
 
     def disturb(self) -> None:
-        """Purges it."""
+        """Purge it."""
         self.client.connection.purge_queue(self.name)
 
 
@@ -167,17 +167,17 @@ class DeleteFull(Purge):
     about = "messages of a queue that is deleted"
 
     def disturb(self) -> None:
-        """Deletes it."""
+        """Delete it."""
         self.client.connection.delete_queue(self.name)
 
 
 class Requeue(Purge):
-    """A consumer gives back all that it has."""
+    """A consumer requeues everything it has."""
 
     about = "messages requeued by basic.recover"
 
     def prepare(self) -> None:
-        """Fills the queue, and takes all of it."""
+        """Fill the queue, and take everything."""
         super().prepare()
         self.client.close()
         self.client = Dialogue(self._address, self._timeout_s)
@@ -186,12 +186,12 @@ class Requeue(Purge):
         self.client.connection.call(wire.BASIC_CANCEL, cancel, wire.BASIC_CANCEL_OK)
 
     def disturb(self) -> None:
-        """Requeues, and waits until all are ready."""
+        """Requeue, and wait until all messages are ready."""
         self.client.connection.call(wire.BASIC_RECOVER, b"\1", wire.BASIC_RECOVER_OK)
         self.wait_until_ready()
 
     def wait_until_ready(self) -> None:
-        """Returns when all messages are in the queue again. Raises: BenchError."""
+        """Return when all messages are in the queue again. Raises: BenchError."""
         deadline_s = time.monotonic() + self._timeout_s
         while self.client.connection.count_ready(self.name) < self.times:
             if time.monotonic() > deadline_s:
@@ -200,12 +200,12 @@ class Requeue(Purge):
 
 
 class Disconnect(Requeue):
-    """A consumer that has much goes away."""
+    """A consumer with many unacked messages disconnects."""
 
     about = "messages requeued, as their consumer's socket is closed"
 
     def disturb(self) -> None:
-        """Closes the socket without a word, and waits until all are ready."""
+        """Close the socket without a close method, and wait until all messages are ready."""
         # Not `close`, which does nothing while the quiet client's process has the socket as well.
         self.client.connection.socket.shutdown(socket.SHUT_RDWR)
         self.client.connection.abandon()
@@ -214,13 +214,13 @@ class Disconnect(Requeue):
 
 
 class Replay(Disturbance):
-    """The history of a queue is put in it again: an extension of amqpstore."""
+    """The history of a queue is replayed into it: an extension of amqpstore."""
 
     about = "messages of a history replayed"
     count = 200_000
 
     def prepare(self) -> None:
-        """Has messages consumed from a queue that keeps its history."""
+        """Consume messages from a queue that keeps its history."""
         self.client.connection.declare_queue(self.name, {"x-history-length": self.times})
         # Small and alike: more than 64 MiB are not replayed at once.
         self.client.publish(self.times, ("", self.name), size=8, vary=False)
@@ -230,7 +230,7 @@ class Replay(Disturbance):
         self.client = Dialogue(self._address, self._timeout_s)
 
     def disturb(self) -> None:
-        """Asks for all of it."""
+        """Request all of it."""
         self.client.publish(1, ("amq.replay", self.name), size=0, vary=False)
         ready = self.client.connection.count_ready(self.name)
         if ready != self.times:
@@ -244,12 +244,12 @@ class Tx(Disturbance):
     count = 100_000
 
     def prepare(self) -> None:
-        """Selects tx."""
+        """Select tx."""
         self.client.connection.declare_queue(self.name, {})
         self.client.connection.call(wire.TX_SELECT, b"", wire.TX_SELECT_OK)
 
     def disturb(self) -> None:
-        """Publishes and commits."""
+        """Publish and commit."""
         self.client.publish(self.times, ("", self.name), confirm=False)
         self.client.connection.call(wire.TX_COMMIT, b"", wire.TX_COMMIT_OK)
 
@@ -261,23 +261,23 @@ class LargeBody(Disturbance):
     count = 64
 
     def prepare(self) -> None:
-        """Declares the queue."""
+        """Declare the queue."""
         self.client.connection.declare_queue(self.name, {})
 
     def disturb(self) -> None:
-        """Publishes it, waits for its confirm, and takes it."""
+        """Publish it, wait for its confirm, and take it."""
         self.client.publish(1, ("", self.name), size=self.times << 20)
         self.client.take(self.name, 1)
 
 
 class LengthLimits(Disturbance):
-    """Queues that are full take messages, and drop as many."""
+    """Full queues accept messages, and drop as many."""
 
     about = f"messages into two full queues, one of {_LIMIT_MESSAGES}, one limited in bytes"
     count = 100_000
 
     def prepare(self) -> None:
-        """Declares and binds the queues."""
+        """Declare and bind the queues."""
         connection = self.client.connection
         connection.declare_exchange(self.name, "fanout")
         connection.declare_queue(f"{self.name}-n", {"x-max-length": _LIMIT_MESSAGES})
@@ -288,11 +288,11 @@ class LengthLimits(Disturbance):
         self.client = Dialogue(self._address, self._timeout_s)
 
     def disturb(self) -> None:
-        """Publishes."""
+        """Publish."""
         self.client.publish(self.times, (self.name, ""))
 
     def clean(self) -> None:
-        """Deletes the queues and the exchange."""
+        """Delete the queues and the exchange."""
         for queue in (f"{self.name}-n", f"{self.name}-b"):
             self.client.connection.delete_queue(queue)
         self.client.connection.delete_exchange(self.name)
@@ -305,16 +305,16 @@ class Binds(Disturbance):
     count = 20_000
 
     def prepare(self) -> None:
-        """Declares the queue and its exchange."""
+        """Declare the queue and its exchange."""
         self.client.connection.declare_exchange(self.name, "topic")
         self.client.connection.declare_queue(self.name, {})
 
     def disturb(self) -> None:
-        """Binds."""
+        """Bind."""
         self.bind_all((self.name, f"a.{number:06}.*") for number in range(self.times))
 
     def clean(self) -> None:
-        """Deletes queue and exchange."""
+        """Delete queue and exchange."""
         self.client.connection.delete_queue(self.name)
         self.client.connection.delete_exchange(self.name)
 
@@ -325,36 +325,36 @@ class DeleteBound(Binds):
     about = "bindings of a queue that is deleted"
 
     def prepare(self) -> None:
-        """Binds it."""
+        """Bind it."""
         super().prepare()
         super().disturb()
 
     def disturb(self) -> None:
-        """Deletes it."""
+        """Delete it."""
         self.client.connection.delete_queue(self.name)
 
 
 class DeleteBeside(DeleteBound):
-    """Queues are deleted that have one binding each, while another has many."""
+    """Queues with one binding each are deleted, while another queue has many."""
 
     about = f"bindings of another queue, while {_SMALL_QUEUES} with one each are deleted"
 
     def small(self) -> list[str]:
-        """The queues that are deleted."""
+        """Return the queues to delete."""
         return [f"{self.name}-{number:03}" for number in range(_SMALL_QUEUES)]
 
     def prepare(self) -> None:
-        """Declares and binds all."""
+        """Declare and bind everything."""
         super().prepare()
         self.declare_all(self.small())
         self.bind_all((name, "b.#") for name in self.small())
 
     def disturb(self) -> None:
-        """Deletes the small ones."""
+        """Delete the small ones."""
         self.delete_all(self.small())
 
     def clean(self) -> None:
-        """Deletes all."""
+        """Delete everything."""
         self.delete_all(self.small())
         super().clean()
 

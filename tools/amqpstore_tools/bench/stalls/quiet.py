@@ -1,9 +1,9 @@
-"""The client that asks for little, in a process of its own, and writes down how long it waits.
+"""The client that makes small requests, in a process of its own, and records how long it waits.
 
 It publishes a message every 5 ms on one connection, and on another asks for a `basic.qos-ok`, which
-needs no disk: what that takes is how long the broker's loop was busy with others. Both are timed
-from when they were due, whether or not those before were answered, so that a stall counts for all
-that fall into it.
+needs no disk: that time is how long the broker's loop was busy with others. Both are timed from
+when they were due, whether or not earlier ones were answered, so that a stall counts for all that
+fall into it.
 """
 
 import multiprocessing
@@ -37,14 +37,14 @@ Sample = tuple[int, int]
 
 @dataclass
 class Waits:
-    """All that the quiet client waited for."""
+    """Everything that the quiet client waited for."""
 
     confirms: list[Sample] = field(default_factory=list)
     answers: list[Sample] = field(default_factory=list)
 
 
 def histogram(samples: list[Sample], since_ns: int, until_ns: int) -> Histogram:
-    """Those that were due from one moment on until before another."""
+    """Return a histogram of the samples that were due between two moments."""
     counted = Histogram()
     for due_ns, took_ns in samples:
         if since_ns <= due_ns < until_ns:
@@ -79,11 +79,11 @@ class QuietClient:
         self._pipe.close()
 
     def wait_until_ready(self) -> None:
-        """Returns when the client publishes. Raises: BenchError."""
+        """Return when the client publishes. Raises: BenchError."""
         self._receive(_SETUP_LIMIT_S)
 
     def finish(self) -> Waits:
-        """Stops it, and returns what it waited for. Raises: BenchError."""
+        """Stop it, and return its waits. Raises: BenchError."""
         self._pipe.send("stop")
         waits = self._receive(self._limit_s)
         if not isinstance(waits, Waits):
@@ -103,10 +103,10 @@ class QuietClient:
 
 
 def _work(address: Address, queue: str, pipe: Pipe, limit_s: int) -> None:
-    """The whole life of the process."""
+    """Run the process from start to end."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    signal.alarm(limit_s)  # should the parent be killed
+    signal.alarm(limit_s)  # if the parent is killed
     try:
         pipe.send(_stay(address, queue, pipe))
     except BenchError as error:
@@ -173,7 +173,7 @@ def _received(connection: Connection) -> bytes:
 
 
 def _answers(unread: bytearray) -> int:
-    """Takes the whole frames out; returns how many were answers."""
+    """Remove the whole frames; returns how many were answers."""
     answers = end = 0
     for frame in frames.whole_frames(unread, 0, len(unread)):
         frames.raise_if_fatal(unread, frame)

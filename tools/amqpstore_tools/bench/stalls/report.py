@@ -13,16 +13,16 @@ class Stall:
     """How long the quiet client waited beside one disturbance."""
 
     count: int
-    refused: str = ""  # why the broker did not do it
+    refused: str = ""  # why the broker refused it
     took_s: float = 0.0
-    server_cpu_s: float | None = None  # None where its process is not known
+    server_cpu_s: float | None = None  # None if its process is unknown
     alone: Histogram = field(default_factory=Histogram)  # confirms before
     confirm: Histogram = field(default_factory=Histogram)
     answer_alone: Histogram = field(default_factory=Histogram)
     answer: Histogram = field(default_factory=Histogram)  # without the disk
 
     def figures(self) -> dict[str, object]:
-        """For JSON."""
+        """Return the figures for JSON."""
         if self.refused:
             return {"count": self.count, "refused": self.refused}
         cpu_s = self.server_cpu_s
@@ -47,7 +47,7 @@ class StallReport:
     stalls: dict[str, Stall]
 
     def as_json(self) -> str:
-        """One line."""
+        """Return the result as JSON on one line."""
         return json.dumps(
             {
                 "workload": "stalls",
@@ -58,11 +58,11 @@ class StallReport:
         )
 
     def results(self) -> dict[str, object]:
-        """The figures, by disturbance."""
+        """Return the figures, by disturbance."""
         return {name: stall.figures() for name, stall in self.stalls.items()}
 
     def print_table(self) -> None:
-        """Writes a table to standard output."""
+        """Print a table to standard output."""
         from rich.table import Table
 
         console = terminal.console()

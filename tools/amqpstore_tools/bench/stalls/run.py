@@ -12,11 +12,11 @@ from amqpstore_tools.bench.stalls.settings import StallSettings
 from amqpstore_tools.client.connection import Connection
 from amqpstore_tools.client.errors import BenchError, PeerError
 
-_AFTERMATH_S = 0.5  # what is done behind a broker's answer stalls others too
+_AFTERMATH_S = 0.5  # work that a broker does after its answer stalls others too
 
 
 def run(settings: StallSettings) -> StallReport:
-    """Measures them all. Raises: BenchError, UsageError."""
+    """Measure all of them. Raises: BenchError, UsageError."""
     server = ServerProcess.find(settings.address, settings.pid)
     control = Connection(settings.address)
     product, version = control.product, control.version
@@ -33,11 +33,11 @@ def run(settings: StallSettings) -> StallReport:
 
 
 def _measured(settings: StallSettings, name: str, server: ServerProcess | None) -> Stall:
-    """One of them; where the broker refuses it, the reason."""
+    """Measure one of them; if the broker refuses it, the result has the reason."""
     kind = DISTURBANCES[name]
     count = settings.count_of(name)
     disturbance = kind(settings.address, f"{settings.queue}-{name}", count, settings.timeout)
-    disturbance.finish()  # what a run that was killed has left
+    disturbance.finish()  # remains of a run that was killed
     disturbance = kind(settings.address, f"{settings.queue}-{name}", count, settings.timeout)
     try:
         disturbance.prepare()

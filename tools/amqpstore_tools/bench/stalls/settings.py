@@ -1,4 +1,4 @@
-"""What a run of `bench stalls` is asked to do, checked."""
+"""The settings of a run of `bench stalls`, checked."""
 
 import argparse
 from dataclasses import dataclass
@@ -16,15 +16,15 @@ class StallSettings:
     """One run."""
 
     address: Address
-    pid: int  # of the broker; 0: whoever listens on the port
+    pid: int  # of the broker; 0: the process that listens on the port
     queue: str
     scale: float  # of the disturbances' counts
     lead: float  # seconds that the quiet client is alone, for comparison
-    timeout: float  # seconds until a disturbance is given up
+    timeout: float  # seconds after which a disturbance is given up
     only: list[str]
 
     def parameters(self) -> dict[str, object]:
-        """Everything that shaped the run, for the report; the password is not among it."""
+        """Return everything that influences the run, for the report, except the password."""
         address = self.address
         return {
             "host": address.host,
@@ -37,7 +37,7 @@ class StallSettings:
 
     @classmethod
     def of(cls, args: argparse.Namespace) -> "StallSettings":
-        """From a parsed command line. Raises: UsageError."""
+        """Return the settings of a parsed command line. Raises: UsageError."""
         if unknown := sorted(set(args.only) - set(DISTURBANCES)):
             raise CommandLineError(
                 f"there is no disturbance {unknown[0]!r}: it is one of {', '.join(DISTURBANCES)}"

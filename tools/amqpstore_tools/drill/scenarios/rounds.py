@@ -2,9 +2,10 @@
 
 A round depends on the seed and its number alone, so it does the same wherever it runs. In one
 process all rounds are one task: they share the copy of the data directory and what they have seen,
-and the bounds of the run end a round early. As tasks they begin in waves, and the bounds are looked
-at between them; where the rounds are of one history, its parts are the tasks, each with all rounds.
-What tasks found is put together in the order of their numbers, so that the verdicts are the same.
+and the bounds of the run end a round early. As tasks they start in waves, and the bounds are
+checked between them; if the rounds are of one history, its parts are the tasks, each with all
+rounds. The results of tasks are combined in the order of their numbers, so that the verdicts are
+the same.
 """
 
 from __future__ import annotations
@@ -34,11 +35,11 @@ Show = Callable[[DrillRun], None]
 
 
 class TaskExecutor(Protocol):
-    """Where the tasks of a drill run."""
+    """Runs the tasks of a drill."""
 
     @property
     def width(self) -> int:
-        """How many tasks run at a time."""
+        """How many tasks run at the same time."""
 
     def run(
         self,
@@ -46,7 +47,7 @@ class TaskExecutor(Protocol):
         work: Callable[[DrillSettings], Account | str],
         tell: Callable[[], None],
     ) -> Iterable[Account | str]:
-        """Run tasks. Returns what came of each, in their order. Args: tell, called meanwhile."""
+        """Run tasks. Returns the result of each, in order. Args: tell, called meanwhile."""
 
 
 def drill(
@@ -58,7 +59,7 @@ def drill(
     """Run a scenario as its bounds allow. Returns what was found.
 
     Args: executor, of its rounds; None for this process.
-    Raises: LeftOutError, where the scenario cannot work on the data directory; StoreError, OSError,
+    Raises: LeftOutError, if the scenario cannot work on the data directory; StoreError, OSError,
     and what the executor raises.
     """
     if executor is None or name in ON_ONE_MACHINE:
@@ -96,7 +97,7 @@ def _waves(run: DrillRun, width: int) -> Iterator[list[DrillSettings]]:
         return
     number = settings.round or 1
     last = settings.round or settings.rounds
-    # The bounds of the drill bound no task: what it does would depend on where it runs.
+    # The bounds of the drill do not bound a task: its result would depend on where it runs.
     unbound = dataclasses.replace(settings, seconds=None, images=None, rounds=None)
     while not run.is_over and (last is None or number <= last):
         end = number + _ROUNDS_AT_ONCE * width

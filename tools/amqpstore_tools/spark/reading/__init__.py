@@ -1,8 +1,8 @@
-"""Stores as data frames: what the driver plans and what a task reads.
+"""Stores as data frames: plans on the driver, and reads in tasks.
 
 - `reader`, `options`, `schemas`, `wanted`: the data source, its options, the columns of each view,
   and the filters of a query.
-- `plan`, `live`, `leases`: on the driver: which task reads which segments, what of them is live,
+- `plan`, `live`, `leases`: on the driver: which task reads which segments, what is live in them,
   and how the segments of a running broker stay readable.
 - `scanning`, `envelopes`, `rows`: in a task: the records of a segment, message heads as columns,
   and rows as Arrow batches.

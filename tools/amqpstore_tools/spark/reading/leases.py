@@ -1,8 +1,8 @@
 """Leases: they keep the segments of a store readable while jobs read them.
 
-A lease is a directory of hard links to segments. Meanwhile a broker may compact and remove segments
-as it likes; those that are linked stay, and take their room on the disk. Links were chosen over
-open files because tasks run in other processes, and maybe on other machines that see the same
+A lease is a directory of hard links to segments. A broker may compact and remove segments
+meanwhile; linked files stay, and take disk space until the lease is removed. Links are used instead
+of open files because tasks run in other processes, and perhaps on other machines that see the same
 files.
 
 A lease is removed by
@@ -12,8 +12,8 @@ A lease is removed by
 2. if the watcher was killed too, the process that takes the next lease on that store. A lease has
    expired when nobody has its file `lease` locked and its driver has ended.
 
-Order: the directory is made, `lease` is created and locked, links are made, the watcher starts and
-inherits the lock. A crash before the last step leaves a lease that 2 removes.
+Order: the directory is created, `lease` is created and locked, links are made, the watcher starts
+and inherits the lock. A crash before the last step leaves a lease that 2 removes.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from amqpstore_tools.offline.pinning import CANNOT_LINK
 from amqpstore_tools.offline.reading import ReadOnlyFile
 
 SUFFIX = ".leases"
-"""Leases on the store DIR are in DIR.leases, if nothing else is said."""
+"""Leases on the store DIR are in DIR.leases by default."""
 
 _OWNER_FILE = "lease"
 
@@ -212,7 +212,9 @@ def _link(one: LeasedFile, path: str) -> None:
 
 
 def _remove(path: str) -> None:
-    """Remove a lease, its owner last: without that nobody would remove the rest after a crash."""
+    """Remove a lease, its owner last: without the owner nobody would remove the rest after a
+    crash.
+    """
     for name in sorted(os.listdir(path), key=_OWNER_FILE.__eq__):
         with contextlib.suppress(FileNotFoundError):
             os.unlink(os.path.join(path, name))

@@ -27,12 +27,12 @@ class OptionError(ValueError):
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """Options of `spark.read`: the store in `path`, one of its views, and how.
+    """Options of `spark.read`: the store in `path`, one of its views, and how to read it.
 
-    `wanted` says which rows of views `messages` and `transactions`; with `pushdown` filters of a
-    query say it too. `lease_directory` is for the hard links, empty for the one beside the
-    store; `lease_idle_s` is how long they stay when nobody reads them. A task reads about
-    `partition_bytes` of segments; 0 is as it fits the store.
+    `wanted` selects rows of views `messages` and `transactions`; with `pushdown` the filters of a
+    query do so too. `lease_directory` is for the hard links, empty for the one beside the store;
+    `lease_idle_s` is how long they stay when nobody reads them. A task reads about
+    `partition_bytes` of segments; 0 means a size that suits the store.
     """
 
     path: str
@@ -159,9 +159,9 @@ def required(options: Mapping[str, str], name: str, hint: str) -> str:
 
 @dataclass(frozen=True)
 class TapOptions:
-    """Options of `spark.readStream` in mode tap: the store in `path`, and from where on.
+    """Options of `spark.readStream` in mode tap: the store in `path`, and where to start.
 
-    A micro-batch ends about `max_bytes` of the log behind its start. Leases as in `ReadOptions`.
+    A micro-batch ends about `max_bytes` of the log after its start. Leases as in `ReadOptions`.
     """
 
     path: str

@@ -45,10 +45,10 @@ class SegmentTask(NamedTuple):
 
 @dataclass
 class StorePartition(InputPartition):
-    """What one task reads. `rows` are those that the driver has made already; of view `findings`
-    there is nothing to be said.
+    """What one task reads. `rows` are those that the driver has made already; for view `findings`
+    everything is empty.
 
-    `lease` is the directory of the links, empty if the files are read in their place.
+    `lease` is the directory of the links, empty if the files are read in place.
     """
 
     view: str

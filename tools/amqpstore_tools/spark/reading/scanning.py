@@ -157,7 +157,7 @@ class ColumnScanner(RecordScanner):
         return self._went_to(base + place, offset, lead, last_id)
 
     def _went_to(self, end: int, start: int, lead: int, last_id: int) -> int:
-        """Note what the sound messages from `start` to `end` say, if there are any."""
+        """Use the sound messages from `start` to `end`, if there are any."""
         if end > start:
             # Only a sound record says which batch it is of.
             self._tag = lead & BATCH_BITS

@@ -1,12 +1,11 @@
 """The log of a store as a stream of changes: publishes, deliveries, acks and removals.
 
 An offset is a position in the log: a segment, a byte in it where a batch begins, and the LSN of the
-batch before. Between two of them the log never changes, so a batch that Spark asks for again is the
-same again. Queues are not touched: the files are read, of a running broker too.
+batch before. Between two of them the log never changes, so a batch that Spark requests again is the
+same. Queues are not changed: the files are read, even those of a running broker.
 
-An end that is given out is durable: the segment is `fdatasync`ed after it was read, as recovery
-does it, so a crash of the broker cannot take back what was seen. A batch that is there in part is
-not given out.
+An end that is returned is durable: the segment is `fdatasync`ed, as recovery does, so a crash of
+the broker cannot undo what was read. An incomplete batch is not returned.
 
 From the first batch on there is a lease on the segments (see `leases`), and its watcher links new
 ones as they appear, so compaction removes nothing that was not read. When the stream starts again,
