@@ -29,7 +29,7 @@ _MAX_DELIVERIES = (1 << 32) - 1
 _MAX_REFERENCES = (1 << 32) - 1
 _MAX_PRIORITY = 255
 
-_MAPS = {
+INTEGERS = {
     "heads": ("next_sequence",),
     "index": ("number", "end_bytes", "entries", "first", "end", "acked_count", "expires_ms"),
     "segments": (
@@ -41,7 +41,7 @@ _MAPS = {
 }
 """The integers in the maps of a table."""
 
-_KEYS: dict[str, Keys[Any]] = {
+KEYS: dict[str, Keys[Any]] = {
     "queues": QUEUE_KEYS,
     "heads": QUEUE_KEYS,
     "index": INDEX_KEYS,
@@ -60,14 +60,14 @@ def misshapen(table: str, key: str, row: Any) -> str:
         return "it is nil"
     if not 0 < len(key.encode(errors="surrogatepass")) <= MAX_KEY_BYTES:
         return f"a key has 1 to {MAX_KEY_BYTES} bytes"
-    if keys := _KEYS.get(table):
+    if keys := KEYS.get(table):
         try:
             keys.parse(key)
         except ValueError as error:
             return str(error)
-    if table in _MAPS and not isinstance(row, dict):
+    if table in INTEGERS and not isinstance(row, dict):
         return "it is not a map"
-    for name in _MAPS.get(table, ()):
+    for name in INTEGERS.get(table, ()):
         most = _MAX_TIME_MS if name == "expires_ms" else _MAX_NUMBER
         if not _is_number(row.get(name), most):
             return f"{name} is {_shown(row.get(name))}"

@@ -8,10 +8,11 @@ import tempfile
 from array import array
 from collections.abc import Callable, Mapping
 from itertools import accumulate
+from typing import get_origin, get_type_hints
 
 import pytest
 
-from amqpstore import Message, Run, definitions, filenames, rows, tables
+from amqpstore import Message, Run, definitions, filenames, rows, shapes, tables
 from amqpstore.catalog import TABLES, LmdbCatalog
 from amqpstore.compression import decompress_columns
 from amqpstore.index import BLOCK, COLUMNS, ENTRIES_A_FILE, encode_block, entries_of
@@ -273,6 +274,18 @@ def check_catalog_tables(text: str) -> None:
         assert one.parse_key(form % numbers) == numbers
     types = [document.code(row["value"]) for row in rows]
     assert types == ["bin", "int", "map", "int", "any", *["map"] * 6, "bin", "list", *["any"] * 6]
+    assert {one.name: one.keys for one in tables.TABLES} == shapes.KEYS
+    with_file = [
+        document.code(row["table"])
+        for row in rows
+        if row["key"].startswith("`%010d`") and row["written when"].endswith("with the file.")
+    ]
+    assert with_file == [one.name for one in tables.OF_SEGMENTS]
+    (copied,) = re.findall(r"the tables that only the catalog has: (.*?)\. ", text, re.DOTALL)
+    assert tuple(re.findall(r"`(\w+)`", copied)) == definitions.COPIED
+    *others, last = tables.DamageRow._fields
+    (damage,) = [row["value"] for row in rows if document.code(row["table"]) == "quarantine"]
+    assert damage.endswith(f"each as {', '.join(others)} and {last}")
 
 
 def check_catalog_maps(text: str) -> None:
@@ -285,14 +298,27 @@ def check_catalog_maps(text: str) -> None:
     ]
     assert [table for table, *_ in listed] == [table for table, *_ in written]
     assert sorted(listed) == sorted(written)
-    for one in tables.TABLES:
-        if value := written_maps().get(one.name):
-            known = one.row(one.of_row(value)).keys()
-            assert sorted(known) == sorted(key for table, key, _ in listed if table == one.name)
     position = StoreRows.read({"store": {"position": written_maps()["store"]}}.__getitem__).position
     assert position is not None
     assert list(position._fields) == [key for table, key, _ in listed if table == "store"]
+    for row_class, table in ROW_CLASSES.items():
+        hints = [TYPES[get_origin(one) or one] for one in get_type_hints(row_class).values()]
+        assert sorted(hints) == sorted(type_ for name, _, type_ in listed if name == table), table
+    for table, numbers in shapes.INTEGERS.items():
+        of_table = [row for row in rows if document.code(row["table"]) == table]
+        always = [row for row in of_table if "absent" not in row["meaning"]]
+        integers = [document.code(row["key"]) for row in always if row["type"] == "`int`"]
+        assert sorted(numbers) == sorted(integers), table
 
+
+ROW_CLASSES = {
+    tables.Position: "store",
+    tables.NextSequenceRow: "heads",
+    tables.SegmentRow: "segments",
+    tables.OffsetTableRow: "marks",
+    tables.SegmentEndRow: "ends",
+}
+"""Rows whose fields have the types of the map; others have sequences, or what their owner says."""
 
 TYPES = {int: "int", bytes: "bin", dict: "map", list: "list"}
 
