@@ -3,5 +3,5 @@
 - `fields`, `properties`: convert AMQP's encoding to plain values, and back, without losing types.
 - `lines`, `input`: the content of a file of exported messages, and opening such a file.
 - `exporting`: from a store to a file; `importing`: into a store that no broker has open;
-  `publishing`: to a broker.
+  `publishing`, `broker_options`: to a broker, and the options for that.
 """

@@ -6,16 +6,18 @@ import argparse
 import time
 from typing import Any
 
-from amqpstore_tools.client.connection import Address
-from amqpstore_tools.client.errors import CommandLineError
-from amqpstore_tools.offline.exits import UsageError, add_json, run_tool
+from amqpstore_tools.offline.exits import add_json, run_tool
 from amqpstore_tools.offline.json_output import write_json
 from amqpstore_tools.offline.progress import progress_bar
-from amqpstore_tools.offline.terminal import counted, say
+from amqpstore_tools.offline.terminal import say
+from amqpstore_tools.transfer.broker_options import (
+    add_skip,
+    add_url,
+    address_and_vhost,
+    print_confirmed,
+)
 from amqpstore_tools.transfer.input import lines_of, opened
 from amqpstore_tools.transfer.publishing import as_it_was_routed, publish_lines, to_its_queue
-
-_DEFAULT_URL = "amqp://guest:guest@127.0.0.1:5672/%2F"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -29,29 +31,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "file", metavar="FILE", help="file of exported messages; - is standard input"
     )
-    parser.add_argument(
-        "--url",
-        default=_DEFAULT_URL,
-        help="URL of the broker (default: %(default)s)",
-        metavar="URL",
-    )
-    parser.add_argument(
-        "--vhost",
-        metavar="NAME",
-        help="publish the messages of this virtual host (default: the one in URL)",
-    )
+    add_url(parser, "publish the messages of this virtual host")
     parser.add_argument(
         "--routed",
         action="store_true",
         help="publish to the original exchange, with the original routing key",
     )
-    parser.add_argument(
-        "--skip",
-        type=int,
-        default=0,
-        metavar="N",
-        help="skip the first N messages, which were confirmed in an earlier run",
-    )
+    add_skip(parser)
     add_json(parser)
 
 
@@ -62,11 +48,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _publish(arguments: argparse.Namespace) -> None:
     started = time.monotonic()
-    try:
-        address = Address.parse(arguments.url)
-    except CommandLineError as error:
-        raise UsageError(str(error)) from None
-    vhost = address.vhost if arguments.vhost is None else arguments.vhost
+    address, vhost = address_and_vhost(arguments)
     route = as_it_was_routed if arguments.routed else to_its_queue
     with opened(arguments.file) as (file, size), progress_bar() as show:
         lines = lines_of(arguments.file, file, size, show, "publishing")
@@ -82,9 +64,6 @@ def _publish(arguments: argparse.Namespace) -> None:
 
 
 def _print(result: dict[str, Any]) -> None:
-    say(
-        f"{counted(result['confirmed'], 'message')} published to {result['url']} and "
-        f"confirmed, in {result['seconds']:.1f} s"
-    )
+    print_confirmed(result)
     if left_out := result["of_other_virtual_hosts"]:
         say(f"  skipped, because they belong to other virtual hosts: {left_out:,}")

@@ -8,19 +8,21 @@ from collections.abc import Iterator
 from typing import Any
 
 from amqpstore_tools.archive.layout import QueueName
-from amqpstore_tools.client.connection import Address
-from amqpstore_tools.client.errors import CommandLineError
 from amqpstore_tools.offline.exits import UsageError, add_json, run_tool
 from amqpstore_tools.offline.json_output import write_json
 from amqpstore_tools.offline.progress import Progress, progress_bar
-from amqpstore_tools.offline.terminal import counted, say
+from amqpstore_tools.offline.terminal import say
 from amqpstore_tools.offline.times import time_ms
 from amqpstore_tools.spark.engine import add_master
 from amqpstore_tools.spark.requirements import require_spark
+from amqpstore_tools.transfer.broker_options import (
+    add_skip,
+    add_url,
+    address_and_vhost,
+    print_confirmed,
+)
 from amqpstore_tools.transfer.lines import Line, MessageLine
 from amqpstore_tools.transfer.publishing import as_it_was_routed, publish_lines
-
-_DEFAULT_URL = "amqp://guest:guest@127.0.0.1:5672/%2F"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -42,28 +44,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--to", dest="most_ms", type=time_ms, metavar="T", help="messages published before T"
     )
-    parser.add_argument(
-        "--url",
-        default=_DEFAULT_URL,
-        help="URL of the broker (default: %(default)s)",
-        metavar="URL",
-    )
-    parser.add_argument(
-        "--vhost", metavar="NAME", help="virtual host of the queue (default: the one in URL)"
-    )
+    add_url(parser, "virtual host of the queue")
     parser.add_argument("--into", metavar="Q", help="publish to this queue instead")
     parser.add_argument(
         "--routed",
         action="store_true",
         help="publish to the original exchanges, with the original routing keys",
     )
-    parser.add_argument(
-        "--skip",
-        type=int,
-        default=0,
-        metavar="N",
-        help="skip the first N messages, which were confirmed in an earlier run",
-    )
+    add_skip(parser)
     add_master(parser)
     add_json(parser)
 
@@ -74,10 +62,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _replay(arguments: argparse.Namespace) -> None:
-    try:
-        address = Address.parse(arguments.url)
-    except CommandLineError as error:
-        raise UsageError(str(error)) from None
+    address, vhost = address_and_vhost(arguments)
     if arguments.routed and arguments.into:
         raise UsageError("--into and --routed cannot be combined")
     require_spark()
@@ -85,7 +70,6 @@ def _replay(arguments: argparse.Namespace) -> None:
     from amqpstore_tools.archive import reading
     from amqpstore_tools.spark.cluster import cluster
 
-    vhost = address.vhost if arguments.vhost is None else arguments.vhost
     name = QueueName(vhost, arguments.queue)
     span = {"least_ms": arguments.least_ms, "most_ms": arguments.most_ms}
     into = arguments.into or arguments.queue
@@ -113,10 +97,7 @@ def _replay(arguments: argparse.Namespace) -> None:
 
 
 def _print(result: dict[str, Any]) -> None:
-    say(
-        f"{counted(result['confirmed'], 'message')} published to {result['url']} and "
-        f"confirmed, in {result['seconds']:.1f} s"
-    )
+    print_confirmed(result)
     if unreadable := result["unreadable"]:
         say(f"  skipped, because their content is damaged: {unreadable:,}")
 
