@@ -8,10 +8,11 @@ connections without sockets (`fuzz`), a history of promises (`crash`), a model b
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from amqpstore import DiskFullError, Message, Options, Run
@@ -25,6 +26,7 @@ from amqpstore_server.broker.queues.queue import Queue
 from amqpstore_server.broker.vhost import VirtualHost
 from amqpstore_server.protocol.content import decode_properties
 from amqpstore_tools.simulation.memory_files import MemoryFiles
+from amqpstore_tools.simulation.operations import CatalogCommit, Operation
 from amqpstore_tools.simulation.stores import new_disk, open_store
 
 DIRECTORY = "disk/store"
@@ -166,6 +168,21 @@ class SimulatedBroker:
             return lambda: None
         log.write(batch)
         return functools.partial(log.complete, batch)
+
+    @contextlib.contextmanager
+    def commits(self) -> Iterator[list[CatalogCommit]]:
+        """The commits of the catalog in a block of code."""
+        found: list[CatalogCommit] = []
+
+        def note(operation: Operation) -> None:
+            if isinstance(operation, CatalogCommit):
+                found.append(operation)
+
+        self.disk.record = note
+        try:
+            yield found
+        finally:
+            self.disk.record = None
 
     def fill_disk(self) -> None:
         """From now on the disk is full for whoever publishes."""

@@ -6,7 +6,6 @@ priorities, a history, prepared transactions that were killed in doubt, and a re
 
 import json
 import os
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -30,12 +29,11 @@ Tool = Callable[..., Any]
 
 
 @pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+def run(capsys: pytest.CaptureFixture[str]) -> Run:
     """A verb in this process: its exit code, and what it prints as JSON."""
 
     def run(*arguments: str) -> tuple[int, Any]:
-        monkeypatch.setattr(sys, "argv", ["amqpstore", *arguments, "--json"])
-        code = main()
+        code = main([*arguments, "--json"])
         printed = capsys.readouterr()
         found = json.loads(printed.out)
         error = found.get("error")

@@ -118,26 +118,17 @@ def test_any_file_is_taken_or_changes_nothing(tmp_path: Path, key: str) -> None:
     assert counts == {table: len(simulated.store.definitions(table)) for table in TABLES}
 
 
-def test_all_is_one_commit(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_all_is_one_commit(tmp_path: Path) -> None:
     simulated = SimulatedBroker()
     users = Users(simulated.store)
     file = tmp_path / "definitions.json"
     file.write_text(json.dumps({key: ALL[key] for key in (*TABLES, "parameters")}))
-    commits: list[Any] = []
-    commit = simulated.store._commit
-
-    def count(changes: Any) -> None:
-        if changes:
-            commits.append(changes)
-        commit(changes)
-
-    monkeypatch.setattr(simulated.store, "_commit", count)
     rows = {"anna": users.imported(b"", "")}
-    apply_definitions(load(str(file)), simulated.broker, users, rows)
-    (changes,) = commits
-    assert sorted(change.table for change in changes) == [
-        *("permissions", "policies", "policies", "users", "vhosts")
-    ]
+    with simulated.commits() as commits:
+        apply_definitions(load(str(file)), simulated.broker, users, rows)
+    assert len(commits) == 1
+    counts = {table: len(simulated.store.definitions(table)) for table in TABLES}
+    assert counts == {"vhosts": 2, "users": 1, "permissions": 1, "policies": 2}
 
 
 class ChangedMeanwhile(argon2.PasswordHasher):

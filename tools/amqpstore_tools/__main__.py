@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Sequence
 from importlib import import_module
 from importlib.metadata import version
 
@@ -30,8 +31,11 @@ _VERBS = {
 """By name, the module in `verbs` and a one-line description."""
 
 
-def main() -> int:
-    """Run the verb that the command line names. Returns the exit code."""
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the verb that the arguments name, those of the process by default. Returns the exit
+    code."""
+    if arguments is None:
+        arguments = sys.argv[1:]
     parser = argparse.ArgumentParser(
         prog="amqpstore", description="A durable AMQP 0-9-1 message broker."
     )
@@ -41,13 +45,13 @@ def main() -> int:
         name: verbs.add_parser(name, help=summary, description=summary)
         for name, (_, summary) in _VERBS.items()
     }
-    verb = next(iter(sys.argv[1:]), "")
+    verb = next(iter(arguments), "")
     if verb not in _VERBS:  # help, the version, or an error
-        verb = parser.parse_args().verb
+        verb = parser.parse_args(arguments).verb
     # Loading the modules of all verbs takes longer than most verbs run.
     module = import_module(f"amqpstore_tools.verbs.{_VERBS[verb][0]}")
     module.add_arguments(parsers[verb])
-    return int(module.run(parser.parse_args()))
+    return int(module.run(parser.parse_args(arguments)))
 
 
 if __name__ == "__main__":

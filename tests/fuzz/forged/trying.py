@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-import sys
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -32,14 +31,10 @@ CODES = range(6)
 
 def amqpstore(*arguments: str) -> int:
     """Run the command. Raises: whatever it does not explain."""
-    before = sys.argv
-    sys.argv = ["amqpstore", *arguments]
     try:
-        code = main()
+        code = main(arguments)
     except SystemExit as error:
         code = int(error.code or 0)
-    finally:
-        sys.argv = before
     if code not in CODES:
         raise RuntimeError(f"{arguments} ended with {code}")
     return code

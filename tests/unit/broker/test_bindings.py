@@ -61,17 +61,10 @@ def test_they_go_with_a_binding(simulated: SimulatedBroker) -> None:
     assert "q" in simulated.vhost.queues
 
 
-def test_they_go_in_one_commit(simulated: SimulatedBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_they_go_in_one_commit(simulated: SimulatedBroker) -> None:
     queue = row_of_exchanges(simulated, durable=True)
-    commits: list[Any] = []
-    commit = simulated.store._commit
-
-    def count(changes: Any) -> None:
-        commits.append(changes)
-        commit(changes)
-
-    monkeypatch.setattr(simulated.store, "_commit", count)
-    simulated.vhost.delete_queue(queue)
+    with simulated.commits() as commits:
+        simulated.vhost.delete_queue(queue)
     assert len(commits) == 1
     simulated.restart()
     assert left(simulated) == []

@@ -8,7 +8,6 @@ import pytest
 
 from amqpstore_server.amqp.refusals import refusal
 from amqpstore_server.broker.errors import SetAsideError
-from amqpstore_server.broker.exchanges import EXCHANGE_TYPES
 from amqpstore_server.broker.exchanges.base import Exchange
 from amqpstore_server.broker.exchanges.direct import DirectExchange
 from amqpstore_server.broker.exchanges.fanout import FanoutExchange
@@ -33,10 +32,9 @@ class BrokenExchange(FanoutExchange):
 
 
 @pytest.fixture
-def simulated(monkeypatch: pytest.MonkeyPatch) -> SimulatedBroker:
+def simulated() -> SimulatedBroker:
     """A broker with a queue "fails", whose dead letters go where an error comes out."""
-    monkeypatch.setitem(EXCHANGE_TYPES, BrokenExchange.type, BrokenExchange)
-    simulated = SimulatedBroker()
+    simulated = SimulatedBroker({BrokenExchange.type: BrokenExchange})
     simulated.exchange("broken", BrokenExchange.type)
     simulated.queue("fails", dead_letter_exchange="broken")
     simulated.queue("sound")

@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
@@ -100,10 +99,9 @@ def run_command(
 ) -> Outcome:
     """Run `amqpstore` in this process."""
     capsys.readouterr()
-    monkeypatch.setattr(sys, "argv", ["amqpstore", *arguments])
     monkeypatch.setenv("COLUMNS", "80")
     try:
-        code = program.main()
+        code = program.main(arguments)
     except SystemExit as error:
         code = int(error.code or 0)
     found = capsys.readouterr()

@@ -166,18 +166,12 @@ def publish_to_new(directory: str) -> None:
     publish(directory)
 
 
-def test_the_command(
-    broken: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_the_command(broken: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     plan = str(tmp_path / "plan.json")
     before = listing(broken)
 
     def run(*arguments: str) -> tuple[int, str]:
-        monkeypatch.setattr("sys.argv", ["amqpstore", "repair", broken, *arguments])
-        code = main()
+        code = main(["repair", broken, *arguments])
         captured = capsys.readouterr()
         return code, captured.out + captured.err
 
