@@ -39,22 +39,22 @@ class Arrivals:
 
         Args: timeout_s, None for ever; is_first, ahead of those who wait already.
         """
-        place = threading.Condition(self._lock)
+        waiter = threading.Condition(self._lock)
         if is_first:
-            self._waiting.appendleft(place)
+            self._waiting.appendleft(waiter)
         else:
-            self._waiting.append(place)
+            self._waiting.append(waiter)
         try:
-            place.wait(None if timeout_s is None else min(timeout_s, _MAX_S))
+            waiter.wait(None if timeout_s is None else min(timeout_s, _MAX_S))
         except BaseException:
-            if not self._left(place):
+            if not self._left(waiter):
                 self.arrived(1)
             raise
-        return not self._left(place)
+        return not self._left(waiter)
 
-    def _left(self, place: threading.Condition) -> bool:
+    def _left(self, waiter: threading.Condition) -> bool:
         """Stop waiting. Returns whether it was not woken."""
-        if place not in self._waiting:
+        if waiter not in self._waiting:
             return False
-        self._waiting.remove(place)
+        self._waiting.remove(waiter)
         return True

@@ -7,7 +7,7 @@ Every fault becomes a finding, never an exception. FINDINGS.md has the codes.
 - `steps`: the steps, each over one part; `executor`: runs them, in this process or on a cluster.
 - `reading`: files on a failing disk; `catalog`: the catalog, row by row.
 - `scanning`, `segments`: every record of every segment; `history`: the log as a whole.
-- `index`, `marks`: index files and tables of offsets; `prepared`: prepared transactions.
+- `index`, `offset_tables`: index files and offset tables; `prepared`: prepared transactions.
 - `references`: what queues hold, compared with what segments contain.
 - `findings`: the codes; `report`, `board`: findings and progress on the terminal.
 """

@@ -26,7 +26,7 @@ from amqpstore_tools.check.executor import Executor, ProcessExecutor
 from amqpstore_tools.check.findings import Findings
 from amqpstore_tools.check.history import Fresh, LogChecker, LogHistory, LogPlace, check_position
 from amqpstore_tools.check.index import IndexChecker, in_order
-from amqpstore_tools.check.marks import MarkChecker
+from amqpstore_tools.check.offset_tables import OffsetTableChecker
 from amqpstore_tools.check.parts import (
     Compared,
     CompareJob,
@@ -238,9 +238,11 @@ class StoreCheck(PreparedStore):
         jobs = {}
         for job in self.jobs:
             account = accounts.get(job.number) if job.number in self._ranges else None
-            marks = offsets.get(job.number)
+            offset_table = offsets.get(job.number)
             fresh = self._fresh.get(job.number, ())
-            jobs[job.number] = CompareJob(self._places.get(job.number), account, marks, fresh)
+            jobs[job.number] = CompareJob(
+                self._places.get(job.number), account, offset_table, fresh
+            )
         return jobs
 
     def end(self) -> None:
@@ -278,8 +280,10 @@ class StoreCheck(PreparedStore):
             self._findings.add("not-compared", INDEX, text)
         self._add_references(rows, is_whole=is_whole)
         self._check_queues(rows, self.history)
-        marks = MarkChecker(self._files, self._directory, self._damaged_accounts, self._findings)
-        marks.check(rows, {number: one.marks for number, one in self.compared.items()})
+        checker = OffsetTableChecker(
+            self._files, self._directory, self._damaged_accounts, self._findings
+        )
+        checker.check(rows, {number: one.offset_table for number, one in self.compared.items()})
         holdings = self._holdings()
         check_prepared(rows, holdings, self.history, self._findings)
         definitions = tables.QUEUES.read(rows.__getitem__)

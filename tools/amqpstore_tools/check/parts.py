@@ -134,7 +134,7 @@ class CompareJob:
 
     place: LogPlace | None
     account: SegmentRow | None = None
-    marks: OffsetTableRow | None = None
+    offset_table: OffsetTableRow | None = None
     fresh: Sequence[Operation] = ()
 
 
@@ -145,4 +145,4 @@ class Compared:
     log: list[Finding] = field(default_factory=list)
     account: list[Finding] = field(default_factory=list)
     fresh: list[Finding] = field(default_factory=list)
-    marks: list[Finding] = field(default_factory=list)
+    offset_table: list[Finding] = field(default_factory=list)

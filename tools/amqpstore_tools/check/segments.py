@@ -171,7 +171,7 @@ class SegmentReader:
                 self._findings.add("batch-behind-end", file.name, text, end + batch.start)
 
 
-def check_mark(file: StoreFile, offset: int, message_id: int) -> bool:
+def has_message_at(file: StoreFile, offset: int, message_id: int) -> bool:
     """Tell whether the record at an offset looks like that of a message."""
     header = file.read(offset, HEADER.size)
     if len(header) < HEADER.size:

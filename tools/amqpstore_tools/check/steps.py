@@ -16,7 +16,7 @@ from amqpstore.segment_accounts import SegmentAccount
 from amqpstore_tools.check.findings import Finding, Findings
 from amqpstore_tools.check.history import Fresh, LogChecker, LogHistory, LogPlace
 from amqpstore_tools.check.index import IndexChecker, Live
-from amqpstore_tools.check.marks import MarkChecker
+from amqpstore_tools.check.offset_tables import OffsetTableChecker
 from amqpstore_tools.check.parts import (
     Compared,
     CompareJob,
@@ -160,11 +160,11 @@ def compare(
     if segment is None:
         return out
     out.fresh = _fresh_findings(shared, segments, history, segment, job)
-    if job.marks is not None:
+    if job.offset_table is not None:
         findings = _findings(shared)
-        marks = MarkChecker(shared.files, shared.directory, (), findings)
-        marks.check_offsets(segment, job.marks)
-        out.marks = list(findings)
+        checker = OffsetTableChecker(shared.files, shared.directory, (), findings)
+        checker.check_offsets(segment, job.offset_table)
+        out.offset_table = list(findings)
     return out
 
 

@@ -39,8 +39,8 @@ class SegmentImage:
 
     `end` is its recorded end, and `torn_at` where a torn tail begins; bytes after either are not
     part of the store. Its messages have ids from `first_id` to before `end_id`, (0, 0) if unknown;
-    `account` says which are live, None if unknown. `marks` are ids, ascending, and the offsets of
-    their records.
+    `account` says which are live, None if unknown. `table_ids`, ascending, and `table_offsets`
+    are its offset table.
     """
 
     files: Files

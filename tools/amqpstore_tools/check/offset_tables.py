@@ -12,10 +12,10 @@ from amqpstore.tables import START, OffsetTableRow, SegmentRow, StoreRows
 from amqpstore_tools.check.catalog import FILE
 from amqpstore_tools.check.findings import Finding, Findings
 from amqpstore_tools.check.reading import StoreFile
-from amqpstore_tools.check.segments import CheckedSegment, check_mark, segment_name
+from amqpstore_tools.check.segments import CheckedSegment, has_message_at, segment_name
 
 
-class MarkChecker:
+class OffsetTableChecker:
     """Checks offset tables. Args: damaged, keys of rows in `segments`."""
 
     def __init__(
@@ -38,9 +38,9 @@ class MarkChecker:
         findings = self._findings
         position = StoreRows.read(rows.__getitem__).position or START
         accounts = tables.SEGMENTS.read(rows.__getitem__)
-        marks = tables.OFFSET_TABLES.read(rows.__getitem__)
+        offset_tables = tables.OFFSET_TABLES.read(rows.__getitem__)
         last_end = 0
-        for number, row in sorted(marks.items(), key=lambda item: item[1].first_id):
+        for number, row in sorted(offset_tables.items(), key=lambda item: item[1].first_id):
             key = tables.OFFSET_TABLES.key(number)
             account = accounts.get(number)
             is_known = account is not None or key in self._damaged
@@ -52,7 +52,7 @@ class MarkChecker:
             self._check_range(segment_name(number), row, account, last_end)
             last_end = max(last_end, row.end_id)
         for number, account in accounts.items():
-            if account.live_count and number not in marks:
+            if account.live_count and number not in offset_tables:
                 findings.add("marks-wrong", segment_name(number), "it has no row in marks")
 
     def _check_range(
@@ -76,7 +76,7 @@ class MarkChecker:
             return
         try:
             for message_id, offset in zip(row.ids, row.offsets, strict=True):
-                if not check_mark(file, offset, message_id) and not segment.in_gap(offset):
+                if not has_message_at(file, offset, message_id) and not segment.in_gap(offset):
                     text = f"message {message_id} should be at offset {offset}, but is not"
                     self._findings.add(
                         "marks-wrong", segment.name, text, offset, message_id=message_id, messages=1
