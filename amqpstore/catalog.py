@@ -19,6 +19,7 @@ from typing import Any, NamedTuple, Protocol
 
 import lmdb
 
+from amqpstore.descriptors import SHORTAGES
 from amqpstore.errors import CatalogDamageError, DamageError, DurabilityError
 from amqpstore.filenames import CATALOG_FILE
 from amqpstore.lmdb_pages import check_pages
@@ -64,7 +65,7 @@ class Catalog(Protocol):
     def rows(self, table: str) -> dict[str, Value]:
         """Return all rows of a table, by key, in the order of the keys' bytes.
 
-        Raises: DamageError, when one is damaged.
+        Raises: DamageError, when one is damaged; OSError, when memory or descriptors have run out.
         """
 
     def commit(self, changes: Sequence[Change]) -> None:
@@ -83,7 +84,8 @@ class OpenCatalog(Protocol):
         """Open the catalog in a directory, or create it, replacing an existing one.
 
         Args: plain, whether rows may be of format version 1: see `rows`.
-        Raises: DamageError, when it is missing or cannot be read.
+        Raises: DamageError, when it is missing or cannot be read; OSError, when that is because
+        memory, descriptors or space have run out.
         """
 
 
@@ -94,7 +96,7 @@ class LmdbCatalog:
     not when a row is needed.
     Args: create, create it in the directory, which exists; plain, as in `OpenCatalog`;
     first_map_bytes, the size of its map before it grows.
-    Raises: DamageError, when it is missing or damaged.
+    Raises: as `OpenCatalog`.
     """
 
     def __init__(
@@ -113,7 +115,7 @@ class LmdbCatalog:
         try:
             self._open(first_map_bytes, create=create)
         except (lmdb.Error, MemoryError) as error:
-            raise DamageError(self._file_path, 0, str(error)) from error
+            raise _unread(self._file_path, error) from error
 
     def _open(self, map_bytes: int, *, create: bool) -> None:
         """Raises: lmdb.Error, MemoryError."""
@@ -136,8 +138,8 @@ class LmdbCatalog:
                             self._file_path, 0, table, name, str(error)
                         ) from None
                     rows[key] = value
-        except lmdb.Error as error:
-            raise DamageError(self._file_path, 0, f"table {table}: {error}") from error
+        except (lmdb.Error, MemoryError) as error:
+            raise _unread(self._file_path, error, f"table {table}: ") from error
         return rows
 
     def _check_row(self, table: bytes, key: bytes, stored: bytes, offset: int) -> None:
@@ -214,6 +216,19 @@ class LmdbCatalog:
     def close(self) -> None:
         with contextlib.suppress(lmdb.Error):
             self._environment.close()
+
+
+def _unread(path: str, error: Exception, where: str = "") -> OSError | DamageError:
+    """Return the error for a catalog that cannot be read. That memory, descriptors or disk space
+    have run out says nothing about what is on the disk.
+    """
+    if isinstance(error, MemoryError | lmdb.MemoryError):
+        return OSError(errno.ENOMEM, str(error) or os.strerror(errno.ENOMEM), path)
+    # LMDB has no exceptions of its own for most errors of the operating system, only their text.
+    for number in (*SHORTAGES, errno.ENOSPC):
+        if os.strerror(number) in str(error):
+            return OSError(number, str(error), path)
+    return DamageError(path, 0, f"{where}{error}")
 
 
 def _encoded(table: str, key: str, value: Value) -> tuple[bytes, bytes | None]:

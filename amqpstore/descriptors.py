@@ -21,7 +21,7 @@ from amqpstore.files import SPARE, File, Files
 MAX_OPEN_TO_READ = 64
 """How many files one store has open for reading."""
 
-_SHORTAGES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.EINTR})
+SHORTAGES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.EINTR})
 _NO_DESCRIPTOR = frozenset({errno.EMFILE, errno.ENFILE})
 
 _FOR_THE_LOG = 4
@@ -38,7 +38,7 @@ def is_shortage(error: BaseException) -> bool:
     read.
     """
     return isinstance(error, MemoryError) or (
-        isinstance(error, OSError) and error.errno in _SHORTAGES
+        isinstance(error, OSError) and error.errno in SHORTAGES
     )
 
 

@@ -7,13 +7,14 @@ damaged.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from amqpstore.clock import Clock
 from amqpstore.errors import ReadLaterError
-from amqpstore.log import Log
+from amqpstore.message import Message
 from amqpstore.queue import PagedFile, Queue
 from amqpstore.runs import Run
+from amqpstore.segments import Unread
 
 _PAUSE_MS = 1000
 """The time between two tries."""
@@ -27,10 +28,20 @@ _FORGET_MS = 10_000
 
 
 class Rereading:
-    """Queues with unreadable messages, and how far they were tried."""
+    """Queues with unreadable messages, and how far they were tried.
 
-    def __init__(self, log: Log, clock: Clock) -> None:
-        self._log = log
+    Args: read, reads some messages of a run, after skipping the first few, up to a count;
+    forget_damage, called now and then, makes it look again at damage that it knows of.
+    """
+
+    def __init__(
+        self,
+        read: Callable[[Run, int, int], list[Message] | Unread],
+        forget_damage: Callable[[], None],
+        clock: Clock,
+    ) -> None:
+        self._read = read
+        self._forget_damage = forget_damage
         self._clock = clock
         # The next sequence to try, by queue. The first queue is the next one.
         self._places: dict[Queue, int] = {}
@@ -49,7 +60,7 @@ class Rereading:
         self._due_ms = now_ms + _PAUSE_MS
         if now_ms >= self._forget_ms:
             self._forget_ms = now_ms + _FORGET_MS
-            self._log.forget_damage()
+            self._forget_damage()
         return True
 
     def messages(self) -> Iterator[tuple[Queue, Run]]:
@@ -65,7 +76,7 @@ class Rereading:
                 continue
             sequence = max(place, run.first_sequence)
             skipped = sequence - run.first_sequence
-            found = self._log.read(run.first_id + skipped, run.count - skipped)
+            found = self._read(run, skipped, run.count - skipped)
             if isinstance(found, ReadLaterError):
                 return
             if isinstance(found, list):

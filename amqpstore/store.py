@@ -231,7 +231,7 @@ class Store:
         for one in queues:
             one.deleted = True
             self._memory.let_go(one, one.memory_bytes)
-            for run in one.clear():
+            for run in one.clear() + one.quarantined.clear():
                 self.stored.release_transient(run)
             del self.queues[one.id]
             if one.durable:

@@ -47,7 +47,7 @@ class StoredRuns:
         self._unacked = memory.unacked
         self._index = IndexReader(backing.files, backing.directory, backing.seed)
         self._body_sizes = BodySizes(self._index)
-        self._rereading = Rereading(log, clock)
+        self._rereading = Rereading(self.read_back, self._forget_damage, clock)
 
     def bring_back(self, queue: Queue, run: Run) -> tuple[Run | Unread, Run | None]:
         """Read back the messages of a run that was taken, if they have left memory meanwhile.
@@ -235,11 +235,17 @@ class StoredRuns:
         """Put messages that cannot be read and are in no run any more in quarantine, to be tried
         again.
         """
-        self.release_transient(run)
         run.let_go()
-        if not queue.deleted:
+        if queue.deleted:
+            self.release_transient(run)
+        else:
             queue.quarantined.insert(run)
             self._rereading.add(queue)
+
+    def _forget_damage(self) -> None:
+        """Look again at what could not be read."""
+        self._log.forget_damage()
+        self._transient.forget_damage()
 
     def runs_of(self, queue: Queue, file: PagedFile) -> list[Run]:
         """Return what is ready and in an index file only. Raises: DamageError, OSError."""

@@ -82,6 +82,11 @@ class TransientLog:
         count = min(count, segment.end_id - first_id)
         return segment.read(first_id, count, self._decoder)
 
+    def forget_damage(self) -> None:
+        """Look again at what could not be read."""
+        for segment in self._segments:
+            segment.forget_damage()
+
     def release(self, first_id: int, count: int) -> None:
         """Release messages that are in memory again, or not needed: each is released once."""
         end_id = first_id + count

@@ -1,5 +1,6 @@
 """The catalog in LMDB: all of a commit or nothing, growth, and what damage to its file does."""
 
+import errno
 import os
 import subprocess
 import sys
@@ -174,6 +175,14 @@ def test_a_failing_commit_is_a_durability_error_and_changes_nothing(path: str) -
         readonly.commit([Change("users", "b", 2)])
     readonly.close()
     assert opened(path) == {"users": {"a": 1}}
+
+
+def test_a_lack_of_memory_is_no_damage(path: str) -> None:
+    LmdbCatalog(path, True).close()
+    with pytest.raises(OSError, match="Cannot allocate memory") as raised:
+        LmdbCatalog(path, False, first_map_bytes=1 << 47)
+    assert raised.value.errno == errno.ENOMEM
+    LmdbCatalog(path, False).close()
 
 
 def test_closing_twice_does_nothing(path: str) -> None:

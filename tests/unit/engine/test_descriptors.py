@@ -13,6 +13,7 @@ import pytest
 
 import amqpstore.descriptors
 from amqpstore import ReadLaterError, Store, UndecidableError
+from amqpstore.catalog import LmdbCatalog
 from amqpstore.descriptors import Descriptors, insist
 from amqpstore.files import SPARE, OsFiles, SpareDescriptors
 from amqpstore_tools.simulation.faulty_files import UnreadableFiles
@@ -283,6 +284,15 @@ def no_more() -> Iterator[list[int]]:
     for descriptor in taken:
         os.close(descriptor)
     resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+
+def test_a_catalog_that_finds_no_descriptor_is_not_damaged(
+    tmp_path: Path, no_more: list[int]
+) -> None:
+    os.close(no_more.pop())
+    with pytest.raises(OSError, match="Too many open files") as raised:
+        LmdbCatalog(str(tmp_path), True)
+    assert raised.value.errno == errno.EMFILE
 
 
 def test_the_next_segment_can_always_be_made(disk: Disk, no_more: list[int]) -> None:

@@ -5,13 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from amqpstore import MessageDamagedError, Store
+from amqpstore import MessageDamagedError, Options, Queue, Store
 from amqpstore.clock import SimulatedClock
 from amqpstore.files import OsFiles
 from amqpstore.limits import StoreLimits
 from amqpstore.records import Kind, Record, scan
 from amqpstore_tools.simulation.faulty_files import UnreadableFiles
 from tests.unit.engine.stores import (
+    TRANSIENT,
     Disk,
     bodies,
     drain,
@@ -194,4 +195,59 @@ def test_what_stays_unreadable_takes_a_few_reads_a_second(
     files.bad = []
     assert sum(wait(disk, store)["q"] for _ in range(2)) == 100
     assert drain(store, queue) == [b"%d" % number for number in range(100)]
+    store.close()
+
+
+# Transient messages that were written aside: nothing else has them.
+
+
+@pytest.fixture
+def aside(tmp_path: Path) -> Disk:
+    """A store that keeps no transient message in memory."""
+    options = Options(memory_bytes=0, reserve_bytes=0)
+    return Disk(
+        str(tmp_path / "store"), options=options, clock=SimulatedClock(START_MS), segment_bytes=1000
+    )
+
+
+def written_aside(store: Store, *queues: Queue) -> list[bytes]:
+    """Publish transient messages, which leave memory. Returns their bodies."""
+    written = [b"%d" % number * 400 for number in range(1, 7)]
+    for body in written:
+        store.publish(list(queues), messages(body, envelope=TRANSIENT))
+        store.housekeep()
+    return written
+
+
+def transient_files(disk: Disk) -> list[str]:
+    directory = f"{disk.directory}/transient"
+    return [f"{directory}/{name}" for name in sorted(os.listdir(directory))]
+
+
+def test_a_transient_message_is_served_in_its_place_after_a_read_that_failed(aside: Disk) -> None:
+    files = UnreadableFiles(OsFiles())
+    store = aside.open(files)
+    queue = store.create_queue("q", durable=False)
+    written = written_aside(store, queue)
+    files.bad = [(path, 0, 1 << 20) for path in transient_files(aside)]
+    found = [store.take(queue, 1) for _ in range(2)]
+    assert all(isinstance(one, MessageDamagedError) for one in found)
+    assert wait(aside, store) == {}
+    files.bad = []
+    assert wait(aside, store) == {"q": 2}
+    assert drain(store, queue) == written
+    assert transient_files(aside) == []
+    store.close()
+
+
+def test_a_transient_message_that_cannot_be_read_goes_with_its_queue(aside: Disk) -> None:
+    files = UnreadableFiles(OsFiles())
+    store = aside.open(files)
+    queue = store.create_queue("q", durable=False)
+    written_aside(store, queue)
+    files.bad = [(path, 0, 1 << 20) for path in transient_files(aside)]
+    assert isinstance(store.take(queue, 1), MessageDamagedError)
+    store.delete_queue(queue)
+    assert transient_files(aside) == []
+    assert wait(aside, store) == {}
     store.close()
