@@ -3,29 +3,16 @@
 import os
 import uuid
 
-from amqpstore import Envelope, Message, Options, Queue, Run, Store, filenames
+from amqpstore import Envelope, Message, Options, Store, filenames
 from amqpstore.catalog import Change
 from amqpstore.worker import InlineWorker
+from tests.unit.engine.stores import take
 
 STORE_ID = uuid.UUID("00112233445566778899aabbccddeeff")
-
-
 CREATED_MS = 1_700_000_000_000
-
-
 SEALED_MS = CREATED_MS + 250
-
-
 EXPIRES_MS = CREATED_MS + 60_000
-
-
 ENVELOPE = Envelope("logs", "eu", bytes.fromhex("100002"))
-
-
-def take(store: Store, queue: Queue) -> Run:
-    run = store.take(queue, 1)
-    assert isinstance(run, Run)
-    return run
 
 
 def written_store(scratch: str) -> str:
@@ -46,7 +33,7 @@ def written_store(scratch: str) -> str:
             store.publish([queue], [Message(ENVELOPE, body) for body in bodies])
             store.sync()
         for _ in range(1000):
-            run = take(store, queue)
+            run = take(store, queue, 1)
             if run.first_sequence % 5 > 1:
                 store.ack(queue, run)
         store.transaction().prepare({"name": "undecided"})

@@ -12,7 +12,8 @@ from amqpstore.log import FORMAT_VERSION
 from amqpstore.tables import StoreRows
 from amqpstore.worker import InlineWorker
 from tests.format import decoder, document
-from tests.format.stores import ENVELOPE, STORE_ID, take, written_store
+from tests.format.stores import ENVELOPE, STORE_ID, written_store
+from tests.unit.engine.stores import take
 
 
 def test_the_example_marker_is_what_the_engine_writes(tmp_path: Path) -> None:
@@ -71,8 +72,8 @@ def test_the_independent_decoder_reads_what_a_store_wrote(tmp_path: Path) -> Non
     with Store.open(directory, worker=InlineWorker()) as store:
         queue = store.create_queue({"name": "orders"})
         store.publish([queue], [Message(ENVELOPE, body) for body in (b"one", b"two", b"three")])
-        store.ack(queue, take(store, queue))
-        take(store, queue)
+        store.ack(queue, take(store, queue, 1))
+        take(store, queue, 1)
         assert store.purge(queue) == 1
     with open(filenames.segment_path(directory, 1), "rb") as file:
         header, *batch = decoder.decode_segment(file.read(), 1)

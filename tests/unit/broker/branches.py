@@ -6,17 +6,9 @@ from tests.simulated_broker import SimulatedBroker
 from tests.unit.broker.simulated import Client
 
 XID = Xid(1, b"global", b"\xff\x00")
-
-
 OTHER = Xid(1, b"global", b"other")
-
-
 GUEST = Access("guest", "/", ALL)
-
-
 STRANGER = Access("stranger", "/", {**ALL, "configure": "^mine"})
-
-
 OPERATOR = Access("operator", "/", {"configure": r"^amq\.dtx$", "write": "", "read": ""})
 
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from amqpstore import MessageDamagedError, Options, Queue, Run, Store
+from amqpstore import MessageDamagedError, Options, Run, Store
 from amqpstore.compression import Compressor, Decompressor, body_size, train
 from amqpstore.worker import InlineWorker
-from tests.unit.engine.stores import messages
+from tests.unit.engine.stores import empty, messages
 
 OFF = Options(segment_bytes=20_000, checkpoint_bytes=50_000, reserve_bytes=0, memory_bytes=0)
 ON = OFF._replace(compress_from_bytes=100)
@@ -30,16 +30,6 @@ def open_store(directory: Path, options: Options) -> Store:
     return Store.open(str(directory), options=options, worker=InlineWorker())
 
 
-def drain(store: Store, queue: Queue) -> list[bytes]:
-    found: list[bytes] = []
-    while queue.ready_count:
-        run = store.take(queue, 1000)
-        assert isinstance(run, Run), run
-        found += [message.body for message in run.messages or ()]
-        store.ack(queue, run)
-    return found
-
-
 def segment_bytes(directory: Path) -> int:
     return sum(path.stat().st_size for path in (directory / "segments").iterdir())
 
@@ -56,7 +46,7 @@ def test_bodies_come_back_as_they_were_whatever_the_size(tmp_path: Path) -> None
         store = open_store(tmp_path, ON)
         (queue,) = store.queues.values()
         assert queue.ready_count == len(bodies)
-        found = drain(store, queue)
+        found = empty(store, queue)
         store.abandon()
         assert found == bodies
 
@@ -80,7 +70,7 @@ def test_bodies_written_before_it_was_turned_on_and_after_it_was_turned_off_are_
         store.close()
     store = open_store(tmp_path, ON)
     (queue,) = store.queues.values()
-    assert drain(store, queue) == [b"the same " * 200] * 150
+    assert empty(store, queue) == [b"the same " * 200] * 150
     store.close()
 
 
@@ -133,7 +123,7 @@ def test_compaction_compresses_what_was_not(tmp_path: Path, options: Options) ->
         (keep,) = (queue for queue in store.queues.values() if queue.definition == "keep")
         read = store.log.read(1, 1)
         assert not isinstance(read, MessageDamagedError)
-        assert drain(store, keep) == bodies
+        assert empty(store, keep) == bodies
         store.abandon()
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from amqpstore import Options, Queue, Run, Store
 from amqpstore.worker import InlineWorker
-from tests.unit.engine.stores import TRANSIENT, FailingFiles, messages
+from tests.unit.engine.stores import TRANSIENT, FailingFiles, empty, messages
 
 OPTIONS = Options(segment_bytes=100_000, memory_bytes=100_000, reserve_bytes=0)
 BODIES = [b"%04d" % number * 250 for number in range(2000)]
@@ -28,16 +28,6 @@ def aside(directory: Path) -> list[str]:
     return sorted(one.name for one in path.iterdir()) if path.exists() else []
 
 
-def drain(store: Store, queue: Queue) -> list[bytes]:
-    found: list[bytes] = []
-    while queue.ready_count:
-        run = store.take(queue, 7)
-        assert isinstance(run, Run), run
-        found += [message.body for message in run.messages or ()]
-        store.ack(queue, run)
-    return found
-
-
 @pytest.mark.parametrize("durable", [True, False])
 def test_memory_holds_the_budget_and_the_order_stays(tmp_path: Path, durable: bool) -> None:
     store = open_store(tmp_path)
@@ -46,7 +36,7 @@ def test_memory_holds_the_budget_and_the_order_stays(tmp_path: Path, durable: bo
     assert queue.memory_bytes <= 2 * OPTIONS.memory_bytes
     assert queue.ready_count == len(BODIES)
     assert len(aside(tmp_path)) > 10
-    assert drain(store, queue) == BODIES
+    assert empty(store, queue, 7) == BODIES
     assert aside(tmp_path) == []
     store.sync()
     assert list((tmp_path / "segments").iterdir()) == []
@@ -62,7 +52,7 @@ def test_a_run_that_was_read_back_can_be_requeued(tmp_path: Path) -> None:
         for run in reversed(runs):
             assert isinstance(run, Run)
             store.requeue(queue, run)
-    assert drain(store, queue) == BODIES
+    assert empty(store, queue, 7) == BODIES
     store.close()
 
 
@@ -74,7 +64,7 @@ def test_what_nobody_wants_any_more_is_removed(
     queue, other = (store.create_queue(name, durable=False) for name in ("q", "other"))
     publish(store, [queue, other])
     remove(store, queue)
-    assert drain(store, other) == BODIES
+    assert empty(store, other, 7) == BODIES
     assert aside(tmp_path) == []
     store.close()
 
@@ -99,7 +89,7 @@ def test_they_share_a_queue_with_persistent_messages(tmp_path: Path) -> None:
         store.publish([queue], messages(*some[:10], envelope=TRANSIENT))
         store.publish([queue], messages(*some[10:]))
         store.sync()
-    assert drain(store, queue) == BODIES
+    assert empty(store, queue, 7) == BODIES
     store.close()
 
 
@@ -111,5 +101,5 @@ def test_where_they_cannot_be_written_they_stay_in_memory(tmp_path: Path) -> Non
     publish(store, [queue], BODIES[:300])
     files.fails = set()
     publish(store, [queue], BODIES[300:])
-    assert drain(store, queue) == BODIES
+    assert empty(store, queue, 7) == BODIES
     store.close()
