@@ -34,6 +34,13 @@ class Envelope:
         self.persistent = persistent
         self.head = encode_head(exchange, routing_key, properties)
 
+    def head_with(self, properties: bytes) -> bytes:
+        """Return the encoded form of an envelope that differs in its properties alone."""
+        head = self.head
+        exchange_size, routing_key_size, _ = HEAD.unpack_from(head)
+        names = head[HEAD.size : HEAD.size + exchange_size + routing_key_size]
+        return HEAD.pack(exchange_size, routing_key_size, len(properties)) + names + properties
+
 
 class Message:
     """One message: what was published, wherever it is now."""

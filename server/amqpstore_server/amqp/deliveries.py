@@ -11,12 +11,17 @@ from amqpstore_server.amqp.outbox import Outbox
 from amqpstore_server.broker.messages.envelope import visible
 from amqpstore_server.protocol.frames import body_frames, header_frame, method_frame
 from amqpstore_server.protocol.methods import BasicDeliver
+from amqpstore_server.protocol.primitives import write_shortstr
 from amqpstore_server.protocol.spec import FRAME_BODY, FRAME_END, FRAME_HEADER, FRAME_METHOD
 
 _BASIC = 60
 _DELIVER = struct.pack(">HH", BasicDeliver.class_id, BasicDeliver.method_id)
 _FRAME = struct.Struct(">BHI")
 _CONTENT = struct.Struct(">HHQ")
+_CONTENT_FRAME = struct.Struct(">BHIHHQ")
+"""A frame's start, and what the payload of a content header begins with."""
+_BODY_FRAME = struct.Struct(">BBHI")
+"""The end of the frame before, and a frame's start."""
 _END = bytes([FRAME_END])
 _TAG = struct.Struct(">Q")
 
@@ -56,18 +61,31 @@ def add_deliveries(
     pack_tag = _TAG.pack
     redelivered = b"\x01" if run.delivery_count else b"\x00"
     largest = limit - 8 if limit else 1 << 62
+    address: tuple[str, str] | None = None
     envelope: Envelope | None = None
     size = -1
-    overhead = 0
-    byte_count = 0
-    before = after = b""
+    byte_count = overhead = 0
+    before = after_tag = after = b""
     tag = first_tag
     for message in messages:
         body = message.body
         if message.envelope is not envelope or len(body) != size:
             envelope = message.envelope
             size = len(body)
-            before, after = _around_tag(channel, consumer_tag, redelivered, message, largest)
+            if (envelope.exchange, envelope.routing_key) != address:
+                address = envelope.exchange, envelope.routing_key
+                before, after_tag = _around_tag(channel, consumer_tag, redelivered, *address)
+            properties = visible(envelope.properties)
+            after = b"%b%b%b" % (
+                after_tag
+                + _CONTENT_FRAME.pack(
+                    FRAME_HEADER, channel, _CONTENT.size + len(properties), _BASIC, 0, size
+                ),
+                properties,
+                _BODY_FRAME.pack(FRAME_END, FRAME_BODY, channel, size)
+                if 0 < size <= largest
+                else _END,
+            )
             overhead = len(before) + 8 + len(after) + 1
         if 0 < size <= largest:
             extend((before, pack_tag(tag), after, body, _END))
@@ -81,28 +99,10 @@ def add_deliveries(
 
 
 def _around_tag(
-    channel: int, consumer_tag: bytes, redelivered: bytes, message: Message, largest: int
+    channel: int, consumer_tag: bytes, redelivered: bytes, exchange: str, routing_key: str
 ) -> tuple[bytes, bytes]:
-    """Return the bytes of a delivery before its tag, and those after it up to the end of a body
-    that fits in one frame.
-    """
-    envelope = message.envelope
-    exchange = envelope.exchange.encode()
-    routing_key = envelope.routing_key.encode()
-    size = 4 + len(consumer_tag) + 9 + 1 + len(exchange) + 1 + len(routing_key)
+    """Return the bytes of a basic.deliver before its tag, and those after it."""
+    names = write_shortstr(exchange) + write_shortstr(routing_key)
+    size = 4 + len(consumer_tag) + 9 + len(names)
     before = _FRAME.pack(FRAME_METHOD, channel, size) + _DELIVER + consumer_tag
-    header = content_header(message)
-    after = [
-        redelivered,
-        bytes([len(exchange)]),
-        exchange,
-        bytes([len(routing_key)]),
-        routing_key,
-        _END,
-        _FRAME.pack(FRAME_HEADER, channel, len(header)),
-        header,
-        _END,
-    ]
-    if 0 < len(message.body) <= largest:
-        after.append(_FRAME.pack(FRAME_BODY, channel, len(message.body)))
-    return before, b"".join(after)
+    return before, redelivered + names + _END

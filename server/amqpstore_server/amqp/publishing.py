@@ -42,6 +42,7 @@ class Envelopes:
         """
         exchange = publishes.publish.exchange
         routing_key = publishes.publish.routing_key
+        memo = publishes.memo
         group: list[Message] = []
         header = None
         first: ParsedEnvelope | None = None
@@ -49,18 +50,22 @@ class Envelopes:
         for next_header, body in zip(publishes.headers, publishes.bodies, strict=True):
             if next_header is not header:
                 header = next_header
-                key = exchange, routing_key, header.properties, reply_to
-                found = self._envelopes.get(key)
-                if found is None:
+                plain = header.plain
+                if plain is not None and (known := memo.get(plain)) is not None:
+                    found: ParsedEnvelope = known.with_values(header.properties)
+                else:
+                    key = exchange, routing_key, header.properties, reply_to
                     try:
-                        found = self._new(*key)
+                        found = self._envelopes.get(key) or self._new(*key)
                     except (AmqpError, BrokerError):
                         if first is not None:
                             yield first, group
                         raise
+                    if plain is not None:
+                        memo[plain] = found
                 if first is None:
                     first = found
-                elif found.alike != first.alike:
+                elif found.alike is not first.alike and found.alike != first.alike:
                     yield first, group
                     group = []
                     first = found

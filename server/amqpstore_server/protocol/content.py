@@ -6,6 +6,7 @@ everything that `decode_content_header` accepts must be well formed for every co
 
 from __future__ import annotations
 
+import enum
 import struct
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -42,11 +43,14 @@ class ContentHeader:
     """The payload of a content header frame.
 
     `body_size` in bytes; `properties` are the property flags and the property list as received.
+    `plain` is delivery-mode and priority, 0 if absent, where it is known that no other property
+    concerns the broker; otherwise None.
     """
 
     class_id: int
     body_size: int
     properties: bytes
+    plain: tuple[int, int] | None = None
 
 
 @dataclass(slots=True)
@@ -69,26 +73,42 @@ class BasicProperties:
     cluster_id: str | None = None
 
 
-_SHORTSTR = (read_shortstr, write_shortstr)
-_OCTET = (read_octet, write_octet)
+class PropertyType(enum.Enum):
+    """The type of a property; for a fixed width its value is the bytes."""
 
-_PROPERTIES: tuple[tuple[str, Reader, Writer], ...] = (
-    ("content_type", *_SHORTSTR),
-    ("content_encoding", *_SHORTSTR),
-    ("headers", decode_table, encode_table),
-    ("delivery_mode", *_OCTET),
-    ("priority", *_OCTET),
-    ("correlation_id", *_SHORTSTR),
-    ("reply_to", *_SHORTSTR),
-    ("expiration", *_SHORTSTR),
-    ("message_id", *_SHORTSTR),
-    ("timestamp", read_longlong, write_longlong),
-    ("type", *_SHORTSTR),
-    ("user_id", *_SHORTSTR),
-    ("app_id", *_SHORTSTR),
-    ("cluster_id", *_SHORTSTR),
+    SHORTSTR = "shortstr"
+    TABLE = "table"
+    OCTET = 1
+    LONGLONG = 8
+
+
+PROPERTY_TYPES: tuple[tuple[str, PropertyType], ...] = (
+    ("content_type", PropertyType.SHORTSTR),
+    ("content_encoding", PropertyType.SHORTSTR),
+    ("headers", PropertyType.TABLE),
+    ("delivery_mode", PropertyType.OCTET),
+    ("priority", PropertyType.OCTET),
+    ("correlation_id", PropertyType.SHORTSTR),
+    ("reply_to", PropertyType.SHORTSTR),
+    ("expiration", PropertyType.SHORTSTR),
+    ("message_id", PropertyType.SHORTSTR),
+    ("timestamp", PropertyType.LONGLONG),
+    ("type", PropertyType.SHORTSTR),
+    ("user_id", PropertyType.SHORTSTR),
+    ("app_id", PropertyType.SHORTSTR),
+    ("cluster_id", PropertyType.SHORTSTR),
 )
 """In the order on the wire; the first has the flag of the highest bit."""
+
+_CODECS: dict[PropertyType, tuple[Reader, Writer]] = {
+    PropertyType.SHORTSTR: (read_shortstr, write_shortstr),
+    PropertyType.TABLE: (decode_table, encode_table),
+    PropertyType.OCTET: (read_octet, write_octet),
+    PropertyType.LONGLONG: (read_longlong, write_longlong),
+}
+_PROPERTIES: tuple[tuple[str, Reader, Writer], ...] = tuple(
+    (name, *_CODECS[kind]) for name, kind in PROPERTY_TYPES
+)
 
 _FLAGS = tuple((1 << (15 - place), name, read) for place, (name, read, _) in enumerate(_PROPERTIES))
 _OWN_FLAGS = tuple(
@@ -97,7 +117,7 @@ _OWN_FLAGS = tuple(
 """For properties that `decode_content_header` has accepted before."""
 
 _UNKNOWN_FLAG = 0b10
-_CONTINUED = 0b01
+MORE_FLAGS = 0b01
 """The flag that announces another word of flags."""
 
 
@@ -214,9 +234,9 @@ def _flags(raw: bytes) -> tuple[int, int]:
     """Return the property flags, and the offset of the property list."""
     flags, offset = read_short(raw, 0)
     last = flags
-    while last & _CONTINUED:
+    while last & MORE_FLAGS:
         last, offset = read_short(raw, offset)
-        if last & ~_CONTINUED:
+        if last & ~MORE_FLAGS:
             raise MalformedError(f"property flags {last:#06x} behind the first are not known")
     if flags & _UNKNOWN_FLAG:
         raise MalformedError(f"property flags {flags:#06x} include one that belongs to no property")

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from amqpstore_server.protocol.content import ContentHeader, decode_content_header
 from amqpstore_server.protocol.errors import (
@@ -30,6 +30,7 @@ from amqpstore_server.protocol.methods import (
     Method,
     decode_method,
 )
+from amqpstore_server.protocol.shapes import Shapes
 from amqpstore_server.protocol.spec import (
     FRAME_BODY,
     FRAME_END,
@@ -62,13 +63,20 @@ overhead.
 
 
 class Publishes:
-    """Consecutive messages with equal basic.publish arguments on one channel."""
+    """Consecutive messages with equal basic.publish arguments on one channel.
 
-    __slots__ = ("bodies", "channel", "headers", "publish")
+    `memo` is open to whoever handles it: the same for all that repeat the method, as long as the
+    receiver remembers it.
+    """
 
-    def __init__(self, channel: int, publish: BasicPublish) -> None:
+    __slots__ = ("bodies", "channel", "headers", "memo", "publish")
+
+    def __init__(
+        self, channel: int, publish: BasicPublish, memo: dict[object, Any] | None = None
+    ) -> None:
         self.channel = channel
         self.publish = publish
+        self.memo: dict[object, Any] = {} if memo is None else memo
         self.headers: list[ContentHeader] = []
         self.bodies: list[bytes] = []
 
@@ -103,11 +111,18 @@ class Failed:
 Event = Publishes | Acks | ReceivedMethod | Failed
 
 
+class _Target(NamedTuple):
+    """A basic.publish, decoded once, and the memo of all events that repeat it."""
+
+    publish: BasicPublish
+    memo: dict[object, Any]
+
+
 @dataclass(slots=True)
 class _Content:
     """A publish whose header, or the rest of whose body, has not arrived yet."""
 
-    publish: BasicPublish
+    target: _Target
     publish_payload: bytes
     header: ContentHeader | None = None
     header_payload: bytes = b""
@@ -121,7 +136,7 @@ class _Repeated(NamedTuple):
 
     prefix: bytes
     channel: int
-    publish: BasicPublish
+    target: _Target
     header: ContentHeader
 
 
@@ -139,9 +154,10 @@ class Receiver:
         self._rest = b""
         self._contents: dict[int, _Content] = {}
         self._chunks: dict[int, list[bytes | bytearray]] = {}
-        self._publishes: dict[bytes, BasicPublish] = {}
+        self._targets: dict[bytes, _Target] = {}
         self._headers: dict[bytes, ContentHeader] = {}
         self._headers_bytes = 0
+        self._shapes = Shapes()
         self._discards = False
         self._chunks_bytes = 0
         self._repeated: _Repeated | None = None
@@ -188,6 +204,10 @@ class Receiver:
                 if not is_whole:
                     break
                 continue
+            if not self._contents:
+                offset = self._whole_publishes(content, offset)
+                if size - offset < _FRAME.size:
+                    break
             frame_type, channel, payload_bytes = _FRAME.unpack_from(content, offset)
             if not FRAME_METHOD <= frame_type <= FRAME_BODY and frame_type != FRAME_HEARTBEAT:
                 raise FatalFramingError(f"frame type {frame_type} does not exist")
@@ -252,7 +272,7 @@ class Receiver:
 
         Returns the offset after them, and False if the last of them is incomplete.
         """
-        prefix, channel, publish, header = repeated
+        prefix, channel, target, header = repeated
         before = len(prefix)
         body_bytes = header.body_size
         size = len(content)
@@ -271,19 +291,85 @@ class Receiver:
             append(content[start:end])
             offset = end + 1
         if bodies:
-            publishes = self._run(channel, publish)
+            publishes = self._run(channel, target)
             publishes.headers += [header] * len(bodies)
             publishes.bodies += bodies
         return offset, is_whole
 
-    def _run(self, channel: int, publish: BasicPublish) -> Publishes:
+    def _whole_publishes(self, content: bytes, offset: int) -> int:
+        """Handle publishes in three frames of which nothing but the values is new, as many as
+        follow each other.
+
+        Returns the offset behind them. Whatever else there is, wrong or only rare, is left to the
+        caller, frame by frame.
+        """
+        size = len(content)
+        last: tuple[_Target, bytes] | None = None
+        unpack = _FRAME.unpack_from
+        target_of = self._targets.get
+        largest = min(self.frame_max, self._max_message_bytes)
+        while offset + _FRAME.size <= size and not self._discards:
+            kind, channel, method_bytes = unpack(content, offset)
+            method_end = offset + 7 + method_bytes
+            if kind != FRAME_METHOD or method_end + 8 > size:
+                break
+            target = target_of(content[offset + 7 : method_end])
+            if target is None or not channel:
+                break
+            kind, header_channel, header_bytes = unpack(content, method_end + 1)
+            header_end = method_end + 8 + header_bytes
+            if kind != FRAME_HEADER or header_end + 8 > size:
+                break
+            kind, body_channel, body_bytes = unpack(content, header_end + 1)
+            end = header_end + 8 + body_bytes
+            if (
+                kind != FRAME_BODY
+                or end >= size
+                or not channel == header_channel == body_channel
+                or not content[method_end] == content[header_end] == content[end] == FRAME_END
+                or not header_bytes <= largest >= body_bytes
+            ):
+                break
+            payload = content[method_end + 8 : header_end]
+            header = self._known_header(payload)
+            if header is None or header.body_size != body_bytes:
+                break
+            publishes = self._run(channel, target)
+            publishes.headers.append(header)
+            publishes.bodies.append(content[header_end + 8 : end])
+            if last is not None and last[0] is target and last[1] == payload:
+                # Not even the values are new: see `_repeats`.
+                prefix = content[offset : header_end + 8]
+                self._repeated = _Repeated(prefix, channel, target, header)
+                return int(end + 1)
+            last = target, payload
+            offset = end + 1
+        return offset
+
+    def _known_header(self, payload: bytes) -> ContentHeader | None:
+        """Return a header that is new in nothing but its values; None for any other."""
+        shape = self._shapes.find(payload)
+        if shape is None:
+            return None
+        _, _, mode_at, priority_at, is_plain = shape
+        plain = None
+        if is_plain:
+            plain = (payload[mode_at] if mode_at else 0, payload[priority_at] if priority_at else 0)
+        (body_size,) = _TAG.unpack_from(payload, 4)
+        return ContentHeader(BasicPublish.class_id, body_size, payload[12:], plain)
+
+    def _run(self, channel: int, target: _Target) -> Publishes:
         """Return the event that a message is added to: the last one, if it is alike."""
         events = self._events
         if events:
             last = events[-1]
-            if type(last) is Publishes and last.publish is publish and last.channel == channel:
+            if (
+                type(last) is Publishes
+                and last.publish is target.publish
+                and last.channel == channel
+            ):
                 return last
-        publishes = Publishes(channel, publish)
+        publishes = Publishes(channel, *target)
         events.append(publishes)
         return publishes
 
@@ -294,14 +380,14 @@ class Receiver:
                 raise UnexpectedFrame(f"a method on channel {channel} in the middle of a content")
             self._abandon(channel)
         if start == _PUBLISH and channel:
-            publish = self._publishes.get(payload)
-            if publish is None:
+            target = self._targets.get(payload)
+            if target is None:
                 method = decode_method(payload)
                 assert isinstance(method, BasicPublish)  # narrows the type; the ids say so
-                if len(self._publishes) >= _CACHED_METHODS:
-                    self._publishes.clear()
-                publish = self._publishes[payload] = method
-            self._contents[channel] = _Content(publish, payload)
+                if len(self._targets) >= _CACHED_METHODS:
+                    self._targets.clear()
+                target = self._targets[payload] = _Target(method, {})
+            self._contents[channel] = _Content(target, payload)
         elif start == _ACK and len(payload) == _ACK_BYTES and payload[12] == 0:
             self._ack(channel, _TAG.unpack_from(payload, 4)[0])
         else:
@@ -330,6 +416,7 @@ class Receiver:
                     f"a content header of class {header.class_id} behind a method of class "
                     f"{BasicPublish.class_id}"
                 )
+            self._shapes.learn(payload)
             self._headers_bytes += len(payload)
             if len(self._headers) >= _CACHED_METHODS or self._headers_bytes > _CACHED_HEADERS_BYTES:
                 self._headers.clear()
@@ -407,13 +494,13 @@ class Receiver:
                 _FRAME.pack(FRAME_BODY, channel, header.body_size),
             )
         )
-        self._repeated = _Repeated(prefix, channel, content.publish, header)
+        self._repeated = _Repeated(prefix, channel, content.target, header)
 
     def _complete(
         self, channel: int, content: _Content, header: ContentHeader, body: bytes
     ) -> None:
         del self._contents[channel]
-        publishes = self._run(channel, content.publish)
+        publishes = self._run(channel, content.target)
         publishes.headers.append(header)
         publishes.bodies.append(body)
 
