@@ -96,7 +96,8 @@ def check(event: Event) -> None:
             assert event.error.reply_code
             assert len(event.error.reply_text.encode()) <= 255
     elif isinstance(event, Publishes):
-        assert len(event.headers) == len(event.bodies)
+        assert len(event.targets) == len(event.headers) == len(event.bodies)
+        assert event.is_mixed == (len(set(event.targets)) > 1)
         for header, body in zip(event.headers, event.bodies, strict=True):
             assert header.body_size == len(body) <= MAX_MESSAGE_BYTES
     elif isinstance(event, Acks):
@@ -123,8 +124,10 @@ def said(events: list[Event]) -> list[object]:
     for event in events:
         if isinstance(event, Publishes):
             flat += [
-                (event.channel, event.publish, header, body)
-                for header, body in zip(event.headers, event.bodies, strict=True)
+                (event.channel, target.publish, header.properties, body)
+                for target, header, body in zip(
+                    event.targets, event.headers, event.bodies, strict=True
+                )
             ]
         elif isinstance(event, Acks):
             flat += [(event.channel, tag) for tag in range(event.first, event.last + 1)]

@@ -13,6 +13,9 @@ from amqpstore_server.protocol.content import (
 )
 from amqpstore_server.protocol.errors import FrameError, MalformedError
 from amqpstore_server.protocol.field_table import FieldValue, Timestamp
+from amqpstore_server.protocol.frames import body_frames, header_frame, method_frame
+from amqpstore_server.protocol.methods import BasicPublish
+from amqpstore_server.protocol.receiver import Publishes, Receiver
 from amqpstore_server.protocol.shapes import Shapes
 
 SHORT = st.text(max_size=12)
@@ -137,6 +140,46 @@ def test_envelopes_with_other_values_are_equal_to_parsed_ones() -> None:
     assert {name: getattr(made, name) for name in slots} == {
         name: getattr(parsed, name) for name in slots
     }
+
+
+MESSAGES = st.lists(
+    st.tuples(st.sampled_from(["a", "b"]), st.text(min_size=3, max_size=3), st.binary(max_size=3)),
+    max_size=12,
+)
+
+
+def stream_of(messages: list[tuple[str, str, bytes]]) -> bytes:
+    stream = b""
+    for key, message_id, content in messages:
+        raw = encode_properties(BasicProperties(delivery_mode=2, message_id=message_id))
+        stream += method_frame(1, BasicPublish(exchange="", routing_key=key).encode())
+        stream += header_frame(1, encode_content_header(60, len(content), raw))
+        stream += b"".join(bytes(part) for part in body_frames(1, content, 0))
+    return stream
+
+
+def received(receiver: Receiver, reads: list[bytes]) -> list[tuple[str, bytes, bytes]]:
+    messages = []
+    for read in reads:
+        for event in receiver.receive(read):
+            assert isinstance(event, Publishes)
+            for target, header, content in zip(
+                event.targets, event.headers, event.bodies, strict=True
+            ):
+                assert header.body_size == len(content)
+                messages.append((target.publish.routing_key, header.properties, content))
+    return messages
+
+
+@given(MESSAGES)
+def test_a_read_says_the_same_whole_and_byte_by_byte(
+    messages: list[tuple[str, str, bytes]],
+) -> None:
+    stream = stream_of(messages)
+    whole = received(Receiver(1 << 17, 1 << 20), [stream, stream])
+    pieces = [stream[place : place + 1] for place in range(len(stream))] * 2
+    assert whole == received(Receiver(1 << 17, 1 << 20), pieces)
+    assert len(whole) == 2 * len(messages)
 
 
 def test_shapes_are_bounded() -> None:

@@ -10,6 +10,7 @@ from amqpstore_server.amqp.arguments import wait_ms
 from amqpstore_server.amqp.context import ChannelContext
 from amqpstore_server.amqp.deliveries import add_content, add_deliveries
 from amqpstore_server.amqp.distributed import DTX_HANDLERS, Distributed
+from amqpstore_server.amqp.publishing import Part, by_target, in_turn
 from amqpstore_server.amqp.topology import TOPOLOGY_HANDLERS, Topology
 from amqpstore_server.broker.channels.channel import Channel
 from amqpstore_server.broker.channels.gets import Gets
@@ -27,7 +28,7 @@ from amqpstore_server.protocol.errors import (
     PreconditionFailed,
 )
 from amqpstore_server.protocol.frames import ack_frame, method_frame
-from amqpstore_server.protocol.receiver import Acks, Publishes
+from amqpstore_server.protocol.receiver import Acks, Publishes, Target
 from amqpstore_server.protocol.spec import ReplyCode
 from amqpstore_server.protocol.states import CHANNEL, ChannelEvent, ChannelState
 
@@ -78,15 +79,59 @@ class AmqpChannel:
             raise NotImplementedByServer(f"{method.name} is not supported")
 
     def publish(self, publishes: Publishes) -> None:
-        """Publish a run of messages. Raises: AmqpError, BrokerError."""
-        publish = publishes.publish
+        """Publish consecutive messages. Raises: AmqpError, BrokerError."""
+        if not publishes.is_mixed:
+            self._publish(publishes, publishes.targets[0])
+            return
+        parts = by_target(publishes)
+        if not self._are_independent(parts):
+            parts = in_turn(publishes)
+        for part in parts:
+            self._publish(part, part.target)
+
+    def _are_independent(self, parts: list[Part]) -> bool:
+        """Tell whether nobody can see in which order the parts are published.
+
+        The order of a channel's messages is kept in each queue (section 4.7), so no queue may be
+        in two parts. Delivery tags of confirms go by that order too: so all must be confirmed at
+        the same time, and nothing may be refused or returned.
+        """
+        access = self._context.access
+        if self._broker.reply_to or access.has_topics:
+            return False
+        queues: set[Queue] = set()
+        plain = parts[0].headers[0].plain
+        is_durable: bool | None = None
+        for part in parts:
+            publish = part.target.publish
+            route = self._broker.known_route(publish.exchange, publish.routing_key)
+            if (
+                plain is None
+                or publish.immediate
+                or route is None
+                or not route.is_simple
+                or is_durable not in (None, route.is_durable)
+                or not queues.isdisjoint(route.queues)
+                or not access.has_granted("write", "exchange", publish.exchange)
+                or any(header.plain != plain for header in part.headers)
+            ):
+                return False
+            is_durable = route.is_durable
+            queues.update(route.queues)
+        return True
+
+    def _publish(self, published: Part | Publishes, target: Target) -> None:
+        """Publish messages of one target."""
+        publish = target.publish
         access = self._context.access
         access.check("write", "exchange", publish.exchange)
         if publish.exchange == REPLAY_EXCHANGE:
             self._topology.check_replay(publish.routing_key)
         flags = _FLAGS[publish.mandatory, publish.immediate]
         broker = self._broker
-        for envelope, messages in self._context.envelopes.messages(publishes, broker.reply_to):
+        for envelope, messages in self._context.envelopes.messages(
+            published, target, broker.reply_to
+        ):
             if access.has_topics:
                 self._topology.check_topic("write", publish.exchange, *envelope.address[1])
             broker.publish(envelope, messages, flags)

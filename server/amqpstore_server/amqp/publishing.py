@@ -8,13 +8,56 @@ from amqpstore import Message
 from amqpstore_server.broker.errors import BrokerError
 from amqpstore_server.broker.messages.envelope import ParsedEnvelope, parse_envelope
 from amqpstore_server.broker.queues.kinds import REPLY_TO
-from amqpstore_server.protocol.content import decode_properties, edit_properties
+from amqpstore_server.protocol.content import ContentHeader, decode_properties, edit_properties
 from amqpstore_server.protocol.errors import AmqpError, PreconditionFailed
-from amqpstore_server.protocol.receiver import Publishes
+from amqpstore_server.protocol.receiver import Publishes, Target
 
 _MAX_CACHED = 1024
 _CACHED_BYTES = 256 << 10
 """The total size of properties for which envelopes are cached."""
+
+
+class Part:
+    """Messages of one read and channel with one target, as columns."""
+
+    __slots__ = ("bodies", "headers", "target")
+
+    def __init__(self, target: Target) -> None:
+        self.target = target
+        self.headers: list[ContentHeader] = []
+        self.bodies: list[bytes] = []
+
+
+def by_target(publishes: Publishes) -> list[Part]:
+    """Return the messages of each target together; of the targets in the order in which they first
+    appear.
+    """
+    parts: dict[Target, Part] = {}
+    for target, header, body in zip(
+        publishes.targets, publishes.headers, publishes.bodies, strict=True
+    ):
+        part = parts.get(target)
+        if part is None:
+            part = parts[target] = Part(target)
+        part.headers.append(header)
+        part.bodies.append(body)
+    return list(parts.values())
+
+
+def in_turn(publishes: Publishes) -> list[Part]:
+    """Return the messages in their order: a part is what follows each other with one target."""
+    parts: list[Part] = []
+    last: Target | None = None
+    for target, header, body in zip(
+        publishes.targets, publishes.headers, publishes.bodies, strict=True
+    ):
+        if target is not last:
+            last = target
+            part = Part(target)
+            parts.append(part)
+        part.headers.append(header)
+        part.bodies.append(body)
+    return parts
 
 
 class Envelopes:
@@ -31,23 +74,24 @@ class Envelopes:
         self._cached_bytes = 0
 
     def messages(
-        self, publishes: Publishes, reply_to: str
+        self, published: Part | Publishes, target: Target, reply_to: str
     ) -> Iterator[tuple[ParsedEnvelope, list[Message]]]:
         """Yield the messages in order, in groups that are alike, each with the envelope of its
         first message.
 
-        Args: reply_to, the address of the channel's direct replies; empty if there is none.
+        Args: published, messages of one target; reply_to, the address of the channel's direct
+        replies, empty if there is none.
         Raises: PreconditionFailed, PreconditionFailedError, at the first message that claims
         something it may not; the groups before it have been yielded.
         """
-        exchange = publishes.publish.exchange
-        routing_key = publishes.publish.routing_key
-        memo = publishes.memo
+        exchange = target.publish.exchange
+        routing_key = target.publish.routing_key
+        memo = target.memo
         group: list[Message] = []
         header = None
         first: ParsedEnvelope | None = None
         current: ParsedEnvelope | None = None
-        for next_header, body in zip(publishes.headers, publishes.bodies, strict=True):
+        for next_header, body in zip(published.headers, published.bodies, strict=True):
             if next_header is not header:
                 header = next_header
                 plain = header.plain

@@ -43,7 +43,7 @@ def refusal_of(
         case Acks():
             return error.at(methods.BasicAck.class_id, methods.BasicAck.method_id)
         case Publishes():
-            return error.at(event.publish.class_id, event.publish.method_id)
+            return error.at(methods.BasicPublish.class_id, methods.BasicPublish.method_id)
         case ReceivedMethod():
             return error.at(event.method.class_id, event.method.method_id)
 

@@ -71,6 +71,10 @@ class Access:
             self._granted.clear()
         self._granted.add((permission, resource))
 
+    def has_granted(self, permission: str, kind: str, name: str) -> bool:
+        """Tell whether `check` is known to pass, without looking at the patterns."""
+        return (permission, _resource(kind, name)) in self._granted
+
     def may(self, permission: str, name: str) -> bool:
         """Tell whether `check` would succeed for a queue."""
         return self._patterns[permission].grants(name)

@@ -39,10 +39,11 @@ class Route:
 
     If all of them are plain, `placements` are where the messages go; otherwise it is empty and each
     queue has to be asked. `touches` are the queues as entries of `BrokerContext.touched`.
-    `is_routed` tells whether it counts as routed.
+    `is_routed` tells whether it counts as routed; `is_simple`, whether whatever comes is taken, and
+    when it is safe depends on the message alone; then `is_durable` is what the queues are.
     """
 
-    __slots__ = ("is_routed", "placements", "queues", "touches")
+    __slots__ = ("is_durable", "is_routed", "is_simple", "placements", "queues", "touches")
 
     def __init__(self, queues: list[Queue]) -> None:
         self.queues = queues
@@ -51,6 +52,12 @@ class Route:
         self.placements: list[Placement] = []
         if all(queue.is_plain for queue in queues):
             self.placements = [Placement(queue.priorities.lowest) for queue in queues]
+        stored = [placement.queue for placement in self.placements]
+        self.is_durable = any(queue.durable for queue in stored)
+        self.is_simple = bool(stored) and self.is_routed
+        for queue in stored:
+            if queue.durable != self.is_durable or queue.keeps_transient:
+                self.is_simple = False
 
 
 class _Routes(dict[KeyT, RouteT]):
@@ -117,6 +124,12 @@ class Router:
             raise AccessRefusedError(
                 f"cannot publish to internal exchange '{exchange_name}' in vhost '{self._vhost}'"
             )
+
+    def known(self, exchange: str, routing_key: str) -> Route | None:
+        """Return the route that is remembered for an exchange and a routing key, if there is one
+        that depends on nothing else.
+        """
+        return self._routes.get((exchange, (routing_key,)))
 
     def routes(
         self, envelope: ParsedEnvelope, messages: list[Message]

@@ -2,8 +2,8 @@
 
 The hot path of the whole broker starts here, so it works on reads, not on frames: publishes that
 repeat the bytes of the one before, except the body, are recognised by one comparison; what was
-decoded once is not decoded again; publishes to one exchange and routing key, and acks of contiguous
-tags, are returned as one event each.
+decoded once is not decoded again; consecutive publishes of a channel, and acks of contiguous tags,
+are returned as one event each.
 """
 
 from __future__ import annotations
@@ -62,21 +62,27 @@ overhead.
 """
 
 
-class Publishes:
-    """Consecutive messages with equal basic.publish arguments on one channel.
+class Target:
+    """A basic.publish, decoded once for all that repeat it. `memo` is open to its handlers."""
 
-    `memo` is open to whoever handles it: the same for all that repeat the method, as long as the
-    receiver remembers it.
+    __slots__ = ("memo", "publish")
+
+    def __init__(self, publish: BasicPublish) -> None:
+        self.publish = publish
+        self.memo: dict[object, Any] = {}
+
+
+class Publishes:
+    """Consecutive messages published on one channel, as columns; `is_mixed` if their targets
+    differ.
     """
 
-    __slots__ = ("bodies", "channel", "headers", "memo", "publish")
+    __slots__ = ("bodies", "channel", "headers", "is_mixed", "targets")
 
-    def __init__(
-        self, channel: int, publish: BasicPublish, memo: dict[object, Any] | None = None
-    ) -> None:
+    def __init__(self, channel: int) -> None:
         self.channel = channel
-        self.publish = publish
-        self.memo: dict[object, Any] = {} if memo is None else memo
+        self.is_mixed = False
+        self.targets: list[Target] = []
         self.headers: list[ContentHeader] = []
         self.bodies: list[bytes] = []
 
@@ -111,18 +117,11 @@ class Failed:
 Event = Publishes | Acks | ReceivedMethod | Failed
 
 
-class _Target(NamedTuple):
-    """A basic.publish, decoded once, and the memo of all events that repeat it."""
-
-    publish: BasicPublish
-    memo: dict[object, Any]
-
-
 @dataclass(slots=True)
 class _Content:
     """A publish whose header, or the rest of whose body, has not arrived yet."""
 
-    target: _Target
+    target: Target
     publish_payload: bytes
     header: ContentHeader | None = None
     header_payload: bytes = b""
@@ -136,7 +135,7 @@ class _Repeated(NamedTuple):
 
     prefix: bytes
     channel: int
-    target: _Target
+    target: Target
     header: ContentHeader
 
 
@@ -154,7 +153,7 @@ class Receiver:
         self._rest = b""
         self._contents: dict[int, _Content] = {}
         self._chunks: dict[int, list[bytes | bytearray]] = {}
-        self._targets: dict[bytes, _Target] = {}
+        self._targets: dict[bytes, Target] = {}
         self._headers: dict[bytes, ContentHeader] = {}
         self._headers_bytes = 0
         self._shapes = Shapes()
@@ -291,7 +290,8 @@ class Receiver:
             append(content[start:end])
             offset = end + 1
         if bodies:
-            publishes = self._run(channel, target)
+            publishes = self._column(channel, target)
+            publishes.targets += [target] * len(bodies)
             publishes.headers += [header] * len(bodies)
             publishes.bodies += bodies
         return offset, is_whole
@@ -304,7 +304,7 @@ class Receiver:
         caller, frame by frame.
         """
         size = len(content)
-        last: tuple[_Target, bytes] | None = None
+        last: tuple[Target, bytes] | None = None
         unpack = _FRAME.unpack_from
         target_of = self._targets.get
         largest = min(self.frame_max, self._max_message_bytes)
@@ -334,7 +334,8 @@ class Receiver:
             header = self._known_header(payload)
             if header is None or header.body_size != body_bytes:
                 break
-            publishes = self._run(channel, target)
+            publishes = self._column(channel, target)
+            publishes.targets.append(target)
             publishes.headers.append(header)
             publishes.bodies.append(content[header_end + 8 : end])
             if last is not None and last[0] is target and last[1] == payload:
@@ -358,18 +359,18 @@ class Receiver:
         (body_size,) = _TAG.unpack_from(payload, 4)
         return ContentHeader(BasicPublish.class_id, body_size, payload[12:], plain)
 
-    def _run(self, channel: int, target: _Target) -> Publishes:
-        """Return the event that a message is added to: the last one, if it is alike."""
+    def _column(self, channel: int, target: Target) -> Publishes:
+        """Return the event that a message of a channel belongs to: the last one, if that is of the
+        same channel.
+        """
         events = self._events
         if events:
             last = events[-1]
-            if (
-                type(last) is Publishes
-                and last.publish is target.publish
-                and last.channel == channel
-            ):
+            if type(last) is Publishes and last.channel == channel:
+                if last.targets[-1] is not target:
+                    last.is_mixed = True
                 return last
-        publishes = Publishes(channel, *target)
+        publishes = Publishes(channel)
         events.append(publishes)
         return publishes
 
@@ -386,7 +387,7 @@ class Receiver:
                 assert isinstance(method, BasicPublish)  # narrows the type; the ids say so
                 if len(self._targets) >= _CACHED_METHODS:
                     self._targets.clear()
-                target = self._targets[payload] = _Target(method, {})
+                target = self._targets[payload] = Target(method)
             self._contents[channel] = _Content(target, payload)
         elif start == _ACK and len(payload) == _ACK_BYTES and payload[12] == 0:
             self._ack(channel, _TAG.unpack_from(payload, 4)[0])
@@ -409,7 +410,9 @@ class Receiver:
         if content is None or content.header is not None:
             raise UnexpectedFrame(f"a content header on channel {channel} that no method announced")
         header = self._headers.get(payload)
-        if header is None:
+        if header is not None:
+            content.is_header_known = True
+        elif (header := self._known_header(payload)) is None:
             header = decode_content_header(payload)
             if header.class_id != BasicPublish.class_id:
                 raise FrameError(
@@ -422,8 +425,6 @@ class Receiver:
                 self._headers.clear()
                 self._headers_bytes = len(payload)
             self._headers[payload] = header
-        else:
-            content.is_header_known = True
         content.header = header
         content.header_payload = payload
         if self._discards:
@@ -500,7 +501,8 @@ class Receiver:
         self, channel: int, content: _Content, header: ContentHeader, body: bytes
     ) -> None:
         del self._contents[channel]
-        publishes = self._run(channel, content.target)
+        publishes = self._column(channel, content.target)
+        publishes.targets.append(content.target)
         publishes.headers.append(header)
         publishes.bodies.append(body)
 

@@ -31,7 +31,7 @@ def test_what_is_full_is_a_resource_error() -> None:
     ("event", "ids"),
     [
         (Acks(1, 1, 2), (60, 80)),
-        (Publishes(1, methods.BasicPublish(exchange="", routing_key="q")), (60, 40)),
+        (Publishes(1), (60, 40)),
         (ReceivedMethod(1, methods.TxCommit()), (90, 20)),
         (Failed(1, MalformedError("no method")), (0, 0)),
     ],

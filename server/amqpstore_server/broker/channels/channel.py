@@ -21,7 +21,7 @@ from amqpstore_server.broker.queues.backlog import Taken
 from amqpstore_server.broker.queues.consumer import Consumer, ConsumerOptions, Window
 from amqpstore_server.broker.queues.delivery import Delivery, shown
 from amqpstore_server.broker.queues.queue import Queue
-from amqpstore_server.broker.routing import Router
+from amqpstore_server.broker.routing import Route, Router
 from amqpstore_server.broker.transactions.dead_letter import DeadLetters
 from amqpstore_server.broker.transactions.replay import Replays
 
@@ -108,6 +108,10 @@ class Channel:
         publisher = self._publisher if self.transaction is None else self.transaction
         for route, parsed, part in self.vhost.router.routes(envelope, messages):
             publisher.publish(route, parsed, part, flags)
+
+    def known_route(self, exchange: str, routing_key: str) -> Route | None:
+        """Return the route of messages without further routing keys, if it is remembered."""
+        return self.vhost.router.known(exchange, routing_key)
 
     def _replay(self, messages: list[Message], flags: Flags) -> None:
         if self.transaction is not None:
