@@ -27,7 +27,7 @@ from amqpstore_server.users import DEFAULT_USER, Users
 _log = logging.getLogger(__name__)
 
 _SMALLEST_READ_BYTES = 16 << 10
-_LARGEST_READ_BYTES = 256 << 10
+_LARGEST_READ_BYTES = 512 << 10
 _LAST_WORDS_S = 5.0
 _DRAINED_BYTES = 64 << 20
 _STRANGERS_DRAINED_BYTES = 1 << 20
