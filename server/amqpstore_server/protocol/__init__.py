@@ -3,7 +3,7 @@
 - `spec`: the numbers of the specification; `states`: the state machines of a
   connection and of a channel.
 - `primitives`, `field_table`, `layout`, `methods`, `content`: integers and strings, tables,
-  arguments, methods, and content headers.
+  arguments, methods, and content headers; `shapes`: what headers have in common.
 - `frames`: frames to send; `handshake`, `receiver`: frames received, before and after a connection
   is open.
 - `errors`: errors of a peer, one class for each reply code.
