@@ -10,7 +10,7 @@ from amqpstore_server.amqp.arguments import wait_ms
 from amqpstore_server.amqp.context import ChannelContext
 from amqpstore_server.amqp.deliveries import add_content, add_deliveries
 from amqpstore_server.amqp.distributed import DTX_HANDLERS, Distributed
-from amqpstore_server.amqp.publishing import Part, by_target, in_turn
+from amqpstore_server.amqp.publishing import PublishedPart, by_target, in_turn
 from amqpstore_server.amqp.topology import TOPOLOGY_HANDLERS, Topology
 from amqpstore_server.broker.channels.channel import Channel
 from amqpstore_server.broker.channels.gets import Gets
@@ -89,7 +89,7 @@ class AmqpChannel:
         for part in parts:
             self._publish(part, part.target)
 
-    def _are_independent(self, parts: list[Part]) -> bool:
+    def _are_independent(self, parts: list[PublishedPart]) -> bool:
         """Tell whether nobody can see in which order the parts are published.
 
         The order of a channel's messages is kept in each queue (section 4.7), so no queue may be
@@ -120,7 +120,7 @@ class AmqpChannel:
             queues.update(route.queues)
         return True
 
-    def _publish(self, published: Part | Publishes, target: Target) -> None:
+    def _publish(self, published: PublishedPart | Publishes, target: Target) -> None:
         """Publish messages of one target."""
         publish = target.publish
         access = self._context.access

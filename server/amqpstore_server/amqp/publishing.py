@@ -17,7 +17,7 @@ _CACHED_BYTES = 256 << 10
 """The total size of properties for which envelopes are cached."""
 
 
-class Part:
+class PublishedPart:
     """Messages of one read and channel with one target, as columns."""
 
     __slots__ = ("bodies", "headers", "target")
@@ -28,32 +28,32 @@ class Part:
         self.bodies: list[bytes] = []
 
 
-def by_target(publishes: Publishes) -> list[Part]:
+def by_target(publishes: Publishes) -> list[PublishedPart]:
     """Return the messages of each target together; of the targets in the order in which they first
     appear.
     """
-    parts: dict[Target, Part] = {}
+    parts: dict[Target, PublishedPart] = {}
     for target, header, body in zip(
         publishes.targets, publishes.headers, publishes.bodies, strict=True
     ):
         part = parts.get(target)
         if part is None:
-            part = parts[target] = Part(target)
+            part = parts[target] = PublishedPart(target)
         part.headers.append(header)
         part.bodies.append(body)
     return list(parts.values())
 
 
-def in_turn(publishes: Publishes) -> list[Part]:
+def in_turn(publishes: Publishes) -> list[PublishedPart]:
     """Return the messages in their order: a part is what follows each other with one target."""
-    parts: list[Part] = []
+    parts: list[PublishedPart] = []
     last: Target | None = None
     for target, header, body in zip(
         publishes.targets, publishes.headers, publishes.bodies, strict=True
     ):
         if target is not last:
             last = target
-            part = Part(target)
+            part = PublishedPart(target)
             parts.append(part)
         part.headers.append(header)
         part.bodies.append(body)
@@ -74,7 +74,7 @@ class Envelopes:
         self._cached_bytes = 0
 
     def messages(
-        self, published: Part | Publishes, target: Target, reply_to: str
+        self, published: PublishedPart | Publishes, target: Target, reply_to: str
     ) -> Iterator[tuple[ParsedEnvelope, list[Message]]]:
         """Yield the messages in order, in groups that are alike, each with the envelope of its
         first message.
