@@ -11,7 +11,6 @@ from amqpstore_server.amqp.outbox import Outbox
 from amqpstore_server.broker.messages.envelope import visible
 from amqpstore_server.protocol.frames import body_frames, header_frame, method_frame
 from amqpstore_server.protocol.methods import BasicDeliver
-from amqpstore_server.protocol.primitives import write_shortstr
 from amqpstore_server.protocol.spec import FRAME_BODY, FRAME_END, FRAME_HEADER, FRAME_METHOD
 
 _BASIC = 60
@@ -102,7 +101,8 @@ def _around_tag(
     channel: int, consumer_tag: bytes, redelivered: bytes, exchange: str, routing_key: str
 ) -> tuple[bytes, bytes]:
     """Return the bytes of a basic.deliver before its tag, and those after it."""
-    names = write_shortstr(exchange) + write_shortstr(routing_key)
+    name, key = exchange.encode(), routing_key.encode()
+    names = b"%c%b%c%b" % (len(name), name, len(key), key)
     size = 4 + len(consumer_tag) + 9 + len(names)
     before = _FRAME.pack(FRAME_METHOD, channel, size) + _DELIVER + consumer_tag
     return before, redelivered + names + _END

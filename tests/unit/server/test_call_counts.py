@@ -94,13 +94,13 @@ TRAFFIC = {
 
 # fmt: off
 CEILINGS = {
-    "alike, 1 queue": Costs(Calls(2.2, 15.6), Calls(0.6, 13.0), Calls(3.1, 19.1)),
-    "varied, 1 queue": Costs(Calls(80.2, 99.6), Calls(3.5, 30.7), Calls(84.1, 122.0)),
-    "varied, 10 queues": Costs(Calls(118.6, 128.5), Calls(62.7, 52.6), Calls(182.9, 172.9)),
-    "varied, 3 of 21 queues": Costs(Calls(135.4, 140.5), Calls(62.9, 54.1), Calls(669.2, 595.2)),
-    "varied, 64 KiB": Costs(Calls(136.8, 124.5), Calls(31.6, 41.8), Calls(182.9, 168.6)),
-    "varied, transient": Costs(Calls(79.9, 88.3), Calls(3.4, 22.2), Calls(83.6, 110.6)),
-    "varied, alone in a read": Costs(Calls(309.0, 183.0), Calls(85.7, 53.7), Calls(484.4, 293.2)),
+    "alike, 1 queue": Costs(Calls(2.2, 15.6), Calls(0.6, 12.9), Calls(3.1, 19.1)),
+    "varied, 1 queue": Costs(Calls(9.2, 31.6), Calls(1.6, 16.8), Calls(11.1, 40.1)),
+    "varied, 10 queues": Costs(Calls(12.7, 36.0), Calls(10.4, 20.8), Calls(19.0, 46.5)),
+    "varied, 3 of 21 queues": Costs(Calls(13.4, 36.0), Calls(9.7, 21.7), Calls(69.8, 97.4)),
+    "varied, 64 KiB": Costs(Calls(66.3, 57.0), Calls(29.9, 29.8), Calls(110.9, 89.6)),
+    "varied, transient": Costs(Calls(8.9, 20.3), Calls(1.4, 8.2), Calls(10.6, 28.6)),
+    "varied, alone in a read": Costs(Calls(240.0, 117.0), Calls(84.8, 47.0), Calls(415.4, 223.2)),
 }
 # fmt: on
 
