@@ -7,9 +7,12 @@ from html import escape
 
 from amqpstore_tools.compare.report import CompareReport, spread_text
 from amqpstore_tools.compare.summary import Rounds
+from amqpstore_tools.compare.workloads import Figure
+from amqpstore_tools.offline.terminal import counted
 from amqpstore_tools.report.charts import bars
 from amqpstore_tools.report.document import document
 
+_MAX_CHARTS = 6
 _STYLES = ("a", "c", "b", "bad")
 """A CSS class of the page for each broker."""
 
@@ -23,10 +26,10 @@ def page(report: CompareReport) -> str:
         f"{escape(broker.version)} at {escape(broker.address)}</div>"
         for broker in report.brokers
     )
-    rounds = report.settings.rounds
+    rounds = counted(report.settings.rounds, "round")
     intro = (
         f"<p class=dim>Measured on {escape(report.started)}, on {os.cpu_count()} cores that the "
-        f"load generator shares. {rounds} rounds, the brokers by turns. Each number is the median, "
+        f"load generator shares. {rounds}, the brokers by turns. Each number is the median, "
         "with the least and the most of the rounds.</p>\n"
     )
     failed = "".join(f"<p>Failed: {escape(line)}</p>\n" for line in report.failed())
@@ -46,17 +49,18 @@ def _ratios(report: CompareReport) -> str:
     """Return a chart of the ratios of the first broker to each other one, by workload."""
     parts = []
     for other in range(1, len(report.brokers)):
-        rows = []
+        rows, styles = [], []
         for name, rounds in report.rounds.items():
             for figure in rounds.figures()[:1]:
                 if (ratio := rounds.ratio(figure, other)) is not None:
                     text = f"{spread_text(ratio, 2)} x"
                     rows.append((f"{name}: {figure.title}", ratio.median, text))
+                    styles.append("c" if figure.unit == "ms" else "b")
         first, second = (escape(report.brokers[place].label) for place in (0, other))
         if rows:
             parts.append(
                 f"<section><h2>{first} compared with {second}</h2>\n<p class=dim>Times as many a "
-                f"second; of waits, times as long.</p>\n{bars(rows, 'b')}</section>\n"
+                f"second; of waits, times as long.</p>\n{bars(rows, *styles)}</section>\n"
             )
     return "".join(parts)
 
@@ -67,15 +71,28 @@ def _workload(report: CompareReport, rounds: Rounds) -> str:
 
 
 def _charts(report: CompareReport, rounds: Rounds) -> Iterator[str]:
-    """Yield a chart for each figure, with a bar for each broker."""
-    for figure in rounds.figures():
+    """Yield a chart for each figure, with a bar for each broker; one for all if they are many."""
+    figures = rounds.figures()
+    if len(figures) > _MAX_CHARTS:
+        rows = [
+            ("" if place else figure.title, value, f"{text} {figure.unit}, {label}")
+            for figure in figures
+            for place, (label, value, text) in enumerate(_bars(report, rounds, figure))
+        ]
+        yield bars(rows, *_STYLES[: len(report.brokers)])
+        return
+    for figure in figures:
         yield f"<p>{escape(figure.title)}, {escape(figure.unit)}</p>\n"
-        rows = []
-        for place, broker in enumerate(report.brokers):
-            spread = rounds.spread(figure, place)
-            value = spread.median if spread else 0.0
-            rows.append((broker.label, value, spread_text(spread, figure.digits)))
-        yield bars(rows, *_STYLES)
+        yield bars(list(_bars(report, rounds, figure)), *_STYLES)
+
+
+def _bars(
+    report: CompareReport, rounds: Rounds, figure: Figure
+) -> Iterator[tuple[str, float, str]]:
+    """Yield a bar for each broker."""
+    for place, broker in enumerate(report.brokers):
+        spread = rounds.spread(figure, place)
+        yield broker.label, spread.median if spread else 0.0, spread_text(spread, figure.digits)
 
 
 def _table(report: CompareReport) -> str:

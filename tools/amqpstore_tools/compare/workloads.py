@@ -72,7 +72,7 @@ _ABOUT: dict[str, tuple[Figure, ...]] = {
     "connect": (Figure(("connected_per_s",), "connections", "/s"),),
     "latency": _WAITS,
     STALLS: tuple(
-        Figure((name, kind, "max"), f"{title} beside {name}, worst", "ms", 1)
+        Figure((name, kind, "max"), f"{name}: worst {title}", "ms", 1)
         for name in DISTURBANCES
         for kind, title in (("answer_ms", "answer"), ("confirm_ms", "confirm"))
     ),
