@@ -13,7 +13,7 @@ class NotAStoreError(StoreError):
     def __init__(self, path: str, reason: str) -> None:
         super().__init__(
             f"{path} is not an amqpstore data directory: {reason}. "
-            "Name a new or empty directory, or one that amqpstore created."
+            "Name a directory that amqpstore created, or for a new store a new or empty one."
         )
         self.path = path
         self.reason = reason

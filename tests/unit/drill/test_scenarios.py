@@ -122,7 +122,7 @@ def test_bits_of_the_catalog_are_flipped_too(tmp_path: Path) -> None:
     account = drill("bit-flips", tmp_path)
     of_catalog = [step for step in account.timeline if "catalog/data.mdb" in step.did]
     assert len(of_catalog) > 3
-    assert account.did["refusals to open"] > 0
+    assert account.did["starts refused"] > 0
 
 
 def changed(directory: str) -> Examined:

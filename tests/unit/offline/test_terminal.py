@@ -76,3 +76,8 @@ def test_only_one_place_decides_how_wide_stdout_is() -> None:
         and not any(keyword.arg == "stderr" for keyword in node.keywords)
     }
     assert makers == {"offline/terminal.py"}
+
+
+def test_a_number_of_things_has_its_plural() -> None:
+    numbers = [terminal.counted(n, noun) for n in (1, 1000) for noun in ("file", "batch", "policy")]
+    assert numbers == ["1 file", "1 batch", "1 policy", "1,000 files", "1,000 batches", "1,000 policies"]  # fmt: skip

@@ -116,7 +116,7 @@ class DamagedStore:
         promised = sum(len(queue.messages) for queue in self.before.queues.values())
         survived = sum(len(queue.messages) for queue in after.queues.values())
         if after.error:
-            run.account.did["refusals to open"] += 1
+            run.account.did["starts refused"] += 1
         named = promised if after.error else _named(after)
         did = f"{hit.did}: {after.error}" if after.error else hit.did
         run.step(Step(run.round, 1, did, promised, survived, survived, named, bool(faults)))

@@ -179,7 +179,7 @@ def _show_log(found: Facts) -> None:
         out.print("  no checkpoint: all of the log is read at a start")
     where = "behind it" if checkpoint else "in all"
     out.print(
-        f"  {where} {size(tail['bytes'])}: {tail['batches']:,} batches, "
+        f"  {where} {size(tail['bytes'])}: {counted(tail['batches'], 'batch')}, "
         f"{counted(tail['messages'], 'message')}, {counted(tail['operations'], 'operation')}; "
         f"next is LSN {tail['end']['lsn']:,}"
     )

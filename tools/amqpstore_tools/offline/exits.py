@@ -104,13 +104,21 @@ def run_tool(
     except ToolError as error:
         return fail(error.exit_code, error, str(error))
     except (StoreError, OSError) as error:
-        return fail(FAILED, error, str(error))
+        return fail(FAILED, error, text_of(error))
     except KeyboardInterrupt:
         sys.stderr.write(f"amqpstore {verb}: interrupted\n")
         return INTERRUPTED
     finally:
         signal.signal(signal.SIGTERM, before)
     return code or OK
+
+
+def text_of(error: Exception) -> str:
+    """Return the message of an error; an `OSError` says which file it is about, and why."""
+    if isinstance(error, OSError) and error.strerror and not error.filename2:
+        if isinstance(error.filename, str | bytes):
+            return f"{os.fsdecode(error.filename)}: {error.strerror}"
+    return str(error)
 
 
 def _interrupt(_number: int, _stack: FrameType | None) -> None:

@@ -99,9 +99,12 @@ def shown_lines(text: str) -> str:
 
 
 def counted(count: int, noun: str) -> str:
-    """Return a number of things: one message, two messages."""
-    plural = noun if count == 1 else f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}s"
-    return f"{count:,} {plural}"
+    """Return a number of things: 1 message, 2 messages, 2 batches, 2 policies."""
+    if count == 1:
+        return f"{count:,} {noun}"
+    if noun.endswith("y"):
+        return f"{count:,} {noun[:-1]}ies"
+    return f"{count:,} {noun}{'es' if noun.endswith('ch') else 's'}"
 
 
 def size(count: int) -> str:

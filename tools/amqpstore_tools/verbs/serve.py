@@ -15,6 +15,7 @@ from amqpstore import (
     StoreLockedError,
 )
 from amqpstore.files import raise_descriptor_limit
+from amqpstore_tools.offline.exits import text_of
 from amqpstore_tools.offline.terminal import shown_lines
 
 _log = logging.getLogger(__name__)
@@ -76,5 +77,5 @@ def _print_ready(addresses: list[tuple[str, int]], data_directory: str) -> None:
 
 
 def _fail(code: int, error: Exception) -> int:
-    sys.stderr.write(f"amqpstore serve: {shown_lines(str(error))}\n")
+    sys.stderr.write(f"amqpstore serve: {shown_lines(text_of(error))}\n")
     return code
