@@ -115,10 +115,10 @@ def run_tool(
 
 def text_of(error: Exception) -> str:
     """Return the message of an error; an `OSError` says which file it is about, and why."""
-    if isinstance(error, OSError) and error.strerror and not error.filename2:
-        if isinstance(error.filename, str | bytes):
-            return f"{os.fsdecode(error.filename)}: {error.strerror}"
-    return str(error)
+    if not isinstance(error, OSError) or not error.strerror or error.filename2:
+        return str(error)
+    is_name = isinstance(error.filename, str | bytes)
+    return f"{os.fsdecode(error.filename)}: {error.strerror}" if is_name else str(error)
 
 
 def _interrupt(_number: int, _stack: FrameType | None) -> None:
