@@ -21,7 +21,7 @@ from amqpstore import Message, Queue, Run, Store
 from amqpstore.queue import Placement
 from amqpstore_server.broker.channels.channel import Channel
 from amqpstore_server.broker.channels.local_transaction import LocalTransaction
-from amqpstore_server.broker.channels.publishing import Publisher
+from amqpstore_server.broker.channels.publishing import Publisher, _Promise
 from amqpstore_server.broker.messages.envelope import ParsedEnvelope
 from amqpstore_server.broker.routing import Route
 from amqpstore_server.broker.transactions.transaction import Plan, plan
@@ -407,8 +407,9 @@ def confirmed_at_once(patch: pytest.MonkeyPatch) -> None:
     def settled(self: Publisher) -> None:
         published = self._published
         settle(self)
-        for _, last, _ in published:
-            self.outlet.confirm(last, multiple=True)
+        for _, last, promise in published:
+            if promise is _Promise.WHEN_DURABLE:
+                self.outlet.confirm(last, multiple=True)
 
     patch.setattr(Publisher, "confirm_published", settled)
 
