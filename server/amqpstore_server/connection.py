@@ -199,7 +199,10 @@ class SocketConnection:
                 if amqp.is_authenticating:
                     await self._check_login(visitor)
                 else:
-                    await self._unread.park()
+                    if amqp.outbox.is_unread:
+                        await self._unread.park()
+                    else:
+                        await trio.lowlevel.checkpoint()
                     amqp.go_on(trio.current_time())
                 self._turn.wake()
             if amqp.is_finished or self._is_broken:

@@ -67,7 +67,7 @@ class SimulatedServer(SimulatedBroker):
         self.settle()
 
     def sent(self) -> bool:
-        return sum(client.take_output() for client in self.clients) > 0
+        return sum(client.take_output() | client.go_on() for client in self.clients) > 0
 
 
 class SimulatedClient:
@@ -142,6 +142,15 @@ class SimulatedClient:
         self.server.clients.remove(self)
         self.server.settle()
 
+    def go_on(self) -> bool:
+        """Have input handled that waits for nothing but its turn. Returns whether there was any."""
+        connection = self.connection
+        if connection.is_authenticating or connection.outbox.is_unread:
+            return False
+        is_waiting = connection.is_input_paused
+        connection.go_on(self.server.now_s)
+        return is_waiting
+
     def take_output(self) -> bool:
         """Take in what the server sent. Returns whether it was anything."""
         outbox = self.connection.outbox
@@ -152,7 +161,6 @@ class SimulatedClient:
             self._received += outbox.next_bytes()
         if not was_writable:
             self.connection.writable()
-        self.connection.go_on(self.server.now_s)
         if self._received.startswith(b"AMQP"):
             assert self._received == PROTOCOL_HEADER
             self.has_foreign_header = True

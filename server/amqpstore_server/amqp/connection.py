@@ -57,6 +57,11 @@ _log = logging.getLogger(__name__)
 _HANDSHAKE_S = 10.0
 _CLOSE_S = 10.0
 
+_METHODS_AT_ONCE = 8
+"""Methods of one read that are handled before others have their turn: each may be a definition,
+which is synced before it is answered. Publishes and acks do not count: they are handled together.
+"""
+
 
 class ServerConnection:
     """The server's side of one connection.
@@ -125,10 +130,15 @@ class ServerConnection:
 
     @property
     def is_input_paused(self) -> bool:
-        """Whether input from the client has to wait: it leaves too much unread, or its login is
-        being checked. Do not call `receive` then; call `go_on` when the reason is gone.
+        """Whether input from the client has to wait: it leaves too much unread, its login is being
+        checked, or others have their turn. Do not call `receive` then; call `go_on` when the reason
+        is gone.
         """
-        return self.state is ConnectionState.AUTHENTICATING or self.outbox.is_unread
+        return (
+            self.state is ConnectionState.AUTHENTICATING
+            or self.outbox.is_unread
+            or bool(self._waiting)
+        )
 
     @property
     def unfinished_bytes(self) -> int:
@@ -270,11 +280,13 @@ class ServerConnection:
         """Handle the events of one read until the connection `is_input_paused`."""
         published: set[AmqpChannel] = set()
         outbox = self.outbox
-        for place, event in enumerate(events):
-            # Nothing arrives here while a login is checked, so this is all of `is_input_paused`.
-            if outbox.is_unread:
-                self._waiting = events[place:]
+        methods_left = _METHODS_AT_ONCE
+        for index, event in enumerate(events):
+            if outbox.is_unread or not methods_left:
+                self._waiting = events[index:]
                 break
+            if type(event) is ReceivedMethod:
+                methods_left -= 1
             self._event(event, published, now)
         for channel in published:
             called(channel.confirm_published, channel.failed)
