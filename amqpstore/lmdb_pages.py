@@ -230,7 +230,7 @@ class _Walk:
             self._damaged(page, "the file ends before it")
         number, _, flags, *_ = _PAGE_HEADER.unpack_from(content)
         # Other flags are for pages in memory, and never on disk.
-        if number != page or flags & 0xFF != kind:
+        if number != page or flags != kind:
             self._damaged(page, f"it says that it is page {number} with flags {flags:#x}")
         return content
 
@@ -260,9 +260,9 @@ class _Walk:
             if not is_branch:
                 end += _PAGE.size if flags & _BIG_DATA else low | high << 16
             ends[offset] = end + end % 2
-        # LMDB moves nodes by their sizes: with a gap between two, a commit would damage others. (A
-        # gap before the first only wastes space.)
-        following = min(ends, default=len(content))
+        # LMDB moves nodes by their sizes: with a gap between two, a commit would damage others. A
+        # gap before the first is between two as soon as there is one more.
+        following = upper
         for offset in sorted(ends):
             if offset != following:
                 self._damaged(page, f"no node ends where that at {offset} begins")

@@ -34,7 +34,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::BytesWarning:hypothesis")
 """While it makes an example small hypothesis compares bytes with numbers."""
 
 quick = settings(max_examples=300, derandomize=False)
-at_length = settings(quick, max_examples=20_000)
+at_length = settings(quick, max_examples=5_000)
 
 
 def frame(frame_type: int, channel: int, payload: bytes, end: int = 0xCE) -> bytes:

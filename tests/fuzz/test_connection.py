@@ -45,7 +45,7 @@ quick = settings(
 patient = pytest.mark.timeout(600)
 """A failing example is made small before it is shown, and that takes its time."""
 
-at_length = settings(quick, max_examples=5000)
+at_length = settings(quick, max_examples=2000)
 
 GOODBYE = methods.ConnectionClose(
     reply_code=200, reply_text="bye", failing_class_id=0, failing_method_id=0
