@@ -104,6 +104,21 @@ def test_live_and_garbage_are_the_accounts_of_recovery(busy: str) -> None:
         assert abs(live[number] - (account.end_bytes - account.garbage_bytes)) <= 1
 
 
+def test_what_a_deleted_queue_had_is_garbage(data_directory: str) -> None:
+    """It was deleted after the last checkpoint, and nothing came behind that."""
+    store = open_store(data_directory)
+    deleted, kept = (create(store, name) for name in ("deleted", "kept"))
+    for queue in (deleted, kept):
+        publish(store, queue, 10)
+    store.checkpoint()
+    store.delete_queue(deleted)
+    store.abandon()
+    test_live_and_garbage_are_the_accounts_of_recovery(data_directory)
+    with StoreImage.open(data_directory) as image:
+        live_bytes = sum(one.live_bytes for one in image.segments)
+        assert 0 < live_bytes < sum(one.size for one in image.segments) * 0.7
+
+
 def test_who_holds_a_message(busy: str) -> None:
     with StoreImage.open(busy) as image:
         names = {holder.queue.name: holder.entry.sequence for holder in image.holders(102)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -81,7 +82,8 @@ def _recovered(
         checkpoint_state.apply(batch)
     checkpoint_state.catch_up()
     for queue_id in recovered.deleted:
-        checkpoint_state.delete(queue_id)
+        for _ in checkpoint_state.delete(queue_id, max_files=sys.maxsize):
+            pass  # its index files stay where they are
         checkpoint_state.queues.pop(queue_id, None)
     for segment in recovered.segments:
         segment.close()
