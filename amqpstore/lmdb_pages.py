@@ -351,11 +351,16 @@ class _Walk:
         return value
 
     def _free_pages(self, page: int, value: bytes) -> None:
-        """Check a list of free pages: how many, and then each, the highest first."""
+        """Check a list of free pages: how many, and then each, the highest first.
+
+        `mdb_freelist_save` may reserve more than it needs, but then cuts each list to what it
+        writes. So a list is exactly as long as it says; a commit that took pages from another one
+        would fail, or lose pages for good.
+        """
         numbers = [number for (number,) in _PAGE.iter_unpack(value[: len(value) // 8 * 8])]
-        if not numbers or numbers[0] > len(numbers) - 1:
-            self._damaged(page, "a list of free pages is longer than its value")
-        for number in numbers[1 : numbers[0] + 1]:
+        if not numbers or len(value) != _PAGE.size * (1 + numbers[0]):
+            self._damaged(page, f"a list of free pages with {len(value)} bytes has a wrong count")
+        for number in numbers[1:]:
             if not _META_PAGES <= number <= self._last_page or number in self._free:
                 self._damaged(page, f"page {number} is listed as free")
             self._free.add(number)
