@@ -3,9 +3,11 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from amqpstore_server.amqp.publishing import Envelopes, PublishedPart
 from amqpstore_server.broker.messages.envelope import parse_envelope
 from amqpstore_server.protocol.content import (
     BasicProperties,
+    ContentHeader,
     decode_content_header,
     decode_properties,
     encode_content_header,
@@ -15,7 +17,7 @@ from amqpstore_server.protocol.errors import FrameError, MalformedError
 from amqpstore_server.protocol.field_table import FieldValue, Timestamp
 from amqpstore_server.protocol.frames import body_frames, header_frame, method_frame
 from amqpstore_server.protocol.methods import BasicPublish
-from amqpstore_server.protocol.receiver import Publishes, Receiver
+from amqpstore_server.protocol.receiver import Publishes, Receiver, Target
 from amqpstore_server.protocol.shapes import Shapes
 
 SHORT = st.text(max_size=12)
@@ -188,3 +190,19 @@ def test_shapes_are_bounded() -> None:
         shapes.learn(payload_of(BasicProperties(message_id="x" * size)))
     assert shapes._count <= 64
     assert sum(map(len, shapes._by_size.values())) == shapes._count
+
+
+def test_envelopes_remembered_of_plain_headers_are_bounded() -> None:
+    """Delivery-mode and priority are any octets."""
+    envelopes = Envelopes("guest", lambda _user: False)
+    target = Target(BasicPublish(exchange="", routing_key="q"))
+    for mode in range(256):
+        part = PublishedPart(target)
+        for priority in range(8):
+            raw = encode_properties(BasicProperties(delivery_mode=mode, priority=priority))
+            part.headers.append(ContentHeader(60, 1, raw, (mode, priority)))
+            part.bodies.append(b"x")
+        groups = list(envelopes.messages(part, target, ""))
+        assert [envelope.priority for envelope, _ in groups] == list(range(8))
+        assert {envelope.persistent for envelope, _ in groups} == {mode == 2}
+    assert len(envelopes._plain) <= 1024

@@ -72,6 +72,8 @@ class Envelopes:
         self._may_impersonate = may_impersonate
         self._envelopes: dict[tuple[str, str, bytes, str], ParsedEnvelope] = {}
         self._cached_bytes = 0
+        self._plain: dict[tuple[Target, tuple[int, int]], ParsedEnvelope] = {}
+        """For each target one envelope for each delivery-mode and priority of plain headers."""
 
     def messages(
         self, published: PublishedPart | Publishes, target: Target, reply_to: str
@@ -84,9 +86,8 @@ class Envelopes:
         Raises: PreconditionFailed, PreconditionFailedError, at the first message that claims
         something it may not; the groups before it have been yielded.
         """
-        exchange = target.publish.exchange
-        routing_key = target.publish.routing_key
-        memo = target.memo
+        known_plain = published.headers[0].plain
+        known = self._plain.get((target, known_plain)) if known_plain else None
         group: list[Message] = []
         header = None
         first: ParsedEnvelope | None = None
@@ -94,19 +95,17 @@ class Envelopes:
         for next_header, body in zip(published.headers, published.bodies, strict=True):
             if next_header is not header:
                 header = next_header
-                plain = header.plain
-                if plain is not None and (known := memo.get(plain)) is not None:
+                if known is not None and header.plain == known_plain:
                     found: ParsedEnvelope = known.with_values(header.properties)
                 else:
-                    key = exchange, routing_key, header.properties, reply_to
                     try:
-                        found = self._envelopes.get(key) or self._new(*key)
+                        found = self._envelope(target, header, reply_to)
                     except (AmqpError, BrokerError):
                         if first is not None:
                             yield first, group
                         raise
-                    if plain is not None:
-                        memo[plain] = found
+                    if header.plain is not None:
+                        known, known_plain = found, header.plain
                 if first is None:
                     first = found
                 elif found.alike is not first.alike and found.alike != first.alike:
@@ -118,6 +117,20 @@ class Envelopes:
             group.append(Message(current, body))
         assert first is not None  # there is no event without a message
         yield first, group
+
+    def _envelope(self, target: Target, header: ContentHeader, reply_to: str) -> ParsedEnvelope:
+        """Raises: PreconditionFailed, PreconditionFailedError."""
+        publish, plain = target.publish, header.plain
+        if plain is None:
+            key = publish.exchange, publish.routing_key, header.properties, reply_to
+            return self._envelopes.get(key) or self._new(*key)
+        if (target, plain) in self._plain:
+            return self._plain[target, plain].with_values(header.properties)
+        known = self._new(publish.exchange, publish.routing_key, header.properties, reply_to)
+        if len(self._plain) >= _MAX_CACHED:
+            self._plain.clear()
+        self._plain[target, plain] = known
+        return known
 
     def _new(self, exchange: str, routing_key: str, raw: bytes, reply_to: str) -> ParsedEnvelope:
         """Raises: PreconditionFailed (a wrong user-id or reply-to), PreconditionFailedError."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from amqpstore_server.protocol.content import ContentHeader, decode_content_header
 from amqpstore_server.protocol.errors import (
@@ -63,13 +63,12 @@ overhead.
 
 
 class Target:
-    """A basic.publish, decoded once for all that repeat it. `memo` is open to its handlers."""
+    """A basic.publish, decoded once for all that repeat it, and equal to itself alone."""
 
-    __slots__ = ("memo", "publish")
+    __slots__ = ("publish",)
 
     def __init__(self, publish: BasicPublish) -> None:
         self.publish = publish
-        self.memo: dict[object, Any] = {}
 
 
 class Publishes:
