@@ -163,9 +163,9 @@ class App:
             # start completes. The other order would leave a user without permissions for good.
             self.broker.define_permissions(DEFAULT_USER, DEFAULT_VHOST, ALL)
             self.users.define(DEFAULT_USER, self.users.hashed(DEFAULT_PASSWORD))
-        self._sockets = Sockets()
-        self._turn = Turn(self.broker, self._sockets)
-        self.committer = Committer(store, self._sockets.wake, self._turn.wake)
+        self.sockets = Sockets()
+        self._turn = Turn(self.broker, self.sockets)
+        self.committer = Committer(store, self.sockets.wake, self._turn.wake)
         context.flush = self.committer.flush
         # The free disk space has to be known before the first publish.
         self.committer.housekeep()
@@ -180,7 +180,7 @@ class App:
 
         Raises: DurabilityError, as soon as the disk fails.
         """
-        with contextlib.closing(self._sockets):
+        with contextlib.closing(self.sockets):
             await self._serve(listeners, signals)
 
     async def _serve(self, listeners: list[socket.socket], signals: AsyncIterator[int]) -> None:
@@ -263,7 +263,7 @@ class App:
                 self.broker,
                 self.users,
                 self._limits,
-                self._sockets,
+                self.sockets,
                 self._turn,
                 self.committer,
                 self._product,

@@ -52,6 +52,7 @@ async def _with_app(data: str, clock: TaskClock, waited_s: float, jump_ms: int) 
             nursery.cancel_scope.cancel()
         left = queue.ready_count
         app.committer.stop()
+        app.sockets.close()
         return left
 
 
