@@ -70,20 +70,23 @@ class Sockets:
             await trio.lowlevel.wait_readable(self._selector.fileno())
 
     def read(self, now: float, may_go_on: Callable[[], bool]) -> None:
-        """Read from readable sockets, in turn, until none is left or some milliseconds are over.
+        """Read once from each readable socket, until none is left or some milliseconds are over.
 
-        What comes meanwhile is read too: it is cheaper in the same turn, and batch, than in the
-        next. Args: may_go_on, asked before each read.
+        Sockets that become readable meanwhile are read too: their acks make room for deliveries,
+        and their publishes share this batch. But a client that sends without a break is read once,
+        so that deliveries keep up with it. Args: may_go_on, asked before each read.
         """
         ready = self._ready
         watched = self._selector.get_map()
+        seen: set[int] = set()
         until = time.perf_counter() + _READING_S
         while may_go_on():
             if not ready:
-                ready.extend([key for key, _ in self._selector.select(0)])
+                ready.extend([key for key, _ in self._selector.select(0) if key.fd not in seen])
                 if not ready:
                     return
             key = ready.popleft()
+            seen.add(key.fd)
             # An earlier read of this round may have ended this connection.
             if watched.get(key.fd) is not key:
                 continue
