@@ -61,6 +61,13 @@ class Sockets:
     async def wait_for_wake(self) -> None:
         """Return when `wake` was called; readable sockets do not count."""
         await trio.lowlevel.wait_readable(self._rung)
+        # Otherwise the next call would return at once, and so on while the disk is slow.
+        self._hear()
+
+    def _hear(self) -> None:
+        """Take in all calls of `wake`. There may be none, if a round left it to the next."""
+        with contextlib.suppress(BlockingIOError):
+            self._rung.recv(_MANY_RINGS)
 
     async def wait(self) -> None:
         """Return when a socket is readable, and not before other tasks had their turn."""
@@ -91,7 +98,7 @@ class Sockets:
             if watched.get(key.fd) is not key:
                 continue
             if key.data is None:
-                self._rung.recv(_MANY_RINGS)
+                self._hear()
             else:
                 key.data.read_ready(now)
             if time.perf_counter() > until:

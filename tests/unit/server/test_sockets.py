@@ -1,0 +1,119 @@
+"""The clients' sockets in one selector: who is read in a round, and what wakes the waiting task."""
+
+import socket
+from collections.abc import Iterator
+
+import pytest
+import trio
+import trio.testing
+
+from amqpstore_server.sockets import Sockets
+
+
+class Reading:
+    """A client that notes what is read from it."""
+
+    def __init__(self, sockets: Sockets, order: list[str], name: str) -> None:
+        self.far, self.near = socket.socketpair()
+        self._sockets = sockets
+        self._order = order
+        self._name = name
+        sockets.add(self.near, self)
+
+    def read_ready(self, now: float) -> None:
+        assert self.near.recv(1)
+        self._order.append(self._name)
+
+    def close(self) -> None:
+        self._sockets.remove(self.near)
+        self.near.close()
+        self.far.close()
+
+
+@pytest.fixture
+def sockets() -> Iterator[Sockets]:
+    made = Sockets()
+    yield made
+    made.close()
+
+
+async def returns(sockets: Sockets, *, wake_only: bool = False) -> bool:
+    """Whether waiting ends before all else has."""
+    with trio.move_on_after(1) as waiting:
+        await (sockets.wait_for_wake() if wake_only else sockets.wait())
+    return not waiting.cancelled_caught
+
+
+def run(main: object) -> None:
+    trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))  # type: ignore[arg-type]
+
+
+def test_who_waits_for_a_wake_is_woken_once(sockets: Sockets) -> None:
+    """While the disk is slow nothing else is waited for: it must not be a busy loop."""
+
+    async def main() -> None:
+        for _ in range(3):
+            sockets.wake()
+        assert await returns(sockets, wake_only=True)
+        assert not await returns(sockets, wake_only=True)
+
+    run(main)
+
+
+def test_a_wake_ends_a_wait_for_sockets_and_is_heard_by_the_round(sockets: Sockets) -> None:
+    async def main() -> None:
+        assert not await returns(sockets)
+        sockets.wake()
+        assert await returns(sockets)
+        sockets.read(0.0, lambda: True)
+        assert not await returns(sockets)
+
+    run(main)
+
+
+def test_a_wake_that_a_round_left_may_be_heard_by_then(sockets: Sockets) -> None:
+    """The disk was too slow for another read in between."""
+
+    async def main() -> None:
+        order: list[str] = []
+        client = Reading(sockets, order, "a")
+        client.far.send(b"x")
+        sockets.wake()
+        may_go_on = iter([True, False])
+        sockets.read(0.0, lambda: next(may_go_on))
+        assert await returns(sockets, wake_only=True) == (order == ["a"])
+        sockets.read(0.0, lambda: True)
+        assert order == ["a"]
+        client.close()
+
+    run(main)
+
+
+def test_each_is_read_once_in_a_round_and_in_turn(sockets: Sockets) -> None:
+    """A client that sends without a break does not keep others from their turn."""
+    order: list[str] = []
+    clients = [Reading(sockets, order, name) for name in "abc"]
+    for client in clients:
+        client.far.send(b"many")
+    sockets.read(0.0, lambda: True)
+    assert sorted(order) == ["a", "b", "c"]
+    # Who had no turn, as the room ran out, is first in the next round.
+    order.clear()
+    sockets.read(0.0, lambda: len(order) < 1)
+    sockets.read(0.0, lambda: len(order) < 3)
+    assert sorted(order) == ["a", "b", "c"]
+    for client in clients:
+        client.close()
+
+
+def test_who_left_in_the_middle_of_a_round_is_not_read(sockets: Sockets) -> None:
+    order: list[str] = []
+    first, second = (Reading(sockets, order, name) for name in "ab")
+    for client in (first, second):
+        client.far.send(b"x")
+    sockets.read(0.0, lambda: len(order) < 1)
+    left = second if order == ["a"] else first
+    left.close()
+    sockets.read(0.0, lambda: True)
+    assert len(order) == 1
+    (first if left is second else second).close()
