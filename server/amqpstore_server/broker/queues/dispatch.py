@@ -29,7 +29,6 @@ class Dispatch:
         self._backlog = queue.backlog
         self._priorities = queue.backlog.priorities
         self._turns: dict[int, deque[Consumer]] = {}
-        self._is_single_active = False
 
     def __bool__(self) -> bool:
         return bool(self.consumers)
