@@ -6,7 +6,7 @@ these, and assigns them one after another. Of the others those should exist that
 `segments`: those before the position, and compacted ones. Any other file is left over from a
 checkpoint or a compaction that was followed by a crash.
 
-Recovery, check, repair, copies and the offline tools all use this module; FORMAT.md, "Which
+Recovery, check, repair, copies, the offline tools and Spark all use this module; FORMAT.md, "Which
 segments there are", describes the same.
 """
 
@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator
 from typing import NamedTuple
 
-from amqpstore.filenames import FIRST_COMPACTED
+from amqpstore.filenames import FIRST_COMPACTED, is_compacted, segment_numbers
 
 MISSING = "the file is missing"
 
@@ -64,7 +64,7 @@ class ExpectedSegments(NamedTuple):
         """
         there = set(files)
         log = sorted(one for one in there if is_of_log(one, position))
-        last = max([position, *log, *(one for one in ends if one < FIRST_COMPACTED)])
+        last = max([position, *log, *(one for one in ends if not is_compacted(one))])
         gaps = []
         following = max(position, 1)
         for number in [*log, last + 1]:
@@ -103,7 +103,14 @@ class ExpectedSegments(NamedTuple):
 
 def is_of_log(number: int, position: int) -> bool:
     """Tell whether a segment is of the log, from the position's segment on."""
-    return max(position, 1) <= number < FIRST_COMPACTED
+    return number >= max(position, 1) and not is_compacted(number)
+
+
+def log_segments(names: Iterable[str], position: int = 0) -> list[int]:
+    """Return the numbers of the log's segments among file names, from the position's segment on,
+    ascending.
+    """
+    return [number for number in segment_numbers(names) if is_of_log(number, position)]
 
 
 def next_numbers(known: Collection[int], next_compacted: int | None) -> tuple[int, int]:
@@ -112,5 +119,5 @@ def next_numbers(known: Collection[int], next_compacted: int | None) -> tuple[in
     Args: known, the numbers of all segments that exist or existed; next_compacted, that of the
     catalog.
     """
-    of_log = max((one for one in known if one < FIRST_COMPACTED), default=0)
+    of_log = max((one for one in known if not is_compacted(one)), default=0)
     return of_log + 1, max(next_compacted or FIRST_COMPACTED, *(one + 1 for one in known), 0)

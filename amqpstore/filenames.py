@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterable
 
 MARKER = "STORE"
 """The marker: says that the directory is a store, its format version, and its id."""
@@ -45,6 +46,16 @@ def segment_number(name: str) -> int | None:
     """Return the number in a segment's file name; None for any other name."""
     match = _SEGMENT.fullmatch(name)
     return int(match[1]) if match and int(match[1]) else None
+
+
+def segment_numbers(names: Iterable[str]) -> list[int]:
+    """Return the numbers of the segments among file names, ascending."""
+    return sorted(number for name in names if (number := segment_number(name)))
+
+
+def is_compacted(number: int) -> bool:
+    """Tell whether a segment was made by a compaction; the others are of the log."""
+    return number >= FIRST_COMPACTED
 
 
 def index_path(directory: str, queue_id: int, number: int) -> str:

@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from amqpstore.definitions import read_copy
 from amqpstore.errors import DamageError
-from amqpstore.filenames import CATALOG, SEGMENTS, segment_number, segment_path
+from amqpstore.filenames import CATALOG, SEGMENTS, segment_numbers, segment_path
 from amqpstore.files import Files
 from amqpstore.log import READ_VERSIONS
 from amqpstore.marker import Marker
@@ -139,7 +139,7 @@ def find_store_id(
 def _ids_in_segments(files: Files, directory: str) -> Iterator[bytes]:
     """Yield the id in each sound SEGMENT record, in the order of the segments' numbers."""
     names = files.list_directory(os.path.join(directory, SEGMENTS))
-    for number in sorted(number for name in names if (number := segment_number(name))):
+    for number in segment_numbers(names):
         with contextlib.suppress(FileNotFoundError):
             header = read_header(files, segment_path(directory, number), number)
             if isinstance(header, SegmentHeader):

@@ -69,7 +69,7 @@ def test_json(history: History) -> None:
 @pytest.mark.parametrize("option", [(), ("--json",)])
 def test_what_cannot_be_checked(tmp_path: object, option: tuple[str, ...]) -> None:
     done = run(str(tmp_path), *option)
-    assert done.returncode == 2
+    assert done.returncode == 4
     assert "not an amqpstore data directory" in done.stdout + done.stderr
 
 

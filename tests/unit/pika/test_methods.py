@@ -4,7 +4,7 @@ import pytest
 from pika import frame
 from pika.amqp_object import Method
 
-from amqpstore_tools.pika import XaStatus, Xid, methods
+from amqpstore_tools.pika import KeptProperties, RawProperties, XaStatus, Xid, methods
 from amqpstore_tools.pika.get import WaitingGet
 
 XID = Xid(5, b"\xfeglobal", b"br")
@@ -112,3 +112,12 @@ def test_a_get_that_waits_has_a_table_behind_its_bits() -> None:
     octets = frame.Method(3, WaitingGet("q", True, 1500)).marshal()
     table = b"\x06x-waitI\x00\x00\x05\xdc"
     assert octets == framed(b"\x00\x3c\x00\x46\x00\x00\x01q\x01\x00\x00\x00\x0c" + table)
+
+
+def test_properties_with_their_bytes_can_be_shown() -> None:
+    """With `python -bb`, too."""
+    raw = b"\x10\x00\x02"  # delivery-mode 2
+    kept = KeptProperties().decode(raw)
+    assert kept.raw == raw
+    assert repr(kept) == "<BasicProperties(['delivery_mode=2', \"raw=b'\\\\x10\\\\x00\\\\x02'\"])>"
+    assert "raw=b" in repr(RawProperties(raw))

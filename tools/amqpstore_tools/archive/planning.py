@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from amqpstore import tables
-from amqpstore.filenames import FIRST_COMPACTED
+from amqpstore.filenames import is_compacted
 from amqpstore_tools.archive.errors import ArchiveError
 from amqpstore_tools.archive.layout import QueueName
 from amqpstore_tools.archive.manifest import ArchiveManifest, LogPosition
@@ -140,7 +140,7 @@ def _first_time(image: StoreImage, log: Sequence[SegmentItem]) -> int:
     """Return when the existing log begins, in ms since 1970."""
     for item in log:
         segment = image.segment(item.number)
-        if segment is not None and item.number < FIRST_COMPACTED:
+        if segment is not None and not is_compacted(item.number):
             for transaction in image.transactions(segment, item.start):
                 return transaction.time_ms
     return image.taken_ms

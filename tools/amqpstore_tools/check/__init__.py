@@ -9,5 +9,5 @@ Every fault becomes a finding, never an exception. FINDINGS.md has the codes.
 - `scanning`, `segments`: every record of every segment; `history`: the log as a whole.
 - `index`, `offset_tables`: index files and offset tables; `prepared`: prepared transactions.
 - `references`: what queues hold, compared with what segments contain.
-- `findings`: the codes; `report`, `board`: findings and progress on the terminal.
+- `findings`: the codes; `report`: findings on the terminal.
 """

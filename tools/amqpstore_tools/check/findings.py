@@ -8,6 +8,11 @@ import enum
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
+WHERE_EXPLAINED = (
+    "The file check/FINDINGS.md of the package amqpstore_tools explains each finding, and what a "
+    "repair does about it."
+)
+
 
 class Severity(enum.StrEnum):
     """How bad a finding is.

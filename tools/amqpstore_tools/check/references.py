@@ -14,7 +14,6 @@ from operator import itemgetter
 from typing import Any
 
 from amqpstore import tables
-from amqpstore.filenames import FIRST_COMPACTED
 from amqpstore.segment_accounts import SegmentAccount
 from amqpstore.shapes import Rows
 from amqpstore.tables import START, StoreRows
@@ -152,7 +151,7 @@ class ReferenceChecker:
     def known_runs(self, segment: CheckedSegment) -> list[Ids]:
         """Return the records in a segment that the last checkpoint knew."""
         runs = segment.scanned.runs
-        if segment.number >= FIRST_COMPACTED:
+        if segment.is_compacted:
             return runs
         end = self._position_id
         return [

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from crc32c import crc32c
 
-from amqpstore.filenames import FIRST_COMPACTED, segment_path
+from amqpstore.filenames import is_compacted, segment_path
 from amqpstore.files import Files
 from amqpstore.identity import SegmentHeader
 from amqpstore.records import HEADER, MAGIC, SEGMENT_PAYLOAD, Kind
@@ -34,7 +34,7 @@ class CheckedSegment:
 
     @property
     def is_compacted(self) -> bool:
-        return self.number >= FIRST_COMPACTED
+        return is_compacted(self.number)
 
     def in_gap(self, offset: int) -> bool:
         """Tell whether an offset is in a damaged place, or behind the end."""

@@ -27,6 +27,7 @@ from amqpstore.filenames import (
     index_key,
     repair_number,
     segment_number,
+    segment_numbers,
 )
 from amqpstore.files import Files
 from amqpstore.keys import IndexKey
@@ -214,7 +215,7 @@ class PreparedStore:
         return self._files.list_directory(f"{self._directory}/{name}")
 
     def _list_segments(self) -> list[int]:
-        return sorted(number for name in self._list(SEGMENTS) if (number := segment_number(name)))
+        return segment_numbers(self._list(SEGMENTS))
 
     def _check_names(self) -> None:
         findings = self._findings
@@ -237,9 +238,9 @@ class PreparedStore:
             self._check_unrowed(self._rows)
 
     def _check_quarantine(self, rows: Rows) -> None:
-        moved = {number for name in self._list(QUARANTINE) if (number := segment_number(name))}
+        moved = segment_numbers(self._list(QUARANTINE))
         noted = tables.QUARANTINE.read(rows.__getitem__)
-        for number in sorted(moved):
+        for number in moved:
             places = len(noted.get(number, ()))
             text = f"segment {number} was moved here, complete: {places} places in it are damaged"
             self._findings.add(

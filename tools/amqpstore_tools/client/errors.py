@@ -2,11 +2,11 @@
 
 
 class BenchError(Exception):
-    """The run failed; its message says what happened. Exit code 1."""
+    """The run failed; its message says what happened."""
 
 
 class CommandLineError(BenchError):
-    """The command line is not valid. Exit code 2."""
+    """The command line is not valid."""
 
 
 class ConnectError(BenchError):

@@ -22,7 +22,7 @@ from amqpstore.filenames import (
     SEGMENTS,
     index_path,
     repair_number,
-    segment_number,
+    segment_numbers,
     segment_path,
 )
 from amqpstore.identity import check_catalog
@@ -112,7 +112,7 @@ class Inventory:
         end.
         """
         names = self._files.list_directory(f"{self._directory}/{SEGMENTS}")
-        known = sorted(number for name in names if (number := segment_number(name)))
+        known = segment_numbers(names)
         ends = {number: row.end for number, row in tables.SEGMENT_ENDS.read(self.rows).items()}
         rows = tables.SEGMENTS.read_keys(self.rows)
         expected = ExpectedSegments.of(known, self.position.segment, rows, ends)

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from amqpstore import Queue, Store, marker, tables
-from amqpstore.filenames import INDEX, SEGMENTS, index_key, segment_number, segment_path
+from amqpstore.filenames import INDEX, SEGMENTS, index_key, segment_numbers, segment_path
 from amqpstore.files import Files
 from amqpstore.index import IndexReader, live_runs
 from amqpstore.keys import IndexKey
@@ -129,7 +129,7 @@ def _file_faults(store: Store, files: Files) -> Iterator[Fault]:
     if keys != rows:
         yield "I8", f"index files without a row, or rows without a file: {sorted(keys ^ rows)}"
     names = files.list_directory(f"{store.directory}/{SEGMENTS}")
-    numbers = {number for name in names if (number := segment_number(name))}
+    numbers = set(segment_numbers(names))
     segments = tables.SEGMENTS.read_keys(store.definitions)
     odd = (numbers ^ segments) - {store.log.position.segment}
     if odd:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from amqpstore_tools.drill.verdict import Account, DrillFinding, Step
+from amqpstore_tools.offline.exits import UsageError
 
 _MAX_FINDINGS = 50
 """The most findings of one run: then it ends, as more would only repeat them."""
@@ -20,7 +21,7 @@ _MAX_STEPS = 5_000
 """The most steps of a timeline."""
 
 
-class LeftOutError(Exception):
+class LeftOutError(UsageError):
     """A scenario cannot work on this copy of a data directory; the message says why."""
 
 

@@ -18,7 +18,8 @@ from typing import Any
 
 from amqpstore import DamageError, marker, tables
 from amqpstore.batches import StoredBatch, batches
-from amqpstore.filenames import FIRST_COMPACTED, SEGMENTS, segment_number, segment_path
+from amqpstore.expected_segments import log_segments
+from amqpstore.filenames import SEGMENTS, segment_path
 from amqpstore.files import File, OsFiles
 from amqpstore.records import Gap, Record
 from amqpstore_tools.inspect.names import Names, StoredName
@@ -208,8 +209,7 @@ class _Log:
 
     def _numbers(self) -> list[int]:
         names = ReadOnlyFiles().list_directory(os.path.join(self._directory, SEGMENTS))
-        numbers = [number for name in names if (number := segment_number(name))]
-        return [number for number in numbers if number < FIRST_COMPACTED]
+        return log_segments(names)
 
 
 def _payload(file: File, record: Record) -> bytes:

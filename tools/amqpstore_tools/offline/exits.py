@@ -68,20 +68,17 @@ def run_tool(
     *,
     has_live: bool = False,
     as_json: bool = False,
-    cannot: int | None = None,
 ) -> int:
     """Run a tool. Returns the exit code: what it returned, or 0 for None.
 
     An error is a line on stderr, and with `as_json` an object on stdout too.
-    Args: verb, its name; has_live, whether it has `--live`; cannot, the exit code of every failure,
-    if it is the same for all.
+    Args: verb, its name; has_live, whether it has `--live`.
     """
     if isinstance(sys.stdout, io.TextIOWrapper):
         # Bars and names on a terminal that only takes ASCII: anything is better than nothing.
         sys.stdout.reconfigure(errors="replace")
 
     def fail(code: int, error: BaseException, text: str) -> int:
-        code = code if cannot is None else cannot
         if as_json:
             write_line({"error": text, "kind": type(error).__name__, "exit_code": code})
         sys.stderr.write(f"amqpstore {verb}: {shown_lines(text)}\n")

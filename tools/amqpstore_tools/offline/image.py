@@ -27,7 +27,7 @@ from amqpstore.filenames import (
     CATALOG,
     MARKER,
     SEGMENTS,
-    segment_number,
+    segment_numbers,
 )
 from amqpstore.files import Files
 from amqpstore.index import IndexReader
@@ -370,7 +370,7 @@ def _check_directory(directory: str) -> None:
     if os.path.exists(os.path.join(directory, MARKER)):
         return
     segments = ReadOnlyFiles().list_directory(os.path.join(directory, SEGMENTS))
-    if not any(segment_number(name) for name in segments):
+    if not segment_numbers(segments):
         raise NotAStoreError(directory, f"it has neither a file {MARKER} nor a segment")
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from amqpstore.batches import StoredBatch, batches
-from amqpstore.filenames import FIRST_COMPACTED
+from amqpstore.filenames import is_compacted
 from amqpstore.files import Files
 from amqpstore.identity import SegmentHeader, read_header
 from amqpstore.index import ENTRIES_A_FILE, Entries, IndexState, decode_block
@@ -62,7 +62,7 @@ class SegmentImage:
     @property
     def is_compacted(self) -> bool:
         """Whether compaction wrote it; otherwise it belongs to the log."""
-        return self.number >= FIRST_COMPACTED
+        return is_compacted(self.number)
 
     @property
     def sound_size(self) -> int:

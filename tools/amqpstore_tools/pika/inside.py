@@ -38,13 +38,22 @@ _FLUSHED = 64
 """Messages that are published at once: they are in memory twice meanwhile."""
 
 
-class KeptProperties(pika.BasicProperties):
-    """Properties as pika decodes them, and `raw`, the bytes as received.
+class _WithRaw(pika.BasicProperties):
+    """Properties with `raw`, their bytes in the encoding of class basic: flags and list."""
+
+    raw = b""
+
+    def __repr__(self) -> str:
+        # pika's own formats `raw` with `str`, which is an error with `python -bb`.
+        fields = [f"{name}={value!r}" for name, value in vars(self).items() if value is not None]
+        return f"<{self.NAME}({sorted(fields)})>"
+
+
+class KeptProperties(_WithRaw):
+    """Properties as pika decodes them, and as received.
 
     pika converts floating-point headers to integers, and cannot read or write every number.
     """
-
-    raw = b""
 
     def decode(self, encoded: bytes, offset: int = 0) -> KeptProperties:
         self.raw = bytes(encoded[offset:])
@@ -54,8 +63,8 @@ class KeptProperties(pika.BasicProperties):
         return self
 
 
-class RawProperties(pika.BasicProperties):
-    """Properties that are sent as these bytes: flags and list, in the encoding of class basic."""
+class RawProperties(_WithRaw):
+    """Properties that are sent as these bytes."""
 
     def __init__(self, raw: bytes) -> None:
         super().__init__()

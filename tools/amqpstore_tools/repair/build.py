@@ -21,7 +21,7 @@ from amqpstore.filenames import (
     QUARANTINE,
     SEGMENTS,
     index_path,
-    segment_number,
+    segment_numbers,
     segment_path,
 )
 from amqpstore.files import OsFiles
@@ -302,7 +302,7 @@ class Builder:
         for table in _KEPT_TABLES:
             changes += [Change(table, key, row) for key, row in facts.table(table).items()]
         moved = ReadOnlyFiles().list_directory(os.path.join(facts.directory, QUARANTINE))
-        numbers = {segment_number(name) for name in moved}
+        numbers = segment_numbers(moved)
         changes += [
             tables.QUARANTINE.put(number, damage)
             for number, damage in tables.QUARANTINE.read(facts.table).items()

@@ -16,7 +16,7 @@ from amqpstore.compression import Decompressor
 from amqpstore.definitions import COPIED, DefinitionsCopy, read_copy
 from amqpstore.errors import DamageError, FormatVersionError
 from amqpstore.expected_segments import ExpectedSegments
-from amqpstore.filenames import FIRST_COMPACTED, INDEX, SEGMENTS, index_key, segment_number
+from amqpstore.filenames import INDEX, SEGMENTS, index_key, is_compacted, segment_numbers
 from amqpstore.identity import SegmentHeader
 from amqpstore.log import FORMAT_VERSION
 from amqpstore.records import Gap, OperationKind, checksum_seed
@@ -52,7 +52,7 @@ class SegmentFacts:
 
     @property
     def is_compacted(self) -> bool:
-        return self.number >= FIRST_COMPACTED
+        return is_compacted(self.number)
 
     @property
     def runs(self) -> list[Ids]:
@@ -148,7 +148,7 @@ def gather(directory: str, checked: Checked, tell: Progress) -> Facts:
     dictionaries = tables.DICTIONARIES.read(facts.table)
     measure = Decompressor(dictionaries).measure
     names = ReadOnlyFiles().list_directory(os.path.join(directory, SEGMENTS))
-    numbers = sorted(number for name in names if (number := segment_number(name)))
+    numbers = segment_numbers(names)
     ends = tables.SEGMENT_ENDS.read(facts.rows.__getitem__) if facts.rows is not None else {}
     position = StoreRows.read(facts.table).position or START
     rows = tables.SEGMENTS.read_keys(facts.table)

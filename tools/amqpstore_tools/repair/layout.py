@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from amqpstore import tables
-from amqpstore.filenames import FIRST_COMPACTED
+from amqpstore.expected_segments import next_numbers
+from amqpstore.filenames import is_compacted
 from amqpstore.tables import StoreRows
 from amqpstore_tools.repair.facts import Facts, SegmentFacts
 from amqpstore_tools.repair.ranges import Ranges
@@ -15,6 +16,9 @@ from amqpstore_tools.repair.truth import Truth
 
 _MAX_AHEAD = 1024
 """A number in the catalog that is further ahead of those of files counts as damaged."""
+
+_NUMBERS = 1 << 32
+"""A number has 32 bits."""
 
 
 class Rewrite(NamedTuple):
@@ -48,7 +52,7 @@ def lay_out(facts: Facts, truth: Truth) -> Layout:
     for first, end in live:
         for _, _, segment, _ in truth.homes.pieces(first, end):
             used[segment.number] = segment
-    compacted = _highest(facts, range(FIRST_COMPACTED, 1 << 32)) + 1
+    log_segment, compacted = next_numbers(_known_numbers(facts), None)
     kept, rewrites = [], []
     for group in _overlapping(used.values()):
         if len(group) == 1 and group[0].is_sound:
@@ -57,7 +61,7 @@ def lay_out(facts: Facts, truth: Truth) -> Layout:
             rewrites.append(Rewrite(compacted, group))
             compacted += 1
     gone = [one for number, one in sorted(facts.segments.items()) if number not in used]
-    return Layout(kept, rewrites, gone, _highest(facts, range(1, FIRST_COMPACTED)) + 1)
+    return Layout(kept, rewrites, gone, log_segment)
 
 
 def live_ids(truth: Truth) -> Ranges:
@@ -88,12 +92,12 @@ def _overlapping(segments: Iterable[SegmentFacts]) -> list[list[SegmentFacts]]:
     return groups
 
 
-def _highest(facts: Facts, numbers: range) -> int:
-    """Return the highest number of a segment of a kind that was ever used."""
-    highest = max((one for one in facts.segments if one in numbers), default=numbers.start - 1)
+def _known_numbers(facts: Facts) -> set[int]:
+    """Return the numbers of segments that exist or, if the catalog is plausible, existed."""
+    known = {number for number in facts.segments if number < _NUMBERS}
     rows = facts.rows
     if rows is None:
-        return highest
+        return known
     said: set[int] = set()
     for table in (tables.SEGMENTS, tables.SEGMENT_ENDS, tables.QUARANTINE):
         said |= table.read_keys(rows.__getitem__)
@@ -102,5 +106,9 @@ def _highest(facts: Facts, numbers: range) -> int:
         said.add(of_store.position.segment)
     if of_store.next_compacted:
         said.add(of_store.next_compacted - 1)
-    reach = highest + _MAX_AHEAD
-    return max([highest, *(one for one in said if one in numbers and one <= reach)])
+    of_log, compacted = next_numbers(known, None)
+    for number in said:
+        following = compacted if is_compacted(number) else of_log
+        if number < min(following + _MAX_AHEAD, _NUMBERS):
+            known.add(number)
+    return known

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from amqpstore import tables
-from amqpstore.filenames import FIRST_COMPACTED
+from amqpstore.filenames import is_compacted
 from amqpstore.identity import SegmentHeader
 from amqpstore_tools.offline.image import StoreImage
 from amqpstore_tools.offline.segments import SegmentImage, SegmentState
@@ -66,7 +66,7 @@ def gather(directory: str, spread: Spread, *, is_local: bool) -> Figures:
         segments.sort(key=lambda one: one.first_id)
         figures = [_segment(one) for one in segments]
         starts = [
-            one.created_ms for one in figures if one.created_ms and one.number < FIRST_COMPACTED
+            one.created_ms for one in figures if one.created_ms and not is_compacted(one.number)
         ]
         bucket_ms = _bucket_ms(image.taken_ms - min(starts, default=image.taken_ms))
         shared = ReportContext(

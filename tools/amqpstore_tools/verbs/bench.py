@@ -23,7 +23,8 @@ from amqpstore_tools.compare import settings as compare_settings
 from amqpstore_tools.compare.report import CompareReport
 from amqpstore_tools.compare.settings import CompareSettings
 
-_FAILED, _USAGE, _INTERRUPTED = 1, 2, 130
+# As in offline/exits.py, which would load the engine.
+_USAGE, _FAILED, _INTERRUPTED = 2, 5, 130
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -52,7 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run one benchmark; returns the exit code: 0, 1 failed, 2 wrong usage, 130 interrupted."""
+    """Run one benchmark; returns the exit code."""
     before = signal.signal(signal.SIGTERM, _interrupt)
     try:
         report: Report | StoreReport | StallReport | CompareReport

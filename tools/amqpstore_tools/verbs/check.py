@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import argparse
 
-from amqpstore_tools.check.board import board
 from amqpstore_tools.check.engine import check
+from amqpstore_tools.check.findings import WHERE_EXPLAINED
 from amqpstore_tools.check.store import Checked
 from amqpstore_tools.offline import terminal
-from amqpstore_tools.offline.exits import DAMAGED, OK, USAGE, run_tool
+from amqpstore_tools.offline.exits import DAMAGED, OK, add_json, run_tool
 from amqpstore_tools.offline.json_output import write_json
+from amqpstore_tools.offline.progress import progress_bar
 from amqpstore_tools.spark.engine import add_engine, executor_of
 
 
@@ -19,28 +20,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "Verify every checksum, reference, counter and name in a data directory, "
         "whether the store opens or not. Nothing in it is changed."
     )
-    parser.epilog = (
-        "Exit codes: 0 sound (perhaps with notes: normal after a crash), 1 errors or warnings "
-        "were found, 2 it could not be checked, 130 interrupted. The file check/FINDINGS.md of the "
-        "package amqpstore_tools lists the codes of findings."
-    )
     parser.add_argument("directory", metavar="DIR", help="data directory")
     parser.add_argument(
         "--live", action="store_true", help="check a snapshot while a broker runs on DIR"
     )
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    add_json(parser, "errors or warnings were found (notes are normal after a crash)")
+    parser.epilog = f"{parser.epilog} {WHERE_EXPLAINED}"
     add_engine(parser, "segments and index files are distributed over a cluster")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Check. Returns the exit code."""
-    return run_tool(
-        "check", lambda: _check(arguments), has_live=True, as_json=arguments.json, cannot=USAGE
-    )
+    return run_tool("check", lambda: _check(arguments), has_live=True, as_json=arguments.json)
 
 
 def _check(arguments: argparse.Namespace) -> int:
-    with board() as tell, executor_of(arguments, "check") as executor:
+    with progress_bar() as tell, executor_of(arguments, "check") as executor:
         checked = check(arguments.directory, live=arguments.live, executor=executor, tell=tell)
     if arguments.json:
         write_json(as_json(checked))

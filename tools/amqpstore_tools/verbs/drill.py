@@ -9,24 +9,21 @@ import logging
 import os
 import random
 import shutil
-import signal
 import sys
 import tempfile
+import textwrap
 from collections.abc import Iterator
-from types import FrameType
 
-from amqpstore import NotAStoreError, StoreError, StoreLockedError
 from amqpstore_tools.drill import report
 from amqpstore_tools.drill.board import board
 from amqpstore_tools.drill.run import DrillSettings, LeftOutError
 from amqpstore_tools.drill.scenarios import SCENARIOS
 from amqpstore_tools.drill.scenarios.rounds import TaskExecutor, drill
 from amqpstore_tools.drill.verdict import Account
-from amqpstore_tools.offline.exits import UsageError
+from amqpstore_tools.offline.exits import DAMAGED, OK, UsageError, exit_codes, run_tool
 from amqpstore_tools.spark.engine import SPARK, add_engine
 from amqpstore_tools.spark.requirements import require_spark
 
-_VIOLATED, _USAGE, _LOCKED, _NOT_A_STORE, _FAILED, _INTERRUPTED = 1, 2, 3, 4, 5, 130
 _DEFAULT_SECONDS = 60.0
 
 
@@ -39,10 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         + "\n".join(f"  {name:13}  {scenario.about}" for name, scenario in SCENARIOS.items())
         + "\n  all            each of these in turn"
     )
-    parser.epilog = (
-        "Exit codes: 0 every promise was kept, 1 one was violated, 2 wrong usage, 3 a "
-        "broker runs on DIR,\n4 DIR is not a store, 5 the drill itself failed, 130 interrupted."
-    )
+    parser.epilog = textwrap.fill(exit_codes("a promise was broken"))
     parser.add_argument("scenario", metavar="SCENARIO", choices=[*SCENARIOS, "all"])
     parser.add_argument(
         "--data",
@@ -92,26 +86,15 @@ def run(arguments: argparse.Namespace) -> int:
     logging.getLogger("amqpstore").addHandler(logging.NullHandler())
     # Thousands of stores a minute, and hardly any reference cycles among them.
     gc.set_threshold(100_000, 50, 100)
-    # So that copies and processes are cleaned up.
-    before = signal.signal(signal.SIGTERM, _interrupt)
-    try:
-        accounts = _run(arguments)
-        if arguments.report:
-            written = report.write(accounts, arguments.report)
-            sys.stdout.write(f"report: {' '.join(written)}\n")
-    except (UsageError, LeftOutError) as error:
-        return _fail(_USAGE, error)
-    except StoreLockedError as error:
-        return _fail(_LOCKED, error)
-    except NotAStoreError as error:
-        return _fail(_NOT_A_STORE, error)
-    except (StoreError, OSError) as error:
-        return _fail(_FAILED, error)
-    except KeyboardInterrupt:
-        return _fail(_INTERRUPTED, "interrupted")
-    finally:
-        signal.signal(signal.SIGTERM, before)
-    return _VIOLATED if any(account.findings for account in accounts) else 0
+    return run_tool("drill", lambda: _drill(arguments))
+
+
+def _drill(arguments: argparse.Namespace) -> int:
+    accounts = _run(arguments)
+    if arguments.report:
+        written = report.write(accounts, arguments.report)
+        sys.stdout.write(f"report: {' '.join(written)}\n")
+    return DAMAGED if any(account.findings for account in accounts) else OK
 
 
 def _run(arguments: argparse.Namespace) -> list[Account]:
@@ -189,12 +172,3 @@ def _positive(kind: type[float]) -> type[float]:
 
     parse.__name__ = kind.__name__
     return parse  # type: ignore[return-value] # argparse calls it as it would call the type
-
-
-def _interrupt(_number: int, _stack: FrameType | None) -> None:
-    raise KeyboardInterrupt
-
-
-def _fail(code: int, error: object) -> int:
-    sys.stderr.write(f"amqpstore drill: {error}\n")
-    return code

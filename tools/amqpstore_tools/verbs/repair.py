@@ -8,46 +8,35 @@ import os
 from typing import Any
 
 from amqpstore.errors import NotAStoreError
-from amqpstore_tools.check.board import board
+from amqpstore_tools.check.findings import WHERE_EXPLAINED
 from amqpstore_tools.offline import terminal
-from amqpstore_tools.offline.exits import run_tool
+from amqpstore_tools.offline.exits import add_json, run_tool
 from amqpstore_tools.offline.json_output import write_json
 from amqpstore_tools.offline.locks import shared_lock
+from amqpstore_tools.offline.progress import progress_bar
 from amqpstore_tools.repair.apply import apply_plan
 from amqpstore_tools.repair.journal import Repair, write_durably
 from amqpstore_tools.repair.plan import RepairPlan, make_plan, read_plan
 from amqpstore_tools.repair.undo import undo
 from amqpstore_tools.spark.engine import add_engine, executor_of
 
-_EXIT_CODES = (
-    "Exit codes: 0 done (or nothing to repair), 2 wrong usage, 3 a broker or another "
-    "tool has DIR open, 4 DIR is not a store, 5 refused or failed, 130 interrupted. A "
-    "refused repair "
-    "changes nothing."
-)
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the data directory and what is to be done."""
     parser.description = (
-        "Repair a data directory in which amqpstore check finds damage. First "
-        "make a plan (--plan) and read it: nothing is changed yet. Then apply it "
-        "(--apply): the store "
-        "is rebuilt from everything that is sound, and files that are replaced are kept in "
-        "DIR/quarantine/. --undo restores exactly the state before the repair, as long as "
-        "the store "
-        "has not been used since."
-    )
-    parser.epilog = (
-        f"{_EXIT_CODES} The file check/FINDINGS.md of the package amqpstore_tools says what is "
-        "done about each finding."
+        "Repair a data directory in which amqpstore check finds damage. First make a plan (--plan) "
+        "and read it: nothing is changed yet. Then apply it (--apply): the store is rebuilt from "
+        "everything that is sound, and files that are replaced are kept in DIR/quarantine/. --undo "
+        "restores exactly the state before the repair, as long as the store has not been used "
+        "since."
     )
     parser.add_argument("directory", metavar="DIR", help="a data directory")
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--plan", metavar="FILE", help="make a plan, write it to FILE and show it")
     what.add_argument("--apply", metavar="FILE", help="carry out the plan in FILE")
     what.add_argument("--undo", action="store_true", help="undo the last repair")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    add_json(parser)
+    parser.epilog = f"{parser.epilog} A refused repair changes nothing. {WHERE_EXPLAINED}"
     add_engine(parser, "the check for the plan is distributed over a cluster")
 
 
@@ -74,7 +63,11 @@ def _plan(directory: str, arguments: argparse.Namespace) -> None:
     inside = os.path.commonpath([os.path.abspath(directory), os.path.abspath(path)])
     if inside == os.path.abspath(directory):
         raise OSError(f"{path} is in the store itself. Name a file elsewhere.")
-    with board() as tell, executor_of(arguments, "check") as executor, shared_lock(directory):
+    with (
+        progress_bar() as tell,
+        executor_of(arguments, "check") as executor,
+        shared_lock(directory),
+    ):
         plan = make_plan(directory, tell, executor=executor).plan
     write_durably(path, json.dumps(plan.as_json(), indent=1) + "\n")
     if arguments.json:
@@ -88,7 +81,7 @@ def _plan(directory: str, arguments: argparse.Namespace) -> None:
 
 def _apply(directory: str, path: str, *, as_json: bool) -> None:
     plan = read_plan(path)
-    with board() as tell:
+    with progress_bar() as tell:
         repair = apply_plan(directory, plan, tell)
     if as_json:
         write_json({**_facts(plan), "quarantine": repair.name if repair else None})
@@ -99,7 +92,7 @@ def _apply(directory: str, path: str, *, as_json: bool) -> None:
 
 
 def _undo(directory: str, *, as_json: bool) -> None:
-    with board() as tell:
+    with progress_bar() as tell:
         repair: Repair = undo(directory, tell)
     if as_json:
         write_json({"undone": repair.name})

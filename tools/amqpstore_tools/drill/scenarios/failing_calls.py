@@ -12,7 +12,7 @@ import random
 from collections.abc import Callable, Sequence
 
 from amqpstore import StoreError
-from amqpstore.filenames import FIRST_COMPACTED, SEGMENTS, segment_number
+from amqpstore.filenames import SEGMENTS, is_compacted, segment_number
 from amqpstore_tools.drill.invariants import Fault, broken_promises, reported_damage, touched_files
 from amqpstore_tools.drill.observation import observe
 from amqpstore_tools.drill.outside import Outside
@@ -106,8 +106,9 @@ def _is_of_the_log(call: str) -> bool:
     """
     verb, _, path = call.partition(" ")
     number = segment_number(path.rpartition("/")[2])
-    is_log = path.startswith(f"{DIRECTORY}/{SEGMENTS}/") and 0 < (number or 0) < FIRST_COMPACTED
-    return is_log and verb in ("append", "datasync")
+    if number is None or is_compacted(number):
+        return False
+    return path.startswith(f"{DIRECTORY}/{SEGMENTS}/") and verb in ("append", "datasync")
 
 
 def _places(base: Base, told: _Told, verbs: Sequence[str]) -> list[int]:

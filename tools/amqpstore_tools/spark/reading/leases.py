@@ -34,7 +34,8 @@ from typing import Annotated, NamedTuple
 import msgspec
 
 from amqpstore.errors import StoreError
-from amqpstore.filenames import FIRST_COMPACTED, segment_number
+from amqpstore.expected_segments import log_segments
+from amqpstore.filenames import segment_name, segment_numbers
 from amqpstore_tools.offline.pinning import CANNOT_LINK
 from amqpstore_tools.offline.reading import ReadOnlyFile
 
@@ -226,10 +227,7 @@ def _remove(path: str) -> None:
 
 def link_new(segments: str, path: str, above: int = 0) -> None:
     """Link the segments of the log in a directory, with numbers from `above` on, into a lease."""
-    for name in os.listdir(segments):
-        number = segment_number(name)
-        if number is None or not above <= number < FIRST_COMPACTED:
-            continue
+    for name in map(segment_name, log_segments(os.listdir(segments), above)):
         with contextlib.suppress(FileExistsError, FileNotFoundError):
             os.link(os.path.join(segments, name), os.path.join(path, name))
 
@@ -270,14 +268,10 @@ def watch(path: str, lease: int, follow: str = "") -> None:
             break
         if follow:
             with contextlib.suppress(FileNotFoundError):
-                link_new(follow, path, _highest(path))
+                linked = segment_numbers(os.listdir(path))
+                link_new(follow, path, max(linked, default=0))
     with contextlib.suppress(FileNotFoundError):
         _remove(path)
-
-
-def _highest(path: str) -> int:
-    """Return the highest number of a segment in a lease."""
-    return max((number for name in os.listdir(path) if (number := segment_number(name))), default=0)
 
 
 def _host() -> str:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from amqpstore.filenames import FIRST_COMPACTED
+from amqpstore.filenames import is_compacted
 from amqpstore.records import OperationKind
 from amqpstore_tools.spark.reading.envelopes import EnvelopeColumns
 from amqpstore_tools.spark.reading.live import LiveRun, LiveRuns
@@ -172,7 +172,7 @@ class MessageBatches:
 
     def read(self, scanner: ColumnScanner, live: LiveRuns, end_id: int) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a segment. Args: end_id, the id after its last. Raises: OSError."""
-        is_log = self._number < FIRST_COMPACTED
+        is_log = not is_compacted(self._number)
         next_id = 0
         for batch in scanner.batches():
             if not batch.ids:

@@ -17,7 +17,7 @@ from crc32c import crc32c
 
 from amqpstore.batches import is_whole
 from amqpstore.compression import body_size
-from amqpstore.filenames import FIRST_COMPACTED
+from amqpstore.filenames import is_compacted
 from amqpstore.files import File
 from amqpstore.records import (
     COMPRESSED,
@@ -83,7 +83,7 @@ class ColumnScanner(RecordScanner):
     ) -> None:
         read = functools.partial(read_around, file)
         super().__init__(read, start, size, segment=number, seed=seed)
-        self._is_compacted = number >= FIRST_COMPACTED
+        self._is_compacted = is_compacted(number)
         self._decompress = decompress
         self._want_bodies = want_bodies
         self._batch = BatchColumns()

@@ -33,11 +33,11 @@ from pyspark.sql.types import StructType
 from amqpstore import marker, tables
 from amqpstore.compression import Decompressor
 from amqpstore.errors import StoreError
+from amqpstore.expected_segments import log_segments
 from amqpstore.filenames import (
-    FIRST_COMPACTED,
     SEGMENTS,
     segment_name,
-    segment_number,
+    segment_numbers,
     segment_path,
 )
 from amqpstore.limits import PAGE_BYTES
@@ -161,10 +161,9 @@ class TapReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._lease:
             with contextlib.suppress(FileNotFoundError):
                 renew(self._lease)
-                for name in os.listdir(self._lease):
-                    number = segment_number(name)
-                    if number is not None and number < end["segment"]:
-                        os.unlink(os.path.join(self._lease, name))
+                for number in segment_numbers(os.listdir(self._lease)):
+                    if number < end["segment"]:
+                        os.unlink(os.path.join(self._lease, segment_name(number)))
 
     # Finding the end of the log.
 
@@ -238,13 +237,11 @@ class TapReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _numbers(self) -> list[int]:
         """Return the readable segments of the log, ascending."""
-        found = set()
-        for directory in (self._lease, f"{self._directory}/{SEGMENTS}"):
-            for name in os.listdir(directory) if directory else ():
-                number = segment_number(name)
-                if number is not None and number < FIRST_COMPACTED:
-                    found.add(number)
-        return sorted(found)
+        # In this order: what compaction removes is linked into the lease before.
+        found = {*os.listdir(f"{self._directory}/{SEGMENTS}")}
+        if self._lease:
+            found.update(os.listdir(self._lease))
+        return log_segments(found)
 
     def _path(self, number: int) -> str:
         path = os.path.join(self._lease, segment_name(number))
