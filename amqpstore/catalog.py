@@ -237,6 +237,11 @@ def _encoded(table: str, key: str, value: Value) -> tuple[bytes, bytes | None]:
     return encoded, None if value is None else encode_row(table, encoded, value)
 
 
+def check_change(change: Change) -> None:
+    """Raises: TypeError, ValueError, OverflowError, if `commit` could not store it."""
+    _encoded(*change)
+
+
 def encode_key(key: str) -> bytes:
     """Return a key as it is stored. Raises: ValueError."""
     encoded = key.encode()

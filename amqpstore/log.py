@@ -162,6 +162,8 @@ class Log:
         self._decoder = MessageDecoder({}, Decompressor(self.dictionaries).decompress)
         self._failure: DurabilityError | None = None
         self._is_closed = False
+        self.before_seal: Callable[[], None] | None = None
+        """Makes what the open batch depends on durable, if that is not the case yet."""
         # Held while a file is written to.
         self._writing = threading.Lock()
         self._last_written: Segment | None = None
@@ -247,6 +249,8 @@ class Log:
         batch = self._open
         if not batch.runs:
             return None
+        if self.before_seal:
+            self.before_seal()
         self._open = Batch(batch.first_id + len(batch.messages))
         self._under_way = batch
         # Its messages are in queues, and perhaps delivered: a log without them would be wrong.

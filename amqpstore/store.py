@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from amqpstore import marker, tables
 from amqpstore.arguments import check_messages, publish_bytes
 from amqpstore.backing import Backing
-from amqpstore.catalog import Catalog, Change, LmdbCatalog, OpenCatalog, Value
+from amqpstore.catalog import Catalog, Change, LmdbCatalog, OpenCatalog, Value, check_change
 from amqpstore.clock import SYSTEM_CLOCK, Clock
 from amqpstore.compaction import Compacted
 from amqpstore.errors import (
@@ -114,6 +114,8 @@ class Store:
         self.prepared: dict[int, Prepared] = {}
         self._failure: DurabilityError | None = None
         self._is_closed = False
+        self._is_grouping = False
+        self._grouped: list[Change] = []
         SPARE.fill()
         restore(self, is_unread=recovered.is_unread)
         for queue in queues.values():
@@ -184,17 +186,35 @@ class Store:
         )
         return cls(lock, backing, queues, recovered, space, options, worker, clock)
 
-    # Definitions: durable on return.
+    # Definitions: durable on return, unless they are grouped.
+
+    def group_definitions(self) -> None:
+        """Have definitions wait for `commit_definitions`: many of them cost one commit.
+
+        They take effect in memory at once, but are durable only after that call; promise nothing
+        about them before. Little may happen in between. While the disk is nearly full nothing
+        waits, so that what does not fit is refused.
+        """
+        self._is_grouping = True
+
+    def commit_definitions(self) -> None:
+        """Commit the definitions since `group_definitions`, all of them or, after a crash, none.
+
+        Raises: DurabilityError.
+        """
+        self._is_grouping = False
+        self._commit_grouped()
 
     def definitions(self, table: str) -> dict[str, Value]:
         """Return all rows of one of the catalog's tables of definitions, by key."""
+        self._commit_grouped()
         return self._catalog.rows(table)
 
     def define(self, changes: Sequence[Change]) -> None:
         """Change definitions, atomically. Raises: DiskFullError (nothing is changed),
         DurabilityError.
         """
-        self._commit(changes)
+        self._define(changes)
 
     def create_queue(
         self, definition: Value, *, durable: bool = True, changes: Sequence[Change] = ()
@@ -210,9 +230,9 @@ class Store:
             # catalog does not have. The counter goes with it, as an id in the log must never be
             # given again.
             counter = StoreRows(next_queue_id=self.next_queue_id).changes()
-            self._commit([*counter, tables.QUEUES.put(queue.id, definition), *changes])
+            self._define([*counter, tables.QUEUES.put(queue.id, definition), *changes])
         else:
-            self._commit(changes)
+            self._define(changes)
         self.queues[queue.id] = queue
         if durable:
             self._maintenance.created.append(queue.id)
@@ -227,7 +247,7 @@ class Store:
         rows = [tables.QUEUES.remove(one.id) for one in queues if one.durable]
         # The rows first: after a crash from here on the messages belong to no queue, and recovery
         # and the next checkpoints release them. The log is told nothing.
-        self._commit([*rows, *changes])
+        self._define([*rows, *changes])
         for one in queues:
             one.deleted = True
             self._memory.let_go(one, one.memory_bytes)
@@ -622,6 +642,8 @@ class Store:
         """
         self._check_open()
         SPARE.fill()
+        if self._grouped:
+            self._commit_grouped()
         with self._working():
             self._memory.drop_excess(self._log.position.message_id)
             self._maintenance.housekeep()
@@ -640,6 +662,7 @@ class Store:
         Raises: DurabilityError; OSError, if it could not be made and can be tried again.
         """
         self._check_open()
+        self._commit_grouped()
         with self._working():
             self._maintenance.checkpoint()
 
@@ -754,8 +777,39 @@ class Store:
         if run.messages is not None:
             self._memory.add(queue, run)
 
+    def _define(self, changes: Sequence[Change]) -> None:
+        """Commit definitions, or add them to the group."""
+        self._check_open()
+        if self._is_grouping and not self._space.is_low:
+            for change in changes:
+                check_change(change)
+            self._grouped += changes
+            # A crash must not leave operations in the log on a queue whose row is missing.
+            self._log.before_seal = self._commit_grouped
+        else:
+            self._commit(changes)
+
+    def _commit_grouped(self) -> None:
+        """Raises: DurabilityError, also if the disk is full: others may have seen these definitions
+        already, so none can be refused any more.
+        """
+        if not self._grouped:
+            return
+        grouped, self._grouped = self._grouped, []
+        self._log.before_seal = None
+        try:
+            self._commit(grouped)
+        except DiskFullError:
+            self._space.give_up()
+            try:
+                self._commit(grouped)
+            except DiskFullError as error:
+                self._failure = DurabilityError(self.directory, error)
+                raise self._failure from error
+
     def _commit(self, changes: Sequence[Change]) -> None:
         self._check_open()
+        self._commit_grouped()
         if not changes:
             return
         try:

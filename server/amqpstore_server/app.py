@@ -31,6 +31,7 @@ from amqpstore_server.config import Config, ConfigError, host_and_port
 from amqpstore_server.connection import SocketConnection
 from amqpstore_server.definitions import Definitions, DefinitionsError, User, load
 from amqpstore_server.doors import Doors, Visitor
+from amqpstore_server.holds import LoopHolds
 from amqpstore_server.importing import apply_definitions
 from amqpstore_server.login_checks import LoginChecks
 from amqpstore_server.recovery_reports import keep_report
@@ -180,6 +181,7 @@ class App:
 
         Raises: DurabilityError, as soon as the disk fails.
         """
+        trio.lowlevel.add_instrument(LoopHolds(self.context.work))
         with contextlib.closing(self.sockets):
             await self._serve(listeners, signals)
 
@@ -297,6 +299,7 @@ class App:
     async def _tick(self) -> None:
         while True:
             await trio.sleep(_TICK_S)
+            self.context.work["tick"] = None
             self.committer.housekeep()
             self.broker.read_again()
             if self.broker.has_work:
@@ -338,6 +341,7 @@ class App:
                 await sooner.wait()
             sooner = trio.Event()
             if self.context.run_timers():
+                self.context.work["timers"] = None
                 self._turn.wake()
                 # Timers that are due again at once must give the other tasks a turn.
                 await trio.lowlevel.checkpoint()

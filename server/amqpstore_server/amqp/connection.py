@@ -57,10 +57,13 @@ _log = logging.getLogger(__name__)
 _HANDSHAKE_S = 10.0
 _CLOSE_S = 10.0
 
-_METHODS_AT_ONCE = 8
-"""Methods of one read that are handled before others have their turn: each may be a definition,
-which is synced before it is answered. Publishes and acks do not count: they are handled together.
+_METHODS_AT_ONCE = 64
+"""Methods of one read that are handled before others have their turn. Publishes and acks do not
+count: they are handled together.
 """
+
+_DEFINING = (methods.ExchangeDeclare.class_id, methods.QueueDeclare.class_id)
+"""The classes of methods that change definitions."""
 
 
 class ServerConnection:
@@ -280,14 +283,24 @@ class ServerConnection:
         """Handle the events of one read until the connection `is_input_paused`."""
         published: set[AmqpChannel] = set()
         outbox = self.outbox
+        context = self._broker.context
         methods_left = _METHODS_AT_ONCE
+        is_defining = False
         for index, event in enumerate(events):
             if outbox.is_unread or not methods_left:
                 self._waiting = events[index:]
                 break
             if type(event) is ReceivedMethod:
                 methods_left -= 1
+                context.work[event.method.name] = None
+                if event.method.class_id in _DEFINING and not is_defining:
+                    is_defining = True
+                    context.store.group_definitions()
             self._event(event, published, now)
+        if is_defining:
+            # All of them are synced together, before anything that was added to the outbox here
+            # can be sent.
+            context.store.commit_definitions()
         for channel in published:
             called(channel.confirm_published, channel.failed)
             self.has_published = True
@@ -434,6 +447,7 @@ class ServerConnection:
         """
         self._waiting = []
         session = self._session
+        self._broker.context.work["connection closed"] = None
         # The session refers back to this connection: clearing it frees both at once.
         del self._session
         session.close()

@@ -34,7 +34,7 @@ class BrokerContext:
     `touched`; that is the order of their turns. `moved` counts, by the id of the source queue in
     the store, messages in transactions that are not durable yet; `flush` makes everything durable
     at once. `waiting_for_room` has work to do when the disk has caught up. `name_rule` is the rule
-    for names, see `broker.names`.
+    for names, see `broker.names`. Whatever may take long notes its name in `work`, see `holds`.
     """
 
     store: Store
@@ -49,6 +49,7 @@ class BrokerContext:
     touched: dict[Pumped, None] = field(default_factory=dict)
     moved: Counter[int] = field(default_factory=Counter)
     waiting_for_room: dict[Callable[[], object], None] = field(default_factory=dict)
+    work: dict[str, None] = field(default_factory=dict)
     moves: int = 0
     """Transactions in this turn that moved messages from a queue to others."""
     flush: Callable[[], None] = field(init=False)

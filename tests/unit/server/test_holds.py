@@ -1,0 +1,51 @@
+"""The longest turns of the event loop, and what was done in them."""
+
+from __future__ import annotations
+
+import logging
+import time
+
+import pytest
+import trio
+
+from amqpstore_server.holds import LoopHolds
+
+
+def work_for(seconds: float) -> None:
+    until = time.thread_time() + seconds
+    while time.thread_time() < until:
+        pass
+
+
+def test_a_long_turn_is_known_by_its_work(caplog: pytest.LogCaptureFixture) -> None:
+    work: dict[str, None] = {}
+
+    async def run() -> LoopHolds:
+        holds = LoopHolds(work)
+        trio.lowlevel.add_instrument(holds)
+        await trio.lowlevel.checkpoint()
+        work["queue.purge"] = None
+        work_for(0.03)
+        await trio.lowlevel.checkpoint()
+        await trio.lowlevel.checkpoint()
+        work["basic.qos"] = None
+        await trio.lowlevel.checkpoint()
+        await trio.lowlevel.checkpoint()
+        return holds
+
+    with caplog.at_level(logging.INFO):
+        holds = trio.run(run)
+    assert list(holds.longest_s) == ["queue.purge"]
+    assert 0.03 <= holds.longest_s["queue.purge"] < 1
+    assert [record.message for record in caplog.records] == ["event loop held"]
+    assert not work
+
+
+def test_waiting_is_no_hold() -> None:
+    async def run() -> LoopHolds:
+        holds = LoopHolds({})
+        trio.lowlevel.add_instrument(holds)
+        await trio.sleep(0.05)
+        return holds
+
+    assert trio.run(run).longest_s == {}
