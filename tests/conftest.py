@@ -58,6 +58,21 @@ def pytest_configure_node(node: Any) -> None:
     node.workerinput["flags"] = [*sys.flags]
 
 
+LONG_TIMEOUT_S = 900
+"""For a test marked `long`, however it is run."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Give long tests their own timeout.
+
+    One that ends a property in the middle of an example does not look like a timeout: hypothesis
+    repeats the example, draws more than before, and reports a strategy that depends on other state.
+    """
+    for item in items:
+        if item.get_closest_marker("long") and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(LONG_TIMEOUT_S))
+
+
 pytest_plugins = ["tests.sampling"]
 
 URL_VARIABLE = "AMQPSTORE_TEST_URL"

@@ -1,6 +1,10 @@
-"""Hypothesis strategies for values of the wire, derived from each method's own layout."""
+"""Hypothesis strategies for values of the wire, derived from each method's own layout.
+
+Most are built once: to build one takes hypothesis longer than to draw from it.
+"""
 
 from decimal import Decimal
+from functools import cache
 from typing import Any
 
 from hypothesis import settings
@@ -30,6 +34,7 @@ def unsigned(bits: int) -> st.SearchStrategy[int]:
     return st.integers(0, (1 << bits) - 1)
 
 
+@cache
 def field_values(*, floats: bool = True) -> st.SearchStrategy[FieldValue]:
     """Every type that a field has; `floats=False` leaves out what pika cannot send."""
     leaves: list[st.SearchStrategy[FieldValue]] = [
@@ -52,10 +57,12 @@ def field_values(*, floats: bool = True) -> st.SearchStrategy[FieldValue]:
     )
 
 
+@cache
 def tables(*, floats: bool = True) -> st.SearchStrategy[dict[str, FieldValue]]:
     return st.dictionaries(shortstrs, field_values(floats=floats), max_size=5)
 
 
+@cache
 def arguments(wire_type: WireType, *, floats: bool = True) -> st.SearchStrategy[Any]:
     strategies: dict[WireType, st.SearchStrategy[Any]] = {
         WireType.BIT: st.booleans(),
@@ -82,9 +89,10 @@ def methods_of(cls: type[Method], *, floats: bool = True) -> st.SearchStrategy[M
     return st.builds(cls, **fields)
 
 
-methods = st.sampled_from(sorted(METHODS.values(), key=lambda cls: cls.name)).flatmap(methods_of)
+methods = st.one_of([methods_of(cls) for cls in sorted(METHODS.values(), key=lambda cls: cls.name)])
 
 
+@cache
 def properties(*, floats: bool = True) -> st.SearchStrategy[BasicProperties]:
     """Any of the fourteen, each there or not."""
     text = st.none() | shortstrs
