@@ -30,9 +30,6 @@ from tests.unit.protocol import strategies
 MAX_MESSAGE_BYTES = 10_000
 FRAME_MAX = 4096
 
-pytestmark = pytest.mark.filterwarnings("ignore::BytesWarning:hypothesis")
-"""While it makes an example small hypothesis compares bytes with numbers."""
-
 quick = settings(max_examples=300, derandomize=False)
 at_length = settings(quick, max_examples=5_000)
 

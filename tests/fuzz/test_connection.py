@@ -35,9 +35,6 @@ SENT_BY_CLIENTS = {
     if row.cells["direction"] != "S>C"
 }
 
-pytestmark = pytest.mark.filterwarnings("ignore::BytesWarning:hypothesis")
-"""While it makes an example small hypothesis compares bytes with numbers."""
-
 quick = settings(
     max_examples=200,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
