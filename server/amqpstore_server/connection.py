@@ -28,6 +28,10 @@ _log = logging.getLogger(__name__)
 
 _SMALLEST_READ_BYTES = 16 << 10
 _LARGEST_READ_BYTES = 512 << 10
+_SENT_IN_A_TURN_BYTES = 4 << 20
+"""Of one connection; a client that reads as fast as this process sends could otherwise hold up all
+others.
+"""
 _LAST_WORDS_S = 5.0
 _DRAINED_BYTES = 64 << 20
 _STRANGERS_DRAINED_BYTES = 1 << 20
@@ -70,7 +74,7 @@ class SocketConnection:
             on_output=self._has_output,
             now=trio.current_time(),
         )
-        self._unsent = memoryview(b"")
+        self._unsent: list[bytes | memoryview] = []
         self._blocked = trio.Event()
         self._reading = trio.CancelScope()
         self._is_read = False
@@ -266,10 +270,11 @@ class SocketConnection:
     def _send_outbox(self, now: float) -> None:
         outbox = self.amqp.outbox
         was_writable = outbox.is_writable
+        least_bytes = outbox.byte_count - _SENT_IN_A_TURN_BYTES
         while outbox.byte_count:
-            self._unsent = memoryview(outbox.next_bytes())
+            self._unsent = outbox.next_buffers()
             self._taken_at = now
-            if not self._send(now):
+            if not self._send(now) or outbox.byte_count <= least_bytes:
                 self._blocked.set()
                 break
         if not was_writable and outbox.is_writable:
@@ -283,21 +288,21 @@ class SocketConnection:
     def _send(self, now: float) -> bool:
         """Send as much of `_unsent` as the socket accepts. Returns whether that was everything."""
         try:
-            sent = self._socket.send(self._unsent)
+            sent = self._socket.sendmsg(self._unsent)
         except BlockingIOError:
             return False
         except OSError:
             self._is_broken = True
-            self._unsent = memoryview(b"")
+            self._unsent = []
             self.end()
             return False
-        self._unsent = self._unsent[sent:]
+        self._unsent = _without(self._unsent, sent)
         self._taken_at = now
         self.amqp.sent(now)
         return not self._unsent
 
     async def _write_rest(self) -> None:
-        """Wait until the socket accepts more, and send it, whenever some bytes are left."""
+        """Send what is left once the socket accepts more, and others had their turn."""
         while True:
             await self._blocked.wait()
             self._blocked = trio.Event()
@@ -317,7 +322,7 @@ class SocketConnection:
         """
         with trio.move_on_after(_LAST_WORDS_S), contextlib.suppress(OSError):
             self.send_now(trio.current_time())
-            while self._unsent and not self._is_broken:
+            while (self._unsent or self.amqp.outbox.byte_count) and not self._is_broken:
                 await trio.lowlevel.wait_writable(self._socket)
                 self._send(trio.current_time())
                 self.send_now(trio.current_time())
@@ -328,6 +333,15 @@ class SocketConnection:
                 if not read:
                     return
                 drained_bytes -= len(read)
+
+
+def _without(buffers: list[bytes | memoryview], sent_bytes: int) -> list[bytes | memoryview]:
+    """Return the buffers without the first `sent_bytes` of them."""
+    for place, buffer in enumerate(buffers):
+        if sent_bytes < len(buffer):
+            return [memoryview(buffer)[sent_bytes:], *buffers[place + 1 :]]
+        sent_bytes -= len(buffer)
+    return []
 
 
 def _is_loopback(host: str) -> bool:

@@ -70,7 +70,7 @@ class Client:
         """Send methods; what comes back."""
         frames = b"".join(method_frame(channel, method.encode()) for method in asked)
         self.connection.receive(frames, 0.0)
-        events = self._receiver.receive(bytes(self.connection.outbox.next_bytes()))
+        events = self._receiver.receive(b"".join(self.connection.outbox.next_buffers()))
         return [event.method for event in events if isinstance(event, ReceivedMethod)]
 
 

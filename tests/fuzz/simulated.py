@@ -158,7 +158,7 @@ class SimulatedClient:
             return False
         was_writable = outbox.is_writable
         while outbox.byte_count:
-            self._received += outbox.next_bytes()
+            self._received += b"".join(outbox.next_buffers())
         if not was_writable:
             self.connection.writable()
         if self._received.startswith(b"AMQP"):

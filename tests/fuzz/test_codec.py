@@ -47,6 +47,19 @@ headers = st.builds(
 )
 publishes = strategies.methods_of(METHODS[60, 40])
 acks = strategies.methods_of(METHODS[60, 80])
+
+
+@st.composite
+def whole_contents(draw: st.DrawFn) -> bytes:
+    """A publish with its body in some frames."""
+    channel = draw(st.sampled_from([1, 1, 2]))
+    parts = draw(st.lists(st.binary(max_size=20), max_size=4))
+    header = encode_content_header(60, sum(map(len, parts)), b"\0\0")
+    payloads = [(1, draw(publishes).encode()), (2, header), *((3, part) for part in parts)]
+    return b"".join(frame(kind, channel, payload) for kind, payload in payloads)
+
+
+contents = whole_contents()
 frames = st.one_of(
     st.builds(frame, st.just(1), channels, strategies.methods.map(lambda method: method.encode())),
     st.builds(frame, st.just(1), channels, publishes.map(lambda method: method.encode())),
@@ -54,6 +67,7 @@ frames = st.one_of(
     st.builds(frame, st.just(2), channels, headers),
     st.builds(frame, st.just(3), channels, st.binary(max_size=40)),
     st.just(frame(8, 0, b"")),
+    contents,
     st.builds(
         frame,
         st.sampled_from([1, 2, 3, 8, 0, 4, 255]),
@@ -103,9 +117,9 @@ def check(event: Event) -> None:
         assert isinstance(event, ReceivedMethod)
 
 
-def receive(stream: bytes, cuts: list[int]) -> list[Event]:
+def receive(stream: bytes, cuts: list[int], large_bytes: int = FRAME_MAX) -> list[Event]:
     """What comes of the bytes in the reads that the cuts make of them."""
-    receiver = Receiver(FRAME_MAX, MAX_MESSAGE_BYTES)
+    receiver = Receiver(FRAME_MAX, MAX_MESSAGE_BYTES, large_bytes)
     events = []
     places = [0, *sorted(cut % (len(stream) + 1) for cut in cuts), len(stream)]
     for start, end in itertools.pairwise(places):
@@ -136,7 +150,9 @@ def said(events: list[Event]) -> list[object]:
 
 
 def fuzz_receiver(stream: bytes, cuts: list[int]) -> None:
-    assert said(receive(stream, cuts)) == said(receive(stream, []))
+    expected = said(receive(stream, []))
+    assert said(receive(stream, cuts)) == expected
+    assert said(receive(stream, cuts, large_bytes=1)) == expected
 
 
 some_cuts = st.lists(st.integers(0, 2000), max_size=6)

@@ -13,6 +13,13 @@ unread.
 """
 
 _SENT_AT_ONCE_BYTES = 1 << 20
+_LARGE_PART_BYTES = 2048
+"""Parts of this size on average are sent from where they are; joining smaller ones costs less than
+so many buffers for the system call.
+"""
+_MAX_BUFFERS = 1024
+"""Linux takes no more of them in one call (IOV_MAX)."""
+
 _KEPT_PARTS = 4096
 """Sent parts that may still be in the list: it is trimmed now and then, not after each send."""
 
@@ -59,30 +66,36 @@ class Outbox:
         """Whether the client leaves so much unread that its requests have to wait."""
         return self.byte_count > MAX_UNREAD_BYTES
 
-    def next_bytes(self) -> bytes | memoryview:
-        """Remove and return the next bytes to send, at most about 1 MiB; empty if there are
-        none.
+    def next_buffers(self) -> list[bytes | memoryview]:
+        """Remove and return the next bytes to send, about 1 MiB at most. Large bodies among them
+        are not copied.
         """
-        parts = self.parts
+        parts = some = self.parts
         if self.byte_count <= _SENT_AT_ONCE_BYTES and not self._sent_parts:
+            size = self.byte_count
             self.parts = []
             self.byte_count = 0
-            return b"".join(parts)
-        size = 0
-        first = place = self._sent_parts
-        while place < len(parts) and size < _SENT_AT_ONCE_BYTES:
-            size += len(parts[place])
-            place += 1
-        some = parts[first:place]
-        self.byte_count -= size
-        if place == len(parts):
-            self.parts = []
-            place = 0
-        elif place >= _KEPT_PARTS or place * 2 >= len(parts):
-            del parts[:place]
-            place = 0
-        self._sent_parts = place
-        return some[0] if len(some) == 1 else b"".join(some)
+        else:
+            size = 0
+            first = place = self._sent_parts
+            while place < len(parts) and size < _SENT_AT_ONCE_BYTES:
+                size += len(parts[place])
+                place += 1
+            some = parts[first:place]
+            self.byte_count -= size
+            if place == len(parts):
+                self.parts = []
+                place = 0
+            elif place >= _KEPT_PARTS or place * 2 >= len(parts):
+                del parts[:place]
+                place = 0
+            self._sent_parts = place
+        if size < _LARGE_PART_BYTES or size < _LARGE_PART_BYTES * len(some):
+            return [b"".join(some)]
+        if len(some) > _MAX_BUFFERS:
+            # The last one is larger than all others together, whatever the frame-max is.
+            return [b"".join(some[:-1]), some[-1]]
+        return some
 
 
 def _nobody() -> None:

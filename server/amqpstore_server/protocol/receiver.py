@@ -30,6 +30,7 @@ from amqpstore_server.protocol.methods import (
     Method,
     decode_method,
 )
+from amqpstore_server.protocol.partial_body import PartialBody
 from amqpstore_server.protocol.shapes import Shapes
 from amqpstore_server.protocol.spec import (
     FRAME_BODY,
@@ -55,11 +56,7 @@ _CACHED_METHODS = 1024
 _CACHED_HEADERS_BYTES = 256 << 10
 """The size of remembered publishes and headers for each connection; beyond it they are cleared."""
 
-_SMALL_BYTES = 4096
-_PIECE_BYTES = 64 << 10
-"""Small pieces of a body are joined to pieces of about this size: each takes some 60 bytes of
-overhead.
-"""
+_LARGE_BYTES = 16 << 10
 
 
 class Target:
@@ -129,6 +126,14 @@ class _Content:
     refused: bool = False
 
 
+@dataclass(slots=True)
+class _OpenFrame:
+    """A body frame of which some bytes of the payload, or only the frame-end, have not arrived."""
+
+    channel: int
+    missing_bytes: int
+
+
 class _Repeated(NamedTuple):
     """A publish in three frames that is likely to be repeated: all its bytes up to the body."""
 
@@ -142,22 +147,28 @@ class Receiver:
     """The receiving half of an open connection.
 
     Args: frame_max, bytes of the largest payload the peer may send; max_message_bytes, the
-    largest body accepted: a larger one is refused (311), skipped and costs no memory.
+    largest body accepted: a larger one is refused (311), skipped and costs no memory; large_bytes,
+    the payload from which on a body frame is taken in as it arrives. Any other frame waits until it
+    is whole, as little is copied to join it to the next read.
     """
 
-    def __init__(self, frame_max: int, max_message_bytes: int) -> None:
+    def __init__(
+        self, frame_max: int, max_message_bytes: int, large_bytes: int = _LARGE_BYTES
+    ) -> None:
         self.frame_max = frame_max
         """Changes with the tune handshake."""
         self._max_message_bytes = max_message_bytes
+        self._large_bytes = large_bytes
         self._rest = b""
         self._contents: dict[int, _Content] = {}
-        self._chunks: dict[int, list[bytes | bytearray]] = {}
+        self._bodies: dict[int, PartialBody] = {}
+        self._bodies_bytes = 0
+        self._open_frame: _OpenFrame | None = None
         self._targets: dict[bytes, Target] = {}
         self._headers: dict[bytes, ContentHeader] = {}
         self._headers_bytes = 0
         self._shapes = Shapes()
         self._discards = False
-        self._chunks_bytes = 0
         self._repeated: _Repeated | None = None
         self.is_lost = False
         """Whether the frame boundaries are lost: nothing is received any more."""
@@ -165,16 +176,18 @@ class Receiver:
 
     @property
     def buffered_bytes(self) -> int:
-        """Bytes of an unfinished frame that wait for the next read."""
+        """Bytes of an unfinished frame that wait for the next read; those of a large body frame do
+        not.
+        """
         return len(self._rest)
 
     @property
     def unfinished_bytes(self) -> int:
         """Memory of contents that are not complete yet, with their headers."""
         if not self._contents:
-            return self._chunks_bytes
+            return 0
         headers = [len(content.header_payload) for content in self._contents.values()]
-        return self._chunks_bytes + 2 * sum(headers)
+        return self._bodies_bytes + 2 * sum(headers)
 
     def receive(self, read: bytes) -> list[Event]:
         """Return the events that these bytes complete, in order. Nothing, once `is_lost`."""
@@ -183,7 +196,7 @@ class Receiver:
             return self._events
         content = self._rest + read if self._rest else read
         try:
-            offset = self._frames(content)
+            offset = self._frames(content, self._continued(content) if self._open_frame else 0)
         except (FrameError, FatalFramingError) as error:
             self.is_lost = True
             self._fail(0, error)
@@ -191,17 +204,20 @@ class Receiver:
         self._rest = content[offset:]
         return self._events
 
-    def _frames(self, content: bytes) -> int:
-        """Handle every whole frame. Returns the offset of the first incomplete one."""
-        offset = 0
+    def _frames(self, content: bytes, offset: int) -> int:
+        """Handle every whole frame from an offset on, and the beginning of a large body frame.
+
+        Returns the offset of the first byte that was not handled.
+        """
         size = len(content)
         while size - offset >= _FRAME.size:
             repeated = self._repeated
             if repeated and content.startswith(repeated.prefix, offset) and not self._contents:
                 offset, is_whole = self._repeats(repeated, content, offset)
-                if not is_whole:
+                if is_whole:
+                    continue
+                if repeated.header.body_size < self._large_bytes:
                     break
-                continue
             if not self._contents:
                 offset = self._whole_publishes(content, offset)
                 if size - offset < _FRAME.size:
@@ -219,22 +235,56 @@ class Receiver:
             payload_offset = offset + 7
             end = payload_offset + payload_bytes
             if end >= size:
+                if (
+                    frame_type == FRAME_BODY
+                    and payload_bytes >= self._large_bytes
+                    and self._is_expected(channel, payload_bytes)
+                ):
+                    self._open_frame = _OpenFrame(channel, end - size)
+                    self._collect(channel, memoryview(content)[payload_offset:])
+                    return size
                 break
             if content[end] != FRAME_END:
                 raise FatalFramingError(f"a frame ends with {content[end]:#04x}, not with 0xce")
-            self._frame(frame_type, channel, content[payload_offset:end])
+            self._frame(frame_type, channel, content, payload_offset, end)
             offset = end + 1
         return offset
 
-    def _frame(self, frame_type: int, channel: int, payload: bytes) -> None:
-        """Handle one frame, whole and of a known type."""
+    def _is_expected(self, channel: int, payload_bytes: int) -> bool:
+        """Tell whether a body frame is a part of the channel's content."""
+        content = self._contents.get(channel)
+        return (
+            content is not None
+            and content.header is not None
+            and content.received_bytes + payload_bytes <= content.header.body_size
+        )
+
+    def _continued(self, content: bytes) -> int:
+        """Take in more of the open frame. Returns the offset behind it, or the end of the content
+        if it is still incomplete.
+        """
+        frame = self._open_frame
+        assert frame is not None  # the caller says so
+        end = frame.missing_bytes
+        if end >= len(content):
+            frame.missing_bytes -= len(content)
+            self._collect(frame.channel, content)
+            return len(content)
+        if content[end] != FRAME_END:
+            raise FatalFramingError(f"a frame ends with {content[end]:#04x}, not with 0xce")
+        self._open_frame = None
+        self._body(frame.channel, memoryview(content)[:end])
+        return end + 1
+
+    def _frame(self, frame_type: int, channel: int, content: bytes, start: int, end: int) -> None:
+        """Handle one frame, whole and of a known type, whose payload is from `start` to `end`."""
         try:
             if frame_type == FRAME_METHOD:
-                self._method(channel, payload)
+                self._method(channel, content[start:end])
             elif frame_type == FRAME_HEADER:
-                self._header(channel, payload)
+                self._header(channel, content[start:end])
             elif frame_type == FRAME_BODY:
-                self._body(channel, payload)
+                self._body(channel, memoryview(content)[start:end])
             elif channel:
                 raise CommandInvalid(f"a heartbeat frame on channel {channel}")
         except AmqpError as error:
@@ -248,19 +298,14 @@ class Receiver:
     def _abandon(self, channel: int) -> None:
         """Drop the unfinished content of a channel."""
         self._contents.pop(channel, None)
-        self._take_chunks(channel)
-
-    def _take_chunks(self, channel: int) -> list[bytes | bytearray]:
-        chunks = self._chunks.pop(channel, [])
-        for chunk in chunks:
-            self._chunks_bytes -= len(chunk)
-        return chunks
+        if body := self._bodies.pop(channel, None):
+            self._bodies_bytes -= body.reserved_bytes
 
     def discard_contents(self) -> None:
         """Skip all contents from now on, unfinished ones too: nobody will use them."""
         self._discards = True
-        self._chunks.clear()
-        self._chunks_bytes = 0
+        self._bodies.clear()
+        self._bodies_bytes = 0
         for content in self._contents.values():
             content.refused = True
             content.header_payload = b""
@@ -439,48 +484,49 @@ class Receiver:
         elif not header.body_size:
             self._complete(channel, content, header, b"")
 
-    def _body(self, channel: int, payload: bytes) -> None:
+    def _body(self, channel: int, payload: memoryview) -> None:
+        """Handle a whole body frame, or the last part of one that was open."""
         if not channel:
             raise ChannelError("a content body on channel 0")
         content = self._contents.get(channel)
         if content is None or content.header is None:
             raise UnexpectedFrame(f"a content body on channel {channel} that no header announced")
         header = content.header
-        content.received_bytes += len(payload)
-        missing = header.body_size - content.received_bytes
-        if missing < 0:
+        missing_bytes = header.body_size - content.received_bytes - len(payload)
+        if missing_bytes < 0:
             raise UnexpectedFrame(
-                f"a content body of {content.received_bytes} bytes, announced with "
+                f"a content body of {header.body_size - missing_bytes} bytes, announced with "
                 f"{header.body_size}"
             )
-        if content.refused:
-            if not missing:
-                del self._contents[channel]
-        elif missing:
+        if missing_bytes or content.received_bytes:
             self._collect(channel, payload)
-        elif channel in self._chunks:
-            chunks = self._take_chunks(channel)
-            chunks.append(payload)
-            self._complete(channel, content, header, b"".join(chunks))
+            if missing_bytes:
+                return
+            body = self._bodies.pop(channel, None)
+            if body is None:
+                del self._contents[channel]  # it was refused
+                return
+            self._bodies_bytes -= body.reserved_bytes
+            self._complete(channel, content, header, body.whole())
+        elif content.refused:
+            del self._contents[channel]
         else:
-            self._complete(channel, content, header, payload)
+            self._complete(channel, content, header, bytes(payload))
             if content.is_header_known:
                 self._expect_repeats(channel, content, header)
 
-    def _collect(self, channel: int, payload: bytes) -> None:
-        """Keep a piece of an incomplete body."""
-        if not payload:
+    def _collect(self, channel: int, piece: bytes | memoryview) -> None:
+        """Keep a piece of an incomplete body, unless the body was refused."""
+        content = self._contents[channel]
+        content.received_bytes += len(piece)
+        if content.refused or not piece or content.header is None:
             return
-        self._chunks_bytes += len(payload)
-        chunks = self._chunks.setdefault(channel, [])
-        if len(payload) >= _SMALL_BYTES:
-            chunks.append(payload)
-            return
-        last = chunks[-1] if chunks else b""
-        if not isinstance(last, bytearray) or len(last) >= _PIECE_BYTES:
-            last = bytearray()
-            chunks.append(last)
-        last += payload
+        body = self._bodies.get(channel)
+        if body is None:
+            body = self._bodies[channel] = PartialBody(content.header.body_size)
+        self._bodies_bytes -= body.reserved_bytes
+        body.add(piece)
+        self._bodies_bytes += body.reserved_bytes
 
     def _expect_repeats(self, channel: int, content: _Content, header: ContentHeader) -> None:
         prefix = b"".join(

@@ -34,7 +34,7 @@ def ticks_fail(patch: Patch) -> None:
 
 
 def writes_fail(patch: Patch) -> None:
-    patch.setattr(Outbox, "next_bytes", _first_only(Outbox.next_bytes))
+    patch.setattr(Outbox, "next_buffers", _first_only(Outbox.next_buffers))
 
 
 def ends_fail(patch: Patch) -> None:
