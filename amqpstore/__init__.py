@@ -28,8 +28,9 @@ Synchronous, without sockets, and usable as a library:
 
 The modules, from the disk upwards:
 
-- `files`, `descriptors`, `filenames`: the interface to the operating system, the limit of open
-  files, and file names; `clock`: the wall clock and the monotonic clock.
+- `files`, `datasyncs`, `descriptors`, `filenames`: the interface to the operating system, datasyncs
+  that the kernel does in the background, the limit of open files, and file names; `clock`: the wall
+  clock and the monotonic clock.
 - `limits`: sizes that the engine chooses for itself.
 - `catalog`, `lmdb_pages`, `rows`, `shapes`: tables that change atomically (LMDB), the check of its
   pages before they are mapped, and the encoding and the form of rows; `definitions`: a copy of the

@@ -74,6 +74,10 @@ class File(Protocol):
 
     path: str
 
+    @property
+    def descriptor(self) -> int | None:
+        """The kernel's descriptor; None if every call has to go through this object."""
+
     def append(self, buffers: Sequence[bytes]) -> None:
         """Write all of `buffers` at the end. Not durable before `datasync`.
 
@@ -159,12 +163,12 @@ class OsFile:
 
     def __init__(self, path: str, descriptor: int) -> None:
         self.path = path
-        self._descriptor = descriptor
+        self.descriptor = descriptor
 
     def append(self, buffers: Sequence[bytes]) -> None:
         for start in range(0, len(buffers), _BUFFERS_A_CALL):
             some = buffers[start : start + _BUFFERS_A_CALL]
-            written = os.writev(self._descriptor, some)
+            written = os.writev(self.descriptor, some)
             missing = sum(map(len, some)) - written
             if missing:
                 self._append_rest(b"".join(some)[written:])
@@ -172,16 +176,16 @@ class OsFile:
     def _append_rest(self, rest: bytes) -> None:
         view = memoryview(rest)
         while view:
-            written = os.write(self._descriptor, view)
+            written = os.write(self.descriptor, view)
             if written == 0:
                 raise OSError(errno.EIO, "write() wrote nothing", self.path)
             view = view[written:]
 
     def datasync(self) -> None:
-        os.fdatasync(self._descriptor)
+        os.fdatasync(self.descriptor)
 
     def drop_cache(self) -> None:
-        os.posix_fadvise(self._descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+        os.posix_fadvise(self.descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
 
     def read(self, offset: int, size: int) -> bytes:
         if size > _LARGE_READ_BYTES:
@@ -195,21 +199,21 @@ class OsFile:
             raise OSError(errno.ENOMEM, text, self.path) from None
 
     def _read(self, offset: int, size: int) -> bytes:
-        first = os.pread(self._descriptor, size, offset)
+        first = os.pread(self.descriptor, size, offset)
         if len(first) == size or not first:
             return first
         chunks = [first]
         got = len(first)
-        while got < size and (chunk := os.pread(self._descriptor, size - got, offset + got)):
+        while got < size and (chunk := os.pread(self.descriptor, size - got, offset + got)):
             chunks.append(chunk)
             got += len(chunk)
         return b"".join(chunks)
 
     def size(self) -> int:
-        return os.fstat(self._descriptor).st_size
+        return os.fstat(self.descriptor).st_size
 
     def close(self) -> None:
-        os.close(self._descriptor)
+        os.close(self.descriptor)
 
 
 def open_regular(path: str) -> int:

@@ -5,7 +5,9 @@ with the operations on them. The owner drives it in three steps, so that only th
 does nothing but file access, needs a thread of its own:
 
 1. `seal`: close the open batch and encode it; later changes belong to the next batch.
-2. `write`: the bytes to the segment, `datasync`, and for a new segment `sync_directory`.
+2. `write`: the bytes to the segment, `datasync`, and for a new segment `sync_directory`. A small
+   batch needs no thread for it, where the kernel can sync in the background: `start_write`, and
+   `finish_write` once that has ended.
 3. `complete`: the batch is durable; call those who wait for it.
 
 Only one batch is being written at a time. What arrives during its fdatasync is the next batch:
@@ -28,6 +30,7 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from amqpstore.compression import Compressor, Decompressor
+from amqpstore.datasyncs import Datasyncs
 from amqpstore.descriptors import Descriptors, insist
 from amqpstore.errors import DurabilityError, MessageDamagedError
 from amqpstore.filenames import SEGMENTS, segment_path
@@ -55,6 +58,9 @@ FORMAT_VERSION = 2
 READ_VERSIONS = (1, FORMAT_VERSION)
 """The versions that are read. A store of an earlier one is upgraded when it is opened."""
 
+MAX_STARTED_BYTES = 32 << 10
+"""The largest batch for `start_write`: it is copied to the kernel's memory before that returns."""
+
 _MESSAGE_BYTES = 100
 """Approximate size of a message besides its body and its envelope."""
 
@@ -70,6 +76,7 @@ class Batch:
         "byte_count",
         "first_id",
         "first_offset",
+        "is_appended",
         "lengths",
         "lsn",
         "messages",
@@ -91,6 +98,7 @@ class Batch:
         self.segment: Segment | None = None
         self.summary: BatchSummary | None = None
         self.starts_segment = False
+        self.is_appended = False
         self.first_offset = 0
         self.lsn = 0
 
@@ -302,12 +310,45 @@ class Log:
         """
         with self._writing:
             try:
-                self._write(batch)
+                segment = self._to_write(batch)
+                with self._failing(segment.path):
+                    if not batch.is_appended:
+                        self._append(segment, batch)
+                    # A crash before this returns leaves any part of the batch, which is a torn
+                    # tail, or all of it. Of a new segment not even the name is durable then: so its
+                    # directory is synced too before anything is confirmed.
+                    segment.writer.datasync()
+                    if batch.starts_segment:
+                        files = self._descriptors.files
+                        insist(files.sync_directory, f"{self._directory}/{SEGMENTS}")
             finally:
                 if self._is_closed and batch.segment:
                     batch.segment.seal()
 
-    def _write(self, batch: Batch) -> None:
+    def start_write(self, batch: Batch, datasyncs: Datasyncs) -> bool:
+        """Step 2 without waiting for the disk, in the owner's thread: `finish_write` ends it.
+
+        Returns False if `write` has to do it: the batch is large, starts a segment, or the kernel
+        cannot sync it in the background.
+        Raises: DurabilityError; all writing ends with it.
+        """
+        segment = self._to_write(batch)
+        if batch.starts_segment or segment.size - batch.first_offset > MAX_STARTED_BYTES:
+            return False
+        with self._failing(segment.path):
+            self._append(segment, batch)
+            return datasyncs.start(segment.writer)
+
+    def finish_write(self, batch: Batch, datasyncs: Datasyncs, *, wait: bool = False) -> bool:
+        """Return whether a batch that was started is durable.
+
+        Raises: DurabilityError; all writing ends with it.
+        """
+        with self._failing(self._to_write(batch).path):
+            return datasyncs.is_done(wait=wait)
+
+    def _to_write(self, batch: Batch) -> Segment:
+        """Return the segment of a batch. Raises: DurabilityError, if nothing may be written."""
         segment = batch.segment
         if segment is None:
             raise ValueError("the batch was not sealed")
@@ -315,14 +356,7 @@ class Log:
             self._failure = DurabilityError(segment.path, OSError("the store was closed"))
         if self._failure:
             raise self._failure
-        with self._failing(segment.path):
-            self._append(segment, batch)
-            # A crash before this returns leaves any part of the batch, which is a torn tail, or all
-            # of it. Of a new segment not even the name is durable then: so its directory is synced
-            # too before anything is confirmed.
-            segment.writer.datasync()
-            if batch.starts_segment:
-                insist(self._descriptors.files.sync_directory, f"{self._directory}/{SEGMENTS}")
+        return segment
 
     def _append(self, segment: Segment, batch: Batch) -> None:
         start = 0 if batch.starts_segment else batch.first_offset
@@ -346,6 +380,7 @@ class Log:
             # has failed, so nothing of it was lost.
             written = file.size() - start
             file.append([b"".join(batch.buffers)[written:]])
+        batch.is_appended = True
 
     def _give_up_reserve(self, error: OSError) -> None:
         """Free the reserve for a write that failed because the disk is full. Raises: `error`, in

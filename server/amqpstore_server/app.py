@@ -19,6 +19,7 @@ from typing import Any
 import trio
 
 from amqpstore import DurabilityError, Options, Store
+from amqpstore.datasyncs import KernelDatasyncs
 from amqpstore_server.amqp.limits import Limits
 from amqpstore_server.amqp.product import Product
 from amqpstore_server.broker.broker import DEFAULT_VHOST, Broker
@@ -166,7 +167,12 @@ class App:
             self.users.define(DEFAULT_USER, self.users.hashed(DEFAULT_PASSWORD))
         self.sockets = Sockets()
         self._turn = Turn(self.broker, self.sockets)
-        self.committer = Committer(store, self.sockets.wake, self._turn.wake)
+        self.committer = Committer(
+            store,
+            self.sockets.wake,
+            self._turn.wake,
+            datasyncs=KernelDatasyncs.open(self.sockets.signal),
+        )
         context.flush = self.committer.flush
         # The free disk space has to be known before the first publish.
         self.committer.housekeep()

@@ -1,7 +1,9 @@
-"""The committer: one thread that writes and syncs, and the hand-over between it and trio's thread.
+"""The committer: has batches written and synced, and completes them once they are durable.
 
-Batches are sealed and completed on trio's thread, which owns the store; this thread only runs
-`Log.write`. What arrives during one sync becomes the next batch.
+Batches are sealed and completed on trio's thread, which owns the store. A small batch is appended
+there as well, and the kernel syncs it in the background: so a publish that is alone waits for no
+other thread. All other batches go to a thread, which only runs `Log.write`. Either way, what
+arrives during one sync becomes the next batch.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from typing import NamedTuple
 import trio
 
 from amqpstore import DurabilityError, Store
+from amqpstore.datasyncs import Datasyncs
 from amqpstore.log import Batch
 
 MAX_PENDING_BYTES = 64 << 20
@@ -38,6 +41,7 @@ class Committer:
 
     Args: on_written, called by its thread when a batch was written: it has `complete_written`
     called soon, in the thread that owns the store; on_completed, called there after each batch;
+    datasyncs, for small batches: the signal of their end has `complete_written` called as well;
     housekeep_s, the least time between two rounds of housekeeping: under load batches are written
     more often than that, and each check of the disk would delay them; watch_s, how often the thread
     is checked.
@@ -49,6 +53,7 @@ class Committer:
         on_written: Callable[[], None],
         on_completed: Callable[[], None],
         *,
+        datasyncs: Datasyncs | None = None,
         housekeep_s: float = 0.02,
         watch_s: float = 1.0,
     ) -> None:
@@ -58,6 +63,8 @@ class Committer:
         self._log = store.log
         self._on_written = on_written
         self._on_completed = on_completed
+        self._datasyncs = datasyncs
+        self._syncing: Batch | None = None
         self._batches: queue.SimpleQueue[Batch | None] = queue.SimpleQueue()
         self._written: queue.SimpleQueue[_Written] = queue.SimpleQueue()
         self._failure: DurabilityError | None = None
@@ -77,7 +84,31 @@ class Committer:
         if self._failure or not log.is_idle or (promised_only and not log.is_promised):
             return
         if batch := log.seal(self._store.clock.wall_ms()):
-            self._batches.put(batch)
+            self._write(batch)
+
+    def _write(self, batch: Batch) -> None:
+        """Start writing a batch: here if that does not take long, else in the thread."""
+        if self._datasyncs is not None:
+            try:
+                if self._log.start_write(batch, self._datasyncs):
+                    self._syncing = batch
+                    return
+            except DurabilityError as failure:
+                self._written.put(_Written(batch, failure))
+                self._on_written()
+                return
+        self._batches.put(batch)
+
+    def _complete_synced(self, datasyncs: Datasyncs, batch: Batch, *, wait: bool = False) -> None:
+        """Complete the batch that the kernel syncs, if it has."""
+        failure: BaseException | None = None
+        try:
+            if not self._log.finish_write(batch, datasyncs, wait=wait):
+                return
+        except DurabilityError as error:
+            failure = error
+        self._syncing = None
+        self._complete(batch, failure)
 
     def flush(self) -> None:
         """Make everything done so far durable, before this returns.
@@ -88,6 +119,9 @@ class Committer:
         """
         while not self._failure and not (self._log.is_idle and self._log.is_empty):
             self.commit()
+            if self._datasyncs and self._syncing:
+                self._complete_synced(self._datasyncs, self._syncing, wait=True)
+                continue
             try:
                 written = self._written.get(timeout=self._watch_s)
             except queue.Empty:
@@ -131,6 +165,8 @@ class Committer:
             self._is_stopping = True
             self._batches.put(None)
             self._thread.join()  # it has nothing left to write
+            if self._datasyncs:
+                self._datasyncs.close()
 
     def housekeep(self) -> None:
         """Let the store start background work and take over its results. To be called now and
@@ -145,7 +181,9 @@ class Committer:
             self._fail(error)
 
     def complete_written(self) -> None:
-        """Complete the batches that the thread has written, if `flush` has not done so already."""
+        """Complete the batches that were written, if `flush` has not done so already."""
+        if self._datasyncs and self._syncing:
+            self._complete_synced(self._datasyncs, self._syncing)
         while not self._written.empty():
             self._complete(*self._written.get())
 

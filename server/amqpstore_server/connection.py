@@ -142,6 +142,7 @@ class SocketConnection:
         """Make `run` return soon, whatever it waits for: the connection is finished."""
         self._stop_reading()
         self._reading.cancel()
+        self._sockets.let_others_run()
 
     def turn_away(self) -> None:
         """End the connection at once: its place is needed for another."""
@@ -192,6 +193,7 @@ class SocketConnection:
             # `_attend` continues with it, and starts reading again.
             self._stop_reading()
             self._attention.set()
+            self._sockets.let_others_run()
 
     async def _attend(self, visitor: Visitor) -> None:
         """Wait for whatever the client waits for. Returns when the connection is over."""
@@ -276,12 +278,14 @@ class SocketConnection:
             self._taken_at = now
             if not self._send(now) or outbox.byte_count <= least_bytes:
                 self._blocked.set()
+                self._sockets.let_others_run()
                 break
         if not was_writable and outbox.is_writable:
             self.amqp.writable()
             self._turn.wake()
         if self._unread and not outbox.is_unread:
             self._unread.unpark_all()
+            self._sockets.let_others_run()
         if self.amqp.is_finished and not outbox.byte_count and not self._unsent:
             self.end()
 

@@ -2,14 +2,16 @@
 
 A task that waits for its own socket costs two system calls and a round of the scheduler for each
 read, which is a third of the price of a client that waits for each confirm. So trio waits for the
-selector alone. What a client does rarely (log in, be held back, leave) stays with its own task, see
-`connection`. The committer's thread wakes trio through the selector too.
+selector alone, and while there is traffic not even that: `wait` waits for it in trio's place, up to
+a millisecond at a time. What a client does rarely (log in, be held back, leave) stays with its own
+task, see `connection`. The end of a batch is signalled through the selector too.
 """
 
 from __future__ import annotations
 
 import contextlib
-import selectors
+import os
+import select
 import socket
 import time
 from collections import deque
@@ -21,7 +23,16 @@ import trio
 _READING_S = 0.005
 """How long one round reads before the messages are delivered and their batch is started."""
 
-_MANY_RINGS = 4096
+_SHORT_ROUND_S = 0.0002
+"""A round that read from one socket in less than this time ends: hardly any other client can have
+written meanwhile, and its batch can be started."""
+
+_LINGER_S = 0.001
+"""How long trio does not hear of its own timers and sockets, at most, when nothing happens here. A
+sync ends sooner, and so does the answer of a client that waits for it."""
+
+_ALONE_S = 0.005
+"""And how long while something happens."""
 
 
 class SocketReader(Protocol):
@@ -35,46 +46,72 @@ class Sockets:
     """The sockets that are read from, each with its reader."""
 
     def __init__(self) -> None:
-        self._selector = selectors.DefaultSelector()
-        self._bell, self._rung = socket.socketpair()
-        for end in (self._bell, self._rung):
-            end.setblocking(False)
-        self._selector.register(self._rung, selectors.EVENT_READ)
-        self._ready: deque[selectors.SelectorKey] = deque()
+        self._selector = select.epoll()
+        self._readers: dict[int, SocketReader] = {}
+        self.signal = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        """What is written to this eventfd does the same as `wake`."""
+        # Reports each write to it once, so nobody has to read it.
+        self._selector.register(self.signal, select.EPOLLIN | select.EPOLLET)
+        self._ready: deque[tuple[int, SocketReader]] = deque()
         """Readable, but left over by the last round: the selector would begin with the same ones
         again."""
+        self._others_run_at = 0.0
 
     def add(self, sock: socket.socket, reader: SocketReader) -> None:
         """Start reading from a socket whenever it is readable."""
-        self._selector.register(sock, selectors.EVENT_READ, reader)
+        descriptor = sock.fileno()
+        self._readers[descriptor] = reader
+        self._selector.register(descriptor, select.EPOLLIN)
 
     def remove(self, sock: socket.socket) -> None:
         """Stop reading from a socket. To be called before it is closed."""
-        self._selector.unregister(sock)
+        descriptor = sock.fileno()
+        del self._readers[descriptor]
+        self._selector.unregister(descriptor)
 
     def wake(self) -> None:
         """Make the current `wait`, or the next one, return. Any thread may call it."""
         # Full, so that it is woken already; or closed, after a failure.
         with contextlib.suppress(OSError):
-            self._bell.send(b"\0")
+            os.eventfd_write(self.signal, 1)
+
+    def let_others_run(self) -> None:
+        """Have the next `wait` let other tasks run: one of them has something to do."""
+        self._others_run_at = 0.0
 
     async def wait_for_wake(self) -> None:
         """Return when `wake` was called; readable sockets do not count."""
-        await trio.lowlevel.wait_readable(self._rung)
+        await trio.lowlevel.wait_readable(self.signal)
         # Otherwise the next call would return at once, and so on while the disk is slow.
-        self._hear()
-
-    def _hear(self) -> None:
-        """Take in all calls of `wake`. There may be none, if a round left it to the next."""
         with contextlib.suppress(BlockingIOError):
-            self._rung.recv(_MANY_RINGS)
+            os.eventfd_read(self.signal)
 
     async def wait(self) -> None:
-        """Return when a socket is readable, and not before other tasks had their turn."""
+        """Return when a socket is readable or `wake` was called.
+
+        Other tasks run before that, unless they did some milliseconds ago.
+        """
+        if time.perf_counter() < self._others_run_at:
+            if self._ready:
+                return
+            if self._look(_LINGER_S):
+                return
         if self._ready:
             await trio.lowlevel.checkpoint()
         else:
             await trio.lowlevel.wait_readable(self._selector.fileno())
+        self._others_run_at = time.perf_counter() + _ALONE_S
+
+    def _look(self, timeout_s: float) -> bool:
+        """Wait for the selector, and note which sockets are readable. Returns whether any is, or
+        `wake` was called.
+        """
+        found = self._selector.poll(timeout_s)
+        readers = self._readers
+        for descriptor, _ in found:
+            if reader := readers.get(descriptor):
+                self._ready.append((descriptor, reader))
+        return bool(found)
 
     def read(self, now: float, may_go_on: Callable[[], bool]) -> None:
         """Read once from each readable socket, until none is left or some milliseconds are over.
@@ -84,28 +121,27 @@ class Sockets:
         so that deliveries keep up with it. Args: may_go_on, asked before each read.
         """
         ready = self._ready
-        watched = self._selector.get_map()
+        readers = self._readers
         seen: set[int] = set()
-        until = time.perf_counter() + _READING_S
+        began = time.perf_counter()
         while may_go_on():
             if not ready:
-                ready.extend([key for key, _ in self._selector.select(0) if key.fd not in seen])
+                for descriptor, _ in self._selector.poll(0):
+                    if descriptor not in seen and (reader := readers.get(descriptor)):
+                        ready.append((descriptor, reader))
                 if not ready:
                     return
-            key = ready.popleft()
-            seen.add(key.fd)
+            descriptor, reader = ready.popleft()
+            seen.add(descriptor)
             # An earlier read of this round may have ended this connection.
-            if watched.get(key.fd) is not key:
+            if readers.get(descriptor) is not reader:
                 continue
-            if key.data is None:
-                self._hear()
-            else:
-                key.data.read_ready(now)
-            if time.perf_counter() > until:
+            reader.read_ready(now)
+            spent = time.perf_counter() - began
+            if spent > _READING_S or (len(seen) == 1 and not ready and spent < _SHORT_ROUND_S):
                 return
 
     def close(self) -> None:
         """Close the selector. No socket may be left in it."""
         self._selector.close()
-        self._bell.close()
-        self._rung.close()
+        os.close(self.signal)

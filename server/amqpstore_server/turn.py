@@ -31,12 +31,16 @@ class Turn:
         self._sockets = sockets
         self._senders: dict[Sender, None] = {}
         self._event = trio.Event()
-        self._is_reading = False
+        self._is_running = False
 
     def wake(self) -> None:
         """Run a turn soon: there is work."""
-        if not self._is_reading:  # the turn follows the reads anyway
-            self._event.set()
+        if not self._is_running:  # it does the work anyway
+            self._wake()
+
+    def _wake(self) -> None:
+        self._event.set()
+        self._sockets.let_others_run()
 
     def has_output(self, sender: Sender) -> None:
         """Note that a connection's outbox is no longer empty."""
@@ -50,7 +54,7 @@ class Turn:
                 await self._sockets.wait()
             else:
                 await self._sockets.wait_for_wake()
-            self._is_reading = True
+            self._is_running = True
             try:
                 # The room is checked before each read: all clients together may send far more than
                 # fits.
@@ -59,7 +63,7 @@ class Turn:
                 # otherwise wait for the next one.
                 committer.complete_written()
             finally:
-                self._is_reading = False
+                self._is_running = False
             self._end(committer)
 
     async def run(self, committer: Committer) -> None:
@@ -71,10 +75,14 @@ class Turn:
 
     def _end(self, committer: Committer) -> None:
         """Hand out messages, start a batch, and send."""
-        self._broker.pump()
+        self._is_running = True
+        try:
+            self._broker.pump()
+        finally:
+            self._is_running = False
         if self._broker.has_work:
             # Queues that got messages from another queue on the way have their turn next.
-            self._event.set()
+            self._wake()
         committer.commit(promised_only=True)
         self._broker.context.store.free_memory()
         self._send()

@@ -1,4 +1,5 @@
-"""The committer's thread, the worker's and the loop's, in an order that a seed says.
+"""The committer's thread or the kernel's syncs, the worker's thread and the loop's, in an order
+that a seed says.
 
 They take turns at every call to the disk and to the catalog: a batch is written while others are
 placed, a checkpoint is made while a batch is synced, a segment is replaced while it is read. Then
@@ -36,7 +37,7 @@ from amqpstore_tools.simulation.faulty_files import Faults, FaultyCatalog, Fault
 from amqpstore_tools.simulation.memory_catalog import MemoryCatalog
 from amqpstore_tools.simulation.memory_files import MemoryFiles
 from amqpstore_tools.simulation.operations import CatalogCommit, Operation
-from tests.committers import committer_of
+from tests.committers import LaterDatasyncs, committer_of
 from tests.crash.histories import DIRECTORY, OPTIONS, open_store
 from tests.schedule import LoopTurns, Schedule
 
@@ -71,6 +72,7 @@ class Threads(Outside):
     """Everyone who uses a store whose batches a committer writes, as those of a broker are."""
 
     committer: Committer
+    datasyncs: LaterDatasyncs | None = None
 
     def checkpoint(self) -> None:
         """Here, whatever batch is under way."""
@@ -82,7 +84,7 @@ class Threads(Outside):
     def start(self) -> None:
         """Open the store, and begin the committer's thread."""
         self.open()
-        self.committer = committer_of(self.store, housekeep_s=0.0)
+        self.committer = committer_of(self.store, datasyncs=self.datasyncs, housekeep_s=0.0)
 
     async def end(self, *, in_order: bool) -> None:
         """Close the store, or abandon it as it is, and end the threads."""
@@ -154,8 +156,11 @@ def do(outside: Threads, step: str, rng: random.Random) -> None:
         outside.committer.flush()
 
 
-def history(seed: int, steps: int, patch: Patch) -> Threads:
-    """What a store sees, and who uses it, under real threads which take turns."""
+def history(seed: int, steps: int, patch: Patch, *, in_kernel: bool = False) -> Threads:
+    """What a store sees, and who uses it, under real threads which take turns.
+
+    Args: in_kernel, whether small batches are synced without the committer's thread.
+    """
     rng = random.Random(seed)
     clock = SimulatedClock(NOW_MS)
     with Schedule(rng) as schedule:
@@ -179,6 +184,8 @@ def history(seed: int, steps: int, patch: Patch) -> Threads:
         files = MemoryFiles()
         files.make_directory(DIRECTORY.rpartition("/")[0])
         outside = Threads(Trace(files.fork()), files, open_with_threads)
+        if in_kernel:
+            outside.datasyncs = LaterDatasyncs(lambda: rng.random() < 0.5)
 
         def note(operation: Operation) -> None:
             outside.trace.note(operation)
@@ -197,10 +204,12 @@ def history(seed: int, steps: int, patch: Patch) -> Threads:
     return outside
 
 
-def violated(seed: int, patch: Patch, *, steps: int = STEPS, images: int = 2) -> list[str]:
+def violated(
+    seed: int, patch: Patch, *, steps: int = STEPS, images: int = 2, in_kernel: bool = False
+) -> list[str]:
     """What a store under threads does not keep: of its promises, or in its own history."""
     with patch.context() as meanwhile:
-        outside = history(seed, steps, meanwhile)
+        outside = history(seed, steps, meanwhile, in_kernel=in_kernel)
     found = [f"not read: {name}" for name in outside.damaged + outside.put_off]
     explorer = Explorer(
         open_store,
@@ -212,17 +221,24 @@ def violated(seed: int, patch: Patch, *, steps: int = STEPS, images: int = 2) ->
     return found + [str(one) for one in explorer.explore(outside.trace).violations]
 
 
-@pytest.mark.parametrize("seed", [9, 10, 11])
+@pytest.mark.parametrize(("seed", "in_kernel"), [(9, False), (10, False), (11, True), (12, True)])
 def test_in_whatever_order_threads_go_on_every_promise_is_kept(
-    seed: int, monkeypatch: Patch
+    seed: int, in_kernel: bool, monkeypatch: Patch
 ) -> None:
-    assert violated(seed, monkeypatch) == []
+    assert violated(seed, monkeypatch, in_kernel=in_kernel) == []
 
 
 @pytest.mark.long
 @pytest.mark.rounds(30)
 def test_in_many_orders_every_promise_is_kept(seed: int, monkeypatch: Patch) -> None:
-    assert violated(seed, monkeypatch, steps=3 * STEPS, images=10) == []
+    in_kernel = seed % 2 == 0
+    assert violated(seed, monkeypatch, steps=3 * STEPS, images=10, in_kernel=in_kernel) == []
+
+
+def test_small_batches_are_synced_in_the_kernel(monkeypatch: Patch) -> None:
+    datasyncs = history(11, STEPS, monkeypatch, in_kernel=True).datasyncs
+    assert datasyncs
+    assert datasyncs.started > 2
 
 
 def test_a_seed_decides_the_order_of_all_threads(monkeypatch: Patch) -> None:
@@ -242,6 +258,17 @@ def a_batch_is_said_to_be_durable_before_its_sync(patch: Patch) -> None:
                 self._log.write(batch)
 
     patch.setattr(Committer, "_write_batches", write_batches)
+
+
+def a_sync_in_the_kernel_counts_before_its_end(patch: Patch) -> None:
+    def is_done(self: LaterDatasyncs, *, wait: bool = False) -> bool:
+        if not wait:
+            self._file = None
+            return True
+        return waited(self, wait=wait)
+
+    waited = LaterDatasyncs.is_done
+    patch.setattr(LaterDatasyncs, "is_done", is_done)
 
 
 def what_is_appended_during_a_sync_counts_with_it(patch: Patch) -> None:
@@ -316,6 +343,7 @@ def a_checkpoint_takes_its_batches_when_it_runs(patch: Patch) -> None:
 
 BUGS: dict[Callable[[Patch], None], tuple[str, int]] = {
     a_batch_is_said_to_be_durable_before_its_sync: ("I1", 0),
+    a_sync_in_the_kernel_counts_before_its_end: ("I1", 0),
     what_is_appended_during_a_sync_counts_with_it: ("I1", 4),
     a_checkpoint_takes_the_end_of_what_is_not_synced: ("I1", 0),
     a_checkpoint_takes_its_batches_when_it_runs: ("I9", 2),
@@ -327,7 +355,10 @@ BUGS: dict[Callable[[Patch], None], tuple[str, int]] = {
 def test_a_bug_of_the_order_is_caught(bug: Callable[[Patch], None], monkeypatch: Patch) -> None:
     bug(monkeypatch)
     invariant, first = BUGS[bug]
+    in_kernel = bug is a_sync_in_the_kernel_counts_before_its_end
     found = (
-        one for seed in range(first, first + _MAX_SEEDS) for one in violated(seed, monkeypatch)
+        one
+        for seed in range(first, first + _MAX_SEEDS)
+        for one in violated(seed, monkeypatch, in_kernel=in_kernel)
     )
     assert any(one.startswith(invariant) for one in found)

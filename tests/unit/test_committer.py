@@ -14,8 +14,9 @@ import trio.testing
 from amqpstore import DurabilityError, Queue, Store
 from amqpstore.catalog import Change
 from amqpstore.checkpoint import Checkpoint
+from amqpstore.log import MAX_STARTED_BYTES
 from amqpstore_server.committer import Committer
-from tests.committers import committer_of
+from tests.committers import LaterDatasyncs, committer_of
 from tests.unit.engine.stores import Disk, FailingFiles, RowsCatalog, messages
 
 REPOSITORY = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -68,12 +69,16 @@ class Waiting:
 
 
 def ended_by(
-    store: Store, work: Callable[[Committer], None], *, watch_s: float = 1.0
+    store: Store,
+    work: Callable[[Committer], None],
+    *,
+    watch_s: float = 1.0,
+    datasyncs: LaterDatasyncs | None = None,
 ) -> DurabilityError:
     """What ends the broker once `work` was done; `stop` says the same, and ends the thread."""
 
     async def run() -> DurabilityError:
-        committer = committer_of(store, watch_s=watch_s)
+        committer = committer_of(store, watch_s=watch_s, datasyncs=datasyncs)
         work(committer)
         with pytest.raises(DurabilityError) as watched:
             await committer.watch()
@@ -111,6 +116,67 @@ def test_whatever_a_write_raises_ends_the_broker(
     assert str(error) in str(failure)
     assert type(error).__name__ in str(failure) or str(error)
     assert waiting.told == []
+
+
+@pytest.mark.parametrize("call", ["append", "datasync"])
+@pytest.mark.parametrize("error", [MemoryError(), ValueError("a fault"), OSError(5, "EIO")])
+def test_whatever_a_small_batch_raises_ends_the_broker(
+    store: Store,
+    queue: Queue,
+    files: FailingFiles,
+    call: str,
+    error: Exception,
+) -> None:
+    waiting = Waiting(store, queue)
+    waiting.publish("starts a segment")
+    store.sync()
+    files.fails, files.error = {call}, error
+    datasyncs = LaterDatasyncs()
+    failure = ended_by(store, commit_after(waiting, "never"), datasyncs=datasyncs)
+    assert failure.cause is error
+    assert datasyncs.started == (call == "datasync")
+    assert waiting.told == ["starts a segment"]
+
+
+def test_only_small_batches_are_synced_in_the_background(store: Store, queue: Queue) -> None:
+    """The first one starts a segment, and is large too."""
+    waiting = Waiting(store, queue)
+    datasyncs = LaterDatasyncs()
+    large = "x" * (MAX_STARTED_BYTES + 1)
+
+    async def run() -> None:
+        committer = committer_of(store, datasyncs=datasyncs)
+        started = []
+        for name in ("first", "small", large, "again"):
+            waiting.publish(name)
+            committer.commit()
+            committer.flush()
+            started.append(datasyncs.started)
+        assert started == [0, 1, 1, 2]
+        committer.stop()
+
+    trio.run(run)
+    assert waiting.told == ["first", "small", large, "again"]
+
+
+def test_a_batch_that_cannot_be_synced_in_the_background_is_written_once(
+    store: Store, queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waiting = Waiting(store, queue)
+    monkeypatch.setattr(LaterDatasyncs, "start", lambda _self, _file: False)
+
+    async def run() -> None:
+        committer = committer_of(store, datasyncs=LaterDatasyncs())
+        for name in ("first", "second", "third"):
+            waiting.publish(name)
+            committer.flush()
+        committer.stop()
+
+    trio.run(run)
+    assert waiting.told == ["first", "second", "third"]
+    segment = store.log.current
+    assert segment
+    assert os.path.getsize(segment.path) == segment.size
 
 
 def test_a_thread_that_is_gone_without_a_word_is_missed(

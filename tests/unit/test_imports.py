@@ -61,8 +61,8 @@ FLOORS = {
     ),
 }
 
-# Modules that may touch files through `os`: the one door, and two that say why in their docstring.
-FILE_MODULES = ("amqpstore.files", "amqpstore.catalog", "amqpstore.store")
+# Modules that may touch files through `os`: the one door, and three whose docstrings say why.
+FILE_MODULES = ("amqpstore.files", "amqpstore.datasyncs", "amqpstore.catalog", "amqpstore.store")
 # How properties of messages are kept, whatever protocol they came through.
 MESSAGE_MODULES = ("amqpstore_server.protocol.content", "amqpstore_server.protocol.field_table")
 OFFLINE_MODULES = (*MESSAGE_MODULES, "amqpstore_server.protocol.errors")

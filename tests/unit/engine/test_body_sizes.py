@@ -41,6 +41,8 @@ class CountingFiles(OsFiles):
 class CountingFile:
     """A file of `CountingFiles`."""
 
+    descriptor = None
+
     def __init__(self, files: CountingFiles, file: File) -> None:
         self.path = file.path
         self._files = files

@@ -103,6 +103,8 @@ class ZeroFiles(OsFiles):
 class ZeroFile:
     """A file of `ZeroFiles`."""
 
+    descriptor = None
+
     def __init__(self, files: ZeroFiles, path: str, is_blanked: bool) -> None:
         self.path = path
         self._files = files

@@ -17,6 +17,8 @@ SEGMENT = 3
 class BytesFile:
     """A file of bytes in memory, with pages that cannot be read."""
 
+    descriptor = None
+
     def __init__(self, content: bytes, bad: tuple[int, int] = (0, 0)) -> None:
         self.path = "bytes"
         self._content = content

@@ -7,6 +7,7 @@ import pytest
 import trio
 import trio.testing
 
+import amqpstore_server.sockets
 from amqpstore_server.sockets import Sockets
 
 
@@ -117,3 +118,61 @@ def test_who_left_in_the_middle_of_a_round_is_not_read(sockets: Sockets) -> None
     sockets.read(0.0, lambda: True)
     assert len(order) == 1
     (first if left is second else second).close()
+
+
+def test_a_round_of_one_short_read_ends_at_once(
+    sockets: Sockets, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its batch is started before others are looked for."""
+    monkeypatch.setattr(amqpstore_server.sockets, "_SHORT_ROUND_S", 60.0)
+    order: list[str] = []
+    first, second = (Reading(sockets, order, name) for name in "ab")
+    first.far.send(b"x")
+    read = first.read_ready
+
+    def read_while_another_writes(now: float) -> None:
+        second.far.send(b"x")
+        read(now)
+
+    monkeypatch.setattr(first, "read_ready", read_while_another_writes)
+    sockets.read(0.0, lambda: True)
+    assert order == ["a"]
+    sockets.read(0.0, lambda: True)
+    assert order == ["a", "b"]
+    for client in (first, second):
+        client.close()
+
+
+def test_other_tasks_run_when_they_have_something_to_do_or_some_time_has_passed(
+    sockets: Sockets, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran: list[int] = []
+
+    async def other() -> None:
+        while True:
+            ran.append(len(ran))
+            await trio.lowlevel.checkpoint()
+
+    async def main() -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(other)
+            client = Reading(sockets, [], "a")
+            client.far.send(b"x")
+            await sockets.wait()
+            monkeypatch.setattr(amqpstore_server.sockets, "_ALONE_S", 60.0)
+            sockets.let_others_run()
+            await sockets.wait()
+            before = len(ran)
+            assert before
+            for _ in range(10):
+                await sockets.wait()
+            assert len(ran) == before
+            sockets.let_others_run()
+            monkeypatch.setattr(amqpstore_server.sockets, "_ALONE_S", 0.0)
+            for _ in range(10):
+                await sockets.wait()
+            assert len(ran) > before + 5
+            client.close()
+            nursery.cancel_scope.cancel()
+
+    trio.run(main)

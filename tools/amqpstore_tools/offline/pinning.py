@@ -50,14 +50,9 @@ class PinnedFile(SizedFile):
     not.
     """
 
-    @property
-    def descriptor(self) -> int:
-        """Its descriptor; -1 once it is released."""
-        return self._descriptor
-
     def stat(self) -> os.stat_result:
         """Return the system's current status of the file."""
-        return os.fstat(self._descriptor)
+        return os.fstat(self.descriptor)
 
     def datasync(self) -> None:
         """Make the bytes that were read durable. Changes nothing, and takes no error away from the
@@ -70,9 +65,9 @@ class PinnedFile(SizedFile):
 
     def release(self) -> None:
         """Close it: files that the broker has removed free their disk space now."""
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
+        if self.descriptor >= 0:
+            os.close(self.descriptor)
+            self.descriptor = -1
 
 
 class PinnedFiles(ReadOnlyFiles):

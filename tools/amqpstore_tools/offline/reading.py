@@ -34,7 +34,7 @@ class ReadOnlyFile(OsFile):
         descriptors = os.open("/proc/self/fd", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             # Python follows the link in /proc only if it gets a directory descriptor.
-            os.link(str(self._descriptor), path, src_dir_fd=descriptors, follow_symlinks=True)
+            os.link(str(self.descriptor), path, src_dir_fd=descriptors, follow_symlinks=True)
         finally:
             os.close(descriptors)
 

@@ -59,6 +59,8 @@ class MemoryLock:
 class MemoryFile:
     """An open file of a `MemoryFiles`; it stays readable when its name is removed."""
 
+    descriptor = None
+
     def __init__(self, files: MemoryFiles, path: str, number: int, *, writable: bool) -> None:
         self.path = path
         self._files = files

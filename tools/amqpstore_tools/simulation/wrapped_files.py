@@ -10,6 +10,8 @@ from amqpstore.files import File, Files, Lock
 class WrappedFile:
     """A file around another one."""
 
+    descriptor = None
+
     def __init__(self, file: File) -> None:
         self.path = file.path
         self._file = file
