@@ -4,10 +4,11 @@ A batch is what one fdatasync makes durable: MESSAGE records, then exactly one T
 with the operations on them. The owner drives it in three steps, so that only the middle one, which
 does nothing but file access, needs a thread of its own:
 
-1. `seal`: close the open batch and encode it; later changes belong to the next batch.
-2. `write`: the bytes to the segment, `datasync`, and for a new segment `sync_directory`. A small
-   batch needs no thread for it, where the kernel can sync in the background: `start_write`, and
-   `finish_write` once that has ended.
+1. `seal`: close the open batch and encode it, unless it is large; later changes belong to the next
+   batch.
+2. `write`: encode it if that is left to do; the bytes to the segment, `datasync`, and for a new
+   segment `sync_directory`. A small batch needs no thread for it, where the kernel can sync in the
+   background: `start_write`, and `finish_write` once that has ended.
 3. `complete`: the batch is durable; call those who wait for it.
 
 Only one batch is being written at a time. What arrives during its fdatasync is the next batch:
@@ -61,6 +62,12 @@ READ_VERSIONS = (1, FORMAT_VERSION)
 MAX_STARTED_BYTES = 32 << 10
 """The largest batch for `start_write`: it is copied to the kernel's memory before that returns."""
 
+_LARGE_BATCH = 8192
+_LARGE_BATCH_BYTES = 8 << 20
+"""A batch of more messages or more bytes is encoded by the thread that writes it: the owner of the
+log would be held for some 10 ms or more.
+"""
+
 _MESSAGE_BYTES = 100
 """Approximate size of a message besides its body and its envelope."""
 
@@ -81,6 +88,7 @@ class Batch:
         "lsn",
         "messages",
         "runs",
+        "sealed_ms",
         "segment",
         "starts_segment",
         "summary",
@@ -101,6 +109,12 @@ class Batch:
         self.is_appended = False
         self.first_offset = 0
         self.lsn = 0
+        self.sealed_ms = 0
+
+    @property
+    def is_large(self) -> bool:
+        """Whether encoding it would hold up the thread that owns the log for long."""
+        return len(self.messages) > _LARGE_BATCH or self.byte_count > _LARGE_BATCH_BYTES
 
     def operations(self) -> list[Operation]:
         """Return the operations, sorted by kind, which is the order of a message's life."""
@@ -263,18 +277,21 @@ class Log:
         self._under_way = batch
         # Its messages are in queues, and perhaps delivered: a log without them would be wrong.
         with self._failing(f"{self._directory}/{SEGMENTS}"):
-            self._encode(batch, now_ms)
+            segment = self._current
+            if segment is None or segment.size >= self._segment_bytes:
+                segment = self._start_segment(batch, now_ms)
+            batch.segment = segment
+            batch.first_offset = segment.size
+            batch.lsn = self._next_lsn
+            self._next_lsn += 1
+            batch.sealed_ms = now_ms
+            if not batch.is_large:
+                self._encode(batch, segment)
         return batch
 
-    def _encode(self, batch: Batch, now_ms: int) -> None:
-        segment = self._current
+    def _encode(self, batch: Batch, segment: Segment) -> None:
         buffers = batch.buffers
-        if segment is None or segment.size >= self._segment_bytes:
-            segment = self._start_segment(batch, now_ms)
-        batch.segment = segment
-        batch.first_offset = segment.size
-        lsn = batch.lsn = self._next_lsn
-        self._next_lsn += 1
+        lsn = batch.lsn
         encode_messages(
             batch.messages,
             batch.first_id,
@@ -290,7 +307,9 @@ class Log:
         else:
             sizes = array("I", batch.lengths)
         operations = batch.operations()
-        transaction = encode_transaction(operations, lsn, segment.number, now_ms, seed=self._seed)
+        transaction = encode_transaction(
+            operations, lsn, segment.number, batch.sealed_ms, seed=self._seed
+        )
         buffers.append(transaction)
         segment.size += sum(batch.lengths) + len(transaction)
         batch.summary = BatchSummary(
@@ -313,6 +332,8 @@ class Log:
                 segment = self._to_write(batch)
                 with self._failing(segment.path):
                     if not batch.is_appended:
+                        if batch.is_large:
+                            self._encode(batch, segment)
                         self._append(segment, batch)
                     # A crash before this returns leaves any part of the batch, which is a torn
                     # tail, or all of it. Of a new segment not even the name is durable then: so its
@@ -333,7 +354,9 @@ class Log:
         Raises: DurabilityError; all writing ends with it.
         """
         segment = self._to_write(batch)
-        if batch.starts_segment or segment.size - batch.first_offset > MAX_STARTED_BYTES:
+        if batch.is_large or batch.starts_segment:
+            return False
+        if segment.size - batch.first_offset > MAX_STARTED_BYTES:
             return False
         with self._failing(segment.path):
             self._append(segment, batch)

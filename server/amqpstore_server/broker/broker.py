@@ -107,11 +107,12 @@ class Broker:
         context = self.context
         touched = list(context.touched)
         context.touched.clear()
-        context.moves = 0
+        context.moves = context.handed_out = 0
+        most = context.limits.max_handed_out
         for index, queue in enumerate(touched):
-            if context.moves >= _MAX_MOVES:
-                # A long chain of queues must not be processed while everybody else waits. The
-                # remaining queues come first in the next turn.
+            if context.moves >= _MAX_MOVES or context.handed_out >= most:
+                # A long chain of queues must not be processed while everybody else waits, nor a
+                # backlog be handed out. The remaining queues come first in the next turn.
                 context.touched = {**dict.fromkeys(touched[index:]), **context.touched}
                 return
             queue.pump(in_turns=True)

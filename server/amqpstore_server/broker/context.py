@@ -52,6 +52,8 @@ class BrokerContext:
     work: dict[str, None] = field(default_factory=dict)
     moves: int = 0
     """Transactions in this turn that moved messages from a queue to others."""
+    handed_out: int = 0
+    """Messages that consumers were given in this turn."""
     flush: Callable[[], None] = field(init=False)
 
     def __post_init__(self) -> None:

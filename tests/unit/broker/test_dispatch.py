@@ -509,3 +509,24 @@ def test_to_ask_a_queue_where_messages_go_delivers_nothing(
     assert (queue.ready_count, client.bodies("a")) == (2, [])
     simulated.settle()
     assert client.bodies("a") == ["1", "2"]
+
+
+def test_a_long_queue_is_handed_out_over_several_turns(simulated: SimulatedBroker) -> None:
+    """One turn gives a bounded number of messages; who comes later has the next one."""
+    for queue in ("long", "short"):
+        simulated.queue(queue)
+    bodies = numbers(5000)
+    publish(simulated, "long", *bodies)
+    publish(simulated, "short", "s")
+    client = Client(simulated)
+    client.consume("long", "long")
+    client.consume("short", "short")
+    simulated.broker.pump()
+    most = simulated.context.limits.max_handed_out
+    assert most <= len(client.bodies("long")) < most + 1024
+    assert client.bodies("short") == []
+    simulated.broker.pump()
+    assert client.bodies("short") == ["s"]
+    assert len(client.bodies("long")) < len(bodies)
+    simulated.settle()
+    assert client.bodies("long") == bodies

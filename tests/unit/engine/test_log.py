@@ -345,3 +345,27 @@ def test_the_log_is_idle_but_from_seal_to_settle(log: Log) -> None:
     log.complete(batch)
     seen.append((log.is_idle, log.is_empty))
     assert seen == [(True, True), (True, False), (False, True), (False, True), (True, True)]
+
+
+def test_a_large_batch_is_encoded_when_it_is_written(
+    tmp_path: Path, files: FailingFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    contents = []
+    for large in (1, 3):
+        monkeypatch.setattr("amqpstore.log._LARGE_BATCH", large)
+        directory = tmp_path / str(large)
+        directory.mkdir()
+        log = new_log(directory, files)
+        for sequence in (1, 3):
+            publish(log, b"one", b"two", first_sequence=sequence)
+            batch = log.seal(5)
+            assert batch is not None
+            assert bool(batch.buffers and batch.lengths) is (large == 3)
+            publish(log, b"later", first_sequence=9)
+            log.write(batch)
+            log.complete(batch)
+        found = log.read(1, 2)
+        assert isinstance(found, list)
+        assert [message.body for message in found] == [b"one", b"two"]
+        contents.append(Path(segment_path(str(directory), 1)).read_bytes())
+    assert contents[0] == contents[1]

@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from amqpstore_server.broker.context import BrokerContext
 from amqpstore_server.broker.errors import AccessRefusedError
 
 if TYPE_CHECKING:
@@ -23,8 +24,9 @@ _UNLIMITED = 1 << 32
 class Dispatch:
     """The consumers of a queue, in the order in which they started."""
 
-    def __init__(self, queue: Queue) -> None:
+    def __init__(self, context: BrokerContext, queue: Queue) -> None:
         self.consumers: list[Consumer] = []
+        self._context = context
         self._queue = queue
         self._backlog = queue.backlog
         self._priorities = queue.backlog.priorities
@@ -111,8 +113,9 @@ class Dispatch:
         """Hand out ready messages while consumers can take them.
 
         Each consumer gets its share as one run, so that a turn costs per run, not per message.
-        Args: in_turns, whether consumers that share the limit of their channel get one share each,
-        and no more before the other queues that they consume from had their turn.
+        Args: in_turns, whether others have their turn before everything is handed out: after many
+        messages, and where consumers share the limit of their channel, the other queues that they
+        consume from after one share.
         """
         if self._queue.settings.single_active_consumer:
             self._serve(self.consumers[:1], in_turns=in_turns)
@@ -127,15 +130,21 @@ class Dispatch:
     def _serve(self, turn: Iterable[Consumer], *, in_turns: bool) -> bool:
         """Serve consumers. Returns False if the queue has to let others have their turn first."""
         queue = self._queue
+        context = self._context
+        most = context.limits.max_handed_out
         while self._priorities.ready_count:
             able = [consumer for consumer in turn if consumer.capacity > 0]
             if not able:
                 return True
             share = max(1, self._priorities.ready_count // len(able))
             # Every consumer must be asked, not just up to the first that takes something.
-            if not sum([self._hand_out(consumer, share) for consumer in able]):
+            given = sum([self._hand_out(consumer, share) for consumer in able])
+            if not given:
                 return True
-            if in_turns and any(consumer.shares_limit for consumer in able):
+            context.handed_out += given
+            if in_turns and (
+                context.handed_out >= most or any(consumer.shares_limit for consumer in able)
+            ):
                 queue.touch()
                 return False
         return True

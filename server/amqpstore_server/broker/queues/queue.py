@@ -97,7 +97,7 @@ class Queue:
             context.store, store_queue, keeps_transient=is_quorum(arguments)
         )
         self.backlog = self.backlog_type(context, self, self.priorities, way_out)
-        self.consumers = Dispatch(self)
+        self.consumers = Dispatch(context, self)
         self.waiting = GetLine(self)
         self.leaving = Leaving(context, self)
         self.history: KeepsConsumed | None = None
