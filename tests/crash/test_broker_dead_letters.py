@@ -501,5 +501,5 @@ BUGS: dict[Bug, tuple[Callable[[], World], str]] = {
 def test_a_bug_is_caught(bug: Bug, monkeypatch: pytest.MonkeyPatch) -> None:
     history, expected = BUGS[bug]
     bug(monkeypatch)
-    found = violations(history(), later=HISTORIES[history])
+    found = violations(history(), later=HISTORIES[history], until=expected)
     assert any(one.startswith(expected) for one in found), found

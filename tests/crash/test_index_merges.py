@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import random
+from collections.abc import Iterable
 
 import pytest
 
@@ -54,11 +55,23 @@ def merge_calls() -> range:
     return range(first, len(faults.calls))
 
 
+@pytest.mark.rounds(1)
+@pytest.mark.parametrize("kind", FaultKind)
+def test_a_third_of_the_calls_of_a_checkpoint_that_merges_fail(kind: FaultKind, seed: int) -> None:
+    calls = merge_calls()
+    fail_calls(kind, random.Random(seed).sample(calls, -(-len(calls) // 3)))
+
+
+@pytest.mark.long
 @pytest.mark.parametrize("kind", FaultKind)
 def test_every_call_of_a_checkpoint_that_merges_fails(kind: FaultKind) -> None:
-    """What was merged before the call is in the catalog, once and as it was acked."""
+    fail_calls(kind, merge_calls())
+
+
+def fail_calls(kind: FaultKind, calls: Iterable[int]) -> None:
+    """Have each of the calls fail. What was merged before it is in the catalog, once and as it was
+    acked."""
     prover = Prover(open_store, 2)
-    calls = merge_calls()
     for nth in calls:
         faults = Faults(nth, kind)
         outside = outside_of(functools.partial(open_faulty_store, faults=faults))

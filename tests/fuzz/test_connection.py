@@ -36,7 +36,7 @@ SENT_BY_CLIENTS = {
 }
 
 quick = settings(
-    max_examples=200,
+    max_examples=80,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 patient = pytest.mark.timeout(600)

@@ -70,7 +70,7 @@ def test_a_copy_is_drilled_and_the_original_stays_as_it_was(
     assert "in use by another process" in busy.stderr
     broker.terminate()
     before = files_of(data_directory)
-    arguments = ("--data", data_directory, "--seed", "1", "--images", "10", "--seconds", "3")
+    arguments = ("--data", data_directory, "--seed", "1", "--images", "5", "--seconds", "2")
     finished = drill("all", *arguments)
     assert finished.returncode == 0, finished.stdout + finished.stderr
     for scenario in SCENARIOS:

@@ -17,7 +17,7 @@ from tests.property.broker_machine import BrokerAgainstModel
 # Hypothesis takes up to five minutes to make a history short in which they disagree.
 TestBrokerAgainstModel = pytest.mark.timeout(600)(BrokerAgainstModel.TestCase)
 TestBrokerAgainstModel.settings = settings(
-    max_examples=500,
+    max_examples=250,
     stateful_step_count=30,
     phases=[Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink],
 )

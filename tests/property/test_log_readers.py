@@ -319,7 +319,7 @@ def of_one_segment(content: bytes) -> dict[str, object]:
 
 # What is left of the header of a damaged record does not say which batch it is of.
 @example([("zeros", 1039, 210)])
-@settings(max_examples=40)
+@settings(max_examples=12)
 @given(st.lists(changes, min_size=1, max_size=3))
 def test_all_readers_of_a_damaged_log_agree_with_recovery(
     all_changes: list[tuple[str, int, int]],
@@ -399,13 +399,25 @@ def of_several(hurts: Sequence[Hurt], noted: set[int], torn: set[int]) -> dict[s
         return disagreements(directory)
 
 
-@settings(max_examples=50)
-@given(
+hurt_logs = given(
     st.lists(hurts, max_size=3),
     st.sets(st.sampled_from([3, 6, 7, 8, 9])),
     st.sets(st.sampled_from([3, 4, 5, 6, 7, 8])),
 )
+
+
+@settings(max_examples=12)
+@hurt_logs
 def test_all_readers_of_a_log_of_several_segments_agree_with_recovery(
+    all_hurts: list[Hurt], noted: set[int], torn: set[int]
+) -> None:
+    assert of_several(all_hurts, noted, torn) == {}
+
+
+@pytest.mark.long
+@settings(max_examples=500, database=None)
+@hurt_logs
+def test_all_readers_of_a_log_of_several_segments_agree_at_length(
     all_hurts: list[Hurt], noted: set[int], torn: set[int]
 ) -> None:
     assert of_several(all_hurts, noted, torn) == {}

@@ -175,6 +175,7 @@ def test_every_message_is_moved_once_through_a_kill_of_the_driver(
     assert XaResource(connection.channel()).recover() == []
 
 
+@pytest.mark.long
 def test_the_log_is_archived_once_through_kills_of_the_driver(
     spark: SparkSession,
     broker: BrokerProcess,
