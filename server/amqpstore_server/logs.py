@@ -1,4 +1,4 @@
-"""Logging: one line per event, key=value, on stderr.
+"""Logging: one line per event, key=value (logfmt), on stderr.
 
 Names and other texts that clients send before they log in may contain any characters: those that
 would control a terminal, or look like a line end, are escaped.
@@ -8,46 +8,60 @@ from __future__ import annotations
 
 import logging
 import sys
+from datetime import UTC, datetime
 from typing import Any
 
-import structlog
-
-_SHARED: list[structlog.typing.Processor] = [
-    structlog.stdlib.add_log_level,
-    structlog.stdlib.ExtraAdder(),
-    structlog.processors.TimeStamper(fmt="iso", utc=True),
-]
-
-_LOGFMT = structlog.processors.LogfmtRenderer(
-    key_order=["timestamp", "level", "event"], bool_as_flag=False
-)
+_OF_EVERY_RECORD = logging.makeLogRecord({}).__dict__.keys()
+"""What logging itself says of a record; all else was given as `extra`."""
 
 
 def set_up(level: str) -> None:
     """Send everything from `level` on to stderr."""
-    formatter = structlog.stdlib.ProcessorFormatter(
-        foreign_pre_chain=_SHARED,
-        processors=[
-            structlog.stdlib.ProcessorFormatter.remove_processors_meta,
-            structlog.processors.format_exc_info,
-            _render,
-        ],
-    )
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(formatter)
+    handler.setFormatter(LogfmtFormatter())
     root = logging.getLogger()
     root.handlers = [handler]
     root.setLevel(level.upper())
 
 
-def _render(logger: Any, method: str, event: structlog.typing.EventDict) -> str:
-    """Render an event as one line of printable characters: this is the last step, so nothing
-    bypasses it.
+class LogfmtFormatter(logging.Formatter):
+    """Formats a record as `timestamp=... level=... event=...`, its `extra`, and the traceback.
+
+    Args: is_timed, whether there is a timestamp.
     """
-    line = _LOGFMT(logger, method, event)
-    if line.isascii() and line.isprintable():
-        return line
-    return "".join([one if one.isprintable() else _escape(one) for one in line])
+
+    def __init__(self, *, is_timed: bool = True) -> None:
+        super().__init__()
+        self._is_timed = is_timed
+
+    def format(self, record: logging.LogRecord) -> str:
+        fields: dict[str, Any] = {}
+        if self._is_timed:
+            fields["timestamp"] = datetime.now(UTC).isoformat().replace("+00:00", "Z")
+        fields["level"] = record.levelname.lower()
+        fields["event"] = record.getMessage()
+        said = vars(record)
+        fields |= {name: said[name] for name in said if name not in _OF_EVERY_RECORD}
+        if record.exc_info:
+            fields["exception"] = self.formatException(record.exc_info)
+        line = " ".join(f"{name}={_value(value)}" for name, value in fields.items())
+        # The last step, so nothing bypasses it.
+        if line.isascii() and line.isprintable():
+            return line
+        return "".join([one if one.isprintable() else _escape(one) for one in line])
+
+
+def _value(value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    text = str(value)
+    is_quoted = any(one in text for one in ' ="')
+    if is_quoted:
+        text = text.replace("\\", "\\\\")
+    text = text.replace('"', '\\"').replace("\n", "\\n")
+    return f'"{text}"' if is_quoted else text
 
 
 def _escape(character: str) -> str:

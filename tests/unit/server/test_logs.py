@@ -48,6 +48,19 @@ def test_what_prints_stays_as_it_is(root: logging.Logger) -> None:
     assert 'event=naïve queue="größe 東京"' in line_of(root, "naïve", queue="größe 東京")
 
 
+def test_a_value_is_quoted_where_it_would_be_read_as_several(root: logging.Logger) -> None:
+    line = line_of(root, "done", a="x=y", b='say "no"', c="back\\slash", d="back \\ slash", e="")
+    assert line.endswith(
+        r'level=info event=done a="x=y" b="say \"no\"" c=back\slash d="back \\ slash" e='
+    )
+
+
+def test_values_that_are_no_text(root: logging.Logger) -> None:
+    values: dict[str, Any] = {"none": None, "yes": True, "no": False, "count": 3, "list": [1, 2]}
+    line = line_of(root, "done", **values)
+    assert line.endswith('event=done none= yes=true no=false count=3 list="[1, 2]"')
+
+
 def test_a_traceback_is_one_line(root: logging.Logger) -> None:
     try:
         int("a\x1b[2J\nb")

@@ -42,7 +42,7 @@ def test_nothing_of_the_broker_is_imported_before_a_fixture_is_used(
 
         def test_before():
             ours = ("amqpstore", "amqpstore_server", "amqpstore_tools.testing.broker")
-            heavy = ("trio", "structlog", *ours)
+            heavy = ("trio", "rich", *ours)
             assert [name for name in heavy if name in sys.modules] == []
 
         def test_after(amqp_broker):

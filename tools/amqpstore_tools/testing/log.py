@@ -7,19 +7,10 @@ import threading
 from collections import deque
 from collections.abc import Callable
 
-import structlog
+from amqpstore_server.logs import LogfmtFormatter
 
 _LOGGERS = ("amqpstore", "amqpstore_server")
 _MAX_LINES = 1000
-
-_FORMATTER = structlog.stdlib.ProcessorFormatter(
-    foreign_pre_chain=[structlog.stdlib.add_log_level, structlog.stdlib.ExtraAdder()],
-    processors=[
-        structlog.stdlib.ProcessorFormatter.remove_processors_meta,
-        structlog.processors.format_exc_info,
-        structlog.processors.LogfmtRenderer(key_order=["level", "event"], bool_as_flag=False),
-    ],
-)
 
 _mutex = threading.Lock()
 _open_count = 0
@@ -37,7 +28,7 @@ class BrokerLog(logging.Handler):
 
     def __init__(self, elapsed_s: Callable[[], float]) -> None:
         super().__init__(logging.INFO)
-        self.setFormatter(_FORMATTER)
+        self.setFormatter(LogfmtFormatter(is_timed=False))
         self.has_failed = False
         self.is_muted = False
         """Whether nothing is recorded: after a power cut a real broker could not have logged it."""
