@@ -146,7 +146,7 @@ class BrokerProcess:
 
     @property
     def stderr(self) -> str:
-        """What all runs have logged."""
+        """The log of all runs."""
         try:
             with open(self.log_path, encoding="utf-8", errors="backslashreplace") as log:
                 return log.read()

@@ -40,7 +40,7 @@ class LateWorker:
         return outcome
 
     def close(self) -> None:
-        """What was not done yet is not done: the process has ended."""
+        """Drop the work that is left: the process has ended."""
         self._work = None
 
     def _do(self) -> None:

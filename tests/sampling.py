@@ -70,7 +70,7 @@ def pytest_terminal_summary(
 
 
 class Sample:
-    """What of the tests fits into a time."""
+    """The tests that fit into a given time."""
 
     def __init__(self, seconds: float, seed: int) -> None:
         self._seconds = seconds

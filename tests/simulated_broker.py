@@ -221,7 +221,7 @@ class SimulatedBroker:
         return [message.body.decode() for message in self.messages(name)]
 
     def messages(self, name: str) -> list[Message]:
-        """What is ready in a queue, in order; it stays there."""
+        """Return what is ready in a queue, in order; it stays there."""
         found: list[Message] = []
         for level in self.vhost.queue(name).priorities:
             runs = []

@@ -14,7 +14,7 @@ MIB = 1 << 20
 
 
 def resident_bytes(broker: BrokerProcess) -> int:
-    """What of the broker's memory is in RAM."""
+    """Return how much of the broker's memory is in RAM."""
     with open(f"/proc/{broker.pid}/statm", encoding="ascii") as statm:
         return int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
@@ -68,7 +68,7 @@ def silent_sockets(broker: BrokerProcess, count: int) -> list[socket.socket]:
 
 
 def is_closed(sock: socket.socket) -> bool:
-    """Whether the broker has closed its side."""
+    """Tell whether the broker has closed its side."""
     sock.settimeout(0)
     try:
         return sock.recv(1) == b""

@@ -133,7 +133,7 @@ def test_many_wildcards_in_a_row_cost_no_combinations(channel: BlockingChannel) 
 def match(
     channel: BlockingChannel, arguments: dict[str, Any], *tables: dict[str, Any] | None
 ) -> list[int]:
-    """Which of the headers reach a queue bound with the arguments."""
+    """Return which of the headers reach a queue bound with the arguments."""
     source = exchange(channel, "headers")
     name = bound(channel, source, arguments=arguments)
     for number, fields in enumerate(tables):

@@ -77,7 +77,7 @@ def functions_in(path: str) -> dict[str, str]:
 
 
 def findings(text: str) -> list[str]:
-    """What is wrong with the table of a document."""
+    """Return what is wrong with the table of a document."""
     found = []
     listed = list(rows(text))
     counted = Counter(row[0] for row in listed)

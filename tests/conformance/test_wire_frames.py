@@ -170,7 +170,7 @@ Stage = tuple[bytes, list[tuple[int, int]]]
 
 
 def session(name: str) -> list[Stage]:
-    """What a client sends from the first octet on, and the methods that answer it.
+    """Return what a client sends from the first octet on, and the methods that answer it.
 
     A client has to wait for start and for tune, as its answers depend on them. From tune-ok on
     it may send without waiting.

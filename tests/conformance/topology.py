@@ -74,7 +74,7 @@ def get_soon(channel: BlockingChannel, name: str, auto_ack: bool = True) -> Rece
 
 
 def has_route(channel: BlockingChannel, name: str) -> bool:
-    """Whether a mandatory message finds the queue: asking so is no use of the queue.
+    """Tell whether a mandatory message finds the queue: asking so is no use of the queue.
 
     Args: channel, in confirm mode, where the return comes before the call ends.
     """
@@ -109,6 +109,6 @@ def headers(properties: BasicProperties) -> dict[str, Any]:
 
 
 def deaths(message: Received) -> list[dict[str, Any]]:
-    """What x-death says, newest first, without the times."""
+    """Return what x-death says, newest first, without the times."""
     entries = headers(message.properties).get("x-death", [])
     return [{key: entry[key] for key in entry if key != "time"} for entry in entries]

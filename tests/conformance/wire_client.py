@@ -394,14 +394,14 @@ class WireClient:
         return self.expect_content(channel)
 
     def has_frame(self, wait_s: float) -> bool:
-        """Whether something is there to be read, or comes within that time."""
+        """Tell whether there is something to read, now or within that time."""
         if self._received:
             return True
         readable, _, _ = select.select([self._socket], [], [], wait_s)
         return bool(readable)
 
     def ready(self, queue: str, channel: int = 1) -> int:
-        """How many messages of the queue wait, as a passive declare says."""
+        """Return how many messages wait in the queue, according to a passive declare."""
         self.send(queue_declare(channel, queue, bits=0b00001))
         arguments = self.expect(QUEUE_DECLARE_OK, channel).arguments
         (count,) = struct.unpack_from(">I", arguments, 1 + arguments[0])

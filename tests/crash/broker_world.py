@@ -317,7 +317,7 @@ class Expected:
             self.asked_deliveries[event.queue, event.message] += 1
 
     def faults(self, found: Found) -> Iterator[str]:
-        """What is wrong with that, in words."""
+        """Yield what is wrong with that, in words."""
         if found.places not in self.steps[self.promised - 1 :]:
             if found.places in self.steps:
                 yield f"undone: {found.places}, and promised was {self.steps[self.promised - 1]}"
@@ -342,7 +342,8 @@ def violations(
     until: str | tuple[()] = (),
     seed: int = 0,
 ) -> list[str]:
-    """What is wrong with any of the disks that a crash may leave, at each operation of a history.
+    """Return what is wrong with any of the disks that a crash may leave, at each operation of a
+    history.
 
     Each is recovered, and the broker opened; and then the power is cut once more. With `until` this
     ends when something is wrong whose description begins so.
@@ -407,7 +408,7 @@ def _recovered(files: MemoryFiles, now_ms: int) -> Found | str:
 
 
 def _later_faults(files: MemoryFiles, now_ms: int, found: Found, later: Later) -> Iterator[str]:
-    """What is wrong once all time has passed."""
+    """Yield what is wrong once all time has passed."""
     simulation = reopened(files.fork(), now_ms)
     try:
         for _ in range(ROUNDS):

@@ -123,7 +123,7 @@ def _last_of_all(outside: Outside) -> None:
 
 
 def _little_is_left(outside: Outside) -> None:
-    """Of several segments and index files, so that they are merged and removed."""
+    """A history of several segments and index files, so that they are merged and removed."""
     outside.create_queue("slow")
     outside.create_queue("archive")
     outside.set_lazy("audit", True)

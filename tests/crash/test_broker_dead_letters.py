@@ -26,7 +26,7 @@ Bug = Callable[[pytest.MonkeyPatch], None]
 
 
 def deaths() -> World:
-    """Of each kind, one behind the other, and twice of the same."""
+    """Deaths of each kind, one after the other, and two of the same kind."""
     world = World()
     world.queue("work", dead_letter_exchange="", dead_letter_routing_key="dead")
     world.queue("slow", message_ttl=1000, dead_letter_exchange="to-work")
@@ -102,7 +102,7 @@ def deaths() -> World:
 
 
 def in_the_end(places: Places) -> Places:
-    """What is in `slow` expires, and goes to `work`, the rest stays."""
+    """Messages in `slow` expire and go to `work`; the rest stay."""
     left = dict(places)
     expired = [_died(one, "expired@slow*1") for one in left.pop("slow", ())]
     if expired:
@@ -182,7 +182,7 @@ DELAYS = {"a": 300, "b": 100, "d": 200}
 
 
 def all_routed(places: Places) -> Places:
-    """What waits is routed in the order in which it is due."""
+    """Delayed messages are routed in the order in which they are due."""
     left = dict(places)
     for body in sorted(left.pop("amq.delayed.later", ()), key=DELAYS.__getitem__):
         left["both"] = (*left.get("both", ()), body)
@@ -192,7 +192,7 @@ def all_routed(places: Places) -> Places:
 
 
 def purged() -> World:
-    """What waits is cancelled: the queue of the exchange is purged, and later it is deleted."""
+    """Waiting messages are cancelled: the queue of the exchange is purged, and later deleted."""
     world = World()
     world.exchange("later", "x-delayed-message", **{"x-delayed-type": "fanout"})
     world.queue("all")
@@ -265,7 +265,7 @@ def delayed_for_long() -> World:
 
 
 def all_slices_routed(places: Places) -> Places:
-    """What waits is routed in the order in which it is due."""
+    """Delayed messages are routed in the order in which they are due."""
     left = dict(places)
     waiting = sorted(left.pop("amq.delayed.later", ()), key=SLICES.__getitem__)
     if waiting:

@@ -59,7 +59,7 @@ class Told(SimulatedClient):
 
 
 def history() -> list[methods.Method | None]:
-    """What is asked, in one write; None is a persistent message to queue `c-3`."""
+    """Return what is asked, in one write; None is a persistent message to queue `c-3`."""
     names = [f"c-{number}" for number in range(6)]
     asked: list[methods.Method | None] = [
         methods.QueueDeclare(queue=name, durable=True) for name in names
@@ -82,7 +82,7 @@ def _binding(
 
 
 def states(asked: list[methods.Method | None]) -> list[Found]:
-    """What there is after none of the methods, after the first, and so on."""
+    """Return what there is after none of the methods, after the first, and so on."""
     queues: set[str] = set()
     bindings: set[tuple[str, str]] = set()
     found: list[Found] = [(frozenset(), frozenset())]
@@ -117,7 +117,7 @@ def _message() -> bytes:
 
 
 def faults() -> list[str]:
-    """What is wrong with any disk that a crash may leave while it is all done."""
+    """Return what is wrong with any disk that a crash may leave while it is all done."""
     asked = history()
     expected = states([*asked, LAST])
     events: list[Operation | Answered] = []

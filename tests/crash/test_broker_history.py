@@ -161,7 +161,7 @@ def expiring() -> World:
 
 
 def without_histories(places: Places) -> Places:
-    """What is left once the time of all histories is over."""
+    """Return what is left once the time of all histories is over."""
     return {queue: bodies for queue, bodies in places.items() if "consumed" not in queue}
 
 

@@ -127,7 +127,7 @@ def drained(store: Store, queue: Queue) -> tuple[list[int], set[int]]:
 
 
 def violations() -> Iterator[str]:
-    """What is wrong with any of the disks that a crash may leave."""
+    """Yield what is wrong with any of the disks that a crash may leave."""
     history = History()
     assert history.moved == set(range(len(TIMES_MS)))
     disk = history.base

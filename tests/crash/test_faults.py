@@ -58,8 +58,8 @@ def calls_of_the_short_history() -> list[str]:
 def faults_left_behind(
     outside: Outside, prover: Prover, rng: random.Random, images: int = 5
 ) -> list[Fault]:
-    """What is wrong after a process ended, and after the machine lost power as well: at once, or
-    when the next process had used what it found."""
+    """Return what is wrong after a process ended, and after the machine lost power as well: at
+    once, or when the next process had used what it found."""
     promises = Promises()
     for event in outside.trace.events:
         # What could not be read at an opening is not gone: it is to be there the next time.
@@ -82,18 +82,18 @@ def faults_left_behind(
 
 
 def is_unread(event: StoreOpened) -> bool:
-    """Whether it was the drill's own look at an open store that failed, or a part of its opening
-    that then stayed unread. It comes back with the next start."""
+    """Tell whether it was the drill's own look at an open store that failed, or a part of its
+    opening that then stayed unread. It comes back with the next start."""
     return bool(event.observation.faults or event.observation.report.damage)
 
 
 def was_unreadable(trace: Trace) -> bool:
-    """Whether that happened at any opening."""
+    """Tell whether that happened at any opening."""
     return any(isinstance(event, StoreOpened) and is_unread(event) for event in trace.events)
 
 
 def is_put_off(call: str) -> bool:
-    """Whether a call is of background work, which is done again later when it fails."""
+    """Tell whether a call is of background work, which is done again later when it fails."""
     verb, path = call.split(" ")
     if path.startswith(f"{DIRECTORY}/transient"):
         return False

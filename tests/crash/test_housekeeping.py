@@ -47,7 +47,7 @@ def kind_of(path: str) -> str:
 
 
 def contained(trace: Trace) -> Counter[str]:
-    """How often a history has what."""
+    """Count what a history contains."""
     found: Counter[str] = Counter()
     written: set[str] = set()
     positions: set[str] = set()
@@ -353,7 +353,7 @@ def test_deliveries_hold_that_had_to_wait_for_an_index_file_to_be_read() -> None
 
 
 def faults_at_cuts(trace: Trace, rng: random.Random) -> list[object]:
-    """What is wrong on disks that a power cut leaves, at each operation of a history."""
+    """Return what is wrong on disks that a power cut leaves, at each operation of a history."""
     disk, promises = trace.base.fork(), Promises()
     found: list[object] = []
     for event in trace.events:

@@ -79,7 +79,7 @@ def numbers(store: Store, queue: Queue) -> list[int]:
 
 
 def violations(options: Options) -> Iterator[str]:
-    """What is wrong with any of the disks that a crash may leave."""
+    """Yield what is wrong with any of the disks that a crash may leave."""
     disk, events = history(options)
     promised = 0
     rng = random.Random("moves")

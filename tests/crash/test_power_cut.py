@@ -58,8 +58,8 @@ def test_more_random_histories(seed: int) -> None:
 
 
 def forged_log(segment: int, message_id: int, lsn: int) -> bytes:
-    """What a publisher can guess: the next records, saying that its message is another and that
-    the queue's first one was purged. The store's id, and so the seed, it cannot know."""
+    """Return what a publisher can guess: the next records, saying that its message is another and
+    that the queue's first one was purged. The store's id, and so the seed, it cannot know."""
     operations = [
         Operation(OperationKind.ENQUEUE, 1, 1, 2, message_id),
         Operation(OperationKind.PURGE, 1, 1, 1),

@@ -114,7 +114,7 @@ def check(files: MemoryFiles) -> None:
 
 
 def images(told: Prepared) -> Iterator[MemoryFiles]:
-    """What a crash may leave once it is prepared."""
+    """Yield what a crash may leave once it is prepared."""
     rng = random.Random("prepared")
     disk = told.trace.base.fork()
     for number, event in enumerate(told.trace.events, 1):

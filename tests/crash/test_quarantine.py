@@ -32,7 +32,7 @@ def damaged_store() -> tuple[MemoryFiles, bytes]:
 
 
 def is_kept(files: MemoryFiles, content: bytes) -> bool:
-    """Whether a file of the store's, by a name that it looks at, is the damaged segment."""
+    """Tell whether a file, under a name that the store looks at, is the damaged segment."""
     found = [FIRST] if files.exists(FIRST) else []
     moved = f"{DIRECTORY}/{QUARANTINE}"
     if files.exists(moved):

@@ -97,7 +97,7 @@ def open_store(tmp_path: Path) -> Store:
 
 
 def publish(store: Store, asked: Asked, queue: Queue, *bodies: bytes) -> list[str]:
-    """What was asked for before who published was told that it is on disk."""
+    """Return what was asked for before who published was told that it is on disk."""
     start = len(asked.calls)
     told: list[list[str]] = []
     store.publish([queue], messages(*bodies))

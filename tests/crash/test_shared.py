@@ -152,7 +152,7 @@ def number_of(content: bytes) -> int:
 
 
 def state_of(shared: SharedStore) -> State:
-    """What is there. It is in no order that two crashes could not change: sorted."""
+    """Return what is there. It is in no order that two crashes could not change: sorted."""
     undecided = tuple(prepared.label for prepared in shared.prepared())
     found: dict[str, list[int]] = {}
     for name in ("orders", "done"):
@@ -175,7 +175,7 @@ def leaks(shared: SharedStore) -> list[str]:
 
 
 def violations() -> Iterator[str]:
-    """What is wrong with any of the disks that a crash may leave."""
+    """Yield what is wrong with any of the disks that a crash may leave."""
     teller = Teller()
     disk = teller.tell()
     promised = possible = START
@@ -223,7 +223,7 @@ TAKE = Store.take
 
 
 def is_told(store: Store) -> bool:
-    """Whether the history has begun: a bug before it would break what it starts from."""
+    """Tell whether the history has begun: a bug before it would break what it starts from."""
     return cast("MemoryFiles", store.log._descriptors.files).record is not None
 
 

@@ -157,7 +157,7 @@ def do(outside: Threads, step: str, rng: random.Random) -> None:
 
 
 def history(seed: int, steps: int, patch: Patch, *, in_kernel: bool = False) -> Threads:
-    """What a store sees, and who uses it, under real threads which take turns.
+    """Return what a store sees, and who uses it, under real threads which take turns.
 
     Args: in_kernel, whether small batches are synced without the committer's thread.
     """
@@ -207,7 +207,7 @@ def history(seed: int, steps: int, patch: Patch, *, in_kernel: bool = False) -> 
 def violated(
     seed: int, patch: Patch, *, steps: int = STEPS, images: int = 2, in_kernel: bool = False
 ) -> list[str]:
-    """What a store under threads does not keep: of its promises, or in its own history."""
+    """Return what a store under threads does not keep: of its promises, or in its own history."""
     with patch.context() as meanwhile:
         outside = history(seed, steps, meanwhile, in_kernel=in_kernel)
     found = [f"not read: {name}" for name in outside.damaged + outside.put_off]

@@ -71,7 +71,7 @@ def closed(outside: Outside) -> None:
 
 
 def ledger_of(trace: Trace) -> Promises:
-    """What was promised. What could not be read at an opening is not gone."""
+    """Return what was promised. What could not be read at an opening is not gone."""
     promises = Promises()
     for event in trace.events:
         if isinstance(event, StoreOpened) and (
@@ -99,7 +99,7 @@ def use(outside: Outside) -> None:
 def faults_of(
     told: Callable[[Outside], None], path: str, start: int, ending: Callable[[Outside], None]
 ) -> tuple[list[Fault], bool]:
-    """What is wrong in the end, and whether the store could be opened meanwhile."""
+    """Return what is wrong in the end, and whether the store could be opened meanwhile."""
     outside = outside_of(open_sound)
     told(outside)
     bad = UnreadableFiles(outside.files, (path, start, start + PAGE))

@@ -81,8 +81,8 @@ def violated(
     images: int = 15,
     stop_after: int = 1_000,
 ) -> set[str]:
-    """Which of `invariants` the engine, as it is now, violates in a history: looked at until all of
-    them are violated."""
+    """Return which of `invariants` the engine, as it is now, violates in a history: looked at until
+    all of them are violated."""
 
     def go_on(_cut: Cut) -> bool:
         return not invariants <= {found.invariant for found in explorer.result.violations}

@@ -101,7 +101,7 @@ def decode_segment(content: bytes, segment: int) -> list[Decoded]:
 
 
 def decode_index(content: bytes, number: int, store_id: bytes) -> list[StoredBlock]:
-    """What an index file without damage holds. Raises: ValueError at the first unsound byte."""
+    """Return the blocks of a sound index file. Raises: ValueError at the first unsound byte."""
     blocks: list[StoredBlock] = []
     position = 0
     while position < len(content):

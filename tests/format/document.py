@@ -45,7 +45,7 @@ def table(document: str, heading: str) -> list[Row]:
 
 
 def code(cell: str) -> str:
-    """What stands in backticks at the start of a cell."""
+    """Return the text in backticks at the start of a cell."""
     found = re.match(r"`([^`]+)`", cell)
     assert found, f"{cell!r} does not start with code"
     return found[1]

@@ -41,7 +41,8 @@ def expected(name: str) -> dict[str, Any]:
 
 
 def without_skipped(found: dict[str, Any], name: str) -> dict[str, Any]:
-    """What a store holds, where sequences were skipped because of damage with those of the fixture.
+    """Return what a store holds, where sequences were skipped because of damage with those of the
+    fixture.
 
     Version 1 said the first that the log does not name; now those that may be in it are skipped.
     """

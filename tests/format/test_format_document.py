@@ -370,7 +370,7 @@ def test_the_document_says_what_the_code_does(check: Callable[[str], None]) -> N
 
 
 def is_refused(text: str) -> bool:
-    """Whether some check fails on the document."""
+    """Tell whether any check fails on the document."""
     for check in CHECKS:
         try:
             check(text)

@@ -118,7 +118,7 @@ def check(event: Event) -> None:
 
 
 def receive(stream: bytes, cuts: list[int], large_bytes: int = FRAME_MAX) -> list[Event]:
-    """What comes of the bytes in the reads that the cuts make of them."""
+    """Return what comes of the bytes in the reads that the cuts make of them."""
     receiver = Receiver(FRAME_MAX, MAX_MESSAGE_BYTES, large_bytes)
     events = []
     places = [0, *sorted(cut % (len(stream) + 1) for cut in cuts), len(stream)]

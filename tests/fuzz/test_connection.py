@@ -224,7 +224,7 @@ class Settle(NamedTuple):
 
 
 class Swap(NamedTuple):
-    """What follows is another client's, connected at the same time."""
+    """The actions that follow are those of another client, connected at the same time."""
 
 
 Action = Send | Wait | Again | Settle | Swap

@@ -52,7 +52,7 @@ class Example:
                 pipe.close()
 
     def lines(self) -> Iterator[str]:
-        """What it writes, until it ends; each line within LINE_TIMEOUT_S of the one before."""
+        """Yield its lines until it ends, each within LINE_TIMEOUT_S of the one before."""
         stdout = self._process.stdout
         assert stdout is not None
         with selectors.DefaultSelector() as selector:

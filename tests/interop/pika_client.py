@@ -113,7 +113,7 @@ def settle(channel: BlockingChannel) -> None:
 
 
 def ready(channel: BlockingChannel, queue: str) -> int:
-    """How many messages of the queue wait for a consumer."""
+    """Return how many messages in the queue wait for a consumer."""
     return channel.queue_declare(queue, passive=True).method.message_count
 
 

@@ -38,7 +38,7 @@ async def open_channel(
 
 
 async def count(channel: AbstractChannel, queue: str) -> int:
-    """How many messages are ready."""
+    """Return how many messages are ready."""
     declared = await channel.declare_queue(queue, passive=True)
     return int(declared.declaration_result.message_count or 0)
 

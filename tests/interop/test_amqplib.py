@@ -38,7 +38,7 @@ SCENARIOS = [
 
 @pytest.fixture
 def node_command() -> list[str]:
-    """What runs a scenario; skips, or in CI fails, where Node.js or amqplib is missing."""
+    """Runs a scenario; skips it, or in CI fails, where Node.js or amqplib is missing."""
     node = need("node", "apt-get install nodejs npm, then make test")
     if not os.path.exists(os.path.join(NODEJS, "node_modules", "amqplib")):
         missing("amqplib is not installed: apt-get install npm, then make test")

@@ -78,7 +78,8 @@ class Busy:
         return len(self._lines)
 
     def states(self, before: int, after: int) -> list[tuple[list[int], list[int]]]:
-        """What was in `kept` and `passing` behind each batch that may have been the last one.
+        """Return what was in `kept` and `passing` behind each batch that may have been the last
+        one.
 
         Those that were durable by the first `before` lines were; none was begun behind the next
         one of the first `after` lines.
@@ -112,7 +113,7 @@ def busy(directory: str, program: str, seed: int) -> Iterator[Busy]:
 
 
 def numbers(directory: str) -> dict[str, list[int]]:
-    """What a copy holds, by queue; nothing of it is torn, damaged or missing."""
+    """Return what a copy holds, by queue; nothing of it is torn, damaged or missing."""
     store = Store.open(directory, options=OPTIONS, worker=InlineWorker())
     try:
         report = store.recovery_report
@@ -304,7 +305,7 @@ def kill_when_begun(arguments: list[str], begun: str, after_s: float) -> None:
 
 
 def look(verb: str, data: str, tmp_path: Path, expected: dict[str, list[int]]) -> str:
-    """Whether what a killed verb left is old or new; anything else fails."""
+    """Tell whether a killed verb left the old or the new; anything else fails."""
     if verb == "compact":
         assert numbers(data) == expected
         return "new"

@@ -21,7 +21,7 @@ DOCUMENTED = [
 
 
 def install(site: Path, package: str, code: str, entry_points: dict[str, dict[str, str]]) -> None:
-    """What an installer leaves: a module, and the metadata that says what it is there for."""
+    """An installed plug-in: a module, and the metadata that says what it is for."""
     module = package.replace("-", "_")
     metadata = site / f"{module}-1.0.dist-info"
     metadata.mkdir(parents=True)

@@ -26,7 +26,7 @@ TIMEOUT_S = 30.0
 
 
 def inspect(*arguments: str) -> dict[str, Any]:
-    """What the command prints as JSON."""
+    """Return what the command prints as JSON."""
     found = run(*arguments, "--json")
     assert found.returncode == 0, found.stderr
     content: dict[str, Any] = json.loads(found.stdout)

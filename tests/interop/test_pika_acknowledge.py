@@ -44,7 +44,7 @@ def deliver(
 
 
 def left(channel: BlockingChannel, consuming: BlockingChannel, queue: str) -> list[int]:
-    """What the queue holds when `consuming` gave back what it had not settled."""
+    """Return what the queue holds when `consuming` gave back what it had not settled."""
     consuming.close()
     return [int(message.body) for message in drain(channel, queue)]
 

@@ -55,7 +55,7 @@ def wait_until(connection: amqp.Connection, condition: Callable[[], bool]) -> No
 
 
 def count(channel: Channel, queue: str) -> int:
-    """How many messages are ready. Answered after all that the channel did before."""
+    """Return how many messages are ready. Answered after all that the channel did before."""
     return int(channel.queue_declare(queue, passive=True).message_count)
 
 

@@ -74,7 +74,7 @@ for thread in threads:
 
 
 def run_and_kill(directory: Path, seed: int) -> list[list[str]]:
-    """What the child said before it was killed. It is, after some hundred commits at most."""
+    """Return what the child said before it was killed, after some hundred commits at most."""
     arguments = [str(seed), str(directory), *map(str, map(int, OPTIONS[:-1]))]
     child = subprocess.Popen(
         [sys.executable, "-c", CHILD, *arguments], stdout=subprocess.PIPE, text=True
@@ -95,7 +95,7 @@ def run_and_kill(directory: Path, seed: int) -> list[list[str]]:
 
 
 def contents(shared: SharedStore) -> dict[str, Counter[str]]:
-    """What is in the queues, which it stays in, and in the history."""
+    """Return what is in the queues, where it stays, and in the history."""
     found = {
         "history": Counter(one.message.body.decode() for one in shared.history("orders")),
     }

@@ -74,7 +74,7 @@ while True:
 
 
 def numbers(store: Store, queue: Queue) -> list[int]:
-    """What is in a queue, which it then is not any more."""
+    """Take everything out of a queue, and return it."""
     found: list[int] = []
     while queue.ready_count:
         run = store.take(queue, 1000)
@@ -85,7 +85,7 @@ def numbers(store: Store, queue: Queue) -> list[int]:
 
 
 def run_and_kill(directory: Path, seed: int, next_number: int) -> list[str]:
-    """What the child said before it was killed. It is, after some hundred batches at most."""
+    """Return what the child said before it was killed, after some hundred batches at most."""
     arguments = [str(seed), str(next_number), str(directory), *map(str, map(int, OPTIONS[:-1]))]
     child = subprocess.Popen(
         [sys.executable, "-c", CHILD, *arguments], stdout=subprocess.PIPE, text=True
@@ -114,7 +114,7 @@ class Expected:
         self.passing: list[int] = []
 
     def after(self, line: str) -> Expected:
-        """What is there if the batch that `line` tells of is on disk."""
+        """Return what is there if the batch that `line` tells of is on disk."""
         _, end, *acked = line.split()
         gone = set(map(int, acked))
         new = range(self.next_number, int(end))

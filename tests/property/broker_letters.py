@@ -51,7 +51,7 @@ def shown(letter: Letter) -> Letter:
 def dead(
     letter: Letter, queue: str, reason: str, exchange: str, key: str | None, now_ms: int
 ) -> Letter:
-    """What a letter is when it has left a queue for the exchange of its dead letters.
+    """Return what a letter is when it has left a queue for the exchange of its dead letters.
 
     The header x-death has an entry for each queue and reason, the latest first, that counts. Who
     was first and who was last is in headers of their own. A dead letter does not expire any more
@@ -83,7 +83,7 @@ def dead(
 
 
 def is_in_a_circle(letter: Letter, queue: str) -> bool:
-    """Whether a dead letter was in `queue` before, and nobody has rejected it since."""
+    """Tell whether a dead letter was in `queue` before, and nobody has rejected it since."""
     for death in letter.headers.get("x-death", ()):
         if death["reason"] == REJECTED:
             return False
@@ -107,7 +107,7 @@ def label_of(letter: Letter) -> ParsedEnvelope:
 
 
 def letter_of(message: Message) -> Letter:
-    """What a front door shows of a message."""
+    """Return what a front door shows of a message."""
     envelope = message.envelope
     properties = decode_properties(visible(envelope.properties))
     return Letter(

@@ -30,7 +30,7 @@ CONNECTIONS = {1: "first", 2: "first", 3: "second"}
 
 queue_names = st.sampled_from(["q0", "q1", "q2", "q3"])
 picks = st.integers(0, 40)
-"""Of what is there, one; UNKNOWN is something that is not."""
+"""Draws an existing one; UNKNOWN does not exist."""
 
 UNKNOWN = 37
 

@@ -85,7 +85,7 @@ class Choices(Protocol):
     """What the broker did of its own accord, in order."""
 
     def peek(self) -> Event | None:
-        """What it did next, if anything."""
+        """Return what it did next, if anything."""
 
     def pop(self) -> Event:
         """The same, and go on."""
@@ -211,7 +211,7 @@ class Model:
         return count
 
     def purge(self, queue: Queue) -> int:
-        """What is ready is gone; what is unacked, or comes with a transaction, is not."""
+        """Remove ready messages; those that are unacked, or come with a transaction, stay."""
         ready = queue.ready
         for entry in ready:
             self._gone(queue, entry)
@@ -297,7 +297,7 @@ class Model:
         immediate: bool,
         before: Sequence[Letter] = (),
     ) -> int:
-        """How many of these letters a queue takes, behind those `before` them.
+        """Return how many of these letters a queue takes, behind those `before` them.
 
         Immediate ones, as many as its consumers can take at once. Others, as many as there is
         room for, when that is a reason to refuse them, and those that do not stay.
@@ -322,7 +322,7 @@ class Model:
         return taken
 
     def _able(self, queue: Queue, letters: Sequence[Letter]) -> int:
-        """How many of these letters the consumers of a queue can take at once, if each is as
+        """Return how many of these letters the consumers of a queue can take at once, if each is as
         large as the largest of them. None, where others wait already, and one for each window
         that counts bytes. One without acks takes them all, unless others may use up what its
         channel can have unacked: then it waits with them."""
@@ -361,7 +361,7 @@ class Model:
         return placed
 
     def _entry(self, queue: Queue, letter: Letter) -> Entry:
-        """Of the message's and the queue's time to live the smaller holds."""
+        """The smaller of the message's and the queue's time to live applies."""
         level = min(letter.priority or 0, queue.settings.get("max-priority", 0))
         lives = [queue.settings["message-ttl"]] if "message-ttl" in queue.settings else []
         if letter.expiration is not None:
@@ -397,7 +397,7 @@ class Model:
     # What leaves a queue without a consumer.
 
     def _expire(self, queue: Queue) -> None:
-        """What is due goes, wherever it is in the queue, and at its time."""
+        """Expired messages leave, wherever they are in the queue, when they are due."""
         while due := self._due(queue):
             for entry in due:
                 assert self.now_ms in (entry.expires_ms, entry.ready_since_ms), "expired too late"
@@ -408,7 +408,7 @@ class Model:
         return sorted(due, key=lambda one: (-one.level, one.expires_ms))
 
     def _drop_excess(self, queue: Queue) -> None:
-        """What is too much goes, unless publishes are refused instead."""
+        """Messages over the limit are dropped, unless publishes are refused instead."""
         while not queue.rejects and queue.is_over_its_limit:
             left = self._left(queue, MAXLEN)
             going = []
@@ -450,7 +450,7 @@ class Model:
             self._bury_together(queue, [entry for entry, _ in going], left.reason)
 
     def _is_leaving(self, event: Event | None) -> bool:
-        """Whether it is about what is on its way out of a queue."""
+        """Tell whether it is about what is on its way out of a queue."""
         leaving = self.queues[event.queue].leaving if isinstance(event, Left) else []
         return isinstance(event, Left) and bool(leaving) and leaving[0][1] == event.reason
 
@@ -461,8 +461,8 @@ class Model:
     def _dead_letters(
         self, queue: Queue, letters: Sequence[Letter], reason: str
     ) -> list[tuple[Sent, list[int]]]:
-        """Where letters go that leave a queue: to its dead letter exchange, if it has one. Not to
-        a queue where they have been, since they were rejected: that could go on for ever."""
+        """Return where letters go that leave a queue: to its dead letter exchange, if it has one.
+        Not to a queue where they have been, since they were rejected: that could go on for ever."""
         exchange = queue.settings.get("dead-letter-exchange")
         if exchange is None:
             return []
@@ -528,7 +528,7 @@ class Model:
         queue.consumers.append(consumer)
 
     def cancel(self, channel: Channel, tag: str) -> None:
-        """What the consumer has unacked stays with the client."""
+        """Messages that the consumer has unacked stay with the client."""
         if tag in channel.consumers:
             self._remove_consumer(channel.consumers.pop(tag))
 
@@ -686,7 +686,7 @@ class Model:
         self._see_off()
 
     def _named(self, channel: Channel, tag: int, *, multiple: bool) -> list[Unacked]:
-        """What a client means by a delivery tag: 0 is all. Unknown tags are an error."""
+        """Return what a client means by a delivery tag: 0 is all. Unknown tags are an error."""
         if not multiple:
             named = [one for one in channel.unacked if one.tag == tag]
         elif tag == 0:
@@ -782,7 +782,7 @@ class Model:
         self._give_all_back([one for one, requeue in settled if requeue])
 
     def rollback(self, channel: Channel) -> None:
-        """What was sent is forgotten, and what was acked or rejected is unacked as before."""
+        """Publishes are forgotten, and what was acked or rejected is unacked again."""
         transaction = channel.transaction
         if transaction is None:
             raise RefusedError("PreconditionFailedError")
@@ -831,7 +831,7 @@ class Model:
         assert self.choices.peek() is None, f"nobody expected {self.choices.peek()}"
 
     def seal(self) -> dict[Queue, list[Entry]]:
-        """What a power cut leaves once the disk has all that was done so far."""
+        """Return what a power cut leaves once the disk has all that was done so far."""
         self.is_logged = False
         held = {}
         for queue in self.queues.values():

@@ -118,14 +118,14 @@ class Queue:
         return self.consumers[:1] if alone else self.consumers
 
     def next_for(self, consumer: Consumer) -> Entry | None:
-        """What a consumer would get: the first that it did not give back, or if nobody else
+        """Return what a consumer would get: the first that it did not give back, or if nobody else
         could have that, the first."""
         if len(self.active) > 1:
             return next((one for one in self.ready if one.given_back_by is not consumer), None)
         return next(iter(self.ready), None)
 
     def can_be_served(self, consumer: Consumer) -> Entry | None:
-        """What a consumer gets now, if anything: its windows have to have room for it."""
+        """Return what a consumer gets now, if anything: its windows have to have room for it."""
         entry = self.next_for(consumer)
         return entry if entry and consumer.has_room(entry.size) else None
 

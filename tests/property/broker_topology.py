@@ -131,7 +131,7 @@ class Policy:
 
 
 def chosen(policies: Iterable[Policy], name: str, kind: str) -> Mapping[str, Any]:
-    """Of the policies for a name the one with the highest priority counts, alone."""
+    """Only the policy with the highest priority applies to a name."""
     found = [
         policy
         for policy in policies
@@ -153,7 +153,7 @@ NUMBERS = {
 def settings(
     arguments: Mapping[str, Any], policy: Mapping[str, Any], operator: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """What holds for a queue: the smallest of numbers; of all else the argument, then the
+    """Return what holds for a queue: the smallest of numbers; of all else the argument, then the
     operator policy, then the policy."""
     own = {name.removeprefix("x-"): value for name, value in arguments.items()}
     held: dict[str, Any] = {}

@@ -64,7 +64,7 @@ class ChannelOutlet(RecordingOutlet):
         )
 
     def take_answers(self) -> list[tuple[Any, ...]]:
-        """What its client was told since somebody asked, as the model has it."""
+        """Return what its client was told since somebody asked, as the model has it."""
         record, self.record = self.record, []
         return [answer for told in record for answer in _answers(told)]
 
@@ -147,7 +147,7 @@ class World(SimulatedBroker):
         return context
 
     def _recovered(self) -> dict[str, list[tuple[bytes, int]]]:
-        """What is ready in each queue: bodies, and how often they were delivered."""
+        """Return what is ready in each queue: bodies, and how often they were delivered."""
         found: dict[str, list[tuple[bytes, int]]] = {}
         definitions: list[tuple[Any, Any]] = [
             (queue.definition, queue) for queue in self.store.queues.values()

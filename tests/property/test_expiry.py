@@ -163,7 +163,7 @@ class StoreWithAClock(StoreAgainstPlainLists):
         return [stored for stored in model.ready if 0 < stored.expires_ms <= self.now_ms]
 
     def _cut(self, model: Model, run: Run) -> list[Stored]:
-        """What the run is made of leaves the list of what is ready."""
+        """Take the run's messages out of the ready ones."""
         taken = [one for one in model.ready if run.first_sequence <= one.sequence < run.end]
         model.ready = [one for one in model.ready if one not in taken]
         assert [one.sequence for one in taken] == list(range(run.first_sequence, run.end))

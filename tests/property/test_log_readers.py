@@ -151,7 +151,7 @@ def of_image(directory: str) -> Log:
 def of_check(
     directory: str, told: Callable[[StoreContext], StoreContext] = lambda shared: shared
 ) -> Log:
-    """What the steps of a check read; told as the executor tells them."""
+    """Return what the steps of a check read; told as the executor tells them."""
     with opened(directory, live=False) as (files, catalog):
         run = StoreCheck(directory, files, catalog, lambda *_: None, is_live=False)
         run.begin()
@@ -189,7 +189,7 @@ def of_repair(directory: str) -> Log:
 
 
 def of_spark(directory: str) -> Log:
-    """What tasks are given of each segment, and what they find in it."""
+    """Return what tasks are given of each segment, and what they find in it."""
     ends, sizes = [], {}
     with StoreImage.open(directory) as image:
         start = image.recovered.start
@@ -207,7 +207,7 @@ def of_spark(directory: str) -> Log:
 
 
 def of_copy(directory: str) -> Log:
-    """What recovery makes of a copy; and what the copy says is missing."""
+    """Return what recovery makes of a copy; and what the copy says is missing."""
     with tempfile.TemporaryDirectory(prefix="amqpstore-readers-") as scratch:
         target = os.path.join(scratch, "copy")
         copied = copy_store(directory, target, CopyOptions(verify="none"))
@@ -218,7 +218,7 @@ def of_copy(directory: str) -> Log:
 
 
 def of_follow(directory: str) -> list[int]:
-    """Where the batches of the last segment end."""
+    """Return where the batches of the last segment end."""
     ends = []
 
     def wait() -> None:
@@ -233,7 +233,7 @@ def of_follow(directory: str) -> list[int]:
 
 
 def of_tap(directory: str) -> list[Place]:
-    """Where the batches end that it gives out, one at a time."""
+    """Return where the batches end that it gives out, one at a time."""
     options = TapOptions.of({"path": directory, "fail_on_loss": "false"})
     reader = TapReader(options, spark_schema("tap"))
     offset = {"segment": 0, "offset": 0, "lsn": 0}
@@ -270,7 +270,7 @@ def changed(content: bytes, change: tuple[str, int, int]) -> bytes:
 
 
 def disagreements(directory: str) -> dict[str, object]:
-    """Which readers do not say of a store what recovery says, and what they say."""
+    """Return which readers do not say of a store what recovery says, and what they say."""
     wanted = of_recovery(directory)
     # What has neither a file nor a byte that counts is the same to all.
     there = {number: size for number, size in wanted.sizes.items() if size}

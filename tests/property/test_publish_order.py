@@ -91,7 +91,7 @@ def opened(server: SimulatedServer) -> SimulatedClient:
 
 
 def is_promised_later(one: Published) -> bool:
-    """Whether the message has to be on the disk before it is confirmed."""
+    """Tell whether the message has to be on the disk before it is confirmed."""
     return one.mode == 2 and one.route[1] not in ("missing", "transient")
 
 

@@ -72,7 +72,7 @@ class Model:
     quarantined: list[Stored] = field(default_factory=list)
 
     def logged(self) -> list[Stored]:
-        """What the log keeps of it: everything persistent that is not done with, in order."""
+        """Return what the log keeps: everything persistent that is not settled, in order."""
         held = [stored for _, run in [*self.taken, *self.withdrawn] for stored in run]
         return sorted(
             (one for one in [*self.ready, *held, *self.quarantined] if one.persistent),
@@ -281,7 +281,7 @@ class StoreAgainstPlainLists(RuleBasedStateMachine):
         self.checkpoint(times=3)
 
     def fill_and_leave_few(self, place: int) -> None:
-        """What is to be merged is left to the next checkpoint."""
+        """Leave merges to the next checkpoint."""
         model = self._model(place)
         at = list(self.models.values()).index(model)
         for _ in range(8):
@@ -338,7 +338,7 @@ class StoreAgainstPlainLists(RuleBasedStateMachine):
         ]
 
     def _count_of(self, message_id: int) -> int:
-        """How many queues have a message."""
+        """Return how many queues have a message."""
         runs = [
             run
             for model in self.models.values()

@@ -177,7 +177,7 @@ def what_leaves_memory_with_its_run_counts_still(patch: Patch) -> None:
 
 
 def uncounted(patch: Patch, call: str) -> None:
-    """What a call of the store lets go of counts still."""
+    """Messages that a call of the store releases still count."""
     original = getattr(Store, call)
 
     def called(self: Store, *args: Any, **more: Any) -> Any:

@@ -61,7 +61,7 @@ def test_what_a_task_raised_is_said(cluster: Cluster) -> None:
 
 
 def expected_of(outcome: Checked | Exception) -> dict[str, Any]:
-    """What cases of damage say of a check."""
+    """Return what cases of damage say of a check."""
     if isinstance(outcome, Exception):
         return {"exit": 2, "error": type(outcome).__name__}
     return {"exit": int(outcome.is_damaged), "findings": as_json(outcome)["findings"]}

@@ -29,7 +29,8 @@ class TaskClock:
 
 
 async def _with_app(data: str, clock: TaskClock, waited_s: float, jump_ms: int) -> int:
-    """How many messages of a queue with a TTL of a minute are left after a jump and some time."""
+    """Return how many messages of a queue with a TTL of a minute are left after a jump and some
+    time."""
     with Store.open(data, worker=InlineWorker(), clock=clock) as store:
         app = App(Config(data=data), store, None)
         queue = app.broker.vhost(DEFAULT_VHOST).declare_queue(

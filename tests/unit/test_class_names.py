@@ -23,7 +23,7 @@ DOUBLES = {
 
 
 def public_classes(modules: Iterable[str]) -> Counter[str]:
-    """How many modules define each public class."""
+    """Return how many modules define each public class."""
     return Counter(
         node.name
         for source in modules

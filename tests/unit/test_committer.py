@@ -75,7 +75,7 @@ def ended_by(
     watch_s: float = 1.0,
     datasyncs: LaterDatasyncs | None = None,
 ) -> DurabilityError:
-    """What ends the broker once `work` was done; `stop` says the same, and ends the thread."""
+    """Return the error that ends the broker after `work`; `stop` raises it, and ends the thread."""
 
     async def run() -> DurabilityError:
         committer = committer_of(store, watch_s=watch_s, datasyncs=datasyncs)

@@ -27,7 +27,7 @@ def cycle_of(modules: Sources) -> list[str]:
 
 
 def graph_of(modules: Sources) -> dict[str, set[str]]:
-    """What each module imports of ours, anywhere in it."""
+    """Return what each module imports of ours, anywhere in it."""
     names = {name.removesuffix(".__init__"): name for name in modules}
     graph = {}
     for module, text in modules.items():

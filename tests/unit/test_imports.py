@@ -236,7 +236,7 @@ def violations(modules: Sources) -> Iterator[str]:
 
 
 def is_forbidden(module: str, imported: str) -> bool:
-    """Whether this arrow is one of those that must not be."""
+    """Tell whether this arrow is forbidden."""
 
     def among(*names: str) -> bool:
         return any(is_within(imported, name) for name in names)
@@ -279,7 +279,7 @@ def is_forbidden(module: str, imported: str) -> bool:
 
 
 def is_upward(module: str, imported: str) -> bool:
-    """Whether what is imported is on a higher floor of the same package."""
+    """Tell whether what is imported is on a higher floor of the same package."""
     return any(
         floor_of(package, imported) > floor_of(package, module)
         for package in FLOORS
@@ -288,7 +288,7 @@ def is_upward(module: str, imported: str) -> bool:
 
 
 def floor_of(package: str, module: str) -> int:
-    """How high a module is; above what is on no floor, there is nothing but that."""
+    """Return how high a module is; above what is on no floor, there is nothing but that."""
     if module == package:
         return -1
     floors = FLOORS[package]
@@ -298,12 +298,12 @@ def floor_of(package: str, module: str) -> int:
 
 
 def is_within(module: str, package: str) -> bool:
-    """Whether a module is a package or in it."""
+    """Tell whether a module is a package or in it."""
     return module == package or module.startswith(f"{package}.")
 
 
 def imports(module: str, tree: ast.Module) -> Iterator[str]:
-    """What a module imports, anywhere in it. `from a import b` counts as `a` and as `a.b`."""
+    """Yield what a module imports, anywhere in it. `from a import b` counts as `a` and as `a.b`."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -322,7 +322,7 @@ def imports(module: str, tree: ast.Module) -> Iterator[str]:
 
 
 def file_uses(module: str, tree: ast.Module) -> Iterator[str]:
-    """Where a module gets at files by another way than `amqpstore.files`."""
+    """Yield where a module accesses files other than through `amqpstore.files`."""
     system = {
         alias.asname or alias.name
         for node in ast.walk(tree)

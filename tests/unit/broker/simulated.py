@@ -63,7 +63,7 @@ class Client(RecordingOutlet):
         self.channel.reject(self._tags[body], requeue=True)
 
     def bodies(self, tag: str) -> list[str]:
-        """What a consumer was delivered."""
+        """Return what a consumer was delivered."""
         return [body for its_tag, body in self.got if its_tag == tag]
 
     def _received(self, consumer_tag: str, first_tag: int, run: Run) -> None:

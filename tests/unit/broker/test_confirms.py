@@ -32,7 +32,7 @@ def publish(client: Client, *keys_and_modes: tuple[str, int]) -> None:
 
 
 def answered(client: Client) -> dict[int, str]:
-    """How each publish was answered, by its tag. None is answered twice."""
+    """Return how each publish was answered, by its tag. None is answered twice."""
     found: dict[int, str] = {}
     for answer in client.told:
         kind, tag, *and_before = answer.split()

@@ -89,7 +89,7 @@ def declare_cycle(simulated: SimulatedBroker, begin: int, length: int) -> None:
 
 
 def moves_until_it_ends(simulated: SimulatedBroker, most: int) -> int:
-    """How often a message moves before it is dropped."""
+    """Return how often a message moves before it is dropped."""
     simulated.settle()
     Client(simulated).publish("", "q0", "a", delivery_mode=1)
     moves = 0

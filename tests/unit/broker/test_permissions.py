@@ -208,7 +208,7 @@ def patterns_of(needed: list[tuple[str, str]]) -> dict[str, str]:
 
 
 def is_refused(method: Method, patterns: dict[str, str]) -> bool:
-    """Whether a method is answered with 403, for a user with these permissions."""
+    """Tell whether a method is answered with 403, for a user with these permissions."""
     with SimulatedServer() as server:
         owner = SimulatedClient.opened(server, channels=1)
         for name in ("e", "e2"):

@@ -22,7 +22,7 @@ def fill(client: Client) -> None:
 
 
 def taken(queue: Queue, limit: int = 10) -> list[str]:
-    """What is taken off, until there is nothing left."""
+    """Return what is taken off, until there is nothing left."""
     bodies = []
     while (found := queue.backlog.take(limit, acked=True)) is not None:
         bodies += [message.body.decode() for message in found.run.messages or ()]

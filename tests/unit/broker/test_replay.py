@@ -262,7 +262,7 @@ def test_the_exchange_routes_nothing(simulated: SimulatedBroker, client: Client)
 def test_a_large_history_is_copied_whole_and_in_order(
     simulated: SimulatedBroker, client: Client
 ) -> None:
-    """Of several MiB, in memory, on disk and in index files, with transient ones between."""
+    """A history of several MiB, in memory, on disk and in index files, with transient messages."""
     simulated.queue("large", history_length=1 << 20)
     bodies = [f"{number:05} ".ljust(1000, "x") for number in range(5000)]
     client.consume("large", "c", no_ack=True)

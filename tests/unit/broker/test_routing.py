@@ -44,7 +44,7 @@ def routed(simulated: SimulatedBroker, exchange: str, key: str = "", **propertie
 
 
 def is_returned(simulated: SimulatedBroker, exchange: str, key: str = "") -> bool:
-    """Whether a mandatory message comes back."""
+    """Tell whether a mandatory message comes back."""
     client = Client(simulated)
     client.channel.publish(*labelled(exchange, key, "x"), Flags(mandatory=True))
     return client.told == ["returned x NO_ROUTE"]

@@ -8,7 +8,7 @@ from amqpstore_server.broker.timers import Timer, Timers
 
 
 class Rung(list[str]):
-    """What rang, in order."""
+    """The timers that rang, in order."""
 
     def timer(self, timers: Timers, name: str, due_ms: int = 0) -> Timer:
         timer = timers.timer(lambda: self.append(name))

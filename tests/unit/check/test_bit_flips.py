@@ -79,7 +79,7 @@ def test_a_flipped_bit_of_the_catalog_is_found_where_it_can_be(
 
 
 def is_found(directory: str) -> bool:
-    """Whether a check says that something is wrong."""
+    """Tell whether a check says that something is wrong."""
     try:
         return check(directory).is_damaged
     except StoreError:
@@ -87,7 +87,8 @@ def is_found(directory: str) -> bool:
 
 
 def part_bytes(directory: str) -> dict[str, int]:
-    """How many bytes of the marker, of each segment and each index file are part of the store."""
+    """Return how many bytes of the marker, of each segment and each index file are part of the
+    store."""
     rows = rows_of(directory)
     assert rows
     parts = {"STORE": os.path.getsize(os.path.join(directory, "STORE"))}
@@ -115,7 +116,7 @@ def rows_of(directory: str) -> Rows | None:
 
 
 def provable(before: Rows, after: Rows) -> list[str]:
-    """What is another now, although something else in the store says what it should be."""
+    """Return what has changed, although something else in the store says what it should be."""
     found = []
     for table in TABLES:
         if table in OTHERS or table in ("dictionaries", "quarantine"):
@@ -128,7 +129,7 @@ def provable(before: Rows, after: Rows) -> list[str]:
 
 
 def is_harmless(table: str, key: str, old: Any, new: Any) -> bool:
-    """Whether it may as well be so: nobody can tell, and no message comes to harm."""
+    """Tell whether the change is harmless: nobody can notice it, and no message is affected."""
     if table == "store" and key == "next_queue_id":
         return isinstance(new, int) and new > old
     if not isinstance(old, dict) or not isinstance(new, dict) or old.keys() != new.keys():

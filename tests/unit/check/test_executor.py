@@ -33,7 +33,7 @@ def test_of_sound_stores_the_same_is_said(tmp_path: Path, seed: int) -> None:
 
 @pytest.mark.parametrize("number", range(3))
 def test_of_damaged_stores_the_same_is_said(tmp_path: Path, number: int) -> None:
-    """Of every third case of damage: each is in one of the three runs."""
+    """Check every third case of damage: each case is in one of the three runs."""
     cases = json.loads(Path(CASES).read_text("utf-8"))
     rng = random.Random(number)
     for place, case in enumerate(cases[number::3]):

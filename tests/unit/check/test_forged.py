@@ -88,7 +88,7 @@ class Forged:
         catalog.close()
 
     def found(self) -> dict[str, str]:
-        """What a check finds, in whatever order it is done: the first text of each code."""
+        """Return what a check finds, in whatever order it is done: the first text of each code."""
         findings = list(check(self.directory).findings)
         assert list(check(self.directory, executor=ShuffledExecutor(1)).findings) == findings
         found: dict[str, str] = {}

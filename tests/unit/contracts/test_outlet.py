@@ -48,7 +48,7 @@ class Subject(Protocol):
     consumers: tuple[Consumer, Consumer]
 
     def heard(self) -> list[Heard]:
-        """What the client heard since somebody asked."""
+        """Return what the client heard since somebody asked."""
 
     def fill(self) -> None:
         """Have the outlet not be writable."""

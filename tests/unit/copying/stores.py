@@ -57,7 +57,7 @@ def make_store(directory: str, *, batches: int = 30, close: bool = True) -> None
 
 
 def bodies(directory: str) -> dict[str, list[bytes]]:
-    """What a store holds, by queue: it is opened, and left as a crash would leave it."""
+    """Return what a store holds, by queue: it is opened, and left as a crash would leave it."""
     store = open_store(directory)
     try:
         assert store.recovery_report.damage == []

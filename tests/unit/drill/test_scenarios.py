@@ -126,7 +126,7 @@ def test_bits_of_the_catalog_are_flipped_too(tmp_path: Path) -> None:
 
 
 def changed(directory: str) -> Examined:
-    """What a store that serves anything would give: of a damaged copy another digest."""
+    """Return what a store that serves anything would give: of a damaged copy another digest."""
     found = examine_here(directory)
     if found.damage or any(queue.damaged or queue.unreadable for queue in found.queues.values()):
         for queue in found.queues.values():

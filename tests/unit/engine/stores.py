@@ -83,13 +83,13 @@ class Disk:
 
     @property
     def seed(self) -> int:
-        """What the checksums of the store's records begin with."""
+        """The seed of the checksums of the store's records."""
         found = marker.read(OsFiles(), self.directory)
         assert found is not None
         return found.seed
 
     def path(self, number: int) -> str:
-        """Where a segment is."""
+        """Return where a segment is."""
         return segment_path(self.directory, number)
 
     def read(self, number: int) -> bytes:

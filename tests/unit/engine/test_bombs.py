@@ -11,7 +11,7 @@ from tests.unit.engine.bombs import BOMBS, store_of_two
 
 CPU_S = 60
 TIMEOUT_S = 600
-"""What it takes of a busy machine's time says nothing."""
+"""Time on a busy machine means nothing: this much is always enough."""
 
 EXPLAINED = ("DamageError", "CatalogDamageError", "UnreadableLogError", "OSError")
 """How opening one may end: with an error that says which file, and what to do."""

@@ -281,7 +281,7 @@ def test_a_reader_that_was_killed_does_not_make_the_catalog_grow(path: str) -> N
 
 
 def opened_by_another_process(directory: str) -> str:
-    """What opening the store says, in a process that may die of it."""
+    """Return what opening the store says, in a process that may die of it."""
     command = [sys.executable, "-c", OPEN, directory]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     return done.stdout.strip() or f"died: {done.returncode}"

@@ -23,7 +23,7 @@ from amqpstore_tools.check.engine import check
 
 ENVELOPE = Envelope("", "orders", b"\x10\0\2")
 _META_BYTES = 160
-"""Of a meta page that mean something."""
+"""The bytes of a meta page that mean something."""
 
 
 def publish(store: Store, queues: list[Queue], *bodies: bytes) -> None:

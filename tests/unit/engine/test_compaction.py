@@ -34,14 +34,14 @@ EAGER = 1 << 60
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Disk:
-    """Of one batch a segment, that compacts whenever it is told to keep house."""
+    """A store with one batch a segment, which compacts each time it does maintenance."""
     disk = Disk(str(tmp_path / "store"), segment_bytes=1)
     disk.options = disk.options._replace(compaction_bytes_s=EAGER)
     return disk
 
 
 def accounts(*shares: tuple[int, int]) -> SegmentAccounts:
-    """Of segments 1, 2, ... of so many bytes, of which so many are live."""
+    """Return accounts of segments 1, 2, ... from their bytes and live bytes."""
     found = []
     for number, (size, live) in enumerate(shares, 1):
         account = SegmentAccount(number, 100 * number)

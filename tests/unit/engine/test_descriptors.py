@@ -33,7 +33,7 @@ SHORTAGES = [errno.EMFILE, errno.ENFILE, errno.ENOMEM]
 
 
 def open_descriptors() -> list[str]:
-    """What this process has open, by path."""
+    """Return what this process has open, by path."""
     found = []
     for name in os.listdir("/proc/self/fd"):
         try:

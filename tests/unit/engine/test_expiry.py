@@ -28,7 +28,7 @@ LATE_MS = 1 << 50
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Disk:
-    """Of which index files are full, and runs leave memory, after a few."""
+    """A store whose index files are full, and whose runs leave memory, after a few."""
     return Disk(str(tmp_path / "store"), limits=StoreLimits(entries_a_file=4, max_runs=1))
 
 

@@ -39,7 +39,7 @@ NUMBER = 3
 
 
 def entries(first: int, count: int, *, first_id: int = 100, expires_ms: int = 0) -> Entries:
-    """Of messages of contiguous sequences and ids, of sizes 1, 2, 3, ..."""
+    """Return entries with contiguous sequences and ids, of sizes 1, 2, 3, ..."""
     run = Run(first, count, first_id=first_id, expires_ms=expires_ms)
     return entries_of(run, array("I", range(1, count + 1)), array("I", range(count)))
 

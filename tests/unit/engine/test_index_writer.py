@@ -28,7 +28,7 @@ def disk(tmp_path: Path) -> Disk:
 
 
 def open_index_files() -> int:
-    """How many descriptors of this process are of index files, removed ones among them."""
+    """Return how many descriptors of this process are of index files, removed ones among them."""
     count = 0
     for descriptor in os.listdir("/proc/self/fd"):
         # The one that the directory was read with is gone.

@@ -32,12 +32,12 @@ def in_memory(queue: Queue) -> int:
 
 
 def held(queue: Queue) -> int:
-    """What the queue's runs have in memory, of bodies and all that belongs to them."""
+    """Return what the queue's runs have in memory, of bodies and all that belongs to them."""
     return in_memory(queue) + sum(overhead_bytes(run.messages or []) for run in queue.ready)
 
 
 def check(store: Store) -> None:
-    """What is counted is what is there."""
+    """The counts agree with what is there."""
     assert [queue.memory_bytes for queue in store.queues.values()] == [
         held(queue) for queue in store.queues.values()
     ]

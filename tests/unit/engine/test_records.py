@@ -45,7 +45,7 @@ operations = st.builds(
 
 
 def decoder(envelopes: dict[bytes, Envelope]) -> MessageDecoder:
-    """Of bodies that are not compressed."""
+    """Return a decoder of messages whose bodies are not compressed."""
     return MessageDecoder(envelopes, lambda body: body)
 
 

@@ -55,7 +55,7 @@ def events_of(rows: Iterable[dict[str, Any]]) -> Counter[Event]:
 
 
 def log_of(directory: str) -> Counter[Event]:
-    """What the log of a store says; one batch may say the same twice."""
+    """Return what the log of a store says; one batch may say the same twice."""
     found: Counter[Event] = Counter()
     with StoreImage.open(directory) as image:
         for segment in image.log_segments():
@@ -70,7 +70,7 @@ def log_of(directory: str) -> Counter[Event]:
 
 
 def held_by(rows: Iterable[dict[str, Any]]) -> dict[Place, bytes | None]:
-    """What queues hold in the end, as an archive says it: places and bodies."""
+    """Return what queues hold in the end, as an archive says it: places and bodies."""
     came: dict[Place, bytes | None] = {}
     left: set[Place] = set()
     gone = set()

@@ -18,7 +18,7 @@ ENVELOPE = Envelope("logs", "eu.de", bytes.fromhex("100002"))
 
 
 class Outcome(NamedTuple):
-    """What a run of the command left."""
+    """The result of one run of the command."""
 
     code: int
     out: str

@@ -18,7 +18,7 @@ class EnoughError(Exception):
 
 
 def shown(directory: str, until: int, most: int | None = None) -> list[Facts]:
-    """What `follow` shows, as far as so many transactions and other events."""
+    """Return what `follow` shows, as far as so many transactions and other events."""
     found: list[Facts] = []
 
     def show(facts: Facts) -> None:

@@ -76,7 +76,7 @@ def mixed(tmp_path: Path, stores: dict[str, str]) -> Mixed:
 
 
 def readers(directory: str) -> set[bytes | None]:
-    """What those say who look for the store in a directory that may be damaged."""
+    """Return what those say who look for the store in a directory that may be damaged."""
     found = set()
     with StoreImage.open(directory) as image:
         found.add(image.store_id.bytes if image.store_id else None)

@@ -119,7 +119,7 @@ def test_an_undo_that_is_killed_is_finished(
 
 
 def look_at(directory: str) -> set[State | None]:
-    """How far it came. As long as files are on their way, no broker starts on it."""
+    """Return how far it came. While files are being moved, no broker starts on it."""
     found: set[State | None] = {
         one.journal.state if one.journal else None for one in repairs(directory)
     }

@@ -140,7 +140,7 @@ def damage(directory: str, rng: random.Random) -> str:
 
 
 def sound_messages(directory: str, seed: int) -> dict[int, bytes]:
-    """What sound MESSAGE records say, by id: without the part that compression changes."""
+    """Return what sound MESSAGE records say, by id: without the part that compression changes."""
     found: dict[int, bytes] = {}
     for path in segment_files(directory):
         number = segment_number(os.path.basename(path)) or 0
@@ -158,7 +158,7 @@ def segment_files(directory: str) -> list[str]:
 
 
 def invented(before: Before, after: Content) -> list[str]:
-    """What was never published, or is in one queue twice."""
+    """Return what was never published, or is in one queue twice."""
     known = {
         message["id"]: message["body"]
         for queue in before.queues.values()
@@ -182,7 +182,7 @@ def invented(before: Before, after: Content) -> list[str]:
 def missing(
     before: Before, after: Content, directory: str, kept: str, *, is_catalog_lost: bool
 ) -> list[str]:
-    """What was in a queue, whose record was sound still, and that is not there now.
+    """Return what was in a queue, whose record was sound still, and that is not there now.
 
     `kept` is where the repair has the files that it replaced. Without the catalog nothing counts
     the queues of a message: then it has to be in one of them, or among the lost.

@@ -54,7 +54,7 @@ class Traffic(NamedTuple):
         return [f"q-{number:03}" for number in range(self.queues)]
 
     def routes(self) -> list[Route]:
-        """Where messages go, in turn; of a key's words each matches one queue."""
+        """Return where messages go, in turn; of a key's words each matches one queue."""
         if not self.matches:
             return [("", name) for name in self.names()]
         step = self.queues // self.matches
@@ -75,7 +75,7 @@ class Calls(NamedTuple):
 
 
 class Costs(NamedTuple):
-    """Of one kind of traffic."""
+    """The counts of one kind of traffic."""
 
     publish: Calls  # of a message, to its confirm
     deliver: Calls  # of a delivery of what has waited, to its ack
@@ -170,7 +170,7 @@ class Flow:
         self._count(client.connection.receive, octets, self._server.now_s)
 
     def _round(self) -> int:
-        """What follows a read: hand out, commit, confirm, write. Returns the last confirm."""
+        """Do what follows a read: hand out, commit, confirm, write. Returns the last confirm."""
         self._count(self._server.broker.pump)
         self._count(self._server.store.sync)
         self._take(self._consumer)
@@ -225,7 +225,7 @@ Functions = dict[str, float]
 
 
 def costs(traffic: Traffic) -> tuple[Costs, dict[str, Functions]]:
-    """What a message costs, and which functions that is in each phase."""
+    """Return what a message costs, and which functions that is in each phase."""
     phases: dict[str, Functions] = {}
     with SimulatedServer(limits=Limits()) as server:
         flow = Flow(server, traffic)
@@ -261,7 +261,7 @@ def _up(calls: float) -> float:
 
 
 def over(found: Costs, ceiling: Costs) -> list[str]:
-    """What costs more than it may."""
+    """Return what costs more than it may."""
     return [
         f"{phase}: {calls} calls of {kind} functions, and not more than {most}"
         for phase, were, may in zip(Costs._fields, found, ceiling, strict=True)

@@ -49,7 +49,7 @@ def published(
 
 
 def qos(count: int) -> Method:
-    """How many messages a channel may have unacked."""
+    """Return how many messages a channel may have unacked."""
     return methods.BasicQos(prefetch_size=0, prefetch_count=count, global_=True)
 
 

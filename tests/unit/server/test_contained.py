@@ -16,7 +16,7 @@ Patch = pytest.MonkeyPatch
 
 
 def _first_only(works: Callable[..., Any]) -> Callable[..., Any]:
-    """What works, but for the first object that is asked."""
+    """Return a function that works, except for the first object it is called with."""
     first: list[object] = []
 
     def asked(self: object, *arguments: Any) -> Any:

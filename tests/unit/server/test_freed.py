@@ -62,7 +62,7 @@ Deed = Callable[[WireClient], None]
 
 
 def of_clients() -> Counter[str]:
-    """How many objects there are of each kind that a client has."""
+    """Return how many objects there are of each kind that a client has."""
     return Counter(
         type(found).__name__ for found in gc.get_objects() if isinstance(found, OF_A_CLIENT)
     )

@@ -39,7 +39,7 @@ def sockets() -> Iterator[Sockets]:
 
 
 async def returns(sockets: Sockets, *, wake_only: bool = False) -> bool:
-    """Whether waiting ends before all else has."""
+    """Tell whether waiting ends before everything else does."""
     with trio.move_on_after(1) as waiting:
         await (sockets.wait_for_wake() if wake_only else sockets.wait())
     return not waiting.cancelled_caught

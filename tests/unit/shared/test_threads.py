@@ -250,7 +250,7 @@ def test_a_failed_sync_is_told_to_all_who_wait_for_it(directory: str, threads: T
 
 
 def lost_wake_up(self: Arrivals, count: int) -> None:
-    """Of several messages that come together, only the first wakes somebody."""
+    """When several messages come together, only the first wakes somebody."""
     for _ in range(min(1, count, len(self._waiting))):
         self._waiting.popleft().notify()
 

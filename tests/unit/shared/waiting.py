@@ -6,7 +6,7 @@ from amqpstore import SharedStore
 
 
 def waiting(shared: SharedStore, queue: str) -> int:
-    """How many threads wait for a message of a queue."""
+    """Return how many threads wait for a message of a queue."""
     with shared._locked_store.lock:
         return len(shared._queues.get(queue).arrivals)
 
@@ -24,7 +24,7 @@ def receive(shared: SharedStore, queue: str, limit: int = 1) -> list[bytes]:
 
 
 def ready(shared: SharedStore, queue: str) -> int:
-    """How many messages wait in a queue."""
+    """Return how many messages wait in a queue."""
     state = shared.find(queue)
     assert state is not None
     return state.ready_count

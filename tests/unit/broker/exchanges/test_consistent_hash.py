@@ -25,7 +25,7 @@ def bound(weights: dict[str, int], **arguments: Any) -> ConsistentHashExchange:
 
 
 def placed(exchange: Exchange) -> dict[str, str]:
-    """Where each key goes."""
+    """Return where each key goes."""
     return {key: one.name for key in KEYS for one in exchange.route(key, NO_PROPERTIES)}
 
 
