@@ -22,13 +22,12 @@ always in the last batch of the last segment.
 
 from __future__ import annotations
 
-import contextlib
 import threading
 from array import array
 from bisect import bisect_right
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from operator import attrgetter
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
 from amqpstore.compression import Compressor, Decompressor
 from amqpstore.datasyncs import Datasyncs
@@ -276,7 +275,7 @@ class Log:
         self._open = Batch(batch.first_id + len(batch.messages))
         self._under_way = batch
         # Its messages are in queues, and perhaps delivered: a log without them would be wrong.
-        with self._failing(f"{self._directory}/{SEGMENTS}"):
+        try:
             segment = self._current
             if segment is None or segment.size >= self._segment_bytes:
                 segment = self._start_segment(batch, now_ms)
@@ -287,6 +286,8 @@ class Log:
             batch.sealed_ms = now_ms
             if not batch.is_large:
                 self._encode(batch, segment)
+        except BaseException as error:  # noqa: BLE001
+            self._fail(f"{self._directory}/{SEGMENTS}", error)
         return batch
 
     def _encode(self, batch: Batch, segment: Segment) -> None:
@@ -329,22 +330,25 @@ class Log:
         """
         with self._writing:
             try:
-                segment = self._to_write(batch)
-                with self._failing(segment.path):
-                    if not batch.is_appended:
-                        if batch.is_large:
-                            self._encode(batch, segment)
-                        self._append(segment, batch)
-                    # A crash before this returns leaves any part of the batch, which is a torn
-                    # tail, or all of it. Of a new segment not even the name is durable then: so its
-                    # directory is synced too before anything is confirmed.
-                    segment.writer.datasync()
-                    if batch.starts_segment:
-                        files = self._descriptors.files
-                        insist(files.sync_directory, f"{self._directory}/{SEGMENTS}")
+                self._write(self._to_write(batch), batch)
             finally:
                 if self._is_closed and batch.segment:
                     batch.segment.seal()
+
+    def _write(self, segment: Segment, batch: Batch) -> None:
+        try:
+            if not batch.is_appended:
+                if batch.summary is None:
+                    self._encode(batch, segment)
+                self._append(segment, batch)
+            # A crash before this returns leaves any part of the batch, which is a torn tail, or all
+            # of it. Of a new segment not even the name is durable then: so its directory is synced
+            # too before anything is confirmed.
+            segment.writer.datasync()
+            if batch.starts_segment:
+                insist(self._descriptors.files.sync_directory, f"{self._directory}/{SEGMENTS}")
+        except BaseException as error:  # noqa: BLE001
+            self._fail(segment.path, error)
 
     def start_write(self, batch: Batch, datasyncs: Datasyncs) -> bool:
         """Step 2 without waiting for the disk, in the owner's thread: `finish_write` ends it.
@@ -354,21 +358,26 @@ class Log:
         Raises: DurabilityError; all writing ends with it.
         """
         segment = self._to_write(batch)
-        if batch.is_large or batch.starts_segment:
+        if batch.summary is None or batch.starts_segment:  # it is not encoded yet, as it is large
             return False
         if segment.size - batch.first_offset > MAX_STARTED_BYTES:
             return False
-        with self._failing(segment.path):
+        try:
             self._append(segment, batch)
             return datasyncs.start(segment.writer)
+        except BaseException as error:  # noqa: BLE001
+            self._fail(segment.path, error)
 
     def finish_write(self, batch: Batch, datasyncs: Datasyncs, *, wait: bool = False) -> bool:
         """Return whether a batch that was started is durable.
 
         Raises: DurabilityError; all writing ends with it.
         """
-        with self._failing(self._to_write(batch).path):
+        segment = self._to_write(batch)
+        try:
             return datasyncs.is_done(wait=wait)
+        except BaseException as error:  # noqa: BLE001
+            self._fail(segment.path, error)
 
     def _to_write(self, batch: Batch) -> Segment:
         """Return the segment of a batch. Raises: DurabilityError, if nothing may be written."""
@@ -423,8 +432,10 @@ class Log:
         """
         if batch.segment is None or batch.summary is None:
             raise ValueError("the batch was not sealed")
-        with self._failing(batch.segment.path):
+        try:
             self._note(batch, batch.segment, batch.summary)
+        except BaseException as error:  # noqa: BLE001
+            self._fail(batch.segment.path, error)
         first_error: Exception | None = None
         for callback in batch.waiters:
             try:
@@ -444,7 +455,8 @@ class Log:
         self.position = Position(segment.number, summary.end_bytes, batch.lsn + 1, next_id)
         self.durable.append(summary)
         self.durable_bytes += summary.end_bytes - batch.first_offset
-        self.durable_messages += sum(one.message_count for one in summary.operations)
+        for operation in summary.operations:
+            self.durable_messages += operation.message_count
         self._under_way = None
 
     def read(self, first_id: int, count: int) -> list[Message] | Unread:
@@ -503,16 +515,12 @@ class Log:
             self._last_written.seal()
             self._writing.release()
 
-    @contextlib.contextmanager
-    def _failing(self, path: str) -> Iterator[None]:
-        """End all writing on any error in the block: it is unknown how much was done before it."""
-        try:
-            yield
-        except BaseException as error:
-            self._failure = DurabilityError(path, error)
-            if not isinstance(error, Exception):
-                raise  # KeyboardInterrupt is the caller's
-            raise self._failure from error
+    def _fail(self, path: str, error: BaseException) -> NoReturn:
+        """End all writing because of an error in it: it is unknown how much was done before it."""
+        self._failure = DurabilityError(path, error)
+        if not isinstance(error, Exception):
+            raise error  # KeyboardInterrupt is the caller's
+        raise self._failure from error
 
     def _start_segment(self, batch: Batch, now_ms: int) -> Segment:
         number = self._next_segment

@@ -21,6 +21,12 @@ from amqpstore.errors import DiskFullError
 from amqpstore.filenames import RESERVE
 from amqpstore.files import Files
 
+_PLENTY_BYTES = 256 << 20
+"""While more than this is free, what is written is subtracted from what was free at the last look:
+asking before each write costs a system call. A disk that others fill meanwhile costs the reserve
+only when a write fails.
+"""
+
 _SMALL_WRITE_BYTES = 4 << 20
 """More than any write whose size is not known in advance."""
 
@@ -49,6 +55,8 @@ class Space:
         self._has_reserve = files.exists(self._path)
         # For publishers, when the disk was last checked.
         self._spare_bytes = 0
+        # What was free then, without what was written since.
+        self._left_bytes = 0
 
     def look(self) -> None:
         """Check how much space there is; create the reserve if it is missing and fits."""
@@ -72,6 +80,10 @@ class Space:
 
     def make_room(self, needed_bytes: int = 0) -> None:
         """Remove the reserve if the disk has not that much space, and a little more."""
+        self._left_bytes -= needed_bytes
+        self._spare_bytes -= needed_bytes
+        if self._left_bytes > _PLENTY_BYTES:
+            return
         free = self._free_bytes()
         self._spare_bytes = free - needed_bytes - self._kept_bytes - self._least_free_bytes
         if free < needed_bytes + _SMALL_WRITE_BYTES:
@@ -98,7 +110,7 @@ class Space:
         return 0 if self._has_reserve else self._reserve_bytes
 
     def _see(self) -> int:
-        free = self._free_bytes()
+        free = self._left_bytes = self._free_bytes()
         for_publishers = free - self._kept_bytes
         # Some more than where it was refused, so that it does not alternate at the limit.
         least = self._least_free_bytes * (5 if self.is_full else 4) // 4

@@ -131,9 +131,10 @@ class Committer:
         if self._failure:
             raise self._failure
 
-    @property
     def has_room(self) -> bool:
-        """Whether publishers may continue, as far as bytes waiting for the disk are concerned."""
+        """Tell whether publishers may continue, as far as bytes that wait for the disk are
+        concerned.
+        """
         return self._log.pending_bytes < MAX_PENDING_BYTES
 
     @property

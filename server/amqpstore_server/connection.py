@@ -128,7 +128,7 @@ class SocketConnection:
         self.end()
 
     def _look_at_time(self, now: float) -> None:
-        if self._is_blocked or not self._committer.has_room:
+        if self._is_blocked or not self._committer.has_room():
             self.amqp.excuse(now)
         self.amqp.tick(now)
         if self._unsent and now - self._taken_at > self._send_timeout_s:

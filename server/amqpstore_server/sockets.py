@@ -55,6 +55,8 @@ class Sockets:
         self._ready: deque[tuple[int, SocketReader]] = deque()
         """Readable, but left over by the last round: the selector would begin with the same ones
         again."""
+        self._has_looked = False
+        """`wait` has just asked the selector."""
         self._others_run_at = 0.0
 
     def add(self, sock: socket.socket, reader: SocketReader) -> None:
@@ -91,11 +93,8 @@ class Sockets:
 
         Other tasks run before that, unless they did some milliseconds ago.
         """
-        if time.perf_counter() < self._others_run_at:
-            if self._ready:
-                return
-            if self._look(_LINGER_S):
-                return
+        if time.perf_counter() < self._others_run_at and (self._ready or self._look(_LINGER_S)):
+            return
         if self._ready:
             await trio.lowlevel.checkpoint()
         else:
@@ -106,12 +105,14 @@ class Sockets:
         """Wait for the selector, and note which sockets are readable. Returns whether any is, or
         `wake` was called.
         """
-        found = self._selector.poll(timeout_s)
-        readers = self._readers
-        for descriptor, _ in found:
-            if reader := readers.get(descriptor):
-                self._ready.append((descriptor, reader))
-        return bool(found)
+        if found := self._selector.poll(timeout_s):
+            readers = self._readers
+            for descriptor, _ in found:
+                if reader := readers.get(descriptor):
+                    self._ready.append((descriptor, reader))
+            self._has_looked = True
+            return True
+        return False
 
     def read(self, now: float, may_go_on: Callable[[], bool]) -> None:
         """Read once from each readable socket, until none is left or some milliseconds are over.
@@ -126,11 +127,15 @@ class Sockets:
         began = time.perf_counter()
         while may_go_on():
             if not ready:
+                if self._has_looked:
+                    self._has_looked = False
+                    return
                 for descriptor, _ in self._selector.poll(0):
                     if descriptor not in seen and (reader := readers.get(descriptor)):
                         ready.append((descriptor, reader))
                 if not ready:
                     return
+            self._has_looked = False
             descriptor, reader = ready.popleft()
             seen.add(descriptor)
             # An earlier read of this round may have ended this connection.

@@ -50,21 +50,25 @@ class Turn:
     async def read(self, committer: Committer) -> None:
         """Read from clients as they write, and run a turn after each round. Never returns."""
         while True:
-            if committer.has_room:
+            if committer.has_room():
                 await self._sockets.wait()
             else:
                 await self._sockets.wait_for_wake()
-            self._is_running = True
-            try:
-                # The room is checked before each read: all clients together may send far more than
-                # fits.
-                self._sockets.read(trio.current_time(), lambda: committer.has_room)
-                # After the reads, which consume the thread's wake-up: a batch written since would
-                # otherwise wait for the next one.
-                committer.complete_written()
-            finally:
-                self._is_running = False
-            self._end(committer)
+            self.round(committer, trio.current_time())
+
+    def round(self, committer: Committer, now: float) -> None:
+        """Read from the sockets that are readable, and do what follows from that."""
+        self._is_running = True
+        try:
+            # The room is checked before each read: all clients together may send far more than
+            # fits.
+            self._sockets.read(now, committer.has_room)
+            # After the reads, which consume the wake-up: a batch written since would otherwise
+            # wait for the next one.
+            committer.complete_written()
+        finally:
+            self._is_running = False
+        self._end(committer)
 
     async def run(self, committer: Committer) -> None:
         """Run a turn whenever `wake` asks for one. Never returns."""
@@ -75,17 +79,19 @@ class Turn:
 
     def _end(self, committer: Committer) -> None:
         """Hand out messages, start a batch, and send."""
-        self._is_running = True
-        try:
-            self._broker.pump()
-        finally:
-            self._is_running = False
         if self._broker.has_work:
-            # Queues that got messages from another queue on the way have their turn next.
-            self._wake()
+            self._is_running = True
+            try:
+                self._broker.pump()
+            finally:
+                self._is_running = False
+            if self._broker.has_work:
+                # Queues that got messages from another queue on the way have their turn next.
+                self._wake()
         committer.commit(promised_only=True)
         self._broker.context.store.free_memory()
-        self._send()
+        if self._senders:
+            self._send()
 
     def _send(self) -> None:
         # A separate function, so that no local variable keeps a connection alive until the next

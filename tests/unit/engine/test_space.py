@@ -349,3 +349,36 @@ def test_a_disk_that_cannot_be_asked_takes_no_messages_and_stops_nothing(
     store.housekeep()
     publish(store, queue)
     store.close()
+
+
+class CountedFiles(MemoryFiles):
+    """Counts how often the disk is asked what is free."""
+
+    asked = 0
+
+    def free_bytes(self, path: str) -> int:
+        self.asked += 1
+        return super().free_bytes(path)
+
+
+def test_while_plenty_is_free_the_disk_is_not_asked_before_each_write() -> None:
+    """What was written since counts all the same, also for publishers."""
+    files = CountedFiles()
+    files.capacity_bytes = 1024 * MIB
+    space = Space(files, "/", least_free_bytes=600 * MIB, reserve_bytes=0)
+    space.look()
+    asked = files.asked
+    for _ in range(300):
+        space.make_room(MIB)
+    space.check(100 * MIB)
+    assert files.asked == asked
+    fill_disk(files, 724 * MIB)
+    with pytest.raises(DiskFullError):
+        space.check(125 * MIB)
+    space.look()
+    asked = files.asked
+    fill_disk(files, 100 * MIB)
+    for _ in range(474):
+        space.make_room(MIB)
+    assert files.asked > asked
+    assert space._spare_bytes < 0
