@@ -61,10 +61,9 @@ READ_VERSIONS = (1, FORMAT_VERSION)
 MAX_STARTED_BYTES = 32 << 10
 """The largest batch for `start_write`: it is copied to the kernel's memory before that returns."""
 
-_LARGE_BATCH = 8192
-_LARGE_BATCH_BYTES = 8 << 20
-"""A batch of more messages or more bytes is encoded by the thread that writes it: the owner of the
-log would be held for some 10 ms or more.
+_LARGE_BATCH_BYTES = 4 << 20
+"""A batch of more bytes is encoded by the thread that writes it: if they are those of small
+messages, the owner of the log would be held for more than 10 ms.
 """
 
 _MESSAGE_BYTES = 100
@@ -73,6 +72,7 @@ _MESSAGE_BYTES = 100
 
 class Batch:
     """Messages and operations that become durable together. `waiters` are called once they are.
+    One that `is_large` is encoded when it is written.
 
     The messages have contiguous ids from `first_id` on.
     """
@@ -83,6 +83,7 @@ class Batch:
         "first_id",
         "first_offset",
         "is_appended",
+        "is_large",
         "lengths",
         "lsn",
         "messages",
@@ -109,11 +110,7 @@ class Batch:
         self.first_offset = 0
         self.lsn = 0
         self.sealed_ms = 0
-
-    @property
-    def is_large(self) -> bool:
-        """Whether encoding it would hold up the thread that owns the log for long."""
-        return len(self.messages) > _LARGE_BATCH or self.byte_count > _LARGE_BATCH_BYTES
+        self.is_large = False
 
     def operations(self) -> list[Operation]:
         """Return the operations, sorted by kind, which is the order of a message's life."""
@@ -284,6 +281,7 @@ class Log:
             batch.lsn = self._next_lsn
             self._next_lsn += 1
             batch.sealed_ms = now_ms
+            batch.is_large = batch.byte_count > _LARGE_BATCH_BYTES
             if not batch.is_large:
                 self._encode(batch, segment)
         except BaseException as error:  # noqa: BLE001

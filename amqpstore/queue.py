@@ -113,6 +113,16 @@ class Queue:
             not self.ready.count or paged[0].first < self.ready.first.first_sequence
         )
 
+    @property
+    def first_sequence(self) -> int:
+        """A sequence that nothing ready comes before."""
+        firsts = [self.next_sequence]
+        if self.ready.count:
+            firsts.append(self.ready.first.first_sequence)
+        if self.paged:
+            firsts.append(self.paged[0].first)
+        return min(firsts)
+
     def restore_index(self, states: Sequence[IndexState]) -> None:
         """Start with only what is in index files."""
         self.index = {state.number: state for state in states}

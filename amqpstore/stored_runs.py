@@ -30,6 +30,9 @@ from amqpstore.transient import FIRST_TRANSIENT, TransientLog
 
 _log = logging.getLogger(__name__)
 
+_MAX_BROWSED = 2048
+"""Messages in one part of what `browse` returns."""
+
 
 class StoredRuns:
     """The messages of the runs of one store.
@@ -138,40 +141,53 @@ class StoredRuns:
         return total
 
     def browse(self, queue: Queue) -> Iterator[list[Message]]:
-        """Yield all ready messages, in order, about 1 MiB at a time; they stay in the queue.
+        """Yield all messages that are ready now, in order; they stay in the queue.
 
-        Messages that cannot be read are logged and left out. Until it ends, nothing may be done to
-        the queue.
+        At a time about 1 MiB, and no more than some thousand messages.
+
+        Messages that cannot be read are logged and left out. The queue may change in between, but
+        only at its ends: what has left its head when its turn comes is left out.
         """
         position = 0
-        for file in [*queue.paged, None]:
+        stop = queue.next_sequence
+        while position < stop and not queue.deleted:
+            files = queue.paged_between(position, stop)
             paged: list[Run] = []
-            end = queue.next_sequence
-            if file is not None:
-                end = file.end
+            end = stop
+            if files:
+                end = files[0].end
                 try:
-                    paged = self.runs_of(queue, file)
+                    paged = self.runs_of(queue, files[0])
                 except (DamageError, OSError) as error:
-                    _log.warning("%d messages cannot be read and are skipped: %s", file.live, error)
-            in_memory = [run for run in queue.ready.between(position, end) if run.end > position]
+                    live = files[0].live
+                    _log.warning("%d messages cannot be read and are skipped: %s", live, error)
+            # Those of the queue may grow, shrink, or leave memory.
+            in_memory = [
+                _copy_of(run) for run in queue.ready.between(position, end) if run.end > position
+            ]
             # Messages in memory only may lie between those in an index file.
             for run in sorted([*paged, *in_memory], key=attrgetter("first_sequence")):
-                yield from self._bodies_of(run)
+                for sequence, part in self._bodies_of(run):
+                    gone = max(queue.first_sequence - sequence, 0)
+                    if gone < len(part):
+                        yield part[gone:] if gone else part
             position = max(end, in_memory[-1].end if in_memory else 0)
 
-    def _bodies_of(self, run: Run) -> Iterator[list[Message]]:
-        """Yield the messages of a ready run, about 1 MiB at a time."""
+    def _bodies_of(self, run: Run) -> Iterator[tuple[int, list[Message]]]:
+        """Yield the messages of a ready run in parts, each with its first sequence."""
+        first = run.first_sequence
         if run.messages is not None:
-            yield run.messages
+            for place in range(0, run.count, _MAX_BROWSED):
+                yield first + place, run.messages[place : place + _MAX_BROWSED]
             return
         place = 0
         while place < run.count:
-            found = self.read_back(run, place, run.count - place)
+            found = self.read_back(run, place, min(run.count - place, _MAX_BROWSED))
             if not isinstance(found, list):
                 _log.warning("1 message cannot be read and is skipped: %s", found)
                 place += 1
             else:
-                yield found
+                yield first + place, found
                 place += len(found)
 
     def peek_behind(self, queue: Queue, first_sequence: int) -> Message | None:
@@ -273,3 +289,8 @@ class StoredRuns:
         """Release the messages of a run that are in `transient/`."""
         if run.first_id >= FIRST_TRANSIENT:
             self._transient.release(run.first_id, run.count)
+
+
+def _copy_of(run: Run) -> Run:
+    """Return a run with the same messages, which stays as it is."""
+    return Run(run.first_sequence, run.count, first_id=run.first_id, messages=run.messages)

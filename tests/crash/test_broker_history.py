@@ -7,7 +7,7 @@ history ends with its queue.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 
 import pytest
 
@@ -329,7 +329,9 @@ def copies_until_it_is_full(patch: pytest.MonkeyPatch) -> None:
 def confirmed_at_once(patch: pytest.MonkeyPatch) -> None:
     replay = Replays.replay
 
-    def replayed(self: Replays, envelope: amqpstore.Envelope) -> ReplayOutcome:
+    def replayed(
+        self: Replays, envelope: amqpstore.Envelope
+    ) -> Generator[None, None, ReplayOutcome]:
         confirmed.append(envelope)
         return replay(self, envelope)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from amqpstore import Message, Run
@@ -78,16 +78,42 @@ class AmqpChannel:
         else:
             raise NotImplementedByServer(f"{method.name} is not supported")
 
-    def publish(self, publishes: Publishes) -> None:
-        """Publish consecutive messages. Raises: AmqpError, BrokerError."""
+    def publish(self, publishes: Publishes) -> Iterator[None] | None:
+        """Publish consecutive messages.
+
+        Returns None, or an iterator to be taken to its end before anything else is done on this
+        channel: there are replays among them, which take several turns.
+        Raises: AmqpError, BrokerError.
+        """
         if not publishes.is_mixed:
-            self._publish(publishes, publishes.targets[0])
-            return
+            target = publishes.targets[0]
+            if target.publish.exchange == REPLAY_EXCHANGE:
+                return self._replay([(publishes, target)])
+            self._publish(publishes, target)
+            return None
         parts = by_target(publishes)
         if not self._are_independent(parts):
             parts = in_turn(publishes)
+            if REPLAY_EXCHANGE in [part.target.publish.exchange for part in parts]:
+                return self._replay([(part, part.target) for part in parts])
         for part in parts:
             self._publish(part, part.target)
+        return None
+
+    def _replay(self, parts: Iterable[tuple[PublishedPart | Publishes, Target]]) -> Iterator[None]:
+        """Publish messages, some of which are requests to replay."""
+        for part, target in parts:
+            publish = target.publish
+            if publish.exchange != REPLAY_EXCHANGE:
+                self._publish(part, target)
+                continue
+            self._context.access.check("write", "exchange", publish.exchange)
+            self._topology.check_replay(publish.routing_key)
+            flags = _FLAGS[publish.mandatory, publish.immediate]
+            for _, messages in self._context.envelopes.messages(
+                part, target, self._broker.reply_to
+            ):
+                yield from self._broker.replay(messages, flags)
 
     def _are_independent(self, parts: list[PublishedPart]) -> bool:
         """Tell whether nobody can see in which order the parts are published.
@@ -125,8 +151,6 @@ class AmqpChannel:
         publish = target.publish
         access = self._context.access
         access.check("write", "exchange", publish.exchange)
-        if publish.exchange == REPLAY_EXCHANGE:
-            self._topology.check_replay(publish.routing_key)
         flags = _FLAGS[publish.mandatory, publish.immediate]
         broker = self._broker
         for envelope, messages in self._context.envelopes.messages(

@@ -9,7 +9,7 @@ Before the connection is open, the socket is closed without a method (section 2.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from amqpstore import DiskFullError
 from amqpstore_server.amqp.channel import AmqpChannel
@@ -22,7 +22,7 @@ from amqpstore_server.amqp.outbox import Outbox
 from amqpstore_server.amqp.product import Product
 from amqpstore_server.amqp.publishing import Envelopes
 from amqpstore_server.amqp.refusals import connection_close, refusal_of
-from amqpstore_server.amqp.session import Session
+from amqpstore_server.amqp.session import Session, Unfinished
 from amqpstore_server.broker.broker import Broker
 from amqpstore_server.broker.channels.local_transaction import UncommittedBytes
 from amqpstore_server.broker.errors import BrokerError
@@ -101,7 +101,8 @@ class ServerConnection:
         self._handshake = Handshake()
         self._receiver = Receiver(limits.frame_max, limits.max_message_bytes)
         self._transacted = UncommittedBytes()
-        self._waiting: list[Event] = []
+        self._waiting: list[Event | Unfinished] = []
+        self._unfinished: Unfinished | None = None
         self._now = now
         self._deadline = now + _HANDSHAKE_S
         self._heartbeat = Heartbeat(0, now)
@@ -279,7 +280,7 @@ class ServerConnection:
 
     # Events.
 
-    def _events(self, events: list[Event], now: float) -> None:
+    def _events(self, events: Sequence[Event | Unfinished], now: float) -> None:
         """Handle the events of one read until the connection `is_input_paused`."""
         published: set[AmqpChannel] = set()
         outbox = self.outbox
@@ -287,8 +288,8 @@ class ServerConnection:
         methods_left = _METHODS_AT_ONCE
         is_defining = False
         for index, event in enumerate(events):
-            if outbox.is_unread or not methods_left:
-                self._waiting = events[index:]
+            if outbox.is_unread or not methods_left or self._unfinished is not None:
+                self._waiting = [*events[index:]]
                 break
             if type(event) is ReceivedMethod:
                 methods_left -= 1
@@ -297,6 +298,9 @@ class ServerConnection:
                     is_defining = True
                     context.store.group_definitions()
             self._event(event, published, now)
+        if self._unfinished is not None:
+            self._waiting.insert(0, self._unfinished)
+            self._unfinished = None
         if is_defining:
             # All of them are synced together, before anything that was added to the outbox here
             # can be sent.
@@ -307,7 +311,7 @@ class ServerConnection:
         if self.unfinished_bytes > self._limits.unfinished_bytes:
             self.exhaust(f"the limit of a connection is {self._limits.unfinished_bytes}", now)
 
-    def _event(self, event: Event, published: set[AmqpChannel], now: float) -> None:
+    def _event(self, event: Event | Unfinished, published: set[AmqpChannel], now: float) -> None:
         """Handle one event of the receiver."""
         try:
             if isinstance(event, Failed):
@@ -315,11 +319,12 @@ class ServerConnection:
             elif not event.channel and isinstance(event, ReceivedMethod):
                 self._method(event.method, now)
             elif self.state in SERVED:
-                self._session.handle(event, published)
+                self._unfinished = self._session.handle(event, published)
         except (AmqpError, BrokerError, DiskFullError) as raised:
             # Clear local names here: the traceback of the error holds this frame, which would keep
             # the connection alive until the next garbage collection.
-            self._failed(Failed(event.channel, refusal_of(event, raised)), now)
+            cause = event.publishes if isinstance(event, Unfinished) else event
+            self._failed(Failed(event.channel, refusal_of(cause, raised)), now)
         except FATAL:
             raise
         except Exception:  # noqa: BLE001
@@ -446,6 +451,7 @@ class ServerConnection:
         queues.
         """
         self._waiting = []
+        self._unfinished = None
         session = self._session
         self._broker.context.work["connection closed"] = None
         # The session refers back to this connection: clearing it frees both at once.

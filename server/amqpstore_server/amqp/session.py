@@ -6,6 +6,8 @@ A channel follows its table in `protocol.states`.
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
+from typing import NamedTuple, final
 
 from amqpstore_server.amqp.channel import AmqpChannel
 from amqpstore_server.amqp.context import ChannelContext
@@ -31,6 +33,19 @@ from amqpstore_server.protocol.states import (
 _log = logging.getLogger(__name__)
 
 
+@final
+class Unfinished(NamedTuple):
+    """The rest of a publish event that takes several turns: each step of `rest` is one."""
+
+    publishes: Publishes
+    rest: Iterator[None]
+
+    @property
+    def channel(self) -> int:
+        """The number of its channel."""
+        return self.publishes.channel
+
+
 class Session:
     """The channels of one connection, from connection.open-ok until either side closes it."""
 
@@ -40,10 +55,14 @@ class Session:
         self._channels: dict[int, AmqpChannel] = {}
         context.access.on_change.add(self._recheck_permissions)
 
-    def handle(self, event: Publishes | Acks | ReceivedMethod, published: set[AmqpChannel]) -> None:
+    def handle(
+        self, event: Publishes | Acks | ReceivedMethod | Unfinished, published: set[AmqpChannel]
+    ) -> Unfinished | None:
         """Handle an event of a channel; channels that published are added to `published`, to be
         confirmed after the read.
 
+        Returns what is left to do, after others had their turn and before the next event; None if
+        nothing is.
         Raises: AmqpError, BrokerError, DiskFullError.
         """
         channel = self._channels.get(event.channel)
@@ -56,13 +75,19 @@ class Session:
         elif channel.state is ChannelState.OPEN:
             if isinstance(event, Publishes):
                 published.add(channel)
-                channel.publish(event)
+                if (rest := channel.publish(event)) is not None:
+                    return Unfinished(event, rest)
             elif isinstance(event, Acks):
                 channel.ack(event)
+            elif type(event) is Unfinished:
+                published.add(channel)
+                for _ in event.rest:
+                    return event
             elif event.method.class_id == CONNECTION_CLASS:
                 raise CommandInvalid(f"{event.method.name} on channel {event.channel}")
             else:
                 channel.handle(event.method)
+        return None
 
     def _move(
         self,

@@ -1,5 +1,6 @@
 """Replays: which messages of a history are copied, where to, and what the publisher is told."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -295,3 +296,70 @@ def test_many_in_a_row_wait_for_the_disk(simulated: SimulatedBroker, client: Cli
     assert max(pending) < 5000
     simulated.settle()
     assert simulated.vhost.queue("q").ready_count == 100
+
+
+@pytest.fixture
+def slowly(simulated: SimulatedBroker, monkeypatch: pytest.MonkeyPatch) -> SimulatedBroker:
+    """Each message of a history is a part of its own."""
+    monkeypatch.setattr("amqpstore.stored_runs._MAX_BROWSED", 1)
+    return simulated
+
+
+def parts(client: Client, name: str = "q") -> Iterator[None]:
+    """A replay into `browse`, part by part."""
+    _, messages = labelled(REPLAY_EXCHANGE, name, "body", headers={"x-replay-to": "browse"})
+    return client.channel.replay(messages, Flags())
+
+
+def test_others_have_their_turn_while_a_history_is_read(
+    slowly: SimulatedBroker, client: Client
+) -> None:
+    replay = parts(client)
+    next(replay)
+    client.publish("", "plain", "between")
+    slowly.settle()
+    assert slowly.ready("plain") == ["between"]
+    assert slowly.ready("browse") == [], "all copies come together"
+    assert len(list(replay)) == 4
+    client.channel.confirm_published()
+    slowly.settle()
+    assert slowly.ready("browse") == list("abcde")
+    assert sorted(client.told) == ["confirmed 1", "confirmed 2"]
+
+
+def test_what_is_consumed_while_a_history_is_read_is_not_copied(
+    slowly: SimulatedBroker, client: Client
+) -> None:
+    replay = parts(client)
+    next(replay)
+    client.publish("", "q", "late")
+    slowly.settle()
+    client.get("q")
+    client.ack("late")
+    slowly.settle()
+    list(replay)
+    slowly.settle()
+    assert slowly.ready("browse") == list("abcde")
+    assert slowly.ready(HISTORY) == [*"abcde", "late"]
+
+
+def test_what_leaves_a_history_before_it_is_read_is_not_copied(
+    slowly: SimulatedBroker, client: Client
+) -> None:
+    replay = parts(client)
+    next(replay)
+    slowly.vhost.queue(HISTORY).backlog.purge()
+    list(replay)
+    slowly.settle()
+    assert slowly.ready("browse") == ["a"]
+
+
+def test_a_queue_that_is_deleted_while_it_is_read_is_not_replayed(
+    slowly: SimulatedBroker, client: Client
+) -> None:
+    replay = parts(client)
+    next(replay)
+    slowly.vhost.delete_queue(slowly.vhost.queue("q"))
+    list(replay)
+    slowly.settle()
+    assert slowly.ready("browse") == []

@@ -351,8 +351,8 @@ def test_a_large_batch_is_encoded_when_it_is_written(
     tmp_path: Path, files: FailingFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     contents = []
-    for large in (1, 3):
-        monkeypatch.setattr("amqpstore.log._LARGE_BATCH", large)
+    for large in (1, 1000):
+        monkeypatch.setattr("amqpstore.log._LARGE_BATCH_BYTES", large)
         directory = tmp_path / str(large)
         directory.mkdir()
         log = new_log(directory, files)
@@ -360,7 +360,7 @@ def test_a_large_batch_is_encoded_when_it_is_written(
             publish(log, b"one", b"two", first_sequence=sequence)
             batch = log.seal(5)
             assert batch is not None
-            assert bool(batch.buffers and batch.lengths) is (large == 3)
+            assert bool(batch.buffers and batch.lengths) is (large == 1000)
             publish(log, b"later", first_sequence=9)
             log.write(batch)
             log.complete(batch)

@@ -272,3 +272,55 @@ def test_a_client_that_is_gone_in_the_middle_of_its_methods_leaves_nothing_waiti
     client.lose()
     assert len(server.vhost.queues) < 100
     assert not client.connection.is_input_paused
+
+
+def test_a_replay_leaves_others_their_turn_and_keeps_its_channel_waiting(
+    server: SimulatedServer, client: SimulatedClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("amqpstore.stored_runs._MAX_BROWSED", 1)
+    queue = methods.QueueDeclare(queue="kept", durable=True, arguments={"x-history-length": 100})
+    client.ask(1, queue, methods.ConfirmSelect())
+    client.send(published(b"one", key="kept") + published(b"two", key="kept"))
+    client.ask(1, methods.BasicGet(queue="kept"), methods.BasicGet(queue="kept"))
+    client.ask(1, methods.BasicAck(delivery_tag=0, multiple=True))
+    client.answers.clear()
+    replay = published(b"", exchange="amq.replay", key="kept")
+    client.connection.receive(published(b"0") + replay + published(b"3", key="kept"), server.now_s)
+    assert client.connection.is_input_paused
+    other = SimulatedClient.opened(server, channels=1)
+    other.send(published(b"between", key="kept"))
+    server.settle()
+    assert server.ready("kept") in (
+        ["between", "one", "two", "3"],
+        ["one", "two", "3", "between"],
+        ["one", "two", "between", "3"],
+    )
+    tags = [answer.method for answer in client.answers]
+    assert [one.delivery_tag for one in tags if isinstance(one, methods.BasicAck)][-1] == 5
+
+
+def test_an_impossible_replay_closes_its_channel_when_it_is_found_out(
+    server: SimulatedServer, client: SimulatedClient
+) -> None:
+    replay = published(b"", exchange="amq.replay", key="q", headers={"x-limit": "many"})
+    client.send(replay + published(b"after"))
+    close = client.answers[-1].method
+    assert isinstance(close, methods.ChannelClose)
+    assert (close.failing_class_id, close.failing_method_id) == (60, 40)
+    assert server.ready("q") == []
+
+
+def test_a_client_that_is_gone_during_its_replay_leaves_nothing(
+    server: SimulatedServer, client: SimulatedClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("amqpstore.stored_runs._MAX_BROWSED", 1)
+    queue = methods.QueueDeclare(queue="kept", durable=True, arguments={"x-history-length": 100})
+    client.ask(1, queue)
+    client.send(published(b"one", key="kept") + published(b"two", key="kept"))
+    client.ask(1, methods.BasicGet(queue="kept"), methods.BasicGet(queue="kept"))
+    client.ask(1, methods.BasicAck(delivery_tag=0, multiple=True))
+    client.connection.receive(published(b"", exchange="amq.replay", key="kept"), server.now_s)
+    client.lose()
+    server.settle()
+    assert server.ready("kept") == []
+    assert not client.connection.is_input_paused

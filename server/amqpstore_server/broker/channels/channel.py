@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Protocol
 
 from amqpstore import Message, Run
@@ -103,7 +103,8 @@ class Channel:
         PreconditionFailedError (an impossible replay).
         """
         if envelope.exchange == REPLAY_EXCHANGE:
-            self._replay(messages, flags)
+            for _ in self.replay(messages, flags):
+                pass
             return
         publisher = self._publisher if self.transaction is None else self.transaction
         for route, parsed, part in self.vhost.router.routes(envelope, messages):
@@ -113,11 +114,16 @@ class Channel:
         """Return the route of messages without further routing keys, if it is remembered."""
         return self.vhost.router.known(exchange, routing_key)
 
-    def _replay(self, messages: list[Message], flags: Flags) -> None:
+    def replay(self, messages: list[Message], flags: Flags) -> Iterator[None]:
+        """Carry out the replays that messages request, in several steps: others may have their turn
+        after each, but this channel only after the last.
+
+        Raises: as `publish`.
+        """
         if self.transaction is not None:
             raise PreconditionFailedError("a replay cannot be part of a transaction")
         for message in messages:
-            self._publisher.replay(message, flags)
+            yield from self._publisher.replay(message, flags)
 
     def confirm_published(self) -> None:
         """Confirm everything published since the last call: at once, or when it is durable."""

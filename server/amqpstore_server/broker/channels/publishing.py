@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -86,11 +86,11 @@ class Publisher:
                 if queue.dead_letters_refused and placement.most is not None:
                     self._dead_letters.dead_letter_refused(queue, messages[placement.most :])
 
-    def replay(self, message: Message, flags: Flags) -> None:
-        """Carry out the replay that a message requests. Raises: PreconditionFailedError,
+    def replay(self, message: Message, flags: Flags) -> Iterator[None]:
+        """Carry out the replay that a message requests, in steps. Raises: PreconditionFailedError,
         ResourceExhaustedError.
         """
-        outcome = self._replays.replay(message.envelope)
+        outcome = yield from self._replays.replay(message.envelope)
         if outcome is ReplayOutcome.NOWHERE and flags.mandatory:
             self.outlet.returned([message], Returned.NO_ROUTE)
         self._note(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import enum
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from amqpstore import Envelope, Message
@@ -91,10 +91,13 @@ class Replays:
         self._queues = queues
         self._histories = histories
 
-    def replay(self, envelope: Envelope) -> ReplayOutcome:
+    def replay(self, envelope: Envelope) -> Generator[None, None, ReplayOutcome]:
         """Carry out the replay that a publish requests; the publish is to be confirmed once it is
         durable.
 
+        Reading the history takes many steps, and others may work on it in between: what leaves it
+        before it is read is not copied, and neither is what arrives after the request. Copies are
+        made of all of it or, after an error, of none.
         Raises: PreconditionFailedError (an invalid header, or too much to copy),
         ResourceExhaustedError; nothing is copied then.
         """
@@ -107,7 +110,15 @@ class Replays:
         if self._context.store.log.pending_bytes >= self._context.limits.max_replay_bytes:
             # Many replays in a row must not fill memory with bytes that wait for the disk.
             self._context.flush()
-        copies = list(self._copies(kept, request))
+        copies: list[tuple[ParsedEnvelope, list[Message]]] = []
+        for found in self._copies(kept, request):
+            if found is None:
+                self._context.work["replay"] = None
+                yield
+            else:
+                copies.append(found)
+        if kept.is_deleted or target.is_deleted:
+            return ReplayOutcome.NOWHERE
         transaction = Transaction(self._context)
         route = Route([target])
         for parsed, messages in copies:
@@ -121,9 +132,10 @@ class Replays:
 
     def _copies(
         self, kept: ConsumedQueue, request: ReplayRequest
-    ) -> Iterator[tuple[ParsedEnvelope, list[Message]]]:
-        """Yield the copies, in groups with one envelope. Raises: PreconditionFailedError, if there
-        are too many.
+    ) -> Iterator[tuple[ParsedEnvelope, list[Message]] | None]:
+        """Yield the copies, in groups with one envelope, and None where others may have their turn.
+
+        Raises: PreconditionFailedError, if there are too many.
         """
         left = request.limit
         room = most = self._context.limits.max_replay_bytes
@@ -151,6 +163,7 @@ class Replays:
                     if not left:
                         yield parsed, group
                         return
+            yield None
         if parsed is not None and group:
             yield parsed, group
 
