@@ -197,9 +197,7 @@ def of_spark(directory: str) -> Log:
             if one.number < start.segment:
                 continue
             file = ReadOnlyFiles().open(one.path)
-            scanner = ColumnScanner(
-                file, one.number, one.sound_size, image.seed, decompress=bytes, want_bodies=False
-            )
+            scanner = ColumnScanner(file, one.number, one.sound_size, image.seed, want_bodies=False)
             ends += [(one.number, found.end) for found in scanner.batches() if found.lsn]
             sizes[one.number] = one.sound_size
             file.close()

@@ -88,11 +88,11 @@ def test_an_address_is_percent_decoded() -> None:
         Address.parse("host:5672")
 
 
-def test_no_broker_is_exit_code_1_and_says_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_broker_is_exit_code_5_and_says_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     arguments = parsed("through", "--url", f"amqp://127.0.0.1:{port}/")
-    assert command.run(arguments) == 1
+    assert command.run(arguments) == 5
     assert "Start the broker, or name another one with --url" in capsys.readouterr().err
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -12,7 +13,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from amqpstore.compression import Decompressor
 from amqpstore.files import Files
 from amqpstore_tools.archive.events import HELD, PUBLISH, EventCollector, Key
 from amqpstore_tools.archive.layout import QueueName, directory_of, file_name
@@ -94,14 +94,13 @@ class _Writer:
         """Read everything new in a segment."""
         self._first_segment = self._first_segment or item.number
         shared = self._shared
-        file = shared.files.open(item.path)
-        try:
+        with contextlib.closing(shared.files.open(item.path)) as file:
             scanner = ColumnScanner(
                 file,
                 item.number,
                 item.size,
                 shared.seed,
-                decompress=Decompressor(dict(shared.dictionaries)).decompress,
+                dictionaries=shared.dictionaries,
                 start=item.start,
             )
             collector = EventCollector()
@@ -119,8 +118,6 @@ class _Writer:
                     collector = EventCollector()
             self._take(collector, scanner.heads)
             self._out.damaged += len(scanner.gaps)
-        finally:
-            file.close()
 
     def end(self) -> ArchivedPart:
         self._flush()

@@ -5,10 +5,10 @@ import struct
 
 from amqpstore_tools.bench.board import now_ns
 from amqpstore_tools.bench.histogram import Histogram
-from amqpstore_tools.bench.messages import block_of
+from amqpstore_tools.bench.messages import block_for
 from amqpstore_tools.bench.worker import BenchWorker, WorkerReport
 from amqpstore_tools.client import frames, wire
-from amqpstore_tools.client.connection import CHANNEL, Connection
+from amqpstore_tools.client.connection import CHANNEL, Connection, receive
 from amqpstore_tools.client.errors import PeerError
 
 BY_TX, BY_CONFIRMS = "tx", "confirms"
@@ -29,10 +29,7 @@ class Reader:
 
     def read(self) -> None:
         """Read once. Raises: PeerError, if the broker closes or refuses."""
-        octets = self._socket.recv(_RECEIVE_BYTES)
-        if not octets:
-            raise PeerError("the broker closed the socket of a producer")
-        self._unread += octets
+        self._unread += receive(self._socket, _RECEIVE_BYTES)
         end = 0
         for frame in frames.whole_frames(self._unread, 0, len(self._unread)):
             end = frame.end
@@ -67,13 +64,7 @@ def exchange_batches(worker: BenchWorker, queues: list[str], quota: int) -> Work
         connection.call(wire.TX_SELECT, b"", wire.TX_SELECT_OK)
     else:
         connection.select_confirms()
-    block = block_of(
-        [("", queue) for queue in queues],
-        size=settings.size,
-        persistent=settings.persistent,
-        vary=settings.vary,
-        frame_max=connection.frame_max,
-    )
+    block = block_for(settings, [("", queue) for queue in queues], connection)
     for index, queue in enumerate(queues):
         connection.send_consume(queue, f"bench-{index:04d}", auto_ack=False)
     schedule = worker.start()

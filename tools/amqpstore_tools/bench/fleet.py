@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from multiprocessing.connection import Connection as Pipe
 from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
-from types import TracebackType
 from typing import Self
 
 from amqpstore_tools.bench.board import Board
@@ -67,12 +66,7 @@ class Fleet:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_exc: object) -> None:
         for member in self.members:
             if member.outcome is None:
                 member.process.terminate()

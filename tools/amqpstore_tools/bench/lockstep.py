@@ -4,11 +4,10 @@ import select
 
 from amqpstore_tools.bench.board import now_ns
 from amqpstore_tools.bench.histogram import Histogram
-from amqpstore_tools.bench.messages import Route, block_of
+from amqpstore_tools.bench.messages import Route, block_for
 from amqpstore_tools.bench.worker import BenchWorker, WorkerReport
 from amqpstore_tools.client.confirms import ConfirmLedger
-from amqpstore_tools.client.connection import Connection
-from amqpstore_tools.client.errors import PeerError
+from amqpstore_tools.client.connection import Connection, receive
 
 _RECEIVE_BYTES = 4096
 _TICK_S = 0.05
@@ -34,10 +33,7 @@ class LockstepPublisher:
         """Read once from a readable socket. Returns whether the outstanding message is now
         confirmed.
         """
-        octets = self.connection.socket.recv(_RECEIVE_BYTES)
-        if not octets:
-            raise PeerError("the broker closed the socket of a producer")
-        self.ledger.received(octets)
+        self.ledger.received(receive(self.connection.socket, _RECEIVE_BYTES))
         if self.ledger.answer:
             self.connection.socket.sendall(self.ledger.answer)
             self.ledger.answer = b""
@@ -57,13 +53,7 @@ def publish_in_lockstep(
         connection = Connection(settings.address)
         connection.select_confirms()
         publishers[connection.socket.fileno()] = LockstepPublisher(connection)
-    block = block_of(
-        routes,
-        size=settings.size,
-        persistent=settings.persistent,
-        vary=settings.vary,
-        frame_max=connection.frame_max,
-    )
+    block = block_for(settings, routes, connection)
     poller = select.epoll()
     for descriptor in publishers:
         poller.register(descriptor, select.EPOLLIN)

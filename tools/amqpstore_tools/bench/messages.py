@@ -15,8 +15,9 @@ import struct
 import time
 from collections.abc import Sequence
 
+from amqpstore_tools.bench.settings import BenchSettings
 from amqpstore_tools.client import wire
-from amqpstore_tools.client.connection import CHANNEL
+from amqpstore_tools.client.connection import CHANNEL, Connection
 
 Route = tuple[str, str]
 """Exchange and routing key of a publish."""
@@ -153,6 +154,19 @@ class VariedBlock(MessageBlock):
     def _write(self, at: int, octet: int) -> None:
         """Write one octet at the same offset of each message."""
         self.octets[at :: self.message_bytes] = bytes((octet,)) * self.messages
+
+
+def block_for(
+    settings: BenchSettings, routes: Sequence[Route], connection: Connection
+) -> MessageBlock:
+    """Return a block of messages as the settings say, to be sent on a connection."""
+    return block_of(
+        routes,
+        size=settings.size,
+        persistent=settings.persistent,
+        vary=settings.vary,
+        frame_max=connection.frame_max,
+    )
 
 
 def block_of(

@@ -15,8 +15,7 @@ from amqpstore_tools.bench.producer import connect_with_block
 from amqpstore_tools.bench.worker import BenchWorker, Schedule, WorkerReport
 from amqpstore_tools.client import frames
 from amqpstore_tools.client.confirms import ConfirmLedger
-from amqpstore_tools.client.connection import Connection
-from amqpstore_tools.client.errors import PeerError
+from amqpstore_tools.client.connection import Connection, receive
 
 _u64 = struct.Struct(">Q")
 _CATCH_UP_MESSAGES = 256  # sent at once, at most, when the generator is behind
@@ -103,10 +102,7 @@ def _read_confirms(connection: Connection, ledger: ConfirmLedger, wait_s: float)
     readable, _, _ = select.select([connection.socket], [], [], wait_s)
     if not readable:
         return
-    octets = connection.socket.recv(65_536)
-    if not octets:
-        raise PeerError("the broker closed the socket of a producer")
-    ledger.received(octets)
+    ledger.received(receive(connection.socket))
     if ledger.answer:
         connection.socket.sendall(ledger.answer)
         ledger.answer = b""

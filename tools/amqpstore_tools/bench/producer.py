@@ -3,15 +3,14 @@
 import select
 
 from amqpstore_tools.bench.board import Row, now_ns
-from amqpstore_tools.bench.messages import MessageBlock, Route, block_of
+from amqpstore_tools.bench.messages import MessageBlock, Route, block_for
 from amqpstore_tools.bench.settings import BenchSettings
 from amqpstore_tools.bench.worker import BenchWorker, WorkerReport
 from amqpstore_tools.client.confirms import ConfirmLedger
-from amqpstore_tools.client.connection import Connection
+from amqpstore_tools.client.connection import Connection, receive
 from amqpstore_tools.client.errors import PeerError
 
 UNLIMITED = 2**62  # messages
-_RECEIVE_BYTES = 65_536
 _TICK_MS = 20  # the longest sleep between two checks of the clock
 # With confirms, a send waits for this many free places (an eighth of a small window): a send for
 # every single confirm costs both sides more than the message itself.
@@ -84,10 +83,7 @@ class BlockPublisher:
         return limit
 
     def _read(self) -> None:
-        octets = self._socket.recv(_RECEIVE_BYTES)
-        if not octets:
-            raise PeerError("the broker closed the socket of a producer")
-        self.ledger.received(octets)
+        self.ledger.received(receive(self._socket))
         if self.ledger.answer:
             # At a message boundary only: channel.flow-ok must not fall into a content. A few
             # octets always fit, since a paused publisher sends nothing else.
@@ -121,14 +117,7 @@ def connect_with_block(
     connection = Connection(settings.address)
     if settings.confirm:
         connection.select_confirms()
-    block = block_of(
-        routes,
-        size=settings.size,
-        persistent=settings.persistent,
-        vary=settings.vary,
-        frame_max=connection.frame_max,
-    )
-    return connection, block
+    return connection, block_for(settings, routes, connection)
 
 
 def produce(worker: BenchWorker, routes: list[Route], quota: int) -> WorkerReport:

@@ -24,6 +24,14 @@ _CLIENT_PROPERTIES: dict[str, wire.TableItem] = {
 }
 
 
+def receive(sock: socket.socket, most_bytes: int = 1 << 16) -> bytes:
+    """Receive once. Raises: PeerError, when the broker has closed the socket; OSError."""
+    octets = sock.recv(most_bytes)
+    if not octets:
+        raise PeerError("the broker closed the socket")
+    return octets
+
+
 @dataclass(frozen=True)
 class Address:
     """The address of a broker, and the login."""
@@ -153,10 +161,7 @@ class Connection:
                     return arguments
                 frames.raise_if_fatal(self._received, frame)
             del self._received[:at]
-            chunk = self.socket.recv(65536)
-            if not chunk:
-                raise PeerError("the broker closed the socket")
-            self._received += chunk
+            self._received += receive(self.socket)
 
     def declare_queue(self, name: str, arguments: dict[str, wire.TableItem]) -> None:
         """Declare a durable queue. The broker refuses if it exists with other arguments."""

@@ -10,12 +10,11 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from amqpstore_tools.client import frames, wire
-from amqpstore_tools.client.connection import CHANNEL, Address, Connection
+from amqpstore_tools.client.connection import CHANNEL, Address, Connection, receive
 from amqpstore_tools.client.errors import ConnectError, PeerError
 
 _KEY = struct.Struct(">QII")
 _LARGEST_BODY = 20 << 10
-_RECEIVE_BYTES = 1 << 16
 _REQUEUE = 2
 """The requeue bit in basic.nack."""
 
@@ -130,10 +129,7 @@ class Client(threading.Thread):
 
     def frames(self, connection: Connection) -> Iterator[frames.Frame]:
         """Yield the frames of one read; they are in `buffer` until the next."""
-        chunk = connection.socket.recv(_RECEIVE_BYTES)
-        if not chunk:
-            raise PeerError("the broker closed the socket")
-        self._received += chunk
+        self._received += receive(connection.socket)
         at = 0
         for frame in frames.whole_frames(self._received, 0, len(self._received)):
             at = frame.end

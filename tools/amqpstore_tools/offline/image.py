@@ -15,7 +15,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from functools import cached_property
 from operator import attrgetter
-from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 from amqpstore import RecoveryReport, identity, marker, tables
@@ -141,12 +140,7 @@ class StoreImage:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_exc: object) -> None:
         self.close()
 
     def close(self) -> None:

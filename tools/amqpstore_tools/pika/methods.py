@@ -7,7 +7,6 @@ decoder.
 from __future__ import annotations
 
 import struct
-from typing import ClassVar
 
 from pika.amqp_object import Method
 
@@ -20,11 +19,18 @@ _SHORT = struct.Struct(">H")
 _LONG = struct.Struct(">I")
 
 
-def _index(method_id: int) -> int:
-    return CLASS_ID << 16 | method_id
+class DtxMethod(Method):
+    """A method of class dtx. Subclasses that are sent give their method id, and are named as in the
+    protocol.
+    """
+
+    def __init_subclass__(cls, method: int = 0) -> None:
+        if method:
+            cls.INDEX = CLASS_ID << 16 | method
+            cls.NAME = f"Dtx.{cls.__name__}"
 
 
-class Request(Method):
+class Request(DtxMethod):
     """A method that the server answers; without arguments."""
 
     @property
@@ -45,7 +51,7 @@ class BranchRequest(Request):
         return [self.xid.encode()]
 
 
-class Reply(Method):
+class Reply(DtxMethod):
     """A method that the server sends; without arguments."""
 
     @property
@@ -66,20 +72,15 @@ class StatusReply(Reply):
         return self
 
 
-class Select(Request):
-    INDEX: ClassVar[int] = _index(10)
-    NAME: ClassVar[str] = "Dtx.Select"
+class Select(Request, method=10):
+    pass
 
 
-class SelectOk(Reply):
-    INDEX: ClassVar[int] = _index(11)
-    NAME: ClassVar[str] = "Dtx.SelectOk"
+class SelectOk(Reply, method=11):
+    pass
 
 
-class Start(BranchRequest):
-    INDEX: ClassVar[int] = _index(20)
-    NAME: ClassVar[str] = "Dtx.Start"
-
+class Start(BranchRequest, method=20):
     def __init__(self, xid: Xid, join: bool = False, resume: bool = False) -> None:
         super().__init__(xid)
         self.join = join
@@ -89,15 +90,11 @@ class Start(BranchRequest):
         return [*super().encode(), _bits(self.join, self.resume)]
 
 
-class StartOk(StatusReply):
-    INDEX: ClassVar[int] = _index(21)
-    NAME: ClassVar[str] = "Dtx.StartOk"
+class StartOk(StatusReply, method=21):
+    pass
 
 
-class End(BranchRequest):
-    INDEX: ClassVar[int] = _index(30)
-    NAME: ClassVar[str] = "Dtx.End"
-
+class End(BranchRequest, method=30):
     def __init__(self, xid: Xid, fail: bool = False, suspend: bool = False) -> None:
         super().__init__(xid)
         self.fail = fail
@@ -107,25 +104,19 @@ class End(BranchRequest):
         return [*super().encode(), _bits(self.fail, self.suspend)]
 
 
-class EndOk(StatusReply):
-    INDEX: ClassVar[int] = _index(31)
-    NAME: ClassVar[str] = "Dtx.EndOk"
+class EndOk(StatusReply, method=31):
+    pass
 
 
-class Prepare(BranchRequest):
-    INDEX: ClassVar[int] = _index(40)
-    NAME: ClassVar[str] = "Dtx.Prepare"
+class Prepare(BranchRequest, method=40):
+    pass
 
 
-class PrepareOk(StatusReply):
-    INDEX: ClassVar[int] = _index(41)
-    NAME: ClassVar[str] = "Dtx.PrepareOk"
+class PrepareOk(StatusReply, method=41):
+    pass
 
 
-class Commit(BranchRequest):
-    INDEX: ClassVar[int] = _index(50)
-    NAME: ClassVar[str] = "Dtx.Commit"
-
+class Commit(BranchRequest, method=50):
     def __init__(self, xid: Xid, one_phase: bool = False) -> None:
         super().__init__(xid)
         self.one_phase = one_phase
@@ -134,41 +125,32 @@ class Commit(BranchRequest):
         return [*super().encode(), _bits(self.one_phase)]
 
 
-class CommitOk(StatusReply):
-    INDEX: ClassVar[int] = _index(51)
-    NAME: ClassVar[str] = "Dtx.CommitOk"
+class CommitOk(StatusReply, method=51):
+    pass
 
 
-class Rollback(BranchRequest):
-    INDEX: ClassVar[int] = _index(60)
-    NAME: ClassVar[str] = "Dtx.Rollback"
+class Rollback(BranchRequest, method=60):
+    pass
 
 
-class RollbackOk(StatusReply):
-    INDEX: ClassVar[int] = _index(61)
-    NAME: ClassVar[str] = "Dtx.RollbackOk"
+class RollbackOk(StatusReply, method=61):
+    pass
 
 
-class Forget(BranchRequest):
-    INDEX: ClassVar[int] = _index(70)
-    NAME: ClassVar[str] = "Dtx.Forget"
+class Forget(BranchRequest, method=70):
+    pass
 
 
-class ForgetOk(StatusReply):
-    INDEX: ClassVar[int] = _index(71)
-    NAME: ClassVar[str] = "Dtx.ForgetOk"
+class ForgetOk(StatusReply, method=71):
+    pass
 
 
-class Recover(Request):
-    INDEX: ClassVar[int] = _index(80)
-    NAME: ClassVar[str] = "Dtx.Recover"
+class Recover(Request, method=80):
+    pass
 
 
-class RecoverOk(Reply):
+class RecoverOk(Reply, method=81):
     """The xids in doubt, still encoded: see `Xid.decode_all`."""
-
-    INDEX: ClassVar[int] = _index(81)
-    NAME: ClassVar[str] = "Dtx.RecoverOk"
 
     in_doubt: bytes = b""
 
@@ -179,15 +161,11 @@ class RecoverOk(Reply):
         return self
 
 
-class GetTimeout(BranchRequest):
-    INDEX: ClassVar[int] = _index(90)
-    NAME: ClassVar[str] = "Dtx.GetTimeout"
+class GetTimeout(BranchRequest, method=90):
+    pass
 
 
-class GetTimeoutOk(Reply):
-    INDEX: ClassVar[int] = _index(91)
-    NAME: ClassVar[str] = "Dtx.GetTimeoutOk"
-
+class GetTimeoutOk(Reply, method=91):
     timeout_s: int = 0
 
     def decode(self, encoded: bytes, offset: int = 0) -> Method:
@@ -195,10 +173,7 @@ class GetTimeoutOk(Reply):
         return self
 
 
-class SetTimeout(BranchRequest):
-    INDEX: ClassVar[int] = _index(100)
-    NAME: ClassVar[str] = "Dtx.SetTimeout"
-
+class SetTimeout(BranchRequest, method=100):
     def __init__(self, xid: Xid, timeout_s: int) -> None:
         super().__init__(xid)
         self.timeout_s = timeout_s
@@ -207,9 +182,8 @@ class SetTimeout(BranchRequest):
         return [*super().encode(), _LONG.pack(self.timeout_s)]
 
 
-class SetTimeoutOk(Reply):
-    INDEX: ClassVar[int] = _index(101)
-    NAME: ClassVar[str] = "Dtx.SetTimeoutOk"
+class SetTimeoutOk(Reply, method=101):
+    pass
 
 
 def _bits(*flags: bool) -> bytes:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple
 
-from amqpstore.compression import Decompressor
 from amqpstore.files import Files
 from amqpstore.message import HEAD
 from amqpstore.records import OperationKind
@@ -112,22 +112,12 @@ class _Count:
 
     def run(self) -> None:
         shared, item = self._shared, self._item
-        file = shared.files.open(item.path)
-        try:
-            scanner = ColumnScanner(
-                file,
-                item.number,
-                item.size,
-                shared.seed,
-                decompress=Decompressor(dict(shared.dictionaries)).decompress,
-                want_bodies=False,
-            )
+        with contextlib.closing(shared.files.open(item.path)) as file:
+            scanner = ColumnScanner(file, item.number, item.size, shared.seed, want_bodies=False)
             for batch in scanner.batches():
                 if batch.lsn:
                     self._log(batch)
                 self._waiting(batch)
-        finally:
-            file.close()
         self._out.damaged += len(scanner.gaps)
         self._name(scanner.heads)
         self._out.prune()

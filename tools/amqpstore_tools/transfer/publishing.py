@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from amqpstore_tools.client import wire
 from amqpstore_tools.client.confirms import ConfirmLedger
-from amqpstore_tools.client.connection import CHANNEL, Address, Connection
+from amqpstore_tools.client.connection import CHANNEL, Address, Connection, receive
 from amqpstore_tools.client.errors import BenchError, PeerError
 from amqpstore_tools.transfer.lines import Line, MessageLine, TransferError
 
@@ -176,10 +176,7 @@ class _Publisher:
             self._connection.socket.settimeout(_TIMEOUT_S)
 
     def _receive(self) -> None:
-        octets = self._connection.socket.recv(1 << 16)
-        if not octets:
-            raise PeerError("the broker closed the socket")
-        self._ledger.received(octets)
+        self._ledger.received(receive(self._connection.socket))
         if self._ledger.answer:
             answer, self._ledger.answer = self._ledger.answer, b""
             self._connection.socket.setblocking(True)

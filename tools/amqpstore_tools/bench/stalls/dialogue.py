@@ -7,7 +7,7 @@ from amqpstore_tools.bench.counting import DeliveryCounter
 from amqpstore_tools.bench.messages import block_of
 from amqpstore_tools.bench.producer import BlockPublisher
 from amqpstore_tools.client import frames, wire
-from amqpstore_tools.client.connection import CHANNEL, Address, Connection
+from amqpstore_tools.client.connection import CHANNEL, Address, Connection, receive
 from amqpstore_tools.client.errors import BenchError, PeerError
 
 _RECEIVE_BYTES = 256 * 1024
@@ -43,10 +43,7 @@ class Dialogue:
             if writable:
                 waiting = waiting[socket.send(waiting) :]
             if readable:
-                chunk = socket.recv(_RECEIVE_BYTES)
-                if not chunk:
-                    raise PeerError("the broker closed the socket")
-                unread += chunk
+                unread += receive(socket, _RECEIVE_BYTES)
                 end = 0
                 for frame in frames.whole_frames(unread, 0, len(unread)):
                     frames.raise_if_fatal(unread, frame)

@@ -14,7 +14,6 @@ import struct
 from collections import deque
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection as Pipe
-from types import TracebackType
 from typing import Self
 
 from amqpstore_tools.bench.board import now_ns
@@ -23,12 +22,11 @@ from amqpstore_tools.bench.histogram import Histogram
 from amqpstore_tools.bench.messages import VariedBlock
 from amqpstore_tools.client import frames, wire
 from amqpstore_tools.client.confirms import ConfirmLedger
-from amqpstore_tools.client.connection import CHANNEL, Address, Connection
+from amqpstore_tools.client.connection import CHANNEL, Address, Connection, receive
 from amqpstore_tools.client.errors import BenchError, PeerError
 
 INTERVAL_NS = 5_000_000
 _BODY_BYTES = 100
-_RECEIVE_BYTES = 65_536
 _SETUP_LIMIT_S = 30.0
 
 Sample = tuple[int, int]
@@ -68,12 +66,7 @@ class QuietClient:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_exc: object) -> None:
         self._process.terminate()
         end_process(self._process)
         self._pipe.close()
@@ -150,9 +143,9 @@ def _stay(address: Address, queue: str, pipe: Pipe) -> Waits:
         watched: list[socket.socket | Pipe] = [publishing.socket, asking.socket, pipe]
         readable, _, _ = select.select(watched, [], [], wait_s)
         if publishing.socket in readable:
-            ledger.received(_received(publishing))
+            ledger.received(receive(publishing.socket))
         if asking.socket in readable:
-            unread += _received(asking)
+            unread += receive(asking.socket)
             for _ in range(_answers(unread)):
                 asked_ns = questions.popleft()
                 waits.answers.append((asked_ns, now_ns() - asked_ns))
@@ -163,13 +156,6 @@ def _stay(address: Address, queue: str, pipe: Pipe) -> Waits:
     publishing.close()
     asking.close(bytes(unread))
     return waits
-
-
-def _received(connection: Connection) -> bytes:
-    octets = connection.socket.recv(_RECEIVE_BYTES)
-    if not octets:
-        raise PeerError("the broker closed the socket of the quiet client")
-    return octets
 
 
 def _answers(unread: bytearray) -> int:

@@ -7,7 +7,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from types import TracebackType
 
 from amqpstore_tools.bench.store.job import Figures, Job
 from amqpstore_tools.client.errors import BenchError
@@ -38,12 +37,7 @@ class StoreProcess:
     def __enter__(self) -> "StoreProcess":
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_exc: object) -> None:
         self.kill()
 
     def figures(self, tell: Callable[[int], None]) -> Figures:

@@ -4,7 +4,7 @@
   and the filters of a query.
 - `plan`, `live`, `leases`: on the driver: which task reads which segments, what is live in them,
   and how the segments of a running broker stay readable.
-- `scanning`, `envelopes`, `rows`: in a task: the records of a segment, message heads as columns,
-  and rows as Arrow batches.
+- `scanning`, `envelopes`: in a task: the records of a segment, and message heads and rows as
+  columns.
 - `messages`, `operations`, `findings`, `tables`: the views.
 """

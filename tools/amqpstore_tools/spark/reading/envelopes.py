@@ -1,9 +1,12 @@
-"""Heads of messages as columns: exchange, routing key, and every property with its type."""
+"""Heads of messages as columns: exchange, routing key, and every property with its type. Rows as
+Arrow batches.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -14,6 +17,8 @@ from amqpstore_tools.spark.reading.schemas import PROPERTIES
 
 _LARGEST_S = (1 << 63) // 1_000_000 - 1
 """The largest time in Spark's timestamps, which count microseconds."""
+
+_ROWS = 16_384
 
 Envelope = dict[str, Any]
 
@@ -95,3 +100,20 @@ def array_of(values: list[Any], kind: pa.DataType) -> pa.Array:
     if pa.types.is_map(kind):
         values = [None if value is None else list(value.items()) for value in values]
     return pa.array(values, kind)
+
+
+def batches_of(
+    rows: Iterable[tuple[Any, ...]], names: list[str], schema: pa.Schema, *, most: int = _ROWS
+) -> Iterator[pa.RecordBatch]:
+    """Yield batches. Args: names, of the values in a row; schema, the requested columns; most, the
+    rows of a batch.
+    """
+    places = [names.index(field.name) for field in schema]
+    rows = iter(rows)
+    while some := list(islice(rows, most)):
+        columns = list(zip(*some, strict=True))
+        arrays = [
+            array_of(list(columns[place]), field.type)
+            for place, field in zip(places, schema, strict=True)
+        ]
+        yield pa.RecordBatch.from_arrays(arrays, schema=schema)

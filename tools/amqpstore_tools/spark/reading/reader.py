@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -9,16 +10,15 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 from pyspark.sql.types import StructType
 
-from amqpstore.compression import Decompressor
 from amqpstore.errors import StoreError
 from amqpstore_tools.offline.reading import ReadOnlyFiles
+from amqpstore_tools.spark.reading.envelopes import batches_of
 from amqpstore_tools.spark.reading.leases import renew
 from amqpstore_tools.spark.reading.live import LiveRuns
 from amqpstore_tools.spark.reading.messages import MessageBatches
 from amqpstore_tools.spark.reading.operations import operation_rows
 from amqpstore_tools.spark.reading.options import ReadOptions
 from amqpstore_tools.spark.reading.plan import SegmentTask, StorePartition, partitions
-from amqpstore_tools.spark.reading.rows import batches_of
 from amqpstore_tools.spark.reading.scanning import ColumnScanner
 from amqpstore_tools.spark.reading.schemas import VIEWS, arrow_schema
 from amqpstore_tools.spark.reading.wanted import wanted_of
@@ -80,13 +80,13 @@ class StoreReader(DataSourceReader):
         except FileNotFoundError:
             raise GoneError(segment.path, was_leased=bool(partition.lease)) from None
         wanted = self._wanted
-        try:
+        with contextlib.closing(file):
             scanner = ColumnScanner(
                 file,
                 segment.number,
                 segment.size,
                 partition.seed,
-                decompress=Decompressor(dict(partition.dictionaries)).decompress,
+                dictionaries=partition.dictionaries,
                 want_bodies=self._options.bodies and "body" in self._schema.fieldNames(),
             )
             if partition.view == "messages":
@@ -99,8 +99,6 @@ class StoreReader(DataSourceReader):
                     for row in operation_rows(batch, segment.number, partition.names, wanted)
                 )
                 yield from self._table(rows, schema)
-        finally:
-            file.close()
 
 
 class PushedReader(StoreReader):

@@ -10,13 +10,14 @@ import contextlib
 import functools
 from array import array
 from bisect import bisect_left
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 from crc32c import crc32c
 
 from amqpstore.batches import is_whole
-from amqpstore.compression import body_size
+from amqpstore.compression import Decompressor, body_size
 from amqpstore.filenames import is_compacted
 from amqpstore.files import File
 from amqpstore.records import (
@@ -29,6 +30,8 @@ from amqpstore.records import (
 )
 from amqpstore_tools.offline.reading import read_around
 from amqpstore_tools.offline.scanning import BATCH_BITS, LEADS, PLAIN_MESSAGE, RecordScanner
+
+NO_DICTIONARIES: Mapping[int, bytes] = MappingProxyType({})
 
 _MAX_MESSAGES = 8192
 """How many messages of a compacted segment are treated as one batch: it has no batches."""
@@ -67,7 +70,7 @@ class ColumnScanner(RecordScanner):
     """Reads a segment's file: `size` bytes of it, from offset `start` on.
 
     `heads` are the heads of messages, each once; `gaps` are the places that are not records.
-    Args: decompress, for bodies, raises ValueError; want_bodies, whether they are kept.
+    Args: dictionaries, of compressed bodies; want_bodies, whether bodies are kept.
     """
 
     def __init__(
@@ -77,14 +80,14 @@ class ColumnScanner(RecordScanner):
         size: int,
         seed: int,
         *,
-        decompress: Callable[[bytes], bytes],
+        dictionaries: Mapping[int, bytes] = NO_DICTIONARIES,
         want_bodies: bool = True,
         start: int = 0,
     ) -> None:
         read = functools.partial(read_around, file)
         super().__init__(read, start, size, segment=number, seed=seed)
         self._is_compacted = is_compacted(number)
-        self._decompress = decompress
+        self._decompress = Decompressor(dict(dictionaries)).decompress
         self._want_bodies = want_bodies
         self._batch = BatchColumns()
         self._ready: list[BatchColumns] = []

@@ -31,7 +31,6 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from amqpstore import marker, tables
-from amqpstore.compression import Decompressor
 from amqpstore.errors import StoreError
 from amqpstore.expected_segments import log_segments
 from amqpstore.filenames import (
@@ -45,11 +44,10 @@ from amqpstore.records import OperationKind
 from amqpstore_tools.offline.catalog import CatalogImage, may_be_plain
 from amqpstore_tools.offline.instant import at_one_instant
 from amqpstore_tools.offline.reading import ReadOnlyFiles
-from amqpstore_tools.spark.reading.envelopes import EnvelopeColumns
+from amqpstore_tools.spark.reading.envelopes import EnvelopeColumns, batches_of
 from amqpstore_tools.spark.reading.leases import SUFFIX, link_new, renew, take_lease
 from amqpstore_tools.spark.reading.messages import QueueIdentity
 from amqpstore_tools.spark.reading.options import TapOptions
-from amqpstore_tools.spark.reading.rows import batches_of
 from amqpstore_tools.spark.reading.scanning import BatchColumns, ColumnScanner
 from amqpstore_tools.spark.reading.schemas import VIEWS, arrow_schema
 
@@ -189,8 +187,7 @@ class TapReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         done = 0
         for number in numbers:
             offset = start["offset"] if number == start["segment"] else 0
-            file = ReadOnlyFiles().open(self._path(number))
-            try:
+            with contextlib.closing(ReadOnlyFiles().open(self._path(number))) as file:
                 size = self._size(number)
                 _make_durable(file.path, offset)
                 scanner = self._scanner(file, number, size, offset)
@@ -205,14 +202,10 @@ class TapReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 else:
                     continue
                 break
-            finally:
-                file.close()
         return end
 
     def _scanner(self, file: Any, number: int, size: int, offset: int) -> ColumnScanner:
-        return ColumnScanner(
-            file, number, size, self._seeded(), decompress=bytes, want_bodies=False, start=offset
-        )
+        return ColumnScanner(file, number, size, self._seeded(), want_bodies=False, start=offset)
 
     def _first(self, start: Offset) -> Offset:
         """Return where to start reading the log. Raises: LogGoneError."""
@@ -305,22 +298,19 @@ def _make_durable(path: str, start: int) -> None:
 
 
 def _events(partition: TapPartition, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    file = ReadOnlyFiles().open(partition.path)
-    try:
+    with contextlib.closing(ReadOnlyFiles().open(partition.path)) as file:
         scanner = ColumnScanner(
             file,
             partition.number,
             partition.end,
             partition.seed,
-            decompress=Decompressor(dict(partition.dictionaries)).decompress,
+            dictionaries=partition.dictionaries,
             want_bodies="body" in schema.names,
             start=partition.start,
         )
         for batch in scanner.batches():
             if batch.lsn:
                 yield from _of_batch(batch, scanner, partition.names, schema)
-    finally:
-        file.close()
 
 
 def _of_batch(
