@@ -98,17 +98,19 @@ class IndexFile:
         """Whether any changes are postponed."""
         return bool(self._postponed or self._postponed_deliveries)
 
-    def postpone(self, first: int, end: int) -> None:
-        """Postpone the ack of entries from sequence `first` to before `end`."""
+    def postpone(self, operation: Operation) -> None:
+        """Postpone an operation that delivered or removed entries of this file, and perhaps
+        others.
+        """
         self.is_changed = True
+        first = operation.first_sequence
+        end = first + operation.message_count
+        if operation.kind == OperationKind.DELIVERED:
+            self._postponed_deliveries.append((first, end, operation.detail))
+            return
         if self._postponed and self._postponed[-1][1] == first:
             first = self._postponed.pop()[0]
         self._postponed.append((first, end))
-
-    def postpone_delivery(self, first: int, end: int, times: int) -> None:
-        """Postpone a delivery count of entries."""
-        self.is_changed = True
-        self._postponed_deliveries.append((first, end, times))
 
     def catch_up(self, entries: Entries) -> Iterator[Entries]:
         """Apply postponed changes. Yields the entries that are acked by them."""
@@ -261,9 +263,8 @@ class QueueIndex:
             self.fresh.append_stored(enqueued(operation))
             return False
         removed = self.fresh.remove(first, operation.message_count)
-        is_delivery = operation.kind == OperationKind.DELIVERED
         for run in removed:
-            if is_delivery:
+            if operation.kind == OperationKind.DELIVERED:
                 run.delivery_count = max(run.delivery_count, operation.detail)
                 self.fresh.insert(run)
             else:
@@ -272,10 +273,7 @@ class QueueIndex:
             return False
         files = list(self._files_with(first, end))
         for file in files:
-            if is_delivery:
-                file.postpone_delivery(first, end, operation.detail)
-            else:
-                file.postpone(first, end)
+            file.postpone(operation)
         return bool(files)
 
     @property

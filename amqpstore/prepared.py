@@ -63,8 +63,10 @@ class Prepared:
 
     `label` is its owner's description, `locked` what it will ack: runs that are in no queue now.
     Transient messages that it will publish to queues that do not keep them, and acks in queues that
-    are not durable, do not survive a restart, just as without a transaction. If `unreadable` says
-    why it is unknown what it will ack, it cannot be committed.
+    are not durable, do not survive a restart, just as without a transaction.
+
+    Args: ranges, the messages it will ack, as queue id, first sequence and count. Some may be in an
+    index file that cannot be read: then it cannot be committed, until they are locked too.
     """
 
     def __init__(
@@ -74,14 +76,14 @@ class Prepared:
         label: Value,
         locked: list[tuple[Queue, Run]],
         groups: list[_Group],
-        unreadable: str = "",
+        ranges: Sequence[Sequence[int]],
     ) -> None:
         self.label = label
         self.locked = locked
         self._store = store
         self._hidden = hidden
         self._groups = groups
-        self._unreadable = unreadable
+        self._ranges = ranges
 
     def publishes(self) -> list[Publish]:
         """Return what it will publish, read from the store, to the queues that still exist.
@@ -89,8 +91,7 @@ class Prepared:
         Raises: UndecidableError, ReadLaterError (a message cannot be read, or not now): committing
         the others would be half of a transaction.
         """
-        if self._unreadable:
-            raise UndecidableError(self.label, self._unreadable)
+        self._check_locked()
         found = {
             run.first_sequence + place: message
             for run in self._runs()
@@ -165,6 +166,27 @@ class Prepared:
                 store.put_back(hidden, run)
         return runs
 
+    def lock_again(self, queue: Queue) -> int:
+        """Lock messages that it will ack and that could not be read until now. Returns how many."""
+        runs = [
+            run
+            for queue_id, first_sequence, count in self._ranges
+            if queue_id == queue.id
+            for run in self._store.withdraw_known(queue, first_sequence, count)
+        ]
+        self.locked += [(queue, run) for run in runs]
+        return sum(run.count for run in runs)
+
+    def _check_locked(self) -> None:
+        """Raises: UndecidableError, if it is unknown which messages it will ack."""
+        for queue_id in {queue_id for queue_id, _, _ in self._ranges}:
+            queue = self._store.queues.get(queue_id)
+            wanted = sum(count for of_queue, _, count in self._ranges if of_queue == queue_id)
+            found = sum(run.count for of_queue, run in self.locked if of_queue is queue)
+            if queue and queue.unreadable_count and found < wanted:
+                reason = f"the index of queue {queue_id}, in which it acks messages, cannot be read"
+                raise UndecidableError(self.label, reason)
+
     def check(self) -> None:
         """Raises: TransactionEndedError, if it is decided already."""
         if self._store.prepared.get(self._hidden.id) is not self:
@@ -214,7 +236,7 @@ def prepare(
     for _, run in acks:
         # As after a restart: they were delivered, and nobody has them.
         run.delivery_count += 1
-    prepared = store.prepared[hidden.id] = Prepared(store, hidden, label, acks, groups)
+    prepared = store.prepared[hidden.id] = Prepared(store, hidden, label, acks, groups, row.locked)
     return prepared
 
 
@@ -238,23 +260,13 @@ def restore(store: Store, *, is_unread: bool) -> None:
         ]
         if is_empty:
             _log.error("a prepared transaction may be lost, as it cannot be read: %s", row.label)
+            for queue_id, _, _ in row.locked:
+                if queue := store.queues.get(queue_id):
+                    # Nothing would lock what it locks in these: the next start reads them too.
+                    queue.unread.clear()
             continue
         groups = [_group(*group) for group in row.publishes]
-        unreadable = _unreadable(store, row.locked, locked)
-        store.prepared[hidden.id] = Prepared(store, hidden, row.label, locked, groups, unreadable)
-
-
-def _unreadable(store: Store, ranges: Sequence[Any], locked: Sequence[tuple[Queue, Run]]) -> str:
-    """Return why some messages that a transaction will ack were not found; empty if none is
-    missing.
-    """
-    for queue_id, _, _ in ranges:
-        queue = store.queues.get(queue_id)
-        wanted = sum(count for of_queue, _, count in ranges if of_queue == queue_id)
-        found = sum(run.count for of_queue, run in locked if of_queue is queue)
-        if queue and queue.unreadable_count and found < wanted:
-            return f"the index of queue {queue_id}, in which it acks messages, cannot be read"
-    return ""
+        store.prepared[hidden.id] = Prepared(store, hidden, row.label, locked, groups, row.locked)
 
 
 def _group(first_sequence: int, length: int, priority: int, placements: list[Any]) -> _Group:

@@ -55,7 +55,7 @@ class Queue:
     body in memory that is on disk. A durable one that `keeps_transient` has messages in the log
     that are not persistent, too. `quarantined` are messages that it still holds and that cannot be
     read, and `unreadable_count` is how many more there are whose index cannot be read: they are
-    neither ready nor gone. `unread` are those index files, as far as they may be tried again.
+    neither ready nor gone. `unread` are those index files, to be tried again.
     """
 
     __slots__ = (
@@ -148,6 +148,14 @@ class Queue:
         """Note that an index file cannot be read: only the number of its messages is known."""
         self.paged_in(file, [])
         self.unreadable_count += file.live
+        self.unread.append(file)
+
+    def could_read(self, file: PagedFile, runs: Sequence[Run]) -> None:
+        """Note that an index file that could not be read has these live runs."""
+        self.unread.remove(file)
+        self.unreadable_count -= file.live
+        self.ready.insert_all(runs)
+        self.watch(runs)
 
     def paged_between(self, first: int, end: int) -> list[PagedFile]:
         """Return the files that may have messages from sequence `first` to before `end`."""

@@ -30,7 +30,7 @@ from amqpstore import tables
 from amqpstore.backing import Backing
 from amqpstore.batches import StoredBatch, in_segment, torn_tail
 from amqpstore.catalog import Catalog, Change
-from amqpstore.checkpoint_state import CheckpointState, QueueIndex, enqueued
+from amqpstore.checkpoint_state import CheckpointState, IndexFile, QueueIndex, enqueued
 from amqpstore.errors import CatalogDamageError, DamageError, UnreadableLogError
 from amqpstore.expected_segments import ExpectedSegments, is_of_log, next_numbers
 from amqpstore.filenames import (
@@ -39,6 +39,7 @@ from amqpstore.filenames import (
     QUARANTINE,
     SEGMENTS,
     index_key,
+    index_path,
     segment_number,
     segment_path,
 )
@@ -97,13 +98,15 @@ class _Recovery:
         self._noted_ends = {
             key: row.end for key, row in tables.SEGMENT_ENDS.read(catalog.rows).items()
         }
-        self._prepared = tables.PREPARED.read_keys(catalog.rows)
+        self._prepared = tables.PREPARED.read(catalog.rows)
         of_store = StoreRows.read(catalog.rows)
         self._start = of_store.position or START
         self._next_message_id = self._start.message_id
         self._next_lsn = self._start.lsn
         self._unknown_bytes = 0
         self._present: list[tuple[int, int]] = []
+        # Index files that cannot be read, with what the log says about their messages.
+        self._unread: dict[Queue, list[IndexFile]] = {}
         self._next_compacted = of_store.next_compacted
         # None if no durable queue was created yet, or the catalog is rebuilt.
         self._next_queue_id = of_store.next_queue_id
@@ -135,6 +138,8 @@ class _Recovery:
         out.start = self._start
         out.position = position
         out.segments.sort(key=lambda segment: (segment.first_id, segment.number))
+        self._read_locked()
+        self._note_postponed()
         self._drop_lost()
         for queue in self._queues.values():
             queue.expiry.clear()
@@ -306,6 +311,22 @@ class _Recovery:
                 if state.postponed or state.postponed_deliveries:
                     self._page_in(queue, file)
 
+    def _read_locked(self) -> None:
+        """Read index files with messages that prepared transactions have locked."""
+        for row in self._prepared.values():
+            for queue_id, first, count in row.locked:
+                if queue := self._queues.get(queue_id):
+                    for file in queue.paged_between(first, first + count):
+                        self._page_in(queue, file)
+
+    def _note_postponed(self) -> None:
+        """Note what happened to messages in index files that cannot be read, for when they are
+        read. The checkpoint's state has it too, and keeps it over the next start.
+        """
+        for queue, files in self._unread.items():
+            for file in files:
+                queue.index[file.state.number] = file.close()
+
     def _left_rows(self) -> Iterator[Change]:
         """Yield changes that remove rows of segments that the checkpoint does not know, and that
         are before it. A log segment of which a crash left nothing to adopt has no account, and its
@@ -445,7 +466,7 @@ class _Recovery:
 
     def _apply_to(self, queue: Queue, operation: Operation) -> None:
         """Apply an operation to a queue. Messages in an index file have to be in memory for that,
-        unless all of them are removed.
+        unless all of them are removed, or it cannot be read.
         """
         if operation.kind != OperationKind.ENQUEUE:
             first = operation.first_sequence
@@ -457,18 +478,29 @@ class _Recovery:
                 files = [file for file in files if file.first < first or end < file.end]
             for file in files:
                 self._page_in(queue, file)
+            for unread in self._unread.get(queue, ()):
+                if unread.state.first < end and first < unread.state.end:
+                    unread.postpone(operation)
         apply(queue, operation)
 
     def _page_in(self, queue: Queue, file: PagedFile) -> None:
+        """Read an index file into memory. One that cannot be read now, for whatever reason, is
+        reported, and tried again while the store is open: see `rereading`.
+        """
         state = queue.index[file.number]
         try:
             entries = self._reader.entries(queue.id, state)
-        except DamageError as error:
-            self._report.damage.append((error.path, error.offset, 0, error.reason))
-            # The queue does not know these messages: so the operation is left to the next start.
+            runs = live_runs(entries, state, file.first, file.end)
+        except (DamageError, OSError, MemoryError) as error:
+            path, offset = index_path(self._directory, queue.id, file.number), 0
+            reason = str(error) or "out of memory"
+            if isinstance(error, DamageError):
+                path, offset, reason = error.path, error.offset, error.reason
+            self._report.damage.append((path, offset, 0, reason))
             queue.cannot_read(file)
+            self._unread.setdefault(queue, []).append(IndexFile(state))
         else:
-            queue.paged_in(file, live_runs(entries, state, file.first, file.end))
+            queue.paged_in(file, runs)
 
     def _note_messages(
         self, segment: Segment, batch: StoredBatch, content: bytes

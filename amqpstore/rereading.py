@@ -23,6 +23,8 @@ _MAX_READS = 64
 _MAX_FAILED = 4
 """How many messages may still be unreadable in one try: each may cost a scan of its segment."""
 
+_MAX_INDEX_FILES = 16
+
 _FORGET_MS = 10_000
 """How long the result of a scan of a damaged segment is used."""
 
@@ -87,14 +89,17 @@ class Rereading:
                 self._places[queue] = sequence + 1
                 failed += 1
 
-    def index_file(self) -> tuple[Queue, PagedFile] | None:
-        """Return an index file to be tried again, another one each time."""
-        for queue in self._places:
-            if queue.unread and not queue.deleted:
-                file = queue.unread.pop(0)
-                queue.unread.append(file)
-                return queue, file
-        return None
+    def index_files(self) -> Iterator[tuple[Queue, PagedFile]]:
+        """Yield some index files to be tried again, until the caller stops at one that cannot be
+        read; others the next time.
+        """
+        for _ in range(_MAX_INDEX_FILES):
+            queue = next((one for one in self._places if one.unread and not one.deleted), None)
+            if queue is None:
+                return
+            file = queue.unread.pop(0)
+            queue.unread.append(file)
+            yield queue, file
 
     def _is_through(self, queue: Queue) -> None:
         """Continue with another queue; come back to this one if anything is left."""

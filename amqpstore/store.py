@@ -119,10 +119,7 @@ class Store:
         SPARE.fill()
         restore(self, is_unread=recovered.is_unread)
         for queue in queues.values():
-            # Messages that a prepared transaction locks may be in an index file that cannot be
-            # read.
-            queue.unread.clear()
-            if queue.quarantined.count:
+            if queue.quarantined.count or queue.unread:
                 self.stored.retry(queue)
 
     @classmethod
@@ -454,6 +451,12 @@ class Store:
                 raise error
             if error:
                 _log.error("%s", error)
+        return self.withdraw_known(queue, first_sequence, count)
+
+    def withdraw_known(self, queue: Queue, first_sequence: int, count: int) -> list[Run]:
+        """Withdraw those of `count` messages from a sequence on that are not in an index file
+        only.
+        """
         runs = queue.ready.remove(first_sequence, count)
         if runs:
             self._recount_before(queue, runs[0])
@@ -536,7 +539,12 @@ class Store:
 
         To be called about once a second. Returns how many messages of which queues are ready again.
         """
-        return self.stored.read_again(self.make_ready)
+        found = self.stored.read_again(self.make_ready)
+        for queue in found:
+            # Before anybody can take them.
+            for prepared in self.prepared.values():
+                found[queue] -= prepared.lock_again(queue)
+        return {queue: count for queue, count in found.items() if count}
 
     def read_index(self, queue: Queue) -> None:
         """Read everything that is ready, except bodies, into memory, to inspect `queue.ready`.

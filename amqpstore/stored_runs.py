@@ -213,15 +213,14 @@ class StoredRuns:
         for queue, run in self._rereading.messages():
             make_ready(queue, run)
             found[queue] = found.get(queue, 0) + run.count
-        if tried := self._rereading.index_file():
-            queue, file = tried
-            with contextlib.suppress(DamageError, OSError, MemoryError):
-                runs = self.runs_of(queue, file)
-                queue.unread.remove(file)
-                queue.unreadable_count -= file.live
-                queue.ready.insert_all(runs)
-                queue.watch(runs)
-                found[queue] = found.get(queue, 0) + file.live
+        with contextlib.suppress(DamageError, OSError, MemoryError):
+            for queue, file in self._rereading.index_files():
+                # It has no state any more if all of it was acked, in the log that a start read, and
+                # a checkpoint could read it before.
+                runs = self.runs_of(queue, file) if file.number in queue.index else []
+                queue.could_read(file, runs)
+                if runs:
+                    found[queue] = found.get(queue, 0) + sum(run.count for run in runs)
         for queue, count in found.items():
             _log.info("%d messages of queue %d can be read again", count, queue.id)
         return found
@@ -278,7 +277,6 @@ class StoredRuns:
                 path = index_path(self._directory, queue.id, file.number)
                 return ReadLaterError(path, str(error) or "out of memory")
             queue.cannot_read(file)
-            queue.unread.append(file)
             self._rereading.add(queue)
             reason = f"{file.live} messages of its queue: {error}"
             return MessageDamagedError(0, reason, file.body_bytes or 0)

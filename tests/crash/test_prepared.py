@@ -138,7 +138,7 @@ def test_a_lock_that_ends_with_the_first_index_file_is_caught(
     withdraw_range = Store.withdraw_range
 
     def withdraw_of_one_file(self: Store, queue: Queue, first: int, count: int) -> list[Run]:
-        ends = [file.end for file in queue.paged if first < file.end]
+        ends = [state.end for state in queue.index.values() if first < state.end]
         return withdraw_range(self, queue, first, min([count, *(end - first for end in ends)]))
 
     monkeypatch.setattr(Store, "withdraw_range", withdraw_of_one_file)

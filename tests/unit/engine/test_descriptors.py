@@ -14,6 +14,7 @@ import pytest
 import amqpstore.descriptors
 from amqpstore import ReadLaterError, Store, UndecidableError
 from amqpstore.catalog import LmdbCatalog
+from amqpstore.clock import SimulatedClock
 from amqpstore.descriptors import Descriptors, insist
 from amqpstore.files import SPARE, OsFiles, SpareDescriptors
 from amqpstore_tools.simulation.faulty_files import UnreadableFiles
@@ -236,8 +237,12 @@ def test_a_prepared_transaction_that_cannot_be_read_stays_prepared(
     store.abandon()
 
 
-def test_a_transaction_is_not_committed_where_what_it_acks_is_not_known(tmp_path: Path) -> None:
-    disk = Disk(str(tmp_path / "store"))
+@pytest.mark.parametrize("number", [errno.EIO, errno.EMFILE, errno.ENOMEM])
+def test_a_transaction_is_not_committed_until_what_it_acks_is_known(
+    tmp_path: Path, number: int
+) -> None:
+    clock = SimulatedClock(1_700_000_000_000)
+    disk = Disk(str(tmp_path / "store"), clock=clock)
     store = disk.open()
     queue = store.create_queue("q")
     publish_batches(store, queue, [[b"locked"]])
@@ -249,15 +254,17 @@ def test_a_transaction_is_not_committed_where_what_it_acks_is_not_known(tmp_path
     store.close()
     index = f"{disk.directory}/index"
     (name,) = (one for one in os.listdir(index) if int(one[:20]) == queue.id)
-    with pytest.raises(ReadLaterError):
-        disk.open(UnreadableFiles(OsFiles(), (f"{index}/{name}", 0, 0), number=errno.EMFILE))
-    store = disk.open(UnreadableFiles(OsFiles(), (f"{index}/{name}", 0, 0)))
+    path = f"{index}/{name}"
+    files = UnreadableFiles(OsFiles(), (path, 0, 0), number=number)
+    store = disk.open(files)
+    assert [one[0] for one in store.recovery_report.damage] == [path]
     (prepared,) = store.prepared.values()
     with pytest.raises(UndecidableError, match=r"label.*index of queue"):
         prepared.commit(prepared.publishes())
-    store.abandon()
-    store = disk.open()
-    (prepared,) = store.prepared.values()
+    files.bad = []
+    clock.advance(1000)
+    # It is readable, and locked.
+    assert (store.read_again(), queue_named(store, "q").ready_count) == ({}, 0)
     prepared.commit(prepared.publishes())
     store.close()
     store = disk.open()

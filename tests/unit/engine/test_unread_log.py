@@ -12,6 +12,8 @@ from typing import NamedTuple
 import pytest
 
 from amqpstore import Options, Store, UnreadableLogError
+from amqpstore.clock import SimulatedClock
+from amqpstore.filenames import index_path
 from amqpstore.files import Files, OsFiles
 from amqpstore.limits import StoreLimits
 from amqpstore.records import Gap, Kind, scan
@@ -356,4 +358,46 @@ def test_a_file_that_was_put_back_has_no_number_that_was_given_again(tmp_path: P
     store = disk.open()
     assert store.recovery_report.damage == []
     assert drain(store, queue_named(store, "q")) == [b"a", b"b", b"c"]
+    store.abandon()
+
+
+def test_what_an_unread_transaction_locks_in_an_unread_index_file_waits_for_a_start(
+    tmp_path: Path,
+) -> None:
+    """Nobody knows yet whether it was prepared, and the file is readable first."""
+    clock = SimulatedClock(1_700_000_000_000)
+    disk = Disk(str(tmp_path / "store"), clock=clock)
+    store = disk.open()
+    queue = store.create_queue("q")
+    store.create_queue("other")
+    write(store, queue_name="q", body=b"locked")
+    write(store, queue_name="q", body=b"ready")
+    store.checkpoint()
+    assert store.log.current
+    write(store, queue_name="other", body=bytes(PAGE - store.log.current.size - 10))
+    start = store.log.current.size
+    transaction = store.transaction()
+    transaction.ack(queue, take(store, queue))
+    transaction.publish([queue], messages(LONG))
+    transaction.prepare("it")
+    store.sync()
+    end = store.log.current.size
+    write(store, queue_name="other", body=b"behind it")
+    store.abandon()
+    disk.note_end()
+    files = UnreadableFiles(
+        OsFiles(),
+        (disk.path(1), (start + PAGE - 1) // PAGE * PAGE, end),
+        (index_path(disk.directory, queue.id, 1), 0, 1),
+    )
+    store = disk.open(files)
+    queue = queue_named(store, "q")
+    assert (store.prepared, queue.unreadable_count) == ({}, 2)
+    files.bad = []
+    clock.advance(10_000)
+    assert (store.read_again(), queue.ready_count) == ({}, 0)
+    store.abandon()
+    store = disk.open()
+    assert [prepared.label for prepared in store.prepared.values()] == ["it"]
+    assert drain(store, queue_named(store, "q")) == [b"ready"]
     store.abandon()
