@@ -226,7 +226,7 @@ def prove(broker: BrokerProcess, seed: int) -> None:
     assert any(ledger.acked.values())
 
 
-@pytest.mark.parametrize("seed", range(1, 5))
+@pytest.mark.rounds(2)
 def test_kill9_loses_nothing_confirmed(broker: BrokerProcess, seed: int) -> None:
     prove(broker, seed)
 
