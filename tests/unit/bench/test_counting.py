@@ -55,6 +55,21 @@ def test_a_steady_stream_is_not_parsed_after_the_first_chunk() -> None:
     assert counter.careful_passes == 1
 
 
+def test_a_large_delivery_in_pieces_is_not_parsed_with_each_of_them() -> None:
+    body = bytes(3 << 20)
+    counter = DeliveryCounter()
+    for tag in (1, 2, 3):
+        octets = delivery(tag, body)
+        while octets:
+            piece = octets[: min(100_000, len(counter.room()))]
+            feed(counter, piece)
+            octets = octets[len(piece) :]
+        assert counter.delivered == tag
+        if tag == 1:
+            first = counter.careful_passes
+    assert counter.careful_passes == first
+
+
 @pytest.mark.parametrize("foreign", [HEARTBEAT, wire.method(0, wire.CONNECTION_UNBLOCKED)])
 def test_a_frame_of_channel_0_anywhere_between_frames_is_passed_over(foreign: bytes) -> None:
     one, two, three = delivery(1), delivery(2), delivery(3)

@@ -43,7 +43,8 @@ class DeliveryCounter:
     def room(self) -> memoryview:
         """Return the free end of the buffer, never empty."""
         if self._filled == len(self._buffer):
-            self._buffer = self._buffer + bytes(len(self._buffer))
+            # Three times a delivery, so that few are cut by the end of the buffer and moved.
+            self._buffer = self._buffer + bytes(max(len(self._buffer), 3 * self._delivery_bytes))
         return memoryview(self._buffer)[self._filled :]
 
     def unread(self) -> bytes:
@@ -59,7 +60,9 @@ class DeliveryCounter:
         self._filled += length
         count = self._filled // self._delivery_bytes if self._delivery_bytes else 0
         if not count:
-            return self.settle()  # the first delivery, a part of one, or a shorter one
+            if self._delivery_bytes and self._begins_at(0, self.delivered + 1):
+                return 0  # a part of one like those before
+            return self.settle()  # the first delivery, or another one
         last = (count - 1) * self._delivery_bytes
         if not (
             self._delivery_at(0, self.delivered + 1)
@@ -87,16 +90,18 @@ class DeliveryCounter:
         before = self.delivered
         boundary = size_at = stamp_at = 0
         deliver: frames.Frame | None = None
+        is_alone = True  # whether no frame of channel 0 is between those of the delivery
         missing_bytes = -1  # of the body; below 0 until the content header is read
         for frame in frames.whole_frames(self._buffer, 0, self._filled):
             frames.raise_if_fatal(self._buffer, frame)
             if frame.channel == 0:
                 if deliver is None:
                     boundary = frame.end
+                is_alone = False
                 continue
             if deliver is None:
                 self._expect(frame, wire.METHOD, "a delivery")
-                deliver = frame
+                deliver, is_alone = frame, True
                 continue
             if missing_bytes < 0:
                 self._expect(frame, wire.HEADER, "a content header")
@@ -107,25 +112,33 @@ class DeliveryCounter:
                 self._expect(frame, wire.BODY, "a body")
                 missing_bytes -= frame.end - frame.start - wire.FRAME_OVERHEAD_BYTES
             if missing_bytes <= 0:
-                self._count_one(deliver, frame.end, size_at, stamp_at)
+                self._count_one(deliver, stamp_at)
+                if is_alone:
+                    self._learn(deliver, frame.end, size_at, stamp_at)
                 boundary, deliver, missing_bytes = frame.end, None, -1
         self._drop(boundary)
         return self.delivered - before
 
-    def _count_one(self, deliver: frames.Frame, end: int, size_at: int, stamp_at: int) -> None:
-        tag_at = deliver.start + _CONSUMER_TAG_AT + 1
-        tag_at += self._buffer[tag_at - 1]
-        (tag,) = _u64.unpack_from(self._buffer, tag_at)
+    def _count_one(self, deliver: frames.Frame, stamp_at: int) -> None:
+        (tag,) = _u64.unpack_from(self._buffer, self._tag_of(deliver))
         if tag != self.delivered + 1:
             raise PeerError(f"the broker sent delivery tag {tag} after {self.delivered}")
         self.delivered = tag
+        if self._stamped:
+            self.stamps.append(_u64.unpack_from(self._buffer, stamp_at)[0])
+
+    def _learn(self, deliver: frames.Frame, end: int, size_at: int, stamp_at: int) -> None:
+        """Expect that the next deliveries have the form of this one."""
         self._delivery_bytes = end - deliver.start
-        self._tag_at = tag_at - deliver.start
+        self._tag_at = self._tag_of(deliver) - deliver.start
         self._size_at = size_at - deliver.start
         self._body_size = bytes(self._buffer[size_at : size_at + 8])
         self._stamp_at = stamp_at - deliver.start
-        if self._stamped:
-            self.stamps.append(_u64.unpack_from(self._buffer, stamp_at)[0])
+
+    def _tag_of(self, deliver: frames.Frame) -> int:
+        """Return where its delivery tag is."""
+        consumer_tag_at = deliver.start + _CONSUMER_TAG_AT
+        return consumer_tag_at + 1 + self._buffer[consumer_tag_at]
 
     def _expect(self, frame: frames.Frame, kind: int, what: str) -> None:
         found = frames.method_of(self._buffer, frame)
@@ -137,20 +150,30 @@ class DeliveryCounter:
 
     def _delivery_at(self, at: int, tag: int) -> bool:
         """Tell whether a delivery of the known length is at `at` and carries `tag`."""
+        return (
+            self._begins_at(at, tag)
+            and self._buffer[at + self._delivery_bytes - 1] == wire.FRAME_END
+        )
+
+    def _begins_at(self, at: int, tag: int) -> bool:
+        """Tell whether one begins there: its method and its content header."""
         buffer = self._buffer
         method_at = at + _PAYLOAD_AT
         tag_at = at + self._tag_at
         size_at = at + self._size_at
         return (
-            buffer[at] == wire.METHOD
+            size_at + 8 <= self._filled
+            and buffer[at] == wire.METHOD
             and buffer[method_at : method_at + 4] == _DELIVER_START
             and buffer[tag_at : tag_at + 8] == _u64.pack(tag)
             and buffer[size_at : size_at + 8] == self._body_size
-            and buffer[at + self._delivery_bytes - 1] == wire.FRAME_END
         )
 
     def _drop(self, end: int) -> None:
         """Move what follows `end` to the front of the buffer."""
+        if not end:
+            return
         left = self._filled - end
-        self._buffer[:left] = self._buffer[end : self._filled]
+        view = memoryview(self._buffer)
+        view[:left] = view[end : self._filled]
         self._filled = left
