@@ -3,8 +3,9 @@
 - `app`: the program: what is started, in which order, and how it stops; `config`, `logs`: its
   TOML file and its log.
 - `connection`: one client's socket; `sockets`: all of them in one set, read together;
-  `committer`: has batches written and synced; `turn`: the work to do after a round of reads;
-  `holds`: how long its longest turns were; `doors`: how many clients may connect.
+  `read_size`: how much is read at once; `committer`: has batches written and synced; `turn`: the
+  work to do after a round of reads; `holds`: how long its longest turns were; `doors`: how many
+  clients may connect.
 - `protocol`: bytes to methods and back; `amqp`: methods to calls on the broker; `broker`: virtual
   hosts, exchanges and queues.
 - `users`, `login_checks`: who may log in, and the queue for password checks.

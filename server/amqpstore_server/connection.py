@@ -8,6 +8,7 @@ import contextlib
 import ipaddress
 import logging
 import socket
+import time
 
 import trio
 
@@ -20,15 +21,15 @@ from amqpstore_server.broker.faults import FATAL, called
 from amqpstore_server.committer import Committer
 from amqpstore_server.doors import Visitor
 from amqpstore_server.login_checks import LoginChecks
+from amqpstore_server.read_size import ReadSize
 from amqpstore_server.sockets import Sockets
 from amqpstore_server.turn import Turn
 from amqpstore_server.users import DEFAULT_USER, Users
 
 _log = logging.getLogger(__name__)
 
-_SMALLEST_READ_BYTES = 16 << 10
-_LARGEST_READ_BYTES = 512 << 10
-_SENT_IN_A_TURN_BYTES = 4 << 20
+_DRAINING_READ_BYTES = 16 << 10
+_SENT_IN_A_TURN_BYTES = 2 << 20
 """Of one connection; a client that reads as fast as this process sends could otherwise hold up all
 others.
 """
@@ -78,7 +79,7 @@ class SocketConnection:
         self._blocked = trio.Event()
         self._reading = trio.CancelScope()
         self._is_read = False
-        self._read_bytes = _SMALLEST_READ_BYTES
+        self._read_size = ReadSize()
         self._attention = trio.Event()
         self._is_blocked = False
         self._unread = trio.lowlevel.ParkingLot()
@@ -171,7 +172,7 @@ class SocketConnection:
     def _read(self, now: float) -> None:
         amqp = self.amqp
         try:
-            read = self._socket.recv(self._read_bytes)
+            read = self._socket.recv(self._read_size.byte_count)
         except BlockingIOError:
             return
         except OSError:
@@ -179,12 +180,9 @@ class SocketConnection:
         if not read:
             self.end()
             return
-        size = len(read)
-        if size == self._read_bytes:
-            self._read_bytes = min(size * 2, _LARGEST_READ_BYTES)
-        elif size * 4 < self._read_bytes:
-            self._read_bytes = max(_SMALLEST_READ_BYTES, self._read_bytes // 2)
+        began_s = time.thread_time()
         amqp.receive(read, now)
+        self._read_size.note(len(read), time.thread_time() - began_s)
         if (
             amqp.is_input_paused
             or amqp.is_finished
@@ -333,7 +331,7 @@ class SocketConnection:
             self._socket.shutdown(socket.SHUT_WR)
             while drained_bytes > 0 and not self._is_broken:
                 await trio.lowlevel.wait_readable(self._socket)
-                read = self._socket.recv(_SMALLEST_READ_BYTES)
+                read = self._socket.recv(_DRAINING_READ_BYTES)
                 if not read:
                     return
                 drained_bytes -= len(read)

@@ -1,0 +1,29 @@
+"""How much is read from a client's socket at once: as much as it sends, but no more than is handled
+in some milliseconds.
+"""
+
+from __future__ import annotations
+
+SMALLEST_BYTES = 16 << 10
+LARGEST_BYTES = 512 << 10
+
+_LONG_S = 0.01
+"""Processor time after which others should have their turn. 512 KiB may be 500 messages of everyday
+size, or 60,000 body frames of one byte, which take more than ten times as long.
+"""
+
+
+class ReadSize:
+    """The size of the next read of one connection, in `byte_count`."""
+
+    __slots__ = ("byte_count",)
+
+    def __init__(self) -> None:
+        self.byte_count = SMALLEST_BYTES
+
+    def note(self, size: int, took_s: float) -> None:
+        """Choose the next size after a read of `size` bytes that took so long to handle."""
+        if took_s > _LONG_S or size * 4 < self.byte_count:
+            self.byte_count = max(SMALLEST_BYTES, self.byte_count // 2)
+        elif size == self.byte_count and took_s * 2 < _LONG_S:
+            self.byte_count = min(size * 2, LARGEST_BYTES)

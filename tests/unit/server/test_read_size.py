@@ -1,0 +1,41 @@
+"""How much is read at once."""
+
+from amqpstore_server.read_size import LARGEST_BYTES, SMALLEST_BYTES, ReadSize
+
+FAST_S, SLOW_S = 0.001, 0.1
+
+
+def after(*reads: tuple[int, float]) -> int:
+    """The next size, after so many reads that were full, or not, and how long each took."""
+    size = ReadSize()
+    for count, took_s in reads:
+        for _ in range(count):
+            size.note(size.byte_count, took_s)
+    return size.byte_count
+
+
+def test_it_grows_with_what_a_client_sends() -> None:
+    assert after((1, FAST_S)) == 2 * SMALLEST_BYTES
+    assert after((100, FAST_S)) == LARGEST_BYTES
+
+
+def test_it_shrinks_when_a_client_sends_less() -> None:
+    size = ReadSize()
+    for _ in range(10):
+        size.note(size.byte_count, FAST_S)
+    for _ in range(10):
+        size.note(100, FAST_S)
+    assert size.byte_count == SMALLEST_BYTES
+
+
+def test_what_takes_long_is_read_in_smaller_pieces() -> None:
+    """Such as body frames of one byte: a client that sends nothing else holds up nobody."""
+    assert after((10, FAST_S), (2, SLOW_S)) == LARGEST_BYTES // 4
+    assert after((10, FAST_S), (10, SLOW_S)) == SMALLEST_BYTES
+
+
+def test_it_does_not_grow_to_where_it_would_take_long() -> None:
+    size = ReadSize()
+    for _ in range(100):
+        size.note(size.byte_count, size.byte_count * 1e-7)
+        assert size.byte_count * 1e-7 < 0.01
