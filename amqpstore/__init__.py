@@ -40,8 +40,8 @@ The modules, from the disk upwards:
 - `segments`, `log`: one file of records, and all of them with the open batch at their end.
 - `batches`: the one rule for what a batch is, and where a torn tail starts.
 - `queue`, `runs`: the ready messages of a queue; `expiry`, `body_sizes`: when they expire, and how
-  large they are; `stored_runs`, `rereading`: reads of their messages that are on disk, and retries
-  of failed ones.
+  large they are; `stored_runs`, `rereading`, `large_reads`: reads of their messages that are on
+  disk, retries of failed ones, and reads of large ones in parts.
 - `memory`, `unacked`, `transient`: which ready and unacked messages stay in memory, and where
   transient messages go that must leave it.
 - `transaction`, `prepared`: transactions, and those that wait for a decision; `arguments`: checks
@@ -71,6 +71,7 @@ from amqpstore.errors import (
     NotAStoreError,
     NotInTransactionError,
     OtherOwnerError,
+    PartlyReadError,
     QueueDiffersError,
     QueueNotFoundError,
     ReadLaterError,
@@ -113,6 +114,7 @@ __all__ = [
     "NotInTransactionError",
     "Options",
     "OtherOwnerError",
+    "PartlyReadError",
     "Placement",
     "Prepared",
     "Publish",

@@ -118,6 +118,10 @@ class ReadLaterError(StoreError):
         self.reason = reason
 
 
+class PartlyReadError(ReadLaterError):
+    """A large message is being read, a part of it at each call: call again soon."""
+
+
 class DurabilityError(StoreError):
     """A write or an fdatasync failed. Fatal: nothing is confirmed, nothing is retried.
 

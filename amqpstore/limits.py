@@ -24,7 +24,8 @@ class StoreLimits(NamedTuple):
 
     Segments: between two messages in the offset table are at least `table_step_bytes`;
     `read_ahead_bytes` of a segment are read at once, and pages of `page_bytes` around places that
-    the disk cannot read. Compaction writes `compaction_piece_bytes` at a time, and is due when more
+    the disk cannot read; of a longer record `read_part_bytes` at a time, if others must not be held
+    up. Compaction writes `compaction_piece_bytes` at a time, and is due when more
     than `garbage_fraction` of the segments is garbage.
 
     While the disk cannot read a part of the log, the next checkpoint waits for `unread_factor`
@@ -39,6 +40,7 @@ class StoreLimits(NamedTuple):
     max_runs: int = 4096
     table_step_bytes: int = 64 << 10
     read_ahead_bytes: int = 1 << 20
+    read_part_bytes: int = 4 << 20
     page_bytes: int = PAGE_BYTES
     compaction_piece_bytes: int = 1 << 20
     garbage_fraction: float = 0.5

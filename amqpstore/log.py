@@ -34,6 +34,7 @@ from amqpstore.datasyncs import Datasyncs
 from amqpstore.descriptors import Descriptors, insist
 from amqpstore.errors import DurabilityError, MessageDamagedError
 from amqpstore.filenames import SEGMENTS, segment_path
+from amqpstore.large_reads import LargeReads
 from amqpstore.limits import LIMITS, StoreLimits
 from amqpstore.message import Message
 from amqpstore.records import (
@@ -457,7 +458,9 @@ class Log:
             self.durable_messages += operation.message_count
         self._under_way = None
 
-    def read(self, first_id: int, count: int) -> list[Message] | Unread:
+    def read(
+        self, first_id: int, count: int, large: LargeReads | None = None
+    ) -> list[Message] | Unread:
         """Read some, at least one, of `count` durable messages of contiguous ids: see
         `Segment.read`.
         """
@@ -468,7 +471,7 @@ class Log:
             place -= 1
         if place < 0 or first_id >= self._segments[place].end_id:
             return MessageDamagedError(first_id, "no segment contains it")
-        return self._segments[place].read(first_id, count, self._decoder)
+        return self._segments[place].read(first_id, count, self._decoder, large)
 
     def forget_damage(self) -> None:
         """Check damaged places again at the next read."""

@@ -219,21 +219,67 @@ def head_size(payload: bytes) -> int:
     return size
 
 
+def envelope_of(head: bytes) -> Envelope:
+    """Decode what precedes the body in a MESSAGE's payload. Raises: ValueError, if it is not
+    UTF-8.
+    """
+    exchange_size, routing_key_size, _ = HEAD.unpack_from(head)
+    exchange_end = HEAD.size + exchange_size
+    routing_key_end = exchange_end + routing_key_size
+    return Envelope(
+        head[HEAD.size : exchange_end].decode(),
+        head[exchange_end:routing_key_end].decode(),
+        head[routing_key_end:],
+    )
+
+
+class MessageStart(NamedTuple):
+    """What precedes the body in a MESSAGE record that is not compressed: `start_bytes`, with the
+    header.
+
+    `checksum` is the payload's up to the body; with the body it should be `payload_checksum`.
+    """
+
+    head: bytes
+    start_bytes: int
+    body_bytes: int
+    checksum: int
+    payload_checksum: int
+
+
+def message_start(
+    content: bytes, offset: int, segment: int, seed: int, message_id: int
+) -> MessageStart | None:
+    """Return the start of a message's record at `offset`; None if it is not all in `content`, not
+    sound, compressed, or of another message.
+    """
+    if len(content) - offset < HEADER.size + HEAD.size:
+        return None
+    magic, kind, flags, _, number, written_in, size, header_checksum, payload_checksum = (
+        HEADER.unpack_from(content, offset)
+    )
+    identity = content[offset : offset + _IDENTITY.size]
+    found = magic, kind, flags, number, written_in, header_checksum
+    if found != (MAGIC, Kind.MESSAGE, 0, message_id, segment, crc32c(identity, seed)):
+        return None
+    payload_offset = offset + HEADER.size
+    head_bytes = HEAD.size + sum(HEAD.unpack_from(content, payload_offset))
+    head = content[payload_offset : payload_offset + head_bytes]
+    if len(head) < head_bytes or head_bytes > size:
+        return None
+    checksum = crc32c(head, header_checksum)
+    start_bytes = HEADER.size + head_bytes
+    return MessageStart(head, start_bytes, size - head_bytes, checksum, payload_checksum)
+
+
 def decode_message(payload: bytes, flags: int, decoder: MessageDecoder) -> Message:
     """Decode a message from a sound payload. Raises: ValueError, when it is inconsistent."""
     head_end = head_size(payload)
-    exchange_size, routing_key_size, _ = HEAD.unpack_from(payload)
-    exchange_end = HEAD.size + exchange_size
-    routing_key_end = exchange_end + routing_key_size
     envelopes = decoder.envelopes
     head = payload[:head_end]
     envelope = envelopes.get(head)
     if envelope is None:
-        envelope = Envelope(
-            head[HEAD.size : exchange_end].decode(),
-            head[exchange_end:routing_key_end].decode(),
-            head[routing_key_end:],
-        )
+        envelope = envelope_of(head)
         if head_end <= _SHARED_HEAD_BYTES:
             if len(envelopes) >= _SHARED_ENVELOPES:
                 envelopes.clear()

@@ -13,9 +13,18 @@ from operator import itemgetter
 from amqpstore.descriptors import Descriptors, is_shortage
 from amqpstore.errors import MessageDamagedError, ReadLaterError
 from amqpstore.files import File
+from amqpstore.large_reads import LargeReads
 from amqpstore.limits import LIMITS, PAGE_BYTES, StoreLimits
 from amqpstore.message import Message
-from amqpstore.records import HEADER, Gap, Kind, MessageDecoder, read_messages, scan
+from amqpstore.records import (
+    HEADER,
+    Gap,
+    Kind,
+    MessageDecoder,
+    message_start,
+    read_messages,
+    scan,
+)
 from amqpstore.tables import OffsetTableRow
 
 _MAX_SURVEYED = 4096
@@ -121,38 +130,53 @@ class Segment:
             self.table_ids.append(first_id + place)
             self.table_offsets.append(ends[place])
 
-    def read(self, first_id: int, count: int, decoder: MessageDecoder) -> list[Message] | Unread:
+    def read(
+        self, first_id: int, count: int, decoder: MessageDecoder, large: LargeReads | None = None
+    ) -> list[Message] | Unread:
         """Read some, at least one, of `count` messages of contiguous ids: about 1 MiB, in one read.
 
-        If the first of them cannot be read back, returns the error that says why.
+        If the first of them cannot be read back, returns the error that says why. One that is
+        longer is read whole, or by `large`, if that is given.
         """
         try:
-            return self._read(first_id, count, decoder)
+            return self._read(first_id, count, decoder, large)
         except (OSError, MemoryError) as error:
             if is_shortage(error):
                 return ReadLaterError(self.path, str(error) or "out of memory")
             return self._damaged(first_id, str(error))
 
-    def _read(self, first_id: int, count: int, decoder: MessageDecoder) -> list[Message] | Unread:
+    def _read(
+        self, first_id: int, count: int, decoder: MessageDecoder, large: LargeReads | None
+    ) -> list[Message] | Unread:
         if self._survey and (missing := self._survey.missing(first_id)):
             return self._damaged(first_id, missing)
         offset = self._offset_before(first_id)
         try:
-            return self._read_on(offset, first_id, count, decoder)
+            return self._read_on(offset, first_id, count, decoder, large)
         except OSError as error:
             if error.errno != errno.EIO:
                 raise
             return self._read_around_damage(first_id, str(error), decoder)
 
     def _read_on(
-        self, offset: int, first_id: int, count: int, decoder: MessageDecoder
+        self,
+        offset: int,
+        first_id: int,
+        count: int,
+        decoder: MessageDecoder,
+        large: LargeReads | None,
     ) -> list[Message] | Unread:
         content = self._read_ahead(offset)
         messages, read, reason = read_messages(
             content, self.number, self._seed, first_id, count, decoder
         )
-        if not messages and reason is None and (whole := self._record_at(offset + read)):
+        if not messages and reason is None:
             # One record, longer than what is read at once.
+            if large and (start := message_start(content, read, self.number, self._seed, first_id)):
+                body_offset = offset + read + start.start_bytes
+                if begun := large.begin(self.file, first_id, body_offset, start):
+                    return begun
+            whole = self._record_at(offset + read)
             messages, read, reason = read_messages(
                 whole, self.number, self._seed, first_id, 1, decoder
             )

@@ -372,7 +372,13 @@ class Store:
         return Transaction(self)
 
     def take(
-        self, queue: Queue, limit: int, *, acked: bool = False, first_sequence: int = 0
+        self,
+        queue: Queue,
+        limit: int,
+        *,
+        acked: bool = False,
+        first_sequence: int = 0,
+        in_parts: bool = False,
     ) -> Run | Unread | None:
         """Take up to `limit` messages off the head of a queue; None if nothing is ready.
 
@@ -380,11 +386,13 @@ class Store:
         run holds messages that were published together, and of messages on disk about 1 MiB. A
         message that cannot be read is returned as the error that says why, once, and is in
         quarantine until `read_again` or the next start can read it. But if the reason is a lack of
-        descriptors or memory (ReadLaterError) it stays ready, to be taken some time later. While
-        more is taken than the memory budget allows, `housekeep` and `free_memory` drop the messages
-        of unacked runs from memory: see `bring_back`.
+        descriptors or memory (ReadLaterError) it stays ready, to be taken some time later. With
+        `in_parts` so does a large one that is on disk (PartlyReadError), until some calls have read
+        it, so that none of them holds up others. While more is taken than the memory budget allows,
+        `housekeep` and `free_memory` drop the messages of unacked runs from memory: see
+        `bring_back`.
         """
-        run = self._remove(queue, limit, first_sequence)
+        run = self._remove(queue, limit, first_sequence, in_parts=in_parts)
         if not isinstance(run, Run):
             return run
         if acked:
@@ -555,7 +563,9 @@ class Store:
             if isinstance(error := self.stored.page_in(queue, queue.paged[0]), ReadLaterError):
                 raise error
 
-    def _remove(self, queue: Queue, limit: int, first_sequence: int) -> Run | Unread | None:
+    def _remove(
+        self, queue: Queue, limit: int, first_sequence: int, *, in_parts: bool = False
+    ) -> Run | Unread | None:
         """Remove up to `limit` ready messages, from a sequence on; with bodies."""
         if limit < 1:
             return None
@@ -569,7 +579,7 @@ class Store:
                 return None
             skipped = max(first_sequence - run.first_sequence, 0)
             if run.messages is None:
-                return self._remove_stored(queue, run, skipped, limit)
+                return self._remove_stored(queue, run, skipped, limit, in_parts=in_parts)
             run = self._cut(queue, run, skipped, min(limit, run.count - skipped))
         else:
             # This is the hot path: nothing that is known is asked again.
@@ -580,7 +590,7 @@ class Store:
                 return None
             run = ready.first
             if run.messages is None:
-                return self._remove_stored(queue, run, 0, limit)
+                return self._remove_stored(queue, run, 0, limit, in_parts=in_parts)
             run = ready.take_first(limit)
             if run.expires_ms:
                 queue.watch(())
@@ -589,9 +599,12 @@ class Store:
         queue.taken_bytes += max(run.memory_bytes, 0)
         return run
 
-    def _remove_stored(self, queue: Queue, run: Run, skipped: int, limit: int) -> Run | Unread:
+    def _remove_stored(
+        self, queue: Queue, run: Run, skipped: int, limit: int, *, in_parts: bool = False
+    ) -> Run | Unread:
         """Remove messages of a run that is on disk, after the first `skipped`; with bodies."""
-        found = self.stored.read_back(run, skipped, min(limit, run.count - skipped))
+        count = min(limit, run.count - skipped)
+        found = self.stored.read_back(run, skipped, count, in_parts=in_parts)
         if isinstance(found, ReadLaterError):
             return found
         if isinstance(found, MessageDamagedError):

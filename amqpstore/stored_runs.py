@@ -19,6 +19,7 @@ from amqpstore.descriptors import is_shortage
 from amqpstore.errors import DamageError, MessageDamagedError, ReadLaterError
 from amqpstore.filenames import index_path
 from amqpstore.index import IndexReader, live_runs
+from amqpstore.large_reads import LargeReads
 from amqpstore.log import Log
 from amqpstore.memory import Memory
 from amqpstore.message import Message
@@ -50,6 +51,7 @@ class StoredRuns:
         self._unacked = memory.unacked
         self._index = IndexReader(backing.files, backing.directory, backing.seed)
         self._body_sizes = BodySizes(self._index)
+        self._large = LargeReads(backing.limits.read_part_bytes, clock)
         self._rereading = Rereading(self.read_back, self._forget_damage, clock)
 
     def bring_back(self, queue: Queue, run: Run) -> tuple[Run | Unread, Run | None]:
@@ -208,6 +210,7 @@ class StoredRuns:
     def read_again(self, make_ready: Callable[[Queue, Run], None]) -> dict[Queue, int]:
         """Read what can be read of what could not: see `Store.read_again`."""
         found: dict[Queue, int] = {}
+        self._large.drop_abandoned()
         if not self._rereading.is_due():
             return found
         for queue, run in self._rereading.messages():
@@ -233,10 +236,17 @@ class StoredRuns:
         """Return the bytes in the bodies of a run, as far as index files have that."""
         return self._body_sizes.total(queue, [run])[0]
 
-    def read_back(self, run: Run, skipped: int, count: int) -> list[Message] | Unread:
-        """Read back some, at least one, of the messages of a run that is on disk."""
+    def read_back(
+        self, run: Run, skipped: int, count: int, *, in_parts: bool = False
+    ) -> list[Message] | Unread:
+        """Read back some, at least one, of the messages of a run that is on disk.
+
+        With `in_parts`, a large message may need some calls: PartlyReadError until then.
+        """
         first_id = run.first_id + skipped
         log = self._transient if first_id >= FIRST_TRANSIENT else self._log
+        if in_parts:
+            return self._large.read(log, first_id, count)
         return log.read(first_id, count)
 
     def fill(self, run: Run, messages: list[Message]) -> None:

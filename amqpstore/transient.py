@@ -16,6 +16,7 @@ from operator import attrgetter
 from amqpstore.backing import Backing
 from amqpstore.errors import MessageDamagedError
 from amqpstore.filenames import TRANSIENT, segment_name, segment_number
+from amqpstore.large_reads import LargeReads
 from amqpstore.message import Message
 from amqpstore.records import MessageDecoder, encode_messages
 from amqpstore.segments import Segment, Unread
@@ -72,7 +73,9 @@ class TransientLog:
         self._unread[segment.number] += len(messages)
         return first_id
 
-    def read(self, first_id: int, count: int) -> list[Message] | Unread:
+    def read(
+        self, first_id: int, count: int, large: LargeReads | None = None
+    ) -> list[Message] | Unread:
         """Read some, at least one, of `count` messages of contiguous ids, until they are
         released.
         """
@@ -80,7 +83,7 @@ class TransientLog:
         if segment is None:
             return MessageDamagedError(first_id, "it no longer exists")
         count = min(count, segment.end_id - first_id)
-        return segment.read(first_id, count, self._decoder)
+        return segment.read(first_id, count, self._decoder, large)
 
     def forget_damage(self) -> None:
         """Look again at what could not be read."""

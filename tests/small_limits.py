@@ -6,7 +6,7 @@ from amqpstore.limits import StoreLimits
 def small_limits(*, entries_a_file: int, max_runs: int) -> StoreLimits:
     """Index files are full, and merged, after a few entries, and few of them are open at a time;
     runs leave memory after a few; a segment of some messages has several marks, and is read in
-    several pieces."""
+    several pieces, as is a message of some hundred bytes."""
     return StoreLimits(
         entries_a_file=entries_a_file,
         max_open_index_files=3,
@@ -15,5 +15,6 @@ def small_limits(*, entries_a_file: int, max_runs: int) -> StoreLimits:
         max_runs=max_runs,
         table_step_bytes=200,
         read_ahead_bytes=400,
+        read_part_bytes=200,
         compaction_piece_bytes=400,
     )

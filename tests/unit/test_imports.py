@@ -101,6 +101,9 @@ def test_every_package_was_read() -> None:
         ("amqpstore.bad", "from os import remove"),
         ("amqpstore.bad", "open('x')"),
         ("amqpstore.bad", "from pathlib import Path"),
+        ("amqpstore.bad", "import io"),
+        ("amqpstore.bad", "from io import BytesIO\nimport io\nio.open('x')"),
+        ("amqpstore.bad", "from io import BytesIO, FileIO"),
         ("amqpstore.bad", "def f():\n    import amqpstore_server"),
         ("amqpstore.bad", "if TYPE_CHECKING:\n    from amqpstore_server import app"),
         ("amqpstore.bad", "import importlib\nimportlib.import_module('amqpstore_server.app')"),
@@ -167,6 +170,7 @@ def test_a_wrong_import_is_found(module: str, statement: str) -> None:
         ("amqpstore.good", "import amqpstore.files\nfrom amqpstore.store import Store"),
         ("amqpstore.good", "import time, struct, lmdb"),
         ("amqpstore.good", "self.open('x')"),
+        ("amqpstore.good", "from io import BytesIO"),
         ("amqpstore.files", "import os, fcntl\nos.remove('x')"),
         ("amqpstore_server.good", "import trio, socket, time\nfrom amqpstore import Store"),
         (
@@ -321,6 +325,10 @@ def imports(module: str, tree: ast.Module) -> Iterator[str]:
                 yield str(first.value)
 
 
+def _below(package: str, names: set[str]) -> set[str]:
+    return {name for name in names if name.startswith(f"{package}.")}
+
+
 def file_uses(module: str, tree: ast.Module) -> Iterator[str]:
     """Yield where a module accesses files other than through `amqpstore.files`."""
     system = {
@@ -331,7 +339,10 @@ def file_uses(module: str, tree: ast.Module) -> Iterator[str]:
         if alias.name == "os"
     }
     harmless = ("path", "getpid", "fspath", "PathLike")
-    for imported in sorted(set(imports(module, tree))):
+    found = set(imports(module, tree))
+    if "import io" not in ast.unparse(tree) and {"io.BytesIO"} == _below("io", found):
+        found -= {"io", "io.BytesIO"}  # memory, and no file
+    for imported in sorted(found):
         first, _, rest = imported.partition(".")
         if first in FILE_LIBRARIES or (
             first == "os" and rest and rest.partition(".")[0] not in harmless

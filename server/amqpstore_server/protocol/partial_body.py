@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 
-_MAX_STEP_BYTES = 8 << 20
+_MAX_STEP_BYTES = 2 << 20
 """The most memory that is reserved beyond what has arrived: a client may announce more than it
 sends.
 """

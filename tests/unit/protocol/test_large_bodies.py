@@ -36,6 +36,15 @@ def received(receiver: Receiver, *reads: bytes) -> list[tuple[int, bytes]]:
     return found
 
 
+def left(receiver: Receiver) -> int:
+    """What counts as unfinished, when a content without a body has begun on another channel."""
+    *start, body = frames_of(b"small", 9)
+    receiver.receive(b"".join(start))
+    unfinished_bytes = receiver.unfinished_bytes
+    receiver.receive(body)
+    return unfinished_bytes
+
+
 def test_a_body_is_the_same_wherever_the_reads_cut_it() -> None:
     """Two channels send theirs in turns."""
     one, two = (
@@ -69,9 +78,9 @@ def test_a_body_that_has_not_arrived_takes_no_memory(size: int) -> None:
     for start in range(0, len(stream), 300_000):
         arrived = received(receiver, stream[start : start + 300_000])
         assert receiver.unfinished_bytes <= 2 * (start + 300_000)
-        assert receiver.unfinished_bytes <= start + 300_000 + (9 << 20)
+        assert receiver.unfinished_bytes <= start + 300_000 + (3 << 20)
     assert arrived == [(1, body)]
-    assert receiver.unfinished_bytes == 0
+    assert left(receiver) < 100
 
 
 def test_the_memory_of_a_body_counts_until_its_channel_is_closed() -> None:
@@ -81,7 +90,7 @@ def test_the_memory_of_a_body_counts_until_its_channel_is_closed() -> None:
     assert receiver.unfinished_bytes >= 250_000
     [closed] = receiver.receive(method_frame(1, CLOSE.encode()))
     assert isinstance(closed, ReceivedMethod)
-    assert receiver.unfinished_bytes == 0
+    assert left(receiver) < 100
 
 
 def test_a_refused_body_takes_no_memory() -> None:
@@ -99,9 +108,9 @@ def test_contents_may_be_discarded_within_a_frame() -> None:
     receiver = Receiver(FRAME_MAX, 400_000)
     assert received(receiver, stream[:50_000]) == []
     receiver.discard_contents()
-    assert receiver.unfinished_bytes == 0
+    assert receiver.unfinished_bytes < 100
     assert received(receiver, stream[50_000:]) == []
-    assert receiver.unfinished_bytes == 0
+    assert left(receiver) < 100
 
 
 def test_a_body_of_many_small_pieces_is_not_moved_for_each() -> None:

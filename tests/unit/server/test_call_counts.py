@@ -94,13 +94,13 @@ TRAFFIC = {
 
 # fmt: off
 CEILINGS = {
-    "alike, 1 queue": Costs(Calls(2.2, 15.6), Calls(0.6, 12.9), Calls(3.1, 19.1)),
-    "varied, 1 queue": Costs(Calls(9.2, 30.6), Calls(1.6, 16.8), Calls(11.1, 39.1)),
-    "varied, 10 queues": Costs(Calls(12.7, 35.0), Calls(10.4, 20.8), Calls(19.0, 45.5)),
-    "varied, 3 of 21 queues": Costs(Calls(13.4, 35.0), Calls(9.7, 21.7), Calls(69.8, 96.5)),
-    "varied, 64 KiB": Costs(Calls(66.3, 56.3), Calls(29.9, 29.8), Calls(110.9, 89.1)),
+    "alike, 1 queue": Costs(Calls(2.1, 15.5), Calls(0.5, 12.9), Calls(2.9, 19.0)),
+    "varied, 1 queue": Costs(Calls(9.1, 30.5), Calls(1.5, 16.8), Calls(10.9, 39.0)),
+    "varied, 10 queues": Costs(Calls(12.6, 35.0), Calls(10.3, 20.8), Calls(18.6, 45.4)),
+    "varied, 3 of 21 queues": Costs(Calls(13.2, 35.0), Calls(9.7, 21.7), Calls(69.2, 96.4)),
+    "varied, 64 KiB": Costs(Calls(61.0, 53.8), Calls(27.7, 28.8), Calls(100.1, 84.1)),
     "varied, transient": Costs(Calls(8.9, 19.3), Calls(1.4, 8.2), Calls(10.6, 27.6)),
-    "varied, alone in a read": Costs(Calls(240.0, 117.0), Calls(84.8, 47.1), Calls(415.4, 223.2)),
+    "varied, alone in a read": Costs(Calls(219.0, 107.0), Calls(80.6, 45.1), Calls(372.4, 203.2)),
 }
 # fmt: on
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import amqpstore
-from amqpstore import Message, MessageDamagedError, ReadLaterError, Run
+from amqpstore import Message, MessageDamagedError, PartlyReadError, ReadLaterError, Run
 from amqpstore_server.broker.context import BrokerContext
 from amqpstore_server.broker.faults import Contained
 from amqpstore_server.broker.messages.deaths import Reason
@@ -39,7 +39,8 @@ class Taken(NamedTuple):
 class Backlog:
     """The ready messages of one queue, within its limits and until they expire.
 
-    `ready_bytes` counts their bodies while the queue has a limit on bytes. If work on them fails,
+    `ready_bytes` counts their bodies while the queue has a limit on bytes; `is_reading` tells that
+    in this turn a part of a large one was read, and others come first. If work on them fails,
     the queue is set aside, and nothing is taken any more.
     """
 
@@ -48,6 +49,7 @@ class Backlog:
     ) -> None:
         self.priorities = priorities
         self.ready_bytes = 0
+        self.is_reading = False
         self._queue = queue
         self._way_out = way_out
         self._context = context
@@ -87,21 +89,30 @@ class Backlog:
 
     # Removal.
 
-    def take(self, limit: int, *, acked: bool, not_from: object = None) -> Taken | None:
+    def take(
+        self, limit: int, *, acked: bool, not_from: object = None, in_parts: bool = False
+    ) -> Taken | None:
         """Take up to `limit` messages off the head; None if there is none for this caller.
 
         Args: acked, whether they need no ack of a client: they go to the queue's history, or are
-        gone; not_from, the consumer whose requeued messages are skipped.
+        gone; not_from, the consumer whose requeued messages are skipped; in_parts, whether others
+        have their turn while a large message is read: None until then, and the queue is touched.
         """
         queue = self._queue
         history = queue.history if acked else None
         ack_now = acked and history is None
         while not queue.is_set_aside and (
-            found := self.priorities.take(limit, acked=ack_now, not_from=not_from)
+            found := self.priorities.take(
+                limit, acked=ack_now, not_from=not_from, in_parts=in_parts
+            )
         ):
             store_queue, run = found
             if isinstance(run, ReadLaterError):
-                self.read_later(run)
+                if isinstance(run, PartlyReadError):
+                    self.is_reading = True
+                    queue.touch()
+                else:
+                    self.read_later(run)
                 return None
             if isinstance(run, MessageDamagedError):
                 extra = {"queue": queue.name, "reason": str(run)}

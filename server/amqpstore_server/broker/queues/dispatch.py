@@ -117,6 +117,7 @@ class Dispatch:
         messages, and where consumers share the limit of their channel, the other queues that they
         consume from after one share.
         """
+        self._backlog.is_reading = False
         if self._queue.settings.single_active_consumer:
             self._serve(self.consumers[:1], in_turns=in_turns)
             return
@@ -159,13 +160,19 @@ class Dispatch:
         shunned = consumer.identity if others_too else None
         share = min(share, consumer.fair_share)
         given = 0
-        while self._priorities.ready_count and (limit := min(share - given, consumer.capacity)) > 0:
+        while (
+            self._priorities.ready_count
+            and not self._backlog.is_reading
+            and (limit := min(share - given, consumer.capacity)) > 0
+        ):
             if consumer.has_size_limit:
                 head = self._priorities.peek(shunned)
                 if head is not None and not consumer.fits(len(head.body)):
                     break
                 limit = 1
-            taken = self._backlog.take(limit, acked=consumer.no_ack, not_from=shunned)
+            taken = self._backlog.take(
+                limit, acked=consumer.no_ack, not_from=shunned, in_parts=True
+            )
             if taken is None:
                 break
             given += taken.run.count

@@ -102,7 +102,7 @@ class Priorities:
         return None
 
     def take(
-        self, limit: int, *, acked: bool, not_from: object = None
+        self, limit: int, *, acked: bool, not_from: object = None, in_parts: bool = False
     ) -> tuple[amqpstore.Queue, Run | Unread] | None:
         """Take a run off the head (see `Store.take`). Returns its store queue and the run.
 
@@ -111,7 +111,9 @@ class Priorities:
         for store_queue in self._descending:
             if store_queue.ready_count:
                 first = _first_but(store_queue, not_from) if not_from else 0
-                run = self._store.take(store_queue, limit, acked=acked, first_sequence=first)
+                run = self._store.take(
+                    store_queue, limit, acked=acked, first_sequence=first, in_parts=in_parts
+                )
                 if run is not None:
                     return store_queue, run
         return None

@@ -1,0 +1,55 @@
+"""A large message that is only on disk: others have their turn while it is read."""
+
+import pytest
+
+from amqpstore.limits import StoreLimits
+from tests.simulated_broker import OPTIONS, SimulatedBroker
+from tests.unit.broker.simulated import Client
+
+LARGE = "large " * 2000
+PARTS = 12
+LIMITS = StoreLimits(table_step_bytes=500, read_ahead_bytes=1000, read_part_bytes=1000)
+
+
+@pytest.fixture
+def simulated() -> SimulatedBroker:
+    """Queue "q" with a large message that is not in memory, and queue "other"."""
+    simulated = SimulatedBroker(options=OPTIONS._replace(memory_bytes=0, limits=LIMITS))
+    simulated.queue("q")
+    simulated.queue("other")
+    Client(simulated).publish("", "q", LARGE, "after", delivery_mode=2)
+    simulated.settle()
+    simulated.store.housekeep()
+    return simulated
+
+
+def test_others_are_served_between_its_parts(simulated: SimulatedBroker) -> None:
+    client, other = Client(simulated), Client(simulated)
+    client.consume("q", "c")
+    other.consume("other", "o")
+    for turn in range(PARTS):
+        other.publish("", "other", str(turn))
+        simulated.broker.pump()
+        assert other.bodies("o")[-1] == str(turn)
+        assert client.bodies("c") == []
+    simulated.settle()
+    assert client.bodies("c") == [LARGE, "after"]
+
+
+def test_one_part_is_read_in_a_turn_however_many_consumers_wait(
+    simulated: SimulatedBroker,
+) -> None:
+    clients = [Client(simulated) for _ in range(20)]
+    for number, client in enumerate(clients):
+        client.consume("q", f"c{number}")
+    for _ in range(PARTS):
+        simulated.broker.pump()
+        assert not any(client.got for client in clients)
+    simulated.settle()
+    got = [body for number, client in enumerate(clients) for body in client.bodies(f"c{number}")]
+    assert sorted(got) == ["after", LARGE]
+
+
+def test_a_get_has_it_at_once(simulated: SimulatedBroker) -> None:
+    client = Client(simulated)
+    assert [client.get("q"), client.get("q")] == [LARGE, "after"]
