@@ -62,6 +62,5 @@ def _check_sizes(messages: Sequence[Message]) -> None:
         if size > MAX_MESSAGE_BYTES:
             raise ValueError(
                 f"a message may have at most {MAX_MESSAGE_BYTES} bytes, including its properties "
-                "and "
-                f"names; this one has {size}"
+                f"and names; this one has {size}"
             )

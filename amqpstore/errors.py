@@ -201,8 +201,7 @@ class ForkedError(StoreError):
     def __init__(self, path: str, process: int) -> None:
         super().__init__(
             f"the store in {path} was opened by process {process}, and this process was forked "
-            "from it. "
-            "Open the store after the fork, and in one process only."
+            "from it. Open the store after the fork, and in one process only."
         )
         self.path = path
         self.process = process

@@ -138,11 +138,10 @@ class _Watch:
         if now >= self._deadline_ns:
             totals = self._board.totals()
             raise BenchError(
-                f"given up after {self._settings.timeout:g} s (--timeout): "
-                f"{totals.published} published, {totals.confirmed} confirmed, "
-                f"{totals.delivered} delivered, {totals.acked} acked. "
-                "The broker may block publishers, or be too slow for this run: try a longer "
-                "--timeout."
+                f"given up after {self._settings.timeout:g} s (--timeout): {totals.published} "
+                f"published, {totals.confirmed} confirmed, {totals.delivered} delivered, "
+                f"{totals.acked} acked. The broker may block publishers, or be too slow for this "
+                "run: try a longer --timeout."
             )
         if self._live and now - self._shown[0] >= _PROGRESS_NS:
             self._show_progress(now)

@@ -113,8 +113,7 @@ def _earlier(directory: str, target: str) -> Earlier:
     if found is None or not os.path.exists(os.path.join(directory, MARKER)):
         raise CopyError(
             f"{directory} is not a finished copy: it has no {MANIFEST} or no {MARKER}. Copy "
-            "without "
-            "--against, or name another one."
+            "without --against, or name another one."
         )
     parent = os.path.dirname(os.path.abspath(target))
     if os.path.isdir(parent) and os.stat(parent).st_dev != os.stat(directory).st_dev:
@@ -253,9 +252,8 @@ class _Copy:
             of = self._earlier.directory if one.listed and self._earlier else self._from
             raise CopyError(
                 f"{one.part.path} in {of} has changed since it was copied: it has {size} bytes "
-                f"with "
-                f"checksum {checksum:08x}, and {listed.bytes} with {listed.crc32c} were written. "
-                "That copy is damaged; use another one."
+                f"with checksum {checksum:08x}, and {listed.bytes} with {listed.crc32c} were "
+                "written. That copy is damaged; use another one."
             )
 
     def _cut_tail(self, one: Placed) -> None:

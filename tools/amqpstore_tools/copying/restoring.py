@@ -166,9 +166,8 @@ def _read_manifest(copy: str) -> CopyManifest | None:
             content = b""
         if (len(content), f"{crc32c(content):08x}") != (listed.bytes, listed.crc32c):
             raise CopyError(
-                f"{path} has changed since it was copied. If a broker has run on that copy, "
-                f"remove its "
-                f"{MANIFEST}: then it is a store like any other. Otherwise it is damaged; use "
-                f"another one."
+                f"{path} has changed since it was copied. If a broker has run on that copy, remove "
+                f"its {MANIFEST}: then it is a store like any other. Otherwise it is damaged; use "
+                "another one."
             )
     return found

@@ -56,8 +56,7 @@ def show(found: Facts, most: int) -> None:
     out.print(Text(f"Virtual host {shown(found['vhost'])}", "bold"))
     out.print(
         f"  {counted(len(found['exchanges']), 'exchange')} of its own, "
-        f"{counted(len(found['bindings']), 'binding')}, "
-        f"{counted(len(found['policies']), 'policy')}"
+        f"{counted(len(found['bindings']), 'binding')}, {counted(len(found['policies']), 'policy')}"
     )
     if found["exchanges"]:
         out.print(heading("Exchanges"))

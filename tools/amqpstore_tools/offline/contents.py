@@ -7,7 +7,7 @@ from decimal import Decimal
 from typing import Any, NamedTuple
 
 from amqpstore.batches import StoredBatch
-from amqpstore.message import HEAD, Message
+from amqpstore.message import Message
 from amqpstore.records import (
     COMPRESSED,
     MessageDecoder,
@@ -166,13 +166,3 @@ def plain(value: Any) -> Any:
 def plain_key(key: Any) -> Any:
     """Convert a key of a map to text or a number."""
     return key.decode("utf-8", "backslashreplace") if isinstance(key, bytes) else key
-
-
-def lengths_of(payload: bytes) -> tuple[int, int, int]:
-    """Return the lengths in bytes of exchange, routing key and properties in a MESSAGE's payload.
-
-    Raises: ValueError.
-    """
-    head_size(payload)
-    exchange, routing_key, properties = HEAD.unpack_from(payload)
-    return exchange, routing_key, properties

@@ -48,9 +48,8 @@ class StateDiffersError(RepairError):
     """The store has changed since the plan was made. `names` are some of the differences."""
 
     def __init__(self, directory: str, names: list[str]) -> None:
-        some = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
         super().__init__(
-            f"the plan was made for another state of {directory} (changed since: {some}). "
+            f"the plan was made for another state of {directory} (changed since: {_some(names)}). "
             "Nothing was changed. Make a new plan with --plan."
         )
         self.directory = directory
@@ -86,10 +85,9 @@ class UsedSinceError(RepairError):
     """The store was used since it was repaired: an undo would lose what it received."""
 
     def __init__(self, directory: str, names: list[str]) -> None:
-        some = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
         super().__init__(
-            f"{directory} was used since it was repaired (changed since: {some}): an undo would "
-            f"lose what it received. Nothing was changed."
+            f"{directory} was used since it was repaired (changed since: {_some(names)}): an undo "
+            "would lose what it received. Nothing was changed."
         )
         self.directory = directory
         self.names = names
@@ -107,11 +105,9 @@ class UndoneDiffersError(RepairError):
     """Files that a repair had kept have changed since."""
 
     def __init__(self, directory: str, names: list[str], kept: str) -> None:
-        some = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
         super().__init__(
             f"{directory}: every file is back in its place, but some files have changed "
-            f"({some}): "
-            f"it was changed while it was in {kept}, or the disk is failing."
+            f"({_some(names)}): it was changed while it was in {kept}, or the disk is failing."
         )
         self.directory = directory
         self.names = names
@@ -122,10 +118,13 @@ class NotCleanError(RepairError):
     """The repaired store would not be clean: this is a bug of amqpstore, or the disk is failing."""
 
     def __init__(self, directory: str, findings: list[str]) -> None:
-        some = "; ".join(findings[:3]) + ("; ..." if len(findings) > 3 else "")
         super().__init__(
-            f"{directory}: the repaired store would not be clean ({some}). Nothing was changed. "
-            "Check the disk for errors, and report this."
+            f"{directory}: the repaired store would not be clean ({_some(findings, '; ')}). "
+            "Nothing was changed. Check the disk for errors, and report this."
         )
         self.directory = directory
         self.findings = findings
+
+
+def _some(names: list[str], separator: str = ", ") -> str:
+    return separator.join(names[:3] + ["..."] * (len(names) > 3))

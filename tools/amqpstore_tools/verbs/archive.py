@@ -22,10 +22,9 @@ if TYPE_CHECKING:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the two directories and the options."""
     parser.description = (
-        "Add the new part of the log of the store in DIR to the archive OUT, as "
-        "Parquet files: every publish, delivery, ack and purge, exactly once. A broker may "
-        "be running "
-        "on DIR. If a run is killed, just run it again: files count only once a run is complete."
+        "Add the new part of the log of the store in DIR to the archive OUT, as Parquet files: "
+        "every publish, delivery, ack and purge, exactly once. A broker may be running on DIR. If "
+        "a run is killed, just run it again: files count only once a run is complete."
     )
     parser.add_argument("directory", metavar="DIR", help="a data directory")
     parser.add_argument("out", metavar="OUT", help="the archive; created if it does not exist")

@@ -20,10 +20,9 @@ from amqpstore_tools.offline.terminal import counted, say, size
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of `compact`."""
     parser.description = (
-        "Compact a store that no broker has open as far as possible: live "
-        "messages are merged into as few segments as possible, and everything else is "
-        "removed, except "
-        "in the last segment. It may be interrupted at any time."
+        "Compact a store that no broker has open as far as possible: live messages are merged into "
+        "as few segments as possible, and everything else is removed, except in the last segment. "
+        "It may be interrupted at any time."
     )
     parser.add_argument("directory", metavar="DIR", help="data directory")
     parser.add_argument(

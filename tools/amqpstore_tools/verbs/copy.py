@@ -21,9 +21,8 @@ _SHOWN = 10
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of `copy`."""
     parser.description = (
-        "Make a consistent copy of a store, even of a running broker's, and "
-        "verify it. Files that never change become hard links if DIR and TARGET are on one "
-        "file system."
+        "Make a consistent copy of a store, even of a running broker's, and verify it. Files that "
+        "never change become hard links if DIR and TARGET are on one file system."
     )
     parser.add_argument("directory", metavar="DIR", help="data directory; it is only read")
     parser.add_argument("target", metavar="TARGET", help="a new directory, or an empty one")

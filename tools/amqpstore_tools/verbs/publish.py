@@ -23,10 +23,9 @@ from amqpstore_tools.transfer.publishing import as_it_was_routed, publish_lines,
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of `publish`."""
     parser.description = (
-        "Publish the messages in a file of `amqpstore export` to a broker, in "
-        "order and with confirms. Each message goes directly to the queue it was in, or "
-        "with --routed "
-        "to its original exchange."
+        "Publish the messages in a file of `amqpstore export` to a broker, in order and with "
+        "confirms. Each message goes directly to the queue it was in, or with --routed to its "
+        "original exchange."
     )
     parser.add_argument(
         "file", metavar="FILE", help="file of exported messages; - is standard input"

@@ -28,9 +28,8 @@ from amqpstore_tools.transfer.publishing import as_it_was_routed, publish_lines
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the archive, which of its messages, and where they go."""
     parser.description = (
-        "Publish the messages of an archived queue and time span again, in the "
-        "same order and with confirms. They go directly to the queue, or with --routed to their "
-        "original exchange."
+        "Publish the messages of an archived queue and time span again, in the same order and with "
+        "confirms. They go directly to the queue, or with --routed to their original exchange."
     )
     parser.add_argument("out", metavar="OUT", help="an archive")
     parser.add_argument("--queue", required=True, metavar="Q", help="name of the queue")

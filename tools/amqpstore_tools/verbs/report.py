@@ -22,12 +22,9 @@ if TYPE_CHECKING:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the data directory and the file."""
     parser.description = (
-        "Write an HTML page with charts of a data directory: rates by queue and "
-        "time, sizes, ages of waiting messages, reasons for redeliveries and dead letters, "
-        "garbage, "
-        "and routing keys. The page is one file without external resources. A broker may "
-        "be running "
-        "on DIR."
+        "Write an HTML page with charts of a data directory: rates by queue and time, sizes, ages "
+        "of waiting messages, reasons for redeliveries and dead letters, garbage, and routing "
+        "keys. The page is one file without external resources. A broker may be running on DIR."
     )
     parser.add_argument("directory", metavar="DIR", help="a data directory")
     parser.add_argument(

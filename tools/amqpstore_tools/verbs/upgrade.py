@@ -53,9 +53,8 @@ _VERSION = re.compile(rb"amqpstore\nformat-version: ([0-9]{1,9})\n")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of `upgrade`."""
     parser.description = (
-        "Show the format version of a store, and convert it to the version that "
-        "this amqpstore uses, which is {FORMAT_VERSION}. Make a copy first: an upgrade cannot be "
-        "undone."
+        "Show the format version of a store, and convert it to the version that this amqpstore "
+        "uses, which is {FORMAT_VERSION}. Make a copy first: an upgrade cannot be undone."
     )
     parser.add_argument("directory", metavar="DIR", help="data directory")
     add_json(parser)
