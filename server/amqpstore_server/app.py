@@ -159,7 +159,8 @@ class App:
         self._definitions = config.definitions
         if definitions is not None:
             rows = {user.name: self._user_row(user) for user in definitions.users}
-            apply_definitions(definitions, self.broker, self.users, rows)
+            for _ in apply_definitions(definitions, self.broker, self.users, rows):
+                pass  # there are no clients yet
         if self.users.is_empty:
             # In this order: a crash in between leaves permissions without a user, which the next
             # start completes. The other order would leave a user without permissions for good.
@@ -226,7 +227,8 @@ class App:
             rows = {}
             for user in definitions.users:
                 rows[user.name] = await trio.to_thread.run_sync(self._user_row, user)
-            apply_definitions(definitions, self.broker, self.users, rows)
+            for _ in apply_definitions(definitions, self.broker, self.users, rows):
+                await trio.lowlevel.checkpoint()
         except DefinitionsError as error:
             _log.error("definitions not loaded", extra={"reason": str(error)})
         except FATAL:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from itertools import islice
 from typing import Any
 
 from amqpstore_server.broker.broker import Broker, Defined
@@ -27,11 +28,15 @@ from amqpstore_server.users import Users
 
 _log = logging.getLogger(__name__)
 
+_DECLARED_AT_ONCE = 64
+"""Exchanges, queues and bindings that are declared in one step, and committed together."""
+
 
 def apply_definitions(
     definitions: Definitions, broker: Broker, users: Users, rows: Mapping[str, dict[str, Any]]
-) -> None:
-    """Apply definitions, with the users in `rows`: see `Users.hashed`.
+) -> Iterator[None]:
+    """Apply definitions, with the users in `rows` (see `Users.hashed`), in steps: others may have
+    their turn after each.
 
     Users, virtual hosts, permissions and policies are one commit. Exchanges, queues and bindings
     that are refused are logged as errors and left out.
@@ -44,15 +49,27 @@ def apply_definitions(
             of_all = definitions.operator_policies if is_operator else definitions.policies
             policies[name, is_operator] = _policies(one for one in of_all if one.vhost == name)
     defined = Defined(vhosts, _permissions(definitions, broker, vhosts), policies)
+    applying = broker.defining(defined, users.changes(rows))
     try:
-        broker.define(defined, users.changes(rows))
+        next(applying, None)
     except (ValueError, TypeError, OverflowError) as error:
         raise DefinitionsError(f"the definitions cannot be stored: {error}") from error
     users.have(rows)
-    _declare(definitions, broker)
+    yield from applying
+    declaring = _declaring(definitions, broker)
+    store = broker.context.store
+    is_done = False
+    while not is_done:
+        broker.context.work["definitions"] = None
+        store.group_definitions()
+        some = list(islice(declaring, _DECLARED_AT_ONCE))
+        store.commit_definitions()
+        is_done = len(some) < _DECLARED_AT_ONCE
+        yield
 
 
-def _declare(definitions: Definitions, broker: Broker) -> None:
+def _declaring(definitions: Definitions, broker: Broker) -> Iterator[None]:
+    """Declare exchanges, queues and bindings, one in each step."""
     for exchange in definitions.exchanges:
         with _left_out("exchange", exchange.vhost, exchange.name):
             broker.vhost(exchange.vhost).declare_exchange(
@@ -63,6 +80,7 @@ def _declare(definitions: Definitions, broker: Broker) -> None:
                 internal=exchange.internal,
                 arguments=exchange.arguments,
             )
+        yield
     for queue in definitions.queues:
         with _left_out("queue", queue.vhost, queue.name):
             broker.vhost(queue.vhost).declare_queue(
@@ -73,9 +91,11 @@ def _declare(definitions: Definitions, broker: Broker) -> None:
                 arguments=queue.arguments,
                 connection=None,
             )
+        yield
     for binding in definitions.bindings:
         with _left_out("binding", binding.vhost, f"{binding.source} -> {binding.destination}"):
             _bind(broker.vhost(binding.vhost), binding)
+        yield
 
 
 def _permissions(

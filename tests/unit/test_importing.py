@@ -109,7 +109,7 @@ def test_any_file_is_taken_or_changes_nothing(tmp_path: Path, key: str) -> None:
         try:
             definitions = load(str(file))
             rows = {one.name: users.imported(b"", "") for one in definitions.users}
-            apply_definitions(definitions, simulated.broker, users, rows)
+            list(apply_definitions(definitions, simulated.broker, users, rows))
         except DefinitionsError:
             assert before == {table: simulated.store.definitions(table) for table in TABLES}
     # What was taken is restored.
@@ -125,10 +125,37 @@ def test_all_is_one_commit(tmp_path: Path) -> None:
     file.write_text(json.dumps({key: ALL[key] for key in (*TABLES, "parameters")}))
     rows = {"anna": users.imported(b"", "")}
     with simulated.commits() as commits:
-        apply_definitions(load(str(file)), simulated.broker, users, rows)
+        list(apply_definitions(load(str(file)), simulated.broker, users, rows))
     assert len(commits) == 1
     counts = {table: len(simulated.store.definitions(table)) for table in TABLES}
     assert counts == {"vhosts": 2, "users": 1, "permissions": 1, "policies": 2}
+
+
+def test_a_large_file_is_applied_in_steps_each_one_commit(tmp_path: Path) -> None:
+    simulated = SimulatedBroker()
+    users = Users(simulated.store)
+    queues = [{"name": f"q{number}", "vhost": "/", "durable": True} for number in range(300)]
+    policy = {"name": "short", "vhost": "/", "pattern": "", "definition": {"max-length": 2}}
+    file = tmp_path / "definitions.json"
+    file.write_text(json.dumps({"queues": queues, "policies": [policy]}))
+    definitions = load(str(file))
+    with simulated.commits() as commits:
+        for _ in apply_definitions(definitions, simulated.broker, users, {}):
+            assert len(commits) <= 2, "of the definitions and of the first queues"
+            commits.clear()
+    names = [queue["name"] for queue in queues]
+    assert [name for name in simulated.vhost.queues if name.startswith("q")] == names
+    # Once more, with other policies: all are applied, whoever has a turn in between.
+    policy["definition"] = {"max-length": 1}
+    file.write_text(json.dumps({"queues": queues, "policies": [policy]}))
+    deleted = iter(names[100:])
+    for _ in apply_definitions(load(str(file)), simulated.broker, users, {}):
+        name = next(deleted)
+        if name in simulated.vhost.queues:
+            simulated.vhost.delete_queue(simulated.vhost.queue(name))
+        simulated.queue(f"new {name}")
+    found = {queue.settings.max_length for queue in simulated.vhost.queues.values()}
+    assert found == {1}
 
 
 class ChangedMeanwhile(argon2.PasswordHasher):

@@ -139,8 +139,17 @@ class Broker:
         self.define(Defined(permissions={(user, vhost): row}))
 
     def define(self, defined: Defined, others: Sequence[Change] = ()) -> None:
-        """Store definitions in one commit with the other changes.
+        """Store definitions in one commit with the other changes, and apply them.
 
+        Raises: as `defining`.
+        """
+        for _ in self.defining(defined, others):
+            pass
+
+    def defining(self, defined: Defined, others: Sequence[Change] = ()) -> Iterator[None]:
+        """Do as `define`, in steps: others may have their turn after each.
+
+        All is stored before the first; what is left to the others is to apply the policies.
         Raises: ValueError, TypeError or OverflowError, for values that the catalog cannot hold;
         nothing is changed then.
         """
@@ -160,7 +169,7 @@ class Broker:
         for (name, is_operator), policies in defined.policies.items():
             self.vhosts[name].policies.have(policies, operator=is_operator)
         for name in {name: None for name, _ in defined.policies}:
-            self.vhosts[name].apply_policies()
+            yield from self.vhosts[name].applying_policies()
 
     def _stored(self, table: str) -> Iterator[tuple[VirtualHost, Any]]:
         """Yield the usable rows of a table, each with its virtual host."""

@@ -24,7 +24,7 @@ class BrokerLimits(NamedTuple):
     max_replay_bytes: int = 64 << 20
     max_read_back_bytes: int = 64 << 20
     max_dropped: int = 16_384
-    max_handed_out: int = 2048
+    max_handed_out: int = 1024
     max_deaths: int = 100
     max_failed_branches: int = 1000
     max_cached_bytes: int = 32 << 20

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -59,6 +59,9 @@ if TYPE_CHECKING:
     from amqpstore_server.broker.queues.consumer import Consumer
 
 _log = logging.getLogger(__name__)
+
+_QUEUES_AT_ONCE = 100
+"""Queues that get their settings before others have their turn."""
 
 _PREDECLARED = {
     "amq.direct": "direct",
@@ -542,15 +545,29 @@ class VirtualHost:
 
     def apply_policies(self) -> None:
         """Apply the policies: give every queue and exchange its current settings."""
-        queues = list(self.queues.values())
-        for queue in queues:
-            self._apply_to_queue(queue)
+        for _ in self.applying_policies():
+            pass
+
+    def applying_policies(self) -> Iterator[None]:
+        """Do as `apply_policies`, in steps: others may have their turn after each."""
         for exchange in self.exchanges.values():
             self._apply_to_exchange(exchange)
-        self.router.changed()
+        queues = list(self.queues.values())
+        for first in range(0, len(queues), _QUEUES_AT_ONCE):
+            self.context.work["policies"] = None
+            for queue in queues[first : first + _QUEUES_AT_ONCE]:
+                if not queue.is_deleted:
+                    self._apply_to_queue(queue)
+            # Before anybody publishes: a route has settings of its queues.
+            self.router.changed()
+            yield
         # Only now: messages that one queue drops may go to another, which needs its settings first.
-        for queue in queues:
-            queue.enforce()
+        for first in range(0, len(queues), _QUEUES_AT_ONCE):
+            self.context.work["policies"] = None
+            for queue in queues[first : first + _QUEUES_AT_ONCE]:
+                if not queue.is_deleted:
+                    queue.enforce()
+            yield
 
     def _apply_to_queue(self, queue: Queue) -> None:
         if queue.is_internal:

@@ -38,6 +38,7 @@ BASIC_NACK = (60, 120)
 CONFIRM_SELECT, CONFIRM_SELECT_OK = (85, 10), (85, 11)
 TX_SELECT, TX_SELECT_OK = (90, 10), (90, 11)
 TX_COMMIT, TX_COMMIT_OK = (90, 20), (90, 21)
+TX_ROLLBACK, TX_ROLLBACK_OK = (90, 30), (90, 31)
 
 type_channel_length = struct.Struct(">BHI")
 _class_and_method = struct.Struct(">HH")

@@ -2,6 +2,7 @@
 
 import contextlib
 import socket
+import struct
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
@@ -199,6 +200,32 @@ class Requeue(Purge):
             time.sleep(_POLL_S)
 
 
+class NackAll(Requeue):
+    """A consumer gives everything back with one nack."""
+
+    about = "messages requeued by one basic.nack"
+
+    def disturb(self) -> None:
+        """Requeue, and wait until all messages are ready."""
+        nack = wire.method(CHANNEL, wire.BASIC_NACK, bytes(8) + b"\3")  # multiple, requeue
+        self.client.connection.socket.sendall(nack)
+        self.wait_until_ready()
+
+
+class CloseChannel(Requeue):
+    """A channel with many unacked messages is closed."""
+
+    about = "messages requeued, as their consumer's channel is closed"
+
+    def disturb(self) -> None:
+        """Close the channel, and wait until all messages are ready."""
+        reason = struct.pack(">H", 200) + wire.short_string("") + bytes(4)
+        self.client.connection.call(wire.CHANNEL_CLOSE, reason, wire.CHANNEL_CLOSE_OK)
+        self.client.connection.abandon()
+        self.client = Dialogue(self._address, self._timeout_s)
+        self.wait_until_ready()
+
+
 class Disconnect(Requeue):
     """A consumer with many unacked messages disconnects."""
 
@@ -211,6 +238,29 @@ class Disconnect(Requeue):
         self.client.connection.abandon()
         self.client = Dialogue(self._address, self._timeout_s)
         self.wait_until_ready()
+
+
+class ExpireAll(Purge):
+    """All messages of a long queue expire at once."""
+
+    about = "messages that expire by the TTL of their queue"
+    _TTL_MS = 120_000
+
+    def prepare(self) -> None:
+        """Fill the queue, and wait until its messages are about to expire."""
+        due_s = time.monotonic() + self._TTL_MS / 1000
+        self.client.connection.declare_queue(self.name, {"x-message-ttl": self._TTL_MS})
+        self.client.publish(self.times, ("", self.name))
+        # All but the first of them expire while the quiet client is there.
+        time.sleep(max(0.0, due_s - 1.5 - time.monotonic()))
+
+    def disturb(self) -> None:
+        """Wait until they have expired. Raises: BenchError."""
+        deadline_s = time.monotonic() + self._timeout_s
+        while self.client.connection.count_ready(self.name):
+            if time.monotonic() > deadline_s:
+                raise BenchError(f"{self.times} messages did not expire in time")
+            time.sleep(_POLL_S)
 
 
 class Replay(Disturbance):
@@ -251,6 +301,39 @@ class Tx(Disturbance):
     def disturb(self) -> None:
         """Publish and commit."""
         self.client.publish(self.times, ("", self.name), confirm=False)
+        self.client.connection.call(wire.TX_COMMIT, b"", wire.TX_COMMIT_OK)
+
+
+class RolledBackTx(Tx):
+    """A large transaction is rolled back."""
+
+    about = "persistent publishes of one tx, and its rollback"
+
+    def disturb(self) -> None:
+        """Publish and roll back."""
+        self.client.publish(self.times, ("", self.name), confirm=False)
+        self.client.connection.call(wire.TX_ROLLBACK, b"", wire.TX_ROLLBACK_OK)
+
+
+class AckingTx(Requeue):
+    """A large transaction acks."""
+
+    about = "messages acked in one tx, and its commit"
+    count = 100_000
+
+    def prepare(self) -> None:
+        """Select tx, and take the messages."""
+        Purge.prepare(self)
+        self.client.close()
+        self.client = Dialogue(self._address, self._timeout_s)
+        self.client.connection.call(wire.TX_SELECT, b"", wire.TX_SELECT_OK)
+        self.client.take(self.name, self.times)
+        cancel = wire.short_string("bench") + b"\0"
+        self.client.connection.call(wire.BASIC_CANCEL, cancel, wire.BASIC_CANCEL_OK)
+
+    def disturb(self) -> None:
+        """Ack and commit."""
+        self.client.ack_all()
         self.client.connection.call(wire.TX_COMMIT, b"", wire.TX_COMMIT_OK)
 
 
@@ -367,9 +450,14 @@ DISTURBANCES: dict[str, type[Disturbance]] = {
     "purge": Purge,
     "delete-full": DeleteFull,
     "requeue": Requeue,
+    "nack": NackAll,
+    "close-channel": CloseChannel,
     "disconnect": Disconnect,
+    "expiry": ExpireAll,
     "replay": Replay,
     "tx": Tx,
+    "tx-rollback": RolledBackTx,
+    "tx-acks": AckingTx,
     "body": LargeBody,
     "limits": LengthLimits,
     "binds": Binds,
