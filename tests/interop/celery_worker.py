@@ -25,7 +25,8 @@ class Worker:
         self.node = f"{os.path.basename(log_path)}@{prefix}"
         self.log_path = log_path
         options = ["--concurrency", "1", "--hostname", self.node, "--loglevel", "INFO"]
-        options += ["--queues", queues] if queues else []
+        # A worker waits a second for the others when it starts: once in a module is enough.
+        options += ["--queues", queues, "--without-mingle"] if queues else []
         self._command = [sys.executable, "-m", "celery"]
         self._command += ["-A", "tests.interop.celery_application", "worker", *options]
         self._environment = {**os.environ, URL_VARIABLE: url, PREFIX_VARIABLE: prefix}

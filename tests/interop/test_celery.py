@@ -148,7 +148,7 @@ def test_tasks_that_wait_for_their_time_leave_room_for_one_that_is_due(
     """The worker holds them unacked, and asks for one message more for each."""
     queue = f"{prefix}.later"
     with Worker(url, prefix, f"{path}.later", queues=queue):
-        for _ in range(30):
+        for _ in range(10):
             app.send_task("add", (0, 0), queue=queue, countdown=3600, ignore_result=True)
         assert result(app.send_task("add", (1, 2), queue=queue)) == 3
 
