@@ -65,9 +65,10 @@ class Run:
     Those that are in the log have contiguous ids from `first_id` on; 0 says that none is.
     `messages` holds them when they are in memory; otherwise it is None. Then `body_bytes` is the
     size of their bodies, and `memory_bytes` the memory they take, with everything that belongs to
-    them. For a run that somebody holds `body_bytes` stays when the bodies have left memory: see
-    `unload`. `returned_by` is who requeued the run last: its owner's, and lost when the process
-    ends. `account` is the store's, while it counts the run among those that were taken.
+    them; if it `is_short`, except an envelope that counts in another run. For a run that somebody
+    holds `body_bytes` stays when the bodies have left memory: see `unload`. `returned_by` is who
+    requeued the run last: its owner's, and lost when the process ends. `account` is the store's,
+    while it counts the run among those that were taken.
     """
 
     __slots__ = (
@@ -79,6 +80,7 @@ class Run:
         "expires_ms",
         "first_id",
         "first_sequence",
+        "is_short",
         "memory_bytes",
         "messages",
         "priority",
@@ -105,6 +107,7 @@ class Run:
         self.messages = messages
         self.body_bytes = body_bytes
         self.memory_bytes = memory_bytes
+        self.is_short = False
         self.delivery_count = delivery_count
         self.expires_ms = expires_ms
         self.priority = priority
@@ -140,6 +143,7 @@ class Run:
             if messages[count - 1].envelope is messages[count].envelope:
                 # The rest keeps it in memory, so it counts there.
                 head.memory_bytes -= _envelope_bytes(messages[count].envelope)
+                head.is_short = True
             self.messages = messages[count:]
             self.body_bytes -= head.body_bytes
             self.memory_bytes -= head.memory_bytes
@@ -157,6 +161,7 @@ class Run:
         self.body_sizes = None
         self.body_bytes = body_bytes(messages)
         self.memory_bytes = self.body_bytes + overhead_bytes(messages)
+        self.is_short = False
 
     def let_go(self) -> None:
         """Drop the messages, which are on disk, from memory."""

@@ -507,8 +507,10 @@ class Store:
         if run.account is not None:
             self._unacked.remove(run)
         if run.messages is not None:
-            # An envelope shared with neighbours that have left meanwhile counts here from now on.
-            run.bring_back(run.messages)
+            if run.is_short:
+                # An envelope shared with neighbours that have left meanwhile counts here from now
+                # on.
+                run.bring_back(run.messages)
         else:
             run.let_go()
         self.make_ready(queue, run)
@@ -635,6 +637,7 @@ class Store:
             memory_bytes = before.memory_bytes
             before.bring_back(before.messages)
             removed.memory_bytes -= before.memory_bytes - memory_bytes
+            removed.is_short = True
 
     # Durability.
 
