@@ -28,7 +28,7 @@ from amqpstore.batches import whole_end
 from amqpstore.catalog import encode_key
 from amqpstore.definitions import COPIED, DefinitionsCopy, write_copy
 from amqpstore.errors import DamageError
-from amqpstore.filenames import CATALOG, LOCK, MARKER
+from amqpstore.filenames import CATALOG, CATALOG_FILE, LOCK, MARKER
 from amqpstore.files import OsFiles
 from amqpstore.rows import encode_row
 from amqpstore.tables import SEGMENT_ENDS, SegmentEndRow, StoreRows
@@ -38,12 +38,12 @@ from amqpstore_tools.copying.errors import CopyError
 from amqpstore_tools.copying.linking import Earlier, How, Placed, Source, open_source
 from amqpstore_tools.copying.manifest import MANIFEST, CopyManifest, DamagedBytes, Listed
 from amqpstore_tools.copying.target import FOLDERS, INCOMPLETE, clear, make_folders
-from amqpstore_tools.offline.instant import FILE_NAME, Tables, read_tables, write_tables
+from amqpstore_tools.offline.instant import Tables, read_tables, write_tables
 from amqpstore_tools.offline.progress import Progress
 from amqpstore_tools.offline.terminal import counted
 
 _PIECE_BYTES = 1 << 20
-CATALOG_PATH = f"{CATALOG}/{FILE_NAME}"
+CATALOG_PATH = f"{CATALOG}/{CATALOG_FILE}"
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from amqpstore.errors import CatalogDamageError, DamageError
 from amqpstore.expected_segments import ExpectedSegments, is_of_log
 from amqpstore.filenames import (
     CATALOG,
+    CATALOG_FILE,
     QUARANTINE,
     SEGMENTS,
     index_path,
@@ -29,7 +30,7 @@ from amqpstore.identity import check_catalog
 from amqpstore.marker import Marker
 from amqpstore.rows import decode_row
 from amqpstore.tables import START, StoreRows
-from amqpstore_tools.offline.instant import FILE_NAME, read_tables
+from amqpstore_tools.offline.instant import read_tables
 from amqpstore_tools.offline.snapshot import Snapshot
 
 
@@ -73,7 +74,7 @@ class Inventory:
         self.position = START
         self.parts: list[Part] = []
         self.missing: list[str] = []
-        catalog = os.path.join(self._directory, CATALOG, FILE_NAME)
+        catalog = os.path.join(self._directory, CATALOG, CATALOG_FILE)
         try:
             self.tables = read_tables(snapshot.catalog_path)
             self._check_rows()
@@ -105,7 +106,9 @@ class Inventory:
                     decode_row(table.decode(), key, stored, plain=self._is_plain)
                 except ValueError as error:
                     shown = [name.decode("utf-8", "backslashreplace") for name in (table, key)]
-                    raise CatalogDamageError(FILE_NAME, 0, shown[0], shown[1], str(error)) from None
+                    raise CatalogDamageError(
+                        CATALOG_FILE, 0, shown[0], shown[1], str(error)
+                    ) from None
 
     def _add_segments(self) -> None:
         """Add the segments with a row, those of the log behind the position, and the last one's

@@ -16,13 +16,12 @@ from enum import Enum
 
 from amqpstore import marker
 from amqpstore.errors import DamageError, NotAStoreError
-from amqpstore.filenames import CATALOG
+from amqpstore.filenames import CATALOG, CATALOG_FILE
 from amqpstore.files import OsFiles
 from amqpstore.marker import Marker
 from amqpstore_tools.copying.errors import CopyError
 from amqpstore_tools.copying.inventory import Inventory, Part
 from amqpstore_tools.copying.manifest import CopyManifest, Listed
-from amqpstore_tools.offline.instant import FILE_NAME
 from amqpstore_tools.offline.locks import shared_lock_if_free
 from amqpstore_tools.offline.pinning import CANNOT_LINK, PinnedFile
 from amqpstore_tools.offline.snapshot import Snapshot
@@ -125,7 +124,7 @@ def open_source(
 
 
 def _snapshot(directory: str) -> Snapshot:
-    catalog = os.path.join(directory, CATALOG, FILE_NAME)
+    catalog = os.path.join(directory, CATALOG, CATALOG_FILE)
     try:
         return Snapshot(directory)
     except FileNotFoundError as error:

@@ -9,7 +9,6 @@ occurs.
 from __future__ import annotations
 
 import os
-import tempfile
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -24,9 +23,8 @@ from amqpstore.files import File, OsFiles
 from amqpstore.records import Gap, Record
 from amqpstore_tools.inspect.names import Names, StoredName
 from amqpstore_tools.inspect.transaction import operation_text, transaction_facts
-from amqpstore_tools.offline.catalog import CatalogImage, may_be_plain
+from amqpstore_tools.offline.catalog import current_catalog
 from amqpstore_tools.offline.contents import TransactionImage
-from amqpstore_tools.offline.instant import at_one_instant
 from amqpstore_tools.offline.json_output import write_line
 from amqpstore_tools.offline.reading import ReadOnlyFiles, scan_file
 from amqpstore_tools.offline.segments import SegmentImage, SegmentState
@@ -86,16 +84,11 @@ def _show(
 
 def _names(directory: str) -> Names:
     """Return the queues that the catalog has now; none if it cannot be read."""
-    with tempfile.TemporaryDirectory(prefix="amqpstore-follow-") as copy:
-        try:
-            at_one_instant(directory, copy, lambda: None)
-            catalog = CatalogImage(copy, plain=may_be_plain(directory))
-            try:
-                definitions = tables.QUEUES.read(catalog.rows)
-            finally:
-                catalog.close()
-        except (DamageError, OSError):
-            return {}
+    try:
+        with current_catalog(directory) as catalog:
+            definitions = tables.QUEUES.read(catalog.rows)
+    except (DamageError, OSError):
+        return {}
     return {
         queue_id: StoredName(row.get("vhost"), row.get("name"))
         for queue_id, row in definitions.items()

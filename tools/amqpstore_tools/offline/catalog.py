@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, NoReturn
 
 import lmdb
@@ -11,9 +13,10 @@ import lmdb
 from amqpstore import marker
 from amqpstore.catalog import Change, Value
 from amqpstore.errors import DamageError
+from amqpstore.filenames import CATALOG_FILE
 from amqpstore.lmdb_pages import check_pages
 from amqpstore.rows import CHECKSUMMED, corrected_row, decode_row
-from amqpstore_tools.offline.instant import FILE_NAME, MAX_TABLES
+from amqpstore_tools.offline.instant import MAX_TABLES, at_one_instant
 from amqpstore_tools.offline.reading import ReadOnlyFiles
 
 
@@ -42,6 +45,21 @@ def may_be_plain(directory: str) -> bool:
     return found is None or found.is_plain
 
 
+@contextlib.contextmanager
+def current_catalog(directory: str) -> Iterator[CatalogImage]:
+    """Read a copy of the catalog of a store that a broker may be writing.
+
+    Raises: FormatVersionError, SnapshotError, DamageError, OSError.
+    """
+    with tempfile.TemporaryDirectory(prefix="amqpstore-catalog-") as copy:
+        at_one_instant(directory, copy, lambda: None)
+        catalog = CatalogImage(copy, plain=may_be_plain(directory))
+        try:
+            yield catalog
+        finally:
+            catalog.close()
+
+
 class CatalogImage:
     """The LMDB environment in the directory `path`: nothing in it is created, changed or locked.
 
@@ -53,7 +71,7 @@ class CatalogImage:
     """
 
     def __init__(self, path: str, *, plain: bool) -> None:
-        self.path = os.path.join(path, FILE_NAME)
+        self.path = os.path.join(path, CATALOG_FILE)
         self.is_plain = False
         self._plain = plain
         self.reason: str | None = None

@@ -24,12 +24,9 @@ from typing import TypeVar
 import lmdb
 
 from amqpstore.errors import DamageError, StoreError
-from amqpstore.filenames import CATALOG
+from amqpstore.filenames import CATALOG, CATALOG_FILE
 from amqpstore.files import OsFiles
 from amqpstore.lmdb_pages import check_pages, last_transaction
-
-FILE_NAME = "data.mdb"
-"""The name of the catalog's file, in its directory."""
 
 MAX_TABLES = 256
 
@@ -61,11 +58,11 @@ def at_one_instant(directory: str, folder: str, look: Callable[[], T]) -> T:
     Returns what `look` returned while that was the last commit; it may be called repeatedly.
     Raises: SnapshotError, DamageError (the catalog's first pages), OSError, what `look` raises.
     """
-    catalog = os.path.join(directory, CATALOG, FILE_NAME)
+    catalog = os.path.join(directory, CATALOG, CATALOG_FILE)
     deadline = time.monotonic() + _PATIENCE_S
     while True:
         before = last_transaction(catalog)
-        _copy_file(catalog, os.path.join(folder, FILE_NAME))
+        _copy_file(catalog, os.path.join(folder, CATALOG_FILE))
         found = look()
         if last_transaction(catalog) == before:
             return found
@@ -82,7 +79,7 @@ def read_tables(folder: str) -> Tables:
     """Read all rows of the catalog in `folder`, which nobody writes to. Raises: DamageError,
     OSError.
     """
-    path = os.path.join(folder, FILE_NAME)
+    path = os.path.join(folder, CATALOG_FILE)
     # LMDB crashes on a page number that leads nowhere.
     check_pages(path)
     try:

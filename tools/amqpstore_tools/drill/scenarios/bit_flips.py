@@ -6,16 +6,15 @@ from __future__ import annotations
 
 import os
 
-from amqpstore.filenames import CATALOG
+from amqpstore.filenames import CATALOG, CATALOG_FILE
 from amqpstore_tools.drill.copying import own_bytes
 from amqpstore_tools.drill.damaged import DamagedStore, Hit
 from amqpstore_tools.drill.examiner import Examiner
 from amqpstore_tools.drill.run import DrillRun
-from amqpstore_tools.offline.instant import FILE_NAME
 
 ABOUT = "flip one bit of a segment, an index file or the catalog, and read all messages"
 
-_CATALOG = f"{CATALOG}/{FILE_NAME}"
+_CATALOG = f"{CATALOG}/{CATALOG_FILE}"
 _OF_CATALOG = 0.25
 """The fraction of all rounds that damage the catalog."""
 

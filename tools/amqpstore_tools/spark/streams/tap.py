@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -41,8 +40,7 @@ from amqpstore.filenames import (
 )
 from amqpstore.limits import PAGE_BYTES
 from amqpstore.records import OperationKind
-from amqpstore_tools.offline.catalog import CatalogImage, may_be_plain
-from amqpstore_tools.offline.instant import at_one_instant
+from amqpstore_tools.offline.catalog import current_catalog
 from amqpstore_tools.offline.reading import ReadOnlyFiles
 from amqpstore_tools.spark.reading.envelopes import EnvelopeColumns, batches_of
 from amqpstore_tools.spark.reading.leases import SUFFIX, link_new, renew, take_lease
@@ -263,20 +261,15 @@ class TapReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _learn(self) -> None:
         """Read the current queues and dictionaries from the catalog; deleted ones stay known."""
-        with tempfile.TemporaryDirectory(prefix="amqpstore-tap-") as directory:
-            at_one_instant(self._directory, directory, lambda: None)
-            catalog = CatalogImage(directory, plain=may_be_plain(self._directory))
-            try:
-                hidden = tables.PREPARED.read_keys(catalog.rows)
-                for queue_id, row in tables.QUEUES.read(catalog.rows).items():
-                    if isinstance(row, dict):
-                        name = QueueIdentity(row.get("vhost"), row.get("name"), queue_id in hidden)
-                        self._names[queue_id] = name
-                self._dictionaries |= tables.DICTIONARIES.read(catalog.rows)
-                ends = tables.SEGMENT_ENDS.read(catalog.rows)
-                self._ends = {number: row.end for number, row in ends.items()}
-            finally:
-                catalog.close()
+        with current_catalog(self._directory) as catalog:
+            hidden = tables.PREPARED.read_keys(catalog.rows)
+            for queue_id, row in tables.QUEUES.read(catalog.rows).items():
+                if isinstance(row, dict):
+                    name = QueueIdentity(row.get("vhost"), row.get("name"), queue_id in hidden)
+                    self._names[queue_id] = name
+            self._dictionaries |= tables.DICTIONARIES.read(catalog.rows)
+            ends = tables.SEGMENT_ENDS.read(catalog.rows)
+            self._ends = {number: row.end for number, row in ends.items()}
 
 
 def _make_durable(path: str, start: int) -> None:
