@@ -81,7 +81,7 @@ class SocketConnection:
         self._is_read = False
         self._read_size = ReadSize()
         self._attention = trio.Event()
-        self._is_blocked = False
+        self._is_held_back = False
         self._unread = trio.lowlevel.ParkingLot()
         self._taken_at = 0.0
         self._is_broken = False
@@ -129,7 +129,7 @@ class SocketConnection:
         self.end()
 
     def _look_at_time(self, now: float) -> None:
-        if self._is_blocked or not self._committer.has_room():
+        if self._is_held_back:
             self.amqp.excuse(now)
         self.amqp.tick(now)
         if self._unsent and now - self._taken_at > self._send_timeout_s:
@@ -171,6 +171,11 @@ class SocketConnection:
 
     def _read(self, now: float) -> None:
         amqp = self.amqp
+        if amqp.has_published and not self._committer.has_room():
+            # Checked before each read: all clients together may send far more than fits. Who has
+            # published nothing goes on: acks take little room.
+            self._need_attention()
+            return
         try:
             read = self._socket.recv(self._read_size.byte_count)
         except BlockingIOError:
@@ -188,10 +193,13 @@ class SocketConnection:
             or amqp.is_finished
             or (amqp.has_published and self._committer.is_disk_low)
         ):
-            # `_attend` continues with it, and starts reading again.
-            self._stop_reading()
-            self._attention.set()
-            self._sockets.let_others_run()
+            self._need_attention()
+
+    def _need_attention(self) -> None:
+        """Stop reading, and have `_attend` wait for what this client waits for, and start again."""
+        self._stop_reading()
+        self._attention.set()
+        self._sockets.let_others_run()
 
     async def _attend(self, visitor: Visitor) -> None:
         """Wait for whatever the client waits for. Returns when the connection is over."""
@@ -211,13 +219,20 @@ class SocketConnection:
                 self._turn.wake()
             if amqp.is_finished or self._is_broken:
                 return
-            if amqp.has_published and self._committer.is_disk_low:
-                self._is_blocked = True
-                amqp.block("low on disk")
-                await self._committer.wait_for_disk()
-                self._is_blocked = False
-                amqp.unblock()
+            if amqp.has_published:
+                self._is_held_back = True
+                await self._hold_back()
+                self._is_held_back = False
             self._read_on()
+
+    async def _hold_back(self) -> None:
+        """Wait until more may be published: the disk has free space, and has caught up."""
+        if self._committer.is_disk_low:
+            self.amqp.block("low on disk")
+            await self._committer.wait_for_disk()
+            self.amqp.unblock()
+        if not self._committer.has_room():
+            await self._turn.wait_for_room()
 
     async def _check_login(self, visitor: Visitor) -> None:
         visitor.identified()

@@ -15,7 +15,6 @@ import select
 import socket
 import time
 from collections import deque
-from collections.abc import Callable
 from typing import Protocol
 
 import trio
@@ -81,13 +80,6 @@ class Sockets:
         """Have the next `wait` let other tasks run: one of them has something to do."""
         self._others_run_at = 0.0
 
-    async def wait_for_wake(self) -> None:
-        """Return when `wake` was called; readable sockets do not count."""
-        await trio.lowlevel.wait_readable(self.signal)
-        # Otherwise the next call would return at once, and so on while the disk is slow.
-        with contextlib.suppress(BlockingIOError):
-            os.eventfd_read(self.signal)
-
     async def wait(self) -> None:
         """Return when a socket is readable or `wake` was called.
 
@@ -114,18 +106,18 @@ class Sockets:
             return True
         return False
 
-    def read(self, now: float, may_go_on: Callable[[], bool]) -> None:
+    def read(self, now: float) -> None:
         """Read once from each readable socket, until none is left or some milliseconds are over.
 
         Sockets that become readable meanwhile are read too: their acks make room for deliveries,
         and their publishes share this batch. But a client that sends without a break is read once,
-        so that deliveries keep up with it. Args: may_go_on, asked before each read.
+        so that deliveries keep up with it.
         """
         ready = self._ready
         readers = self._readers
         seen: set[int] = set()
         began = time.perf_counter()
-        while may_go_on():
+        while True:
             if not ready:
                 if self._has_looked:
                     self._has_looked = False

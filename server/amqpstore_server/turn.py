@@ -32,6 +32,7 @@ class Turn:
         self._senders: dict[Sender, None] = {}
         self._event = trio.Event()
         self._is_running = False
+        self._held_back: list[trio.Event] = []
 
     def wake(self) -> None:
         """Run a turn soon: there is work."""
@@ -47,22 +48,25 @@ class Turn:
         self._senders[sender] = None
         self.wake()
 
+    async def wait_for_room(self) -> None:
+        """Return once the disk has caught up with what is published. To be called while the
+        committer has no room.
+        """
+        caught_up = trio.Event()
+        self._held_back.append(caught_up)
+        await caught_up.wait()
+
     async def read(self, committer: Committer) -> None:
         """Read from clients as they write, and run a turn after each round. Never returns."""
         while True:
-            if committer.has_room():
-                await self._sockets.wait()
-            else:
-                await self._sockets.wait_for_wake()
+            await self._sockets.wait()
             self.round(committer, trio.current_time())
 
     def round(self, committer: Committer, now: float) -> None:
         """Read from the sockets that are readable, and do what follows from that."""
         self._is_running = True
         try:
-            # The room is checked before each read: all clients together may send far more than
-            # fits.
-            self._sockets.read(now, committer.has_room)
+            self._sockets.read(now)
             # After the reads, which consume the wake-up: a batch written since would otherwise
             # wait for the next one.
             committer.complete_written()
@@ -92,6 +96,15 @@ class Turn:
         self._broker.context.store.free_memory()
         if self._senders:
             self._send()
+        if self._held_back and committer.has_room():
+            self._release()
+
+    def _release(self) -> None:
+        """Let those go on who waited for room."""
+        held_back, self._held_back = self._held_back, []
+        for caught_up in held_back:
+            caught_up.set()
+        self._sockets.let_others_run()
 
     def _send(self) -> None:
         # A separate function, so that no local variable keeps a connection alive until the next

@@ -15,6 +15,7 @@ from amqpstore.files import OsFile
 from amqpstore_server.app import App, listen
 from amqpstore_server.config import Config
 from amqpstore_server.sockets import Sockets
+from amqpstore_server.turn import Turn
 from tests.conformance import wire_client
 from tests.conformance.wire_client import WireClient
 
@@ -27,6 +28,8 @@ MESSAGES = 100
 BODY = bytes(60_000)
 
 PREFETCH = 25
+HEARTBEAT_S = 60
+
 MAX_SYNCS = 100
 """A consumer that is starved would need more."""
 
@@ -60,20 +63,22 @@ class SlowDisk:
 
 
 class FullLog:
-    """Whether the broker has stopped reading, because too much waits for the disk."""
+    """Whose clients the broker has stopped to read from, because too much waits for the disk."""
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self._seen = threading.Semaphore(0)
-        wait = Sockets.wait_for_wake
+        wait = Turn.wait_for_room
 
-        async def wait_for_wake(sockets: Sockets) -> None:
+        async def wait_for_room(turn: Turn) -> None:
             self._seen.release()
-            await wait(sockets)
+            await wait(turn)
 
-        patch.setattr(Sockets, "wait_for_wake", wait_for_wake)
+        patch.setattr(Turn, "wait_for_room", wait_for_room)
 
-    def expect(self) -> None:
-        assert self._seen.acquire(timeout=TIMEOUT_S)
+    def expect(self, clients: int) -> None:
+        """Return once that many clients are held back."""
+        for _ in range(clients):
+            assert self._seen.acquire(timeout=TIMEOUT_S)
 
 
 class Publisher:
@@ -81,7 +86,7 @@ class Publisher:
 
     def __init__(self, url: str, queue: str) -> None:
         self.published = 0
-        self.client = WireClient.connected(url, channels=1)
+        self.client = WireClient.connected(url, channels=1, heartbeat_s=HEARTBEAT_S)
         self.client.socket.settimeout(TIMEOUT_S)
         self.client.send(wire_client.confirm_select(1))
         self.client.expect(wire_client.CONFIRM_SELECT_OK, 1)
@@ -132,9 +137,18 @@ class Broker:
         with Store.open(self._directory) as self.store:
             listeners = await listen([("127.0.0.1", 0)])
             self.url = f"amqp://127.0.0.1:{listeners[0].getsockname()[1]}"
-            app = App(Config(data=self._directory), self.store, None)
+            self.app = App(Config(data=self._directory), self.store, None)
             self._is_ready.set()
-            await app.run(listeners, signals)
+            await self.app.run(listeners, signals)
+
+    def pass_time(self, seconds: float) -> None:
+        """Have the connections look at the time as it will be in some seconds."""
+
+        def tick() -> None:
+            for connection in list(self.app.connections):
+                connection.tick(trio.current_time() + seconds)
+
+        trio.from_thread.run_sync(tick, trio_token=self._token)
 
 
 def declare(client: WireClient, queue: str) -> int:
@@ -172,7 +186,7 @@ def test_publishers_wait_for_a_slow_disk_and_consumers_go_on(
             disk.is_slow = True
             for publisher in publishers:
                 publisher.start()
-            full.expect()
+            full.expect(PUBLISHERS)
             assert broker.store.log.pending_bytes >= MAX_PENDING_BYTES
             # Acks have to be read before more than the prefetch is sent.
             syncs = 0
@@ -194,3 +208,60 @@ def test_publishers_wait_for_a_slow_disk_and_consumers_go_on(
     with Broker(directory) as broker, WireClient.connected(broker.url, channels=1) as client:
         assert declare(client, "old") == 0
         assert declare(client, "new") == sum(publisher.published for publisher in publishers)
+
+
+def test_only_those_who_publish_wait_for_a_disk_that_stands_still(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No sync ends, and consumers, heartbeats and logins go on as if nothing was wrong."""
+    monkeypatch.setattr(amqpstore_server.committer, "MAX_PENDING_BYTES", MAX_PENDING_BYTES)
+    disk, full = SlowDisk(monkeypatch), FullLog(monkeypatch)
+    rounds = count_rounds(monkeypatch)
+    with Broker(str(tmp_path / "store")) as broker:
+        with WireClient.connected(broker.url, channels=1) as client:
+            declare(client, "new")
+            declare(client, "old")
+            for _ in range(MESSAGES):
+                client.send(wire_client.publish(1, "old", b"small", PERSISTENT))
+            while declare(client, "old") < MESSAGES:
+                pass
+        publishers = [Publisher(broker.url, "new") for _ in range(PUBLISHERS)]
+        disk.is_slow = True
+        for publisher in publishers:
+            publisher.start()
+        full.expect(PUBLISHERS)
+        assert broker.store.log.pending_bytes >= MAX_PENDING_BYTES
+        # Their heartbeats are not read, and so not missed.
+        broker.pass_time(3 * HEARTBEAT_S)
+        assert len(broker.app.connections) == PUBLISHERS
+        rounds.clear()
+        with WireClient.connected(broker.url, channels=1, heartbeat_s=HEARTBEAT_S) as consumer:
+            consume(consumer, "old")
+            for tag in range(1, MESSAGES + 1):
+                consumer.expect(wire_client.BASIC_DELIVER, 1)
+                consumer.expect_content(1)
+                ack = tag.to_bytes(8, "big") + b"\0"
+                consumer.send(wire_client.method(1, wire_client.BASIC_ACK, ack))
+            assert declare(consumer, "old") == 0
+        # A loop that spins would have thousands.
+        assert len(rounds) < 10 * MESSAGES
+        pending = broker.store.log.pending_bytes
+        assert pending < MAX_PENDING_BYTES + PUBLISHERS * 2 * READ_BYTES
+        disk.recover()
+        for publisher in publishers:
+            publisher.stop()
+        with WireClient.connected(broker.url, channels=1) as client:
+            assert declare(client, "new") == sum(publisher.published for publisher in publishers)
+
+
+def count_rounds(patch: pytest.MonkeyPatch) -> list[float]:
+    """When the broker read from its clients."""
+    rounds: list[float] = []
+    read = Sockets.read
+
+    def read_noted(sockets: Sockets, now: float) -> None:
+        rounds.append(now)
+        read(sockets, now)
+
+    patch.setattr(Sockets, "read", read_noted)
+    return rounds

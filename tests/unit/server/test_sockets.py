@@ -38,84 +38,101 @@ def sockets() -> Iterator[Sockets]:
     made.close()
 
 
-async def returns(sockets: Sockets, *, wake_only: bool = False) -> bool:
+async def returns(sockets: Sockets) -> bool:
     """Tell whether waiting ends before everything else does."""
     with trio.move_on_after(1) as waiting:
-        await (sockets.wait_for_wake() if wake_only else sockets.wait())
+        await sockets.wait()
     return not waiting.cancelled_caught
+
+
+@pytest.fixture
+def short_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each read takes a whole round."""
+    monkeypatch.setattr(amqpstore_server.sockets, "_READING_S", -1.0)
 
 
 def run(main: object) -> None:
     trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))  # type: ignore[arg-type]
 
 
-def test_who_waits_for_a_wake_is_woken_once(sockets: Sockets) -> None:
-    """While the disk is slow nothing else is waited for: it must not be a busy loop."""
+def test_a_wake_ends_a_wait_and_is_heard_by_the_round(sockets: Sockets) -> None:
+    """All of them: otherwise the next wait would return at once."""
 
     async def main() -> None:
+        assert not await returns(sockets)
         for _ in range(3):
             sockets.wake()
-        assert await returns(sockets, wake_only=True)
-        assert not await returns(sockets, wake_only=True)
-
-    run(main)
-
-
-def test_a_wake_ends_a_wait_for_sockets_and_is_heard_by_the_round(sockets: Sockets) -> None:
-    async def main() -> None:
-        assert not await returns(sockets)
-        sockets.wake()
         assert await returns(sockets)
-        sockets.read(0.0, lambda: True)
+        sockets.read(0.0)
         assert not await returns(sockets)
 
     run(main)
 
 
-def test_a_wake_that_a_round_left_may_be_heard_by_then(sockets: Sockets) -> None:
-    """The disk was too slow for another read in between."""
-
-    async def main() -> None:
-        order: list[str] = []
-        client = Reading(sockets, order, "a")
-        client.far.send(b"x")
-        sockets.wake()
-        may_go_on = iter([True, False])
-        sockets.read(0.0, lambda: next(may_go_on))
-        assert await returns(sockets, wake_only=True) == (order == ["a"])
-        sockets.read(0.0, lambda: True)
-        assert order == ["a"]
-        client.close()
-
-    run(main)
-
-
-def test_each_is_read_once_in_a_round_and_in_turn(sockets: Sockets) -> None:
+def test_each_is_read_once_in_a_round(sockets: Sockets) -> None:
     """A client that sends without a break does not keep others from their turn."""
     order: list[str] = []
     clients = [Reading(sockets, order, name) for name in "abc"]
     for client in clients:
         client.far.send(b"many")
-    sockets.read(0.0, lambda: True)
-    assert sorted(order) == ["a", "b", "c"]
-    # Who had no turn, as the room ran out, is first in the next round.
-    order.clear()
-    sockets.read(0.0, lambda: len(order) < 1)
-    sockets.read(0.0, lambda: len(order) < 3)
+    sockets.read(0.0)
     assert sorted(order) == ["a", "b", "c"]
     for client in clients:
         client.close()
 
 
+@pytest.mark.usefixtures("short_rounds")
+def test_who_is_left_over_by_a_round_is_read_before_those_who_were_read(sockets: Sockets) -> None:
+    order: list[str] = []
+    clients = [Reading(sockets, order, name) for name in "abc"]
+    for client in clients:
+        client.far.send(bytes(10))
+    for _ in range(12):
+        sockets.read(0.0)
+    assert sorted(order[:3]) == ["a", "b", "c"]
+    assert order == order[:3] * 4
+    for client in clients:
+        client.close()
+
+
+@pytest.mark.parametrize("waits", [False, True])
+@pytest.mark.usefixtures("short_rounds")
+def test_who_always_has_more_than_a_round_takes_starves_nobody(
+    sockets: Sockets, monkeypatch: pytest.MonkeyPatch, waits: bool
+) -> None:
+    monkeypatch.setattr(amqpstore_server.sockets, "_ALONE_S", 60.0)
+
+    async def main() -> None:
+        order: list[str] = []
+        greedy = [Reading(sockets, order, name) for name in "ab"]
+        for client in greedy:
+            client.far.send(bytes(100))
+        late = Reading(sockets, order, "late")
+        for _ in range(5):
+            late.far.send(b"x")
+            order.clear()
+            # Those left over may come before it, and each of the others once.
+            for _ in range(4):
+                if waits:
+                    await sockets.wait()
+                sockets.read(0.0)
+            assert "late" in order
+        for client in (*greedy, late):
+            client.close()
+
+    trio.run(main)
+
+
+@pytest.mark.usefixtures("short_rounds")
 def test_who_left_in_the_middle_of_a_round_is_not_read(sockets: Sockets) -> None:
     order: list[str] = []
     first, second = (Reading(sockets, order, name) for name in "ab")
     for client in (first, second):
         client.far.send(b"x")
-    sockets.read(0.0, lambda: len(order) < 1)
+    sockets.read(0.0)
     left = second if order == ["a"] else first
     left.close()
-    sockets.read(0.0, lambda: True)
+    sockets.read(0.0)
     assert len(order) == 1
     (first if left is second else second).close()
 
@@ -135,9 +152,9 @@ def test_a_round_of_one_short_read_ends_at_once(
         read(now)
 
     monkeypatch.setattr(first, "read_ready", read_while_another_writes)
-    sockets.read(0.0, lambda: True)
+    sockets.read(0.0)
     assert order == ["a"]
-    sockets.read(0.0, lambda: True)
+    sockets.read(0.0)
     assert order == ["a", "b"]
     for client in (first, second):
         client.close()
