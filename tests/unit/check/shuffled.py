@@ -66,8 +66,7 @@ class _Shuffled:
     ) -> Iterator[tuple[Key, Compared]]:
         of_all = [(store, number) for store, of_store in jobs.items() for number in of_store]
         for store, number in self._rng.sample(of_all, len(of_all)):
-            parts = sorted(self._live.get((store, number), ()), key=lambda part: part.order)
-            live = [part.live for part in parts]
+            live = steps.in_order(self._live.get((store, number), ()))
             found = self._read[store, number]
             shared, job = self._stores[store], jobs[store][number]
             yield (store, number), steps.compare(shared, known[store], job, found, live)

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import dataclasses
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from operator import attrgetter
 
 from amqpstore import tables
 from amqpstore.segment_accounts import SegmentAccount
@@ -130,6 +131,11 @@ def by_account(shared: StoreContext, found: Sequence[Live]) -> list[tuple[int, L
 def in_ids(live: Live) -> tuple[int, int, int]:
     """Return a sort key: by ids, and by queues that hold the same ids."""
     return live.first_id, live.queue_id, live.first_sequence
+
+
+def in_order(parts: Iterable[LivePart]) -> list[Live]:
+    """Return the live messages of parts that come in any order."""
+    return [one.live for one in sorted(parts, key=attrgetter("order"))]
 
 
 def compare(

@@ -10,7 +10,6 @@ import contextlib
 import dataclasses
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from operator import attrgetter
 from typing import Any, TypeVar
 
 from pyspark import RDD, StorageLevel
@@ -18,7 +17,6 @@ from pyspark import RDD, StorageLevel
 from amqpstore.shapes import Rows
 from amqpstore_tools.check import steps
 from amqpstore_tools.check.executor import CheckSteps
-from amqpstore_tools.check.index import Live
 from amqpstore_tools.check.parts import (
     ONE_BY_ONE,
     Compared,
@@ -150,7 +148,7 @@ class _Steps:
         def compare(key: Key, one: Read, parts: Iterable[LivePart]) -> tuple[Key, Compared]:
             store, number = key
             job = told_jobs()[store][number]
-            live = _in_order(parts)
+            live = steps.in_order(parts)
             return key, steps.compare(shared()[store], told_known()[store], job, one, live)
 
         read = self._read
@@ -179,7 +177,3 @@ def _by_segment(found: Iterable[tuple[IndexResult, list[tuple[int, LivePart]]]])
         for number, part in parts:
             live.setdefault((result.store, number), []).append(part)
     return live
-
-
-def _in_order(parts: Iterable[LivePart]) -> list[Live]:
-    return [one.live for one in sorted(parts, key=attrgetter("order"))]

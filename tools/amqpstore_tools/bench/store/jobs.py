@@ -78,10 +78,7 @@ def fill(job: Job, tell: Tell) -> Figures:
         worker.wait()
         store.housekeep()
     figures: Figures = {
-        "messages": job.messages,
-        "duration_s": round(duration_s, 3),
-        "messages_per_s": round(job.messages / duration_s),
-        "body_mib_per_s": round(job.messages * job.size / duration_s / (1 << 20), 1),
+        **_rates(job, duration_s),
         "publish_ms": publish.summary_ms(),
         "turn_ms": turn.summary_ms(),
         "waited_for_disk_s": round(commits.waited_ns / 1e9, 3),
@@ -207,10 +204,7 @@ def churn(job: Job, tell: Tell) -> Figures:
     _check_count(staying, immortal)
     peak = max(peak, used_bytes(disk_bytes(job.directory)))
     figures: Figures = {
-        "messages": job.messages,
-        "duration_s": round(duration_s, 3),
-        "messages_per_s": round(job.messages / duration_s),
-        "body_mib_per_s": round(job.messages * job.size / duration_s / (1 << 20), 1),
+        **_rates(job, duration_s),
         "publish_ms": publish.summary_ms(),
         "publish_while_compacting_ms": while_compacting.summary_ms(),
         "turn_ms": turn.summary_ms(),
@@ -256,6 +250,15 @@ def _wait_until_quiet(store: Store, worker: WatchedWorker) -> float:
         if not worker.wait():
             return time.monotonic() - started
     raise RuntimeError(f"background work did not end within {_QUIET_S:g} s")
+
+
+def _rates(job: Job, duration_s: float) -> Figures:
+    return {
+        "messages": job.messages,
+        "duration_s": round(duration_s, 3),
+        "messages_per_s": round(job.messages / duration_s),
+        "body_mib_per_s": round(job.messages * job.size / duration_s / (1 << 20), 1),
+    }
 
 
 def _disk_figures(directory: str) -> Figures:
