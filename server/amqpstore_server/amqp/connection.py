@@ -57,7 +57,7 @@ _log = logging.getLogger(__name__)
 _HANDSHAKE_S = 10.0
 _CLOSE_S = 10.0
 
-_METHODS_AT_ONCE = 64
+_METHODS_AT_ONCE = 32
 """Methods of one read that are handled before others have their turn. Publishes and acks do not
 count: they are handled together.
 """

@@ -153,10 +153,11 @@ class Exchange(ABC):
 
     def unbind_destination(self, destination: Destination) -> list[Binding]:
         """Remove all bindings to a queue or an exchange, and return them."""
-        gone = list(self._by_destination.get(id(destination), {}).values())
-        for binding in gone:
-            self.unbind(binding)
-        return gone
+        gone = self._by_destination.pop(id(destination), {})
+        for key, binding in gone.items():
+            del self._bindings[key]
+            called(partial(self._remove, binding))
+        return list(gone.values())
 
     def own_queue_settings(self) -> Settings:
         """Return the settings of its own queue, which is lazy: messages that wait long should not
