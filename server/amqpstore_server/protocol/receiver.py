@@ -299,7 +299,7 @@ class Receiver:
         """Drop the unfinished content of a channel."""
         self._contents.pop(channel, None)
         if body := self._bodies.pop(channel, None):
-            self._bodies_bytes -= body.reserved_bytes
+            self._bodies_bytes -= body.memory_bytes
 
     def discard_contents(self) -> None:
         """Skip all contents from now on, unfinished ones too: nobody will use them."""
@@ -506,7 +506,7 @@ class Receiver:
             if body is None:
                 del self._contents[channel]  # it was refused
                 return
-            self._bodies_bytes -= body.reserved_bytes
+            self._bodies_bytes -= body.memory_bytes
             self._complete(channel, content, header, body.whole())
         elif content.refused:
             del self._contents[channel]
@@ -524,9 +524,9 @@ class Receiver:
         body = self._bodies.get(channel)
         if body is None:
             body = self._bodies[channel] = PartialBody(content.header.body_size)
-        self._bodies_bytes -= body.reserved_bytes
+        self._bodies_bytes -= body.memory_bytes
         body.add(piece)
-        self._bodies_bytes += body.reserved_bytes
+        self._bodies_bytes += body.memory_bytes
 
     def _expect_repeats(self, channel: int, content: _Content, header: ContentHeader) -> None:
         prefix = b"".join(
