@@ -20,6 +20,9 @@ from amqpstore.unacked import Unacked
 
 _log = logging.getLogger(__name__)
 
+_MAX_WRITTEN_ASIDE = 128
+"""Transient runs that are written out before others have their turn: each is a write to a file."""
+
 _LEAST_SHARE_BYTES = 64 << 10
 """About one read of a connection."""
 
@@ -50,9 +53,9 @@ class Memory:
         self._memory_bytes += run.memory_bytes
         if self._is_excess(queue):
             (self._excess if run.first_id else self._transient_excess).append((queue, run))
-            if self._memory_bytes > 2 * self._budget_bytes:
+            while self._transient_excess and self._memory_bytes > 2 * self._budget_bytes:
                 # If nothing is logged, `drop_excess` may be called only a second later.
-                self._write_all_aside()
+                self._write_aside(*self._transient_excess.popleft())
 
     def reconsider(self, queue: Queue) -> None:
         """Check all ready messages of a queue again: it has become lazy, or holds too much."""
@@ -68,9 +71,11 @@ class Memory:
     def drop_excess(self, next_message_id: int) -> None:
         """Drop excess bodies that are durable: ids below `next_message_id` are.
 
-        Transient messages are written to `transient/`; if that fails they stay.
+        Transient messages are written to `transient/`, some of them in each call; if that fails
+        they stay.
         """
-        self._write_all_aside()
+        for _ in range(min(len(self._transient_excess), _MAX_WRITTEN_ASIDE)):
+            self._write_aside(*self._transient_excess.popleft())
         excess = self._excess
         while excess and excess[0][1].first_id + excess[0][1].count <= next_message_id:
             queue, run = excess.popleft()
@@ -87,10 +92,6 @@ class Memory:
         most_bytes = max(self._budget_bytes - self._memory_bytes, self._budget_bytes // 4)
         if self.unacked.memory_bytes > most_bytes:
             self.unacked.let_go(most_bytes, next_message_id)
-
-    def _write_all_aside(self) -> None:
-        while self._transient_excess:
-            self._write_aside(*self._transient_excess.popleft())
 
     def _write_aside(self, queue: Queue, run: Run) -> None:
         if run.messages is None or not self._is_excess(queue) or not queue.ready.has(run):

@@ -317,3 +317,20 @@ def test_a_look_at_a_transient_message_finds_it_however_short_memory_is(disk: Di
         assert bodies(take(store, queue, 1)) == [body]
     check(store)
     store.abandon()
+
+
+def test_transient_messages_of_many_queues_leave_memory_a_few_at_a_time(disk: Disk) -> None:
+    """Each is a write to a file: those of a fan-out to 1,000 queues would hold up everybody."""
+    store = disk.open()
+    queues = [store.create_queue(number, durable=False) for number in range(600)]
+    store.publish(queues, [Message(TRANSIENT, BODY)])
+    before = len([queue for queue in queues if in_memory(queue)])
+    store.housekeep()
+    left = len([queue for queue in queues if in_memory(queue)])
+    assert 0 < before - left <= 128
+    for _ in range(5):
+        store.housekeep()
+    assert store._memory.memory_bytes <= 400_000
+    assert [bodies(take(store, queue, 1)) for queue in queues] == [[BODY]] * 600
+    check(store)
+    store.abandon()
