@@ -49,8 +49,8 @@ The modules, from the disk upwards:
 - `checkpoint_state`, `segment_accounts`: the state that the next checkpoint writes, for queues, and
   for live messages and garbage in each segment; `index`, `index_writer`, `index_merge`: index
   files.
-- `checkpoint`, `compaction`, `removal`: the background work; `maintenance`, `worker`, `space`: when
-  it is due, the thread that does it, and the reserve for a full disk.
+- `checkpoint`, `batch_merge`, `compaction`, `removal`: the background work; `maintenance`,
+  `worker`, `space`: when it is due, the thread that does it, and the reserve for a full disk.
 - `marker`, `identity`, `expected_segments`: which directory is a store, which store it is, and
   which segments it should have; `opening`, `recovery`, `recovered`: how it is opened, and what it
   contains after a crash.

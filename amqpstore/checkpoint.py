@@ -25,6 +25,7 @@ from typing import NamedTuple
 
 from amqpstore import tables
 from amqpstore.backing import Backing
+from amqpstore.batch_merge import merged
 from amqpstore.catalog import Change
 from amqpstore.checkpoint_state import CheckpointState, IndexFile, QueueIndex
 from amqpstore.errors import DurabilityError
@@ -129,6 +130,7 @@ class Checkpoint:
         checkpoint_state = self._checkpoint_state
         while self._created:
             checkpoint_state.create(self._created.pop())
+        self._batches = deque(merged(self._batches))
         # Each is popped only once it is applied: where this fails (a full disk), the same
         # checkpoint is run again, and a batch left out or counted twice would be wrong from then
         # on.

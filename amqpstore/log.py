@@ -237,8 +237,8 @@ class Log:
         runs = batch.runs.get(key)
         if runs is None:
             batch.runs[key] = [operation]
-        elif joined := _joined(runs[-1], operation):
-            runs[-1] = joined
+        elif one := joined(runs[-1], operation):
+            runs[-1] = one
             return
         else:
             runs.append(operation)
@@ -543,7 +543,7 @@ def record_bytes(message: Message) -> int:
     return HEADER.size + len(message.envelope.head) + len(message.body)
 
 
-def _joined(before: Operation, after: Operation) -> Operation | None:
+def joined(before: Operation, after: Operation) -> Operation | None:
     """Merge two operations of one kind and queue, if the second continues exactly where the first
     ended.
     """
