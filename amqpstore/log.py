@@ -113,6 +113,15 @@ class Batch:
         self.sealed_ms = 0
         self.is_large = False
 
+    @property
+    def is_small(self) -> bool:
+        """Whether `Log.start_write` may write it. To be asked after `Log.seal` only."""
+        return (
+            self.summary is not None
+            and not self.starts_segment
+            and self.summary.end_bytes - self.first_offset <= MAX_STARTED_BYTES
+        )
+
     def operations(self) -> list[Operation]:
         """Return the operations, sorted by kind, which is the order of a message's life."""
         return [operation for key in sorted(self.runs) for operation in self.runs[key]]
@@ -350,17 +359,13 @@ class Log:
             self._fail(segment.path, error)
 
     def start_write(self, batch: Batch, datasyncs: Datasyncs) -> bool:
-        """Step 2 without waiting for the disk, in the owner's thread: `finish_write` ends it.
+        """Step 2 of a small batch without waiting for the disk, in the owner's thread:
+        `finish_write` ends it.
 
-        Returns False if `write` has to do it: the batch is large, starts a segment, or the kernel
-        cannot sync it in the background.
+        Returns False if `write` has to do it: the kernel cannot sync it in the background.
         Raises: DurabilityError; all writing ends with it.
         """
         segment = self._to_write(batch)
-        if batch.summary is None or batch.starts_segment:  # it is not encoded yet, as it is large
-            return False
-        if segment.size - batch.first_offset > MAX_STARTED_BYTES:
-            return False
         try:
             self._append(segment, batch)
             return datasyncs.start(segment.writer)

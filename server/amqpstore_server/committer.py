@@ -1,14 +1,15 @@
 """The committer: has batches written and synced, and completes them once they are durable.
 
 Batches are sealed and completed on trio's thread, which owns the store. A small batch is appended
-there as well, and the kernel syncs it in the background: so a publish that is alone waits for no
-other thread. All other batches go to a thread, which only runs `Log.write`. Either way, what
-arrives during one sync becomes the next batch.
+there as well, and the kernel syncs it in the background, as long as that is faster: so a publish
+that is alone waits for no other thread. All other batches go to a thread, which only runs
+`Log.write`. Either way, what arrives during one sync becomes the next batch.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 import queue
 import threading
 import time
@@ -26,6 +27,10 @@ MAX_PENDING_BYTES = 64 << 20
 
 _DISK_LOOK_S = 0.5
 
+_TRY_OTHER_EVERY = 64
+_WEIGHT = 1 / 16
+"""Of the last batch, in the mean time of a way to sync."""
+
 _log = logging.getLogger(__name__)
 
 
@@ -34,6 +39,31 @@ class _Written(NamedTuple):
 
     batch: Batch
     failure: BaseException | None
+
+
+class Ways:
+    """Which of two ways to sync a small batch has been faster lately: the kernel or the thread.
+
+    On a machine with time to spare it is the kernel, which waits for no thread of this process. On
+    one that is busy the kernel's own workers may wait for a processor much longer than a thread
+    does. So each is measured: now and then the slower one is used as well.
+    """
+
+    def __init__(self) -> None:
+        self._mean_s: dict[bool, float] = {}
+        self._count = 0
+
+    def next_in_kernel(self) -> bool:
+        """Return whether the next batch is the kernel's."""
+        self._count += 1
+        mean_s = self._mean_s
+        faster = mean_s.get(True, 0.0) <= mean_s.get(False, math.inf)
+        return faster if self._count % _TRY_OTHER_EVERY else not faster
+
+    def took(self, seconds: float, *, in_kernel: bool) -> None:
+        """Note how long a batch took."""
+        mean_s = self._mean_s.get(in_kernel, seconds)
+        self._mean_s[in_kernel] = mean_s + (seconds - mean_s) * _WEIGHT
 
 
 class Committer:
@@ -65,6 +95,10 @@ class Committer:
         self._on_completed = on_completed
         self._datasyncs = datasyncs
         self._syncing: Batch | None = None
+        self._ways = Ways()
+        self._in_kernel: bool | None = None
+        """Which way the small batch goes that is being written; None if it is not a small one."""
+        self._began_s = 0.0
         self._batches: queue.SimpleQueue[Batch | None] = queue.SimpleQueue()
         self._written: queue.SimpleQueue[_Written] = queue.SimpleQueue()
         self._failure: DurabilityError | None = None
@@ -88,16 +122,20 @@ class Committer:
 
     def _write(self, batch: Batch) -> None:
         """Start writing a batch: here if that does not take long, else in the thread."""
-        if self._datasyncs is not None:
-            try:
-                if self._log.start_write(batch, self._datasyncs):
-                    self._syncing = batch
-                    return
-            except DurabilityError as failure:
-                self._written.put(_Written(batch, failure))
-                self._on_written()
-                return
-        self._batches.put(batch)
+        if self._datasyncs is None or not batch.is_small:
+            self._in_kernel = None
+            self._batches.put(batch)
+            return
+        self._in_kernel = self._ways.next_in_kernel()
+        self._began_s = time.perf_counter()
+        try:
+            if self._in_kernel and self._log.start_write(batch, self._datasyncs):
+                self._syncing = batch
+            else:
+                self._batches.put(batch)
+        except DurabilityError as failure:
+            self._written.put(_Written(batch, failure))
+            self._on_written()
 
     def _complete_synced(self, datasyncs: Datasyncs, batch: Batch, *, wait: bool = False) -> None:
         """Complete the batch that the kernel syncs, if it has."""
@@ -192,6 +230,9 @@ class Committer:
         if failure:
             self._fail(failure)
         else:
+            if self._in_kernel is not None:
+                spent_s = time.perf_counter() - self._began_s
+                self._ways.took(spent_s, in_kernel=self._in_kernel)
             self._complete_durable(batch)
         self._on_completed()
 

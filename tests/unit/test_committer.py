@@ -15,7 +15,7 @@ from amqpstore import DurabilityError, Queue, Store
 from amqpstore.catalog import Change
 from amqpstore.checkpoint import Checkpoint
 from amqpstore.log import MAX_STARTED_BYTES
-from amqpstore_server.committer import Committer
+from amqpstore_server.committer import Committer, Ways
 from tests.committers import LaterDatasyncs, committer_of
 from tests.unit.engine.stores import Disk, FailingFiles, RowsCatalog, messages
 
@@ -157,6 +157,27 @@ def test_only_small_batches_are_synced_in_the_background(store: Store, queue: Qu
 
     trio.run(run)
     assert waiting.told == ["first", "small", large, "again"]
+
+
+def test_the_way_that_was_faster_lately_is_used_and_the_other_one_tried() -> None:
+    ways = Ways()
+    seconds = {True: 1.0, False: 2.0}
+
+    def chosen(count: int) -> list[bool]:
+        found = []
+        for _ in range(count):
+            found.append(ways.next_in_kernel())
+            ways.took(seconds[found[-1]], in_kernel=found[-1])
+        return found
+
+    assert chosen(63) == [True] * 63
+    assert chosen(640).count(False) == 10
+    seconds[True] = 5.0  # the machine is busy
+    chosen(64)
+    assert chosen(640).count(True) == 10
+    seconds[True] = 0.1
+    chosen(64 * 64)
+    assert chosen(640).count(False) == 10
 
 
 def test_a_batch_that_cannot_be_synced_in_the_background_is_written_once(
