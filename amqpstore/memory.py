@@ -74,8 +74,9 @@ class Memory:
         Transient messages are written to `transient/`, some of them in each call; if that fails
         they stay.
         """
-        for _ in range(min(len(self._transient_excess), _MAX_WRITTEN_ASIDE)):
-            self._write_aside(*self._transient_excess.popleft())
+        if self._transient_excess:
+            for _ in range(min(len(self._transient_excess), _MAX_WRITTEN_ASIDE)):
+                self._write_aside(*self._transient_excess.popleft())
         excess = self._excess
         while excess and excess[0][1].first_id + excess[0][1].count <= next_message_id:
             queue, run = excess.popleft()
