@@ -13,7 +13,7 @@ from array import array
 from collections.abc import Iterable
 
 from amqpstore.log import BatchSummary, joined
-from amqpstore.records import Operation
+from amqpstore.records import Operation, SpreadEnqueue
 
 _MAX_MERGED = 16_384
 """Messages of merged batches: they are applied in one go."""
@@ -46,7 +46,7 @@ def _merged(batches: list[BatchSummary]) -> BatchSummary:
     first, last = batches[0], batches[-1]
     if first is last:
         return first
-    runs: dict[tuple[int, int], list[Operation]] = {}
+    runs: dict[tuple[int, int], list[Operation | SpreadEnqueue]] = {}
     sizes, body_sizes = array("I"), array("I")
     for batch in batches:
         sizes += batch.sizes

@@ -36,7 +36,7 @@ from amqpstore.index import (
 )
 from amqpstore.limits import LIMITS
 from amqpstore.log import BatchSummary
-from amqpstore.records import Operation, OperationKind
+from amqpstore.records import Operation, OperationKind, SpreadEnqueue
 from amqpstore.runs import ReadyList, Run
 from amqpstore.segment_accounts import SegmentAccounts, references_of
 
@@ -251,7 +251,12 @@ class QueueIndex:
         self.fresh = ReadyList()
         self._reader = reader
 
-    def apply(self, operation: Operation, release: Callable[[Entries], None], sizes: Sizes) -> bool:
+    def apply(
+        self,
+        operation: Operation | SpreadEnqueue,
+        release: Callable[[Entries], None],
+        sizes: Sizes,
+    ) -> bool:
         """Apply an operation of this queue; messages that left the queue are released.
 
         Returns whether part of it, about entries of index files, is left to `catch_up`.
@@ -259,7 +264,7 @@ class QueueIndex:
         first = operation.first_sequence
         end = first + operation.message_count
         self.next_sequence = max(self.next_sequence, end)
-        if operation.kind == OperationKind.ENQUEUE:
+        if isinstance(operation, SpreadEnqueue) or operation.kind == OperationKind.ENQUEUE:
             self.fresh.append_stored(enqueued(operation))
             return False
         removed = self.fresh.remove(first, operation.message_count)
@@ -365,6 +370,8 @@ class Sizes:
         """Return the sizes of a run, and of its bodies."""
         found = array("I")
         of_bodies = array("I")
+        if run.ids is not None:
+            return self._of_spread(run.ids)
         wanted = run.first_id
         end = run.first_id + run.count
         place = bisect_right(self._first_ids, wanted) - 1
@@ -375,6 +382,20 @@ class Sizes:
             of_bodies.extend(self._body_sizes[place][start:stop])
             wanted = run.first_id + len(found)
             place += 1
+        return found, of_bodies
+
+    def _of_spread(self, ids: array[int]) -> tuple[array[int], array[int]]:
+        found = array("I")
+        of_bodies = array("I")
+        start = 0
+        while start < len(ids):
+            place = bisect_right(self._first_ids, ids[start]) - 1
+            first = self._first_ids[place]
+            sizes, body_sizes = self._sizes[place], self._body_sizes[place]
+            stop = bisect_left(ids, first + len(sizes), start)
+            found.extend([sizes[one - first] for one in ids[start:stop]])
+            of_bodies.extend([body_sizes[one - first] for one in ids[start:stop]])
+            start = stop
         return found, of_bodies
 
     def clear(self) -> None:
@@ -482,8 +503,16 @@ def highest_counts(ranges: Iterable[tuple[int, int, int]]) -> list[tuple[int, in
     return found
 
 
-def enqueued(operation: Operation) -> Run:
+def enqueued(operation: Operation | SpreadEnqueue) -> Run:
     """Return the run that an ENQUEUE put into its queue."""
+    if isinstance(operation, SpreadEnqueue):
+        return Run(
+            operation.first_sequence,
+            len(operation.ids),
+            first_id=operation.ids[0],
+            ids=operation.ids,
+            priority=operation.priority,
+        )
     return Run(
         operation.first_sequence,
         operation.message_count,

@@ -142,7 +142,7 @@ def entries_of(run: Run, sizes: array[int], body_sizes: array[int] | None = None
         body_sizes = unknown_sizes(count)
     return Entries(
         array("Q", range(run.first_sequence, run.end)),
-        array("Q", range(run.first_id, run.first_id + count)),
+        array("Q", range(run.first_id, run.first_id + count)) if run.ids is None else run.ids[:],
         sizes,
         array("Q", [run.expires_ms]) * count,
         array("I", [run.delivery_count]) * count,

@@ -28,6 +28,9 @@ class StoreLimits(NamedTuple):
     up. Compaction writes `compaction_piece_bytes` at a time, and is due when more
     than `garbage_fraction` of the segments is garbage.
 
+    Queues: a published message joins the run before it if that takes less than `joined_bytes` of
+    memory, as a run leaves memory as a whole, and splitting it takes time for each message.
+
     While the disk cannot read a part of the log, the next checkpoint waits for `unread_factor`
     times as much log as otherwise. A `SharedStore` does housekeeping about every `housekeep_s`.
     """
@@ -44,6 +47,7 @@ class StoreLimits(NamedTuple):
     page_bytes: int = PAGE_BYTES
     compaction_piece_bytes: int = 1 << 20
     garbage_fraction: float = 0.5
+    joined_bytes: int = 64 << 10
     unread_factor: int = 16
     housekeep_s: float = 1.0
 

@@ -44,6 +44,7 @@ from amqpstore.records import (
     MessageDecoder,
     Operation,
     OperationKind,
+    SpreadEnqueue,
     checksum_seed,
     encode_messages,
     encode_segment_header,
@@ -99,7 +100,7 @@ class Batch:
     def __init__(self, first_id: int) -> None:
         self.first_id = first_id
         self.messages: list[Message] = []
-        self.runs: dict[tuple[int, int], list[Operation]] = {}
+        self.runs: dict[tuple[int, int], list[Operation | SpreadEnqueue]] = {}
         self.waiters: list[Callable[[], None]] = []
         self.byte_count = 0
         self.buffers: list[bytes] = []
@@ -122,7 +123,7 @@ class Batch:
             and self.summary.end_bytes - self.first_offset <= MAX_STARTED_BYTES
         )
 
-    def operations(self) -> list[Operation]:
+    def operations(self) -> list[Operation | SpreadEnqueue]:
         """Return the operations, sorted by kind, which is the order of a message's life."""
         return [operation for key in sorted(self.runs) for operation in self.runs[key]]
 
@@ -135,7 +136,7 @@ class BatchSummary(NamedTuple):
     segment `segment`.
     """
 
-    operations: list[Operation]
+    operations: Sequence[Operation | SpreadEnqueue]
     first_id: int
     sizes: array[int]
     body_sizes: array[int]
@@ -237,7 +238,7 @@ class Log:
         batch.byte_count += body_bytes + (_MESSAGE_BYTES + head_bytes) * len(messages)
         return first_id
 
-    def append_operation(self, operation: Operation) -> None:
+    def append_operation(self, operation: Operation | SpreadEnqueue) -> None:
         """Put an operation in the open batch: merged into the queue's last one, if it continues
         that.
         """
@@ -251,7 +252,9 @@ class Log:
             return
         else:
             runs.append(operation)
-        batch.byte_count += OPERATION.size
+        batch.byte_count += OPERATION.size * (
+            operation.message_count if isinstance(operation, SpreadEnqueue) else 1
+        )
 
     def when_durable(self, callback: Callable[[], None]) -> None:
         """Call back from `complete` once everything appended so far is durable.
@@ -548,10 +551,12 @@ def record_bytes(message: Message) -> int:
     return HEADER.size + len(message.envelope.head) + len(message.body)
 
 
-def joined(before: Operation, after: Operation) -> Operation | None:
+def joined(before: Operation | SpreadEnqueue, after: Operation | SpreadEnqueue) -> Operation | None:
     """Merge two operations of one kind and queue, if the second continues exactly where the first
     ended.
     """
+    if isinstance(before, SpreadEnqueue) or isinstance(after, SpreadEnqueue):
+        return None
     count = before.message_count
     if before.first_sequence + count != after.first_sequence:
         return None

@@ -47,11 +47,11 @@ class Memory:
         each."""
         return self._memory_bytes
 
-    def add(self, queue: Queue, run: Run) -> None:
-        """Count a run that is ready with its messages."""
-        queue.memory_bytes += run.memory_bytes
-        self._memory_bytes += run.memory_bytes
-        if self._is_excess(queue):
+    def add(self, queue: Queue, run: Run, memory_bytes: int) -> None:
+        """Count a run that is ready with its messages, or `memory_bytes` that it got more."""
+        queue.memory_bytes += memory_bytes
+        self._memory_bytes += memory_bytes
+        if self.is_excess(queue):
             (self._excess if run.first_id else self._transient_excess).append((queue, run))
             while self._transient_excess and self._memory_bytes > 2 * self._budget_bytes:
                 # If nothing is logged, `drop_excess` may be called only a second later.
@@ -60,7 +60,7 @@ class Memory:
     def reconsider(self, queue: Queue) -> None:
         """Check all ready messages of a queue again: it has become lazy, or holds too much."""
         for run in queue.ready:
-            if run.messages is not None and self._is_excess(queue):
+            if run.messages is not None and self.is_excess(queue):
                 (self._excess if run.first_id else self._transient_excess).append((queue, run))
 
     def let_go(self, queue: Queue, memory_bytes: int) -> None:
@@ -78,10 +78,10 @@ class Memory:
             for _ in range(min(len(self._transient_excess), _MAX_WRITTEN_ASIDE)):
                 self._write_aside(*self._transient_excess.popleft())
         excess = self._excess
-        while excess and excess[0][1].first_id + excess[0][1].count <= next_message_id:
+        while excess and excess[0][1].end_id <= next_message_id:
             queue, run = excess.popleft()
             memory_bytes = run.memory_bytes
-            if run.messages is not None and self._is_excess(queue) and queue.ready.let_go(run):
+            if run.messages is not None and self.is_excess(queue) and queue.ready.let_go(run):
                 self.let_go(queue, memory_bytes)
         self.let_go_unacked(next_message_id)
 
@@ -95,7 +95,7 @@ class Memory:
             self.unacked.let_go(most_bytes, next_message_id)
 
     def _write_aside(self, queue: Queue, run: Run) -> None:
-        if run.messages is None or not self._is_excess(queue) or not queue.ready.has(run):
+        if run.messages is None or not self.is_excess(queue) or not queue.ready.has(run):
             return
         memory_bytes = run.memory_bytes
         try:
@@ -116,7 +116,8 @@ class Memory:
             queue.share_bytes = (queue.share_bytes + part) // 2
             queue.taken_bytes = 0
 
-    def _is_excess(self, queue: Queue) -> bool:
+    def is_excess(self, queue: Queue) -> bool:
+        """Tell whether a queue has more in memory than its share, and memory is short."""
         if queue.lazy:
             return True
         if self._memory_bytes <= self._budget_bytes // 2:

@@ -12,7 +12,9 @@ from __future__ import annotations
 
 import enum
 import struct
+from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from operator import sub
 from typing import NamedTuple
 
 from crc32c import crc32c
@@ -89,6 +91,39 @@ class Operation(NamedTuple):
     first_id: int = 0
     detail: int = 0
     priority: int = 0
+
+
+class SpreadEnqueue(NamedTuple):
+    """An ENQUEUE of messages whose ids ascend and need not be contiguous: one column instead of an
+    `Operation` for each stretch, which is what the disk has.
+    """
+
+    queue_id: int
+    first_sequence: int
+    ids: array[int]
+    priority: int = 0
+
+    @property
+    def kind(self) -> int:
+        """That of an ENQUEUE."""
+        return OperationKind.ENQUEUE
+
+    @property
+    def message_count(self) -> int:
+        """How many messages it enqueues."""
+        return len(self.ids)
+
+    def stretches(self) -> list[Operation]:
+        """Return the same as operations with contiguous ids."""
+        ids, queue_id, priority = self.ids, self.queue_id, self.priority
+        # Where an id does not follow the one before it.
+        starts = [place for place, step in enumerate(map(sub, ids, ids[:1] + ids)) if step != 1]
+        ends = [*starts[1:], len(ids)]
+        kind, first = OperationKind.ENQUEUE, self.first_sequence
+        return [
+            Operation(kind, end - start, queue_id, first + start, ids[start], 0, priority)
+            for start, end in zip(starts, ends, strict=True)
+        ]
 
 
 class Record(NamedTuple):
@@ -174,15 +209,22 @@ def encode_messages(
 
 
 def encode_transaction(
-    operations: Sequence[Operation], number: int, segment: int, time_ms: int, *, seed: int
+    operations: Sequence[Operation | SpreadEnqueue],
+    number: int,
+    segment: int,
+    time_ms: int,
+    *,
+    seed: int,
 ) -> bytes:
     """Encode the TRANSACTION record, log sequence number `number`, of one batch."""
     pack = OPERATION.pack
-    packed = [
-        pack(kind, priority, count, queue_id, first_sequence, first_id, detail)
-        for kind, count, queue_id, first_sequence, first_id, detail, priority in operations
-    ]
-    payload = COMMIT_TIME.pack(time_ms) + b"".join(packed)
+    packed = [COMMIT_TIME.pack(time_ms)]
+    for one in operations:
+        for kind, count, queue_id, first_sequence, first_id, detail, priority in (
+            one.stretches() if isinstance(one, SpreadEnqueue) else (one,)
+        ):
+            packed.append(pack(kind, priority, count, queue_id, first_sequence, first_id, detail))
+    payload = b"".join(packed)
     return encode_record(Kind.TRANSACTION, number, segment, payload, seed=seed, batch=number)
 
 

@@ -62,7 +62,8 @@ class Run:
     """`count` messages of one queue, from `first_sequence` on, delivered `delivery_count` times.
 
     All have one `priority`, and expire together: `expires_ms` since 1970, or never if that is 0.
-    Those that are in the log have contiguous ids from `first_id` on; 0 says that none is.
+    Those that are in the log have contiguous ids from `first_id` on, or those in `ids`, ascending;
+    `first_id` 0 says that none is.
     `messages` holds them when they are in memory; otherwise it is None. Then `body_bytes` is the
     size of their bodies, and `memory_bytes` the memory they take, with everything that belongs to
     them; if it `is_short`, except an envelope that counts in another run. For a run that somebody
@@ -80,6 +81,7 @@ class Run:
         "expires_ms",
         "first_id",
         "first_sequence",
+        "ids",
         "is_short",
         "memory_bytes",
         "messages",
@@ -93,6 +95,7 @@ class Run:
         count: int,
         *,
         first_id: int = 0,
+        ids: array[int] | None = None,
         messages: list[Message] | None = None,
         body_bytes: int = 0,
         memory_bytes: int = 0,
@@ -104,6 +107,7 @@ class Run:
         self.first_sequence = first_sequence
         self.count = count
         self.first_id = first_id
+        self.ids = ids
         self.messages = messages
         self.body_bytes = body_bytes
         self.memory_bytes = memory_bytes
@@ -120,6 +124,28 @@ class Run:
         """The sequence after the last."""
         return self.first_sequence + self.count
 
+    @property
+    def end_id(self) -> int:
+        """The id after the last, of a run in the log."""
+        return self.first_id + self.count if self.ids is None else self.ids[-1] + 1
+
+    def id_at(self, place: int) -> int:
+        """Return the id of one message, of a run in the log."""
+        return self.first_id + place if self.ids is None else self.ids[place]
+
+    def contiguous_from(self, place: int, count: int) -> int:
+        """Return how many of `count` messages from one on have contiguous ids."""
+        ids = self.ids
+        if ids is None:
+            return count
+        first = ids[place]
+        if ids[place + count - 1] - first == count - 1:
+            return count
+        found = 1
+        while ids[place + found] == first + found:
+            found += 1
+        return found
+
     def split(self, count: int) -> Run:
         """Split off the first `count` messages (fewer than all) as a run of their own."""
         messages = self.messages
@@ -134,7 +160,10 @@ class Run:
         )
         self.first_sequence += count
         self.count -= count
-        if self.first_id:
+        if self.ids is not None:
+            head.ids, self.ids = self.ids[:count], self.ids[count:]
+            self.first_id = self.ids[0]
+        elif self.first_id:
             self.first_id += count
         if messages is not None:
             head.messages = messages[:count]
@@ -154,6 +183,28 @@ class Run:
             head.body_bytes = sum(head.body_sizes)
             self.body_bytes -= head.body_bytes
         return head
+
+    def join(self, after: Run) -> None:
+        """Add the messages of the run that follows, which are in memory as these are.
+
+        `memory_bytes` of that one are then what was added.
+        """
+        messages, more = self.messages, after.messages
+        assert messages is not None  # both are in memory
+        assert more is not None
+        if messages[-1].envelope is more[0].envelope:
+            after.memory_bytes -= _envelope_bytes(more[0].envelope)
+        # A list may be another queue's as well.
+        self.messages = messages + more
+        is_contiguous = self.ids is None and after.ids is None and self.end_id == after.first_id
+        if self.first_id and not is_contiguous:
+            self.ids = self._own_ids() + after._own_ids()
+        self.count += after.count
+        self.body_bytes += after.body_bytes
+        self.memory_bytes += after.memory_bytes
+
+    def _own_ids(self) -> array[int]:
+        return array("Q", range(self.first_id, self.end_id)) if self.ids is None else self.ids
 
     def bring_back(self, messages: list[Message]) -> None:
         """Put the messages back into memory."""
@@ -353,6 +404,30 @@ class ReadyList(RunList[Run]):
     def _place_of(self, run: Run) -> int:
         return bisect_right(self._runs, run.first_sequence, self._head, key=_FIRST_SEQUENCE) - 1
 
+    def append_new(self, run: Run, most_bytes: int) -> Run:
+        """Add a run that was just published after all others; if it continues the last, which
+        nobody has been given, and takes less memory than `most_bytes`, it becomes part of that.
+        Returns the run that has its messages.
+        """
+        runs = self._runs
+        if self._head < len(runs):
+            last = runs[-1]
+            if (
+                last.memory_bytes < most_bytes
+                and last.messages is not None
+                and last.end == run.first_sequence
+                and last.priority == run.priority
+                and bool(last.first_id) == bool(run.first_id)
+                and not (last.delivery_count or last.expires_ms or run.expires_ms)
+                and last.returned_by is None
+            ):
+                last.join(run)
+                self.count += run.count
+                return last
+        runs.append(run)
+        self.count += run.count
+        return run
+
     def append_stored(self, run: Run) -> None:
         """Add a run on disk after all others; one that continues the last becomes part of it."""
         if len(self):
@@ -376,8 +451,10 @@ def overhead_bytes(messages: Sequence[Message]) -> int:
     """
     if len(messages) == 1:
         return _MESSAGE_BYTES + _envelope_bytes(messages[0].envelope)
-    envelopes = [_envelope_bytes(envelope) for envelope, _ in groupby(messages, _ENVELOPE)]
-    return len(messages) * _MESSAGE_BYTES + sum(envelopes)
+    envelopes = [envelope for envelope, _ in groupby(messages, _ENVELOPE)]
+    # As `_envelope_bytes`, without a call for each.
+    texts = sum([len(envelope.head) + len(envelope.properties) for envelope in envelopes])
+    return len(messages) * _MESSAGE_BYTES + len(envelopes) * _ENVELOPE_BYTES + texts
 
 
 def _envelope_bytes(envelope: Envelope) -> int:
@@ -390,6 +467,8 @@ def goes_on(before: Run, after: Run) -> bool:
     return (
         before.messages is None
         and after.messages is None
+        and before.ids is None
+        and after.ids is None
         and before.end == after.first_sequence
         and before.first_id + before.count == after.first_id
         and before.delivery_count == after.delivery_count

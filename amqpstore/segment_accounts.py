@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from operator import attrgetter
 
-from amqpstore.records import Operation
+from amqpstore.records import Operation, SpreadEnqueue
 from amqpstore.tables import SegmentRow
 
 _FIRST_ID = attrgetter("first_id")
@@ -117,10 +117,14 @@ class SegmentAccount:
             self.live_bytes -= sum(sizes)
             self._forget_if_dead()
             return
+        own_ids, first_id = self.ids, self.first_id
         for message_id, size in zip(ids, sizes, strict=True):
-            place = self._place(message_id)
-            if self.ids is not None and self.ids[place : place + 1] != array("Q", [message_id]):
-                continue  # It is not here, whatever a damaged index says.
+            if own_ids is None:
+                place = message_id - first_id
+            else:
+                place = bisect_left(own_ids, message_id)
+                if own_ids[place : place + 1] != array("Q", [message_id]):
+                    continue  # It is not here, whatever a damaged index says.
             references[place] -= 1
             if not references[place]:
                 self.live_count -= 1
@@ -240,28 +244,35 @@ class SegmentAccounts:
             self.changed.add(new)
 
 
-def references_of(enqueues: Sequence[Operation], first_id: int, count: int) -> array[int] | None:
+def references_of(
+    enqueues: Sequence[Operation | SpreadEnqueue], first_id: int, count: int
+) -> array[int] | None:
     """Return how many queues hold each of a batch's messages; None when it is one each.
 
     Args: enqueues, the batch's ENQUEUE operations; its messages are `count` from `first_id` on.
     """
-    if sum(operation.message_count for operation in enqueues) == count:
-        ends = sorted((operation.first_id, operation.message_count) for operation in enqueues)
+    runs = [one for one in enqueues if isinstance(one, Operation)]
+    changes = [0] * (count + 1)
+    if len(runs) == len(enqueues) and sum(one.message_count for one in runs) == count:
         following = first_id
-        for start, length in ends:
+        for start, length in sorted((one.first_id, one.message_count) for one in runs):
             if start != following:
                 break
             following += length
         else:
             return None
-    changes = [0] * (count + 1)
-    for operation in enqueues:
-        start = max(operation.first_id - first_id, 0)
-        stop = min(operation.first_id + operation.message_count - first_id, count)
+    for run in runs:
+        start = max(run.first_id - first_id, 0)
+        stop = min(run.first_id + run.message_count - first_id, count)
         if start < stop:
             changes[start] += 1
             changes[stop] -= 1
-    return array("I", list(accumulate(changes))[:count])
+    references = array("I", list(accumulate(changes))[:count])
+    for one in enqueues:
+        if isinstance(one, SpreadEnqueue):
+            for message_id in one.ids:
+                references[message_id - first_id] += 1
+    return references if references.count(1) != count else None
 
 
 def _packed(numbers: array[int]) -> bytes:

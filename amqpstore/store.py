@@ -16,7 +16,9 @@ import contextlib
 import errno
 import logging
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 
 from amqpstore import marker, tables
 from amqpstore.arguments import check_messages, publish_bytes
@@ -43,7 +45,7 @@ from amqpstore.message import Message
 from amqpstore.opening import open_directory
 from amqpstore.prepared import Prepared, restore
 from amqpstore.queue import PagedFile, Placement, Queue
-from amqpstore.records import MAX_COUNT, Operation, OperationKind
+from amqpstore.records import MAX_COUNT, Operation, OperationKind, SpreadEnqueue
 from amqpstore.recovered import Recovered
 from amqpstore.runs import Run, body_bytes, overhead_bytes
 from amqpstore.segments import Unread
@@ -112,6 +114,7 @@ class Store:
         self.stored = StoredRuns(backing, self._log, self._transient, self._memory, clock)
         self.next_queue_id = StoreRows.read(self._catalog.rows).next_queue_id or 1
         self.prepared: dict[int, Prepared] = {}
+        self._joined_bytes = options.limits.joined_bytes
         self._failure: DurabilityError | None = None
         self._is_closed = False
         self._is_grouping = False
@@ -303,6 +306,63 @@ class Store:
         self.check_writable(publishing=True, needed_bytes=needed_bytes)
         return self.put(placements, messages, whole_bytes, priority=priority)
 
+    def spread(
+        self, places: Mapping[Queue, Sequence[int]], messages: list[Message], *, priority: int = 0
+    ) -> bool:
+        """Put messages, all of them persistent or none, in queues, each in some of them.
+
+        Either all of the queues are durable or none is, and none keeps transient messages.
+        Args: places, for each queue the indexes in `messages`, ascending; each index is in one of
+        them at least.
+        Raises, returns: as `enqueue`.
+        """
+        placements = [Placement(queue) for queue in places]
+        whole_bytes = body_bytes(messages)
+        needed_bytes = publish_bytes(placements, messages, priority, whole_bytes)
+        self.check_writable(publishing=True, needed_bytes=needed_bytes)
+        columns = [[messages[index] for index in indexes] for indexes in places.values()]
+        is_shared = sum(map(len, columns)) > len(messages)
+        next_id = 0
+        if messages[0].envelope.persistent and placements[0].queue.durable:
+            # If no queue shares one with another, those of each have contiguous ids.
+            logged = messages if is_shared else list(chain.from_iterable(columns))
+            next_id = self._log.append_messages(logged, whole_bytes)
+        is_logged = next_id != 0
+        append = self._log.append_operation
+        for (queue, indexes), placed in zip(places.items(), columns, strict=True):
+            sequence, count = queue.next_sequence, len(placed)
+            queue.next_sequence = sequence + count
+            placed_bytes = body_bytes(placed)
+            run = Run(
+                sequence,
+                count,
+                first_id=next_id,
+                messages=placed,
+                body_bytes=placed_bytes,
+                memory_bytes=placed_bytes + overhead_bytes(placed),
+                priority=priority,
+            )
+            if is_logged and not is_shared:
+                append(Operation(_ENQUEUE, count, queue.id, sequence, next_id, 0, priority))
+                next_id += count
+            elif is_logged:
+                run.ids = array("Q", [next_id + index for index in indexes])
+                run.first_id = run.ids[0]
+                append(SpreadEnqueue(queue.id, sequence, run.ids, priority))
+            self._append(queue, run)
+        return is_logged
+
+    def _append(self, queue: Queue, run: Run) -> None:
+        """Make a run that was just published ready."""
+        ready, memory = queue.ready, self._memory
+        if memory.is_excess(queue):
+            # What leaves memory soon is not joined to what may stay.
+            ready.append(run)
+            memory.add(queue, run, run.memory_bytes)
+        else:
+            joined = ready.append_new(run, self._joined_bytes)
+            memory.add(queue, joined, run.memory_bytes)
+
     def put(
         self,
         placements: Sequence[Placement],
@@ -361,10 +421,9 @@ class Store:
             if withheld is not None:
                 withheld.append((queue, run))
             else:
-                queue.ready.append(run)
+                self._append(queue, run)
                 if expires_ms:
                     queue.watch((run,))
-                self._memory.add(queue, run)
         return first_id != 0
 
     def transaction(self) -> Transaction:
@@ -382,15 +441,14 @@ class Store:
     ) -> Run | Unread | None:
         """Take up to `limit` messages off the head of a queue; None if nothing is ready.
 
-        With `first_sequence`, the first messages from it on. With `acked` they are acked at once. A
-        run holds messages that were published together, and of messages on disk about 1 MiB. A
-        message that cannot be read is returned as the error that says why, once, and is in
-        quarantine until `read_again` or the next start can read it. But if the reason is a lack of
-        descriptors or memory (ReadLaterError) it stays ready, to be taken some time later. With
-        `in_parts` so does a large one that is on disk (PartlyReadError), until some calls have read
-        it, so that none of them holds up others. While more is taken than the memory budget allows,
-        `housekeep` and `free_memory` drop the messages of unacked runs from memory: see
-        `bring_back`.
+        With `first_sequence`, the first messages from it on. With `acked` they are acked at once.
+        There may be more than one run holds; of messages on disk it is about 1 MiB. A message that
+        cannot be read is returned as the error that says why, once, and is in quarantine until
+        `read_again` or the next start can read it. But if the reason is a lack of descriptors or
+        memory (ReadLaterError) it stays ready, to be taken some time later. With `in_parts` so does
+        a large one that is on disk (PartlyReadError), until some calls have read it, so that none
+        of them holds up others. While more is taken than the memory budget allows, `housekeep` and
+        `free_memory` drop the messages of unacked runs from memory: see `bring_back`.
         """
         run = self._remove(queue, limit, first_sequence, in_parts=in_parts)
         if not isinstance(run, Run):
@@ -799,7 +857,7 @@ class Store:
         if run.expires_ms:
             queue.watch((run,))
         if run.messages is not None:
-            self._memory.add(queue, run)
+            self._memory.add(queue, run, run.memory_bytes)
 
     def _define(self, changes: Sequence[Change]) -> None:
         """Commit definitions, or add them to the group."""

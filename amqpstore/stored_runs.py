@@ -34,6 +34,9 @@ _log = logging.getLogger(__name__)
 _MAX_BROWSED = 2048
 """Messages in one part of what `browse` returns."""
 
+_READ_BYTES = 1 << 20
+"""How many bytes of bodies are read at a time."""
+
 
 class StoredRuns:
     """The messages of the runs of one store.
@@ -243,11 +246,33 @@ class StoredRuns:
 
         With `in_parts`, a large message may need some calls: PartlyReadError until then.
         """
+        if run.ids is not None:
+            return self._read_spread(run, skipped, count, in_parts=in_parts)
         first_id = run.first_id + skipped
         log = self._transient if first_id >= FIRST_TRANSIENT else self._log
         if in_parts:
             return self._large.read(log, first_id, count)
         return log.read(first_id, count)
+
+    def _read_spread(
+        self, run: Run, skipped: int, count: int, *, in_parts: bool
+    ) -> list[Message] | Unread:
+        """Read back messages whose ids are not contiguous, about as many bytes as of others."""
+        messages: list[Message] = []
+        size = 0
+        while len(messages) < count and size < _READ_BYTES:
+            place = skipped + len(messages)
+            stretch = run.contiguous_from(place, skipped + count - place)
+            first_id = run.id_at(place)
+            if in_parts:
+                found = self._large.read(self._log, first_id, stretch)
+            else:
+                found = self._log.read(first_id, stretch)
+            if not isinstance(found, list):
+                return messages or found
+            messages += found
+            size += body_bytes(found)
+        return messages
 
     def fill(self, run: Run, messages: list[Message]) -> None:
         """Attach messages that were read to their run."""

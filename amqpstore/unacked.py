@@ -58,7 +58,7 @@ class Unacked:
         logged = self._logged
         while logged and self.memory_bytes > most_bytes:
             run = next(iter(logged))
-            if run.first_id + run.count > next_message_id:
+            if run.end_id > next_message_id:
                 break
             self._unload(run)
         transient = self._transient

@@ -13,6 +13,7 @@ def small_limits(*, entries_a_file: int, max_runs: int) -> StoreLimits:
         max_small_files=2,
         min_acked=2,
         max_runs=max_runs,
+        joined_bytes=600,
         table_step_bytes=200,
         read_ahead_bytes=400,
         read_part_bytes=200,

@@ -106,12 +106,12 @@ class Sockets:
             return True
         return False
 
-    def read(self, now: float) -> None:
+    def read(self, now: float) -> bool:
         """Read once from each readable socket, until none is left or some milliseconds are over.
 
         Sockets that become readable meanwhile are read too: their acks make room for deliveries,
         and their publishes share this batch. But a client that sends without a break is read once,
-        so that deliveries keep up with it.
+        so that deliveries keep up with it. Returns whether the time was over.
         """
         ready = self._ready
         readers = self._readers
@@ -121,12 +121,12 @@ class Sockets:
             if not ready:
                 if self._has_looked:
                     self._has_looked = False
-                    return
+                    return False
                 for descriptor, _ in self._selector.poll(0):
                     if descriptor not in seen and (reader := readers.get(descriptor)):
                         ready.append((descriptor, reader))
                 if not ready:
-                    return
+                    return False
             self._has_looked = False
             descriptor, reader = ready.popleft()
             seen.add(descriptor)
@@ -135,8 +135,10 @@ class Sockets:
                 continue
             reader.read_ready(now)
             spent = time.perf_counter() - began
-            if spent > _READING_S or (len(seen) == 1 and not ready and spent < _SHORT_ROUND_S):
-                return
+            if spent > _READING_S:
+                return True
+            if len(seen) == 1 and not ready and spent < _SHORT_ROUND_S:
+                return False
 
     def close(self) -> None:
         """Close the selector. No socket may be left in it."""

@@ -15,6 +15,9 @@ from amqpstore_server.broker.broker import Broker
 from amqpstore_server.committer import Committer
 from amqpstore_server.sockets import Sockets
 
+_COLLECTING_S = 0.015
+"""How long a queue collects messages while the broker is busy."""
+
 
 class Sender(Protocol):
     """A connection that has something to send."""
@@ -33,6 +36,7 @@ class Turn:
         self._event = trio.Event()
         self._is_running = False
         self._held_back: list[trio.Event] = []
+        self._collect_until = 0.0
 
     def wake(self) -> None:
         """Run a turn soon: there is work."""
@@ -66,13 +70,18 @@ class Turn:
         """Read from the sockets that are readable, and do what follows from that."""
         self._is_running = True
         try:
-            self._sockets.read(now)
+            is_busy = self._sockets.read(now)
             # After the reads, which consume the wake-up: a batch written since would otherwise
             # wait for the next one.
             committer.complete_written()
         finally:
             self._is_running = False
-        self._end(committer)
+        # While clients send more than a round reads, queues collect what some rounds bring: to hand
+        # out, take and ack a few messages costs nearly as much as many.
+        collects = is_busy and now < self._collect_until
+        if not collects:
+            self._collect_until = now + _COLLECTING_S
+        self._end(committer, collects=collects)
 
     async def run(self, committer: Committer) -> None:
         """Run a turn whenever `wake` asks for one. Never returns."""
@@ -81,15 +90,15 @@ class Turn:
             self._event = trio.Event()
             self._end(committer)
 
-    def _end(self, committer: Committer) -> None:
+    def _end(self, committer: Committer, *, collects: bool = False) -> None:
         """Hand out messages, start a batch, and send."""
         if self._broker.has_work:
             self._is_running = True
             try:
-                self._broker.pump()
+                self._broker.pump(collects=collects)
             finally:
                 self._is_running = False
-            if self._broker.has_work:
+            if self._broker.has_more:
                 # Queues that got messages from another queue on the way have their turn next.
                 self._wake()
         committer.commit(promised_only=True)

@@ -1,12 +1,15 @@
 """Publishes that come in one read: nobody can see that they are not handled one by one."""
 
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from amqpstore import Message, Queue, Store
 from amqpstore_server.amqp import channel as amqp_channel
+from amqpstore_server.broker.routing import Route
 from amqpstore_server.protocol import methods
 from amqpstore_server.protocol.content import (
     BasicProperties,
@@ -14,6 +17,7 @@ from amqpstore_server.protocol.content import (
     encode_properties,
 )
 from amqpstore_server.protocol.frames import body_frames, header_frame, method_frame
+from amqpstore_server.protocol.receiver import Publishes, Target
 from tests.fuzz.simulated import SimulatedClient, SimulatedServer
 
 QUEUES = {"a": True, "b": True, "c": True, "transient": False, "audit": True}
@@ -164,12 +168,42 @@ def test_what_would_be_seen_to_be_out_of_order_stays_in_it(
     check(messages)
 
 
-@pytest.mark.parametrize("routes", [(0, 5), (5, 6), (0, 3)])
-def test_a_channel_that_takes_all_parts_for_independent_is_caught(
-    routes: tuple[int, int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(amqp_channel.AmqpChannel, "_are_independent", lambda _self, _parts: True)
-    first, second = (ROUTES[place] for place in routes)
+def check_mixed(*places: int) -> None:
+    first, second = (ROUTES[place] for place in places)
     order = [first, second, first, second, second, first]
+    check([Published(route, 2, False, None, "xyz") for route in order])
+
+
+@pytest.mark.parametrize("places", [(5, 6), (5, 7)])
+def test_a_queue_that_gets_its_messages_target_by_target_is_caught(
+    places: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spread = Store.spread
+
+    def by_target(
+        store: Store, indexes: Mapping[Queue, Sequence[int]], messages: list[Message], **more: int
+    ) -> bool:
+        for of_queue in indexes.values():
+            assert isinstance(of_queue, list)
+            of_queue.sort(key=lambda index: messages[index].envelope.routing_key)
+        return spread(store, indexes, messages, **more)
+
+    check_mixed(*places)
+    monkeypatch.setattr(Store, "spread", by_target)
     with pytest.raises(AssertionError):
-        check([Published(route, 2, False, None, "xyz") for route in order])
+        check_mixed(*places)
+
+
+def test_a_channel_that_takes_all_routes_for_simple_is_caught(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def routes(
+        channel: amqp_channel.AmqpChannel, _publishes: Publishes, targets: Iterable[Target]
+    ) -> list[Route] | None:
+        known = channel._broker.known_route
+        found = [known(one.publish.exchange, one.publish.routing_key) for one in targets]
+        return None if None in found else [one for one in found if one]
+
+    monkeypatch.setattr(amqp_channel.AmqpChannel, "_simple_routes", routes)
+    with pytest.raises(AssertionError):
+        check_mixed(3, 0)

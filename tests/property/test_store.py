@@ -165,6 +165,32 @@ class StoreAgainstPlainLists(RuleBasedStateMachine):
                 for place, body in enumerate(bodies)
             ]
 
+    @precondition(lambda self: self.models)
+    @rule(
+        routes=st.lists(st.lists(places, min_size=1, max_size=3), min_size=1, max_size=12),
+        is_durable=st.booleans(),
+        persistent=st.booleans(),
+    )
+    def spread(self, routes: list[list[int]], is_durable: bool, persistent: bool) -> None:
+        envelope = PERSISTENT if persistent else TRANSIENT
+        messages: list[Message] = []
+        chosen: dict[Queue, list[int]] = {}
+        for route in routes:
+            models = {model.queue: model for model in map(self._model, route)}
+            alike = {queue: one for queue, one in models.items() if queue.durable == is_durable}
+            body = b"%d" % (self.bodies + len(messages))
+            for queue, model in alike.items():
+                indexes = chosen.setdefault(queue, [])
+                sequence = queue.next_sequence + len(indexes)
+                assert sequence > self.highest.get(queue.id, 0)
+                model.ready.append(Stored(sequence, body, persistent))
+                indexes.append(len(messages))
+            if alike:
+                messages.append(Message(envelope, body))
+        self.bodies += len(messages)
+        if messages:
+            assert self.store.spread(chosen, messages) == (persistent and is_durable)
+
     @precondition(lambda self: any(model.ready for model in self.models.values()))
     @rule(place=places, limit=st.integers(1, 8), acked=st.sampled_from([False, False, True]))
     def take(self, place: int, limit: int, acked: bool) -> None:

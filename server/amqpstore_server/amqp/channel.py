@@ -21,6 +21,7 @@ from amqpstore_server.broker.queues.consumer import Consumer, ConsumerOptions
 from amqpstore_server.broker.queues.kinds import REPLY_TO
 from amqpstore_server.broker.queues.queue import Queue
 from amqpstore_server.broker.queues.waiting import Fetched
+from amqpstore_server.broker.routing import Route
 from amqpstore_server.protocol import methods
 from amqpstore_server.protocol.errors import (
     CommandInvalid,
@@ -91,11 +92,14 @@ class AmqpChannel:
                 return self._replay([(publishes, target)])
             self._publish(publishes, target)
             return None
-        parts = by_target(publishes)
-        if not self._are_independent(parts):
-            parts = in_turn(publishes)
-            if REPLAY_EXCHANGE in [part.target.publish.exchange for part in parts]:
-                return self._replay([(part, part.target) for part in parts])
+        indexes = by_target(publishes)
+        if (routes := self._simple_routes(publishes, indexes)) is not None:
+            messages = self._context.envelopes.column(publishes)
+            self._broker.publish_column(zip(routes, indexes.values(), strict=True), messages)
+            return None
+        parts = in_turn(publishes)
+        if REPLAY_EXCHANGE in [part.target.publish.exchange for part in parts]:
+            return self._replay([(part, part.target) for part in parts])
         for part in parts:
             self._publish(part, part.target)
         return None
@@ -115,36 +119,36 @@ class AmqpChannel:
             ):
                 yield from self._broker.replay(messages, flags)
 
-    def _are_independent(self, parts: list[PublishedPart]) -> bool:
-        """Tell whether nobody can see in which order the parts are published.
+    def _simple_routes(self, publishes: Publishes, targets: Iterable[Target]) -> list[Route] | None:
+        """Return the routes of the targets if their messages can be put into each queue together;
+        None if some message needs a decision of its own.
 
-        The order of a channel's messages is kept in each queue (section 4.7), so no queue may be
-        in two parts. Delivery tags of confirms go by that order too: so all must be confirmed at
-        the same time, and nothing may be refused or returned.
+        Tags of confirms go by the order of the publishes, so all must be confirmed at the same
+        time, and nothing may be refused or returned.
         """
-        access = self._context.access
-        if self._broker.reply_to or access.has_topics:
-            return False
-        queues: set[Queue] = set()
-        plain = parts[0].headers[0].plain
-        is_durable: bool | None = None
-        for part in parts:
-            publish = part.target.publish
-            route = self._broker.known_route(publish.exchange, publish.routing_key)
+        broker, access = self._broker, self._context.access
+        if broker.reply_to or broker.transaction is not None or access.has_topics:
+            return None
+        plain = publishes.headers[0].plain
+        if plain is None:
+            return None
+        for header in publishes.headers:
+            if header.plain != plain:
+                return None
+        routes: list[Route] = []
+        for target in targets:
+            publish = target.publish
+            route = broker.known_route(publish.exchange, publish.routing_key)
             if (
-                plain is None
-                or publish.immediate
-                or route is None
+                route is None
                 or not route.is_simple
-                or is_durable not in (None, route.is_durable)
-                or not queues.isdisjoint(route.queues)
+                or publish.immediate
+                or (routes and route.is_durable != routes[0].is_durable)
                 or not access.has_granted("write", "exchange", publish.exchange)
-                or any(header.plain != plain for header in part.headers)
             ):
-                return False
-            is_durable = route.is_durable
-            queues.update(route.queues)
-        return True
+                return None
+            routes.append(route)
+        return routes
 
     def _publish(self, published: PublishedPart | Publishes, target: Target) -> None:
         """Publish messages of one target."""

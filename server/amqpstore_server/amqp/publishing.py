@@ -28,20 +28,16 @@ class PublishedPart:
         self.bodies: list[bytes] = []
 
 
-def by_target(publishes: Publishes) -> list[PublishedPart]:
-    """Return the messages of each target together; of the targets in the order in which they first
-    appear.
-    """
-    parts: dict[Target, PublishedPart] = {}
-    for target, header, body in zip(
-        publishes.targets, publishes.headers, publishes.bodies, strict=True
-    ):
-        part = parts.get(target)
-        if part is None:
-            part = parts[target] = PublishedPart(target)
-        part.headers.append(header)
-        part.bodies.append(body)
-    return list(parts.values())
+def by_target(publishes: Publishes) -> dict[Target, list[int]]:
+    """Return the indexes of the messages of each target."""
+    indexes: dict[Target, list[int]] = {}
+    for index, target in enumerate(publishes.targets):
+        known = indexes.get(target)
+        if known is None:
+            indexes[target] = [index]
+        else:
+            known.append(index)
+    return indexes
 
 
 def in_turn(publishes: Publishes) -> list[PublishedPart]:
@@ -117,6 +113,26 @@ class Envelopes:
             group.append(Message(current, body))
         assert first is not None  # there is no event without a message
         yield first, group
+
+    def column(self, publishes: Publishes) -> list[Message]:
+        """Return the messages, of several targets, in order; all headers are plain, with one
+        delivery mode and priority.
+        """
+        known: dict[Target, ParsedEnvelope] = {}
+        messages: list[Message] = []
+        last: ContentHeader | None = None
+        last_target: Target | None = None
+        for target, header, body in zip(
+            publishes.targets, publishes.headers, publishes.bodies, strict=True
+        ):
+            if header is not last or target is not last_target:
+                last, last_target = header, target
+                if (alike := known.get(target)) is not None:
+                    envelope: ParsedEnvelope = alike.with_values(header.properties)
+                else:
+                    envelope = known[target] = self._envelope(target, header, "")
+            messages.append(Message(envelope, body))
+        return messages
 
     def _envelope(self, target: Target, header: ContentHeader, reply_to: str) -> ParsedEnvelope:
         """Raises: PreconditionFailed, PreconditionFailedError."""

@@ -99,12 +99,23 @@ class Broker:
 
     @property
     def has_work(self) -> bool:
-        """Whether a queue has been touched since the last `pump`."""
+        """Whether a queue has been touched since the last `pump`, or messages have arrived."""
+        return bool(self.context.touched or self.context.arrivals)
+
+    @property
+    def has_more(self) -> bool:
+        """Whether `pump` has left queues their turn for the next time."""
         return bool(self.context.touched)
 
-    def pump(self) -> None:
-        """Have every queue that was touched hand out what it can."""
+    def pump(self, *, collects: bool = False) -> None:
+        """Have every queue that was touched hand out what it can.
+
+        Args: collects, whether those that only got messages wait for more of them.
+        """
         context = self.context
+        if not collects and context.arrivals:
+            context.touched.update(context.arrivals)
+            context.arrivals.clear()
         touched = list(context.touched)
         context.touched.clear()
         context.moves = context.handed_out = 0

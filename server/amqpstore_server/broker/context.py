@@ -31,7 +31,8 @@ class BrokerContext:
     `timers` run after a time, `dates` at a date: the wall clock may be set, and waits of some
     seconds must not depend on it. `random` returns numbers from 0 to below 1, `make_name` a random
     string that no other call returned. Queues with something to hand out add themselves to
-    `touched`; that is the order of their turns. `moved` counts, by the id of the source queue in
+    `touched`; that is the order of their turns. Those in `arrivals` got messages, and may wait for
+    more of them before their turn. `moved` counts, by the id of the source queue in
     the store, messages in transactions that are not durable yet; `flush` makes everything durable
     at once. `waiting_for_room` has work to do when the disk has caught up. `name_rule` is the rule
     for names, see `broker.names`. Whatever may take long notes its name in `work`, see `holds`.
@@ -47,6 +48,7 @@ class BrokerContext:
     timers: Timers = field(default_factory=Timers)
     dates: Timers = field(default_factory=Timers)
     touched: dict[Pumped, None] = field(default_factory=dict)
+    arrivals: dict[Pumped, None] = field(default_factory=dict)
     moved: Counter[int] = field(default_factory=Counter)
     waiting_for_room: dict[Callable[[], object], None] = field(default_factory=dict)
     work: dict[str, None] = field(default_factory=dict)

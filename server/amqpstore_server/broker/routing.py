@@ -38,7 +38,7 @@ class Route:
     """The queues that a message goes to, each once.
 
     If all of them are plain, `placements` are where the messages go; otherwise it is empty and each
-    queue has to be asked. `touches` are the queues as entries of `BrokerContext.touched`.
+    queue has to be asked. `touches` are the queues as entries of `BrokerContext.arrivals`.
     `is_routed` tells whether it counts as routed; `is_simple`, whether whatever comes is taken, and
     when it is safe depends on the message alone; then `is_durable` is what the queues are.
     """

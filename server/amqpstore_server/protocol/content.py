@@ -116,6 +116,9 @@ _OWN_FLAGS = tuple(
 )
 """For properties that `decode_content_header` has accepted before."""
 
+NOT_PLAIN = frozenset({"reply_to", "expiration", "user_id"})
+"""Besides delivery-mode and priority, the properties that concern the broker."""
+
 _UNKNOWN_FLAG = 0b10
 MORE_FLAGS = 0b01
 """The flag that announces another word of flags."""
@@ -133,9 +136,16 @@ def decode_content_header(payload: bytes) -> ContentHeader:
     if weight:
         raise FrameError(f"a content header with weight {weight}, which must be 0")
     properties = payload[_HEADER.size :]
-    for _ in _walk(properties, _FLAGS):
-        pass
-    return ContentHeader(class_id, body_size, properties)
+    mode = priority = 0
+    is_plain = True
+    for name, value in _walk(properties, _FLAGS):
+        if name == "delivery_mode":
+            mode = value
+        elif name == "priority":
+            priority = value
+        elif name in NOT_PLAIN or (name == "headers" and ("CC" in value or "BCC" in value)):
+            is_plain = False
+    return ContentHeader(class_id, body_size, properties, (mode, priority) if is_plain else None)
 
 
 def encode_content_header(class_id: int, body_size: int, raw_properties: bytes) -> bytes:

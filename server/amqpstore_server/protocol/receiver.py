@@ -376,7 +376,12 @@ class Receiver:
                 break
             payload = content[method_end + 8 : header_end]
             header = self._known_header(payload)
-            if header is None or header.body_size != body_bytes:
+            if header is None:
+                try:
+                    header = self._new_header(payload)
+                except (AmqpError, FatalFramingError):
+                    break
+            if header.body_size != body_bytes:
                 break
             publishes = self._column(channel, target)
             publishes.targets.append(target)
@@ -402,6 +407,22 @@ class Receiver:
             plain = (payload[mode_at] if mode_at else 0, payload[priority_at] if priority_at else 0)
         (body_size,) = _TAG.unpack_from(payload, 4)
         return ContentHeader(BasicPublish.class_id, body_size, payload[12:], plain)
+
+    def _new_header(self, payload: bytes) -> ContentHeader:
+        """Decode a header, and remember its shape. Raises: AmqpError."""
+        header = decode_content_header(payload)
+        if header.class_id != BasicPublish.class_id:
+            raise FrameError(
+                f"a content header of class {header.class_id} behind a method of class "
+                f"{BasicPublish.class_id}"
+            )
+        self._shapes.learn(payload)
+        self._headers_bytes += len(payload)
+        if len(self._headers) >= _CACHED_METHODS or self._headers_bytes > _CACHED_HEADERS_BYTES:
+            self._headers.clear()
+            self._headers_bytes = len(payload)
+        self._headers[payload] = header
+        return header
 
     def _column(self, channel: int, target: Target) -> Publishes:
         """Return the event that a message of a channel belongs to: the last one, if that is of the
@@ -457,18 +478,7 @@ class Receiver:
         if header is not None:
             content.is_header_known = True
         elif (header := self._known_header(payload)) is None:
-            header = decode_content_header(payload)
-            if header.class_id != BasicPublish.class_id:
-                raise FrameError(
-                    f"a content header of class {header.class_id} behind a method of class "
-                    f"{BasicPublish.class_id}"
-                )
-            self._shapes.learn(payload)
-            self._headers_bytes += len(payload)
-            if len(self._headers) >= _CACHED_METHODS or self._headers_bytes > _CACHED_HEADERS_BYTES:
-                self._headers.clear()
-                self._headers_bytes = len(payload)
-            self._headers[payload] = header
+            header = self._new_header(payload)
         content.header = header
         content.header_payload = payload
         if self._discards:

@@ -12,7 +12,12 @@ from __future__ import annotations
 import struct
 from typing import NamedTuple
 
-from amqpstore_server.protocol.content import MORE_FLAGS, PROPERTY_TYPES, PropertyType
+from amqpstore_server.protocol.content import (
+    MORE_FLAGS,
+    NOT_PLAIN,
+    PROPERTY_TYPES,
+    PropertyType,
+)
 
 _MAX_SHAPES = 64
 _MAX_BYTES = 512
@@ -119,7 +124,7 @@ class _Walk:
             int.from_bytes(payload, "big") & mask,
             places.get("delivery_mode", 0),
             places.get("priority", 0),
-            self._is_plain and not places.keys() & {"reply_to", "expiration", "user_id"},
+            self._is_plain and not places.keys() & NOT_PLAIN,
         )
 
     def _share(self, size: int) -> bytes:

@@ -87,7 +87,7 @@ def test_a_store_that_adopts_what_a_failed_sync_left_in_memory_is_seen(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(MemoryFile, "drop_cache", lambda _self: None)
-    assert drill("failing-sync", tmp_path, images=100).findings
+    assert drill("failing-sync", tmp_path, images=300).findings
 
 
 def test_messages_that_expire_too_early_are_seen(

@@ -63,7 +63,7 @@ def test_bodies_beyond_the_budget_are_dropped_and_read_back_in_order(disk: Disk)
     # Half of the budget is for everybody, and a queue has its least share in any case.
     assert in_memory(queue) <= 200_000 + LEAST_SHARE
     assert queue.ready.first.messages is not None
-    assert queue.ready.last.messages is None
+    assert any(run.messages is None for run in queue.ready)
     check(store)
     assert drain(store, queue) == written
     check(store)

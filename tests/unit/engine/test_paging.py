@@ -28,7 +28,7 @@ def interleaved(store: Store, queues: list[Queue], count: int) -> None:
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Disk:
-    limits = StoreLimits(entries_a_file=FILE_ENTRIES, max_runs=MAX_RUNS)
+    limits = StoreLimits(entries_a_file=FILE_ENTRIES, max_runs=MAX_RUNS, joined_bytes=0)
     disk = Disk(str(tmp_path / "store"), segment_bytes=16 << 20, limits=limits)
     disk.options = disk.options._replace(memory_bytes=2_000)
     return disk

@@ -377,7 +377,7 @@ def test_what_an_unread_transaction_locks_in_an_unread_index_file_waits_for_a_st
     write(store, queue_name="other", body=bytes(PAGE - store.log.current.size - 10))
     start = store.log.current.size
     transaction = store.transaction()
-    transaction.ack(queue, take(store, queue))
+    transaction.ack(queue, take(store, queue, 1))
     transaction.publish([queue], messages(LONG))
     transaction.prepare("it")
     store.sync()

@@ -32,7 +32,8 @@ WHERE = ["in memory", "on disk", "in index files", "partly paged"]
 @pytest.fixture
 def disk(tmp_path: Path) -> Disk:
     """A store whose index files are full, and whose runs leave memory, after a few."""
-    return Disk(str(tmp_path / "store"), limits=StoreLimits(entries_a_file=4, max_runs=1))
+    limits = StoreLimits(entries_a_file=4, max_runs=1, joined_bytes=0)
+    return Disk(str(tmp_path / "store"), limits=limits)
 
 
 def filled(disk: Disk, where: str, count: int = 16) -> tuple[Store, Queue]:

@@ -58,10 +58,26 @@ def test_properties_are_read_and_written(raw: bytes, properties: BasicProperties
 
 
 @every_example
+def test_a_header_is_plain_if_nothing_else_in_it_concerns_the_broker(
+    raw: bytes, properties: BasicProperties
+) -> None:
+    concerns = {properties.reply_to, properties.expiration, properties.user_id} != {None}
+    plain = properties.delivery_mode or 0, properties.priority or 0
+    assert decode_content_header(header(raw)).plain == (None if concerns else plain)
+
+
+@pytest.mark.parametrize("name", ["CC", "BCC"])
+def test_a_header_with_further_routing_keys_is_not_plain(name: str) -> None:
+    raw = encode_properties(BasicProperties(headers={name: ["elsewhere"]}))
+    assert decode_content_header(header(raw)).plain is None
+
+
+@every_example
 def test_a_header_keeps_the_properties_as_they_came(
     raw: bytes, properties: BasicProperties
 ) -> None:
-    assert decode_content_header(header(raw)) == ContentHeader(60, 5, raw)
+    found = decode_content_header(header(raw))
+    assert found == ContentHeader(60, 5, raw, found.plain)
     assert encode_content_header(60, 5, raw) == header(raw)
 
 

@@ -94,13 +94,13 @@ TRAFFIC = {
 
 # fmt: off
 CEILINGS = {
-    "alike, 1 queue": Costs(Calls(2.1, 15.5), Calls(0.5, 12.9), Calls(2.9, 19.0)),
-    "varied, 1 queue": Costs(Calls(9.1, 30.5), Calls(1.5, 16.8), Calls(10.9, 39.0)),
-    "varied, 10 queues": Costs(Calls(12.6, 35.0), Calls(10.3, 20.8), Calls(18.6, 45.4)),
-    "varied, 3 of 21 queues": Costs(Calls(13.2, 35.0), Calls(9.7, 21.7), Calls(64.5, 91.6)),
-    "varied, 64 KiB": Costs(Calls(60.3, 53.8), Calls(27.6, 28.8), Calls(99.3, 84.1)),
-    "varied, transient": Costs(Calls(8.9, 19.3), Calls(1.5, 8.3), Calls(10.6, 27.6)),
-    "varied, alone in a read": Costs(Calls(216.0, 107.0), Calls(80.4, 45.1), Calls(369.2, 203.2)),
+    "alike, 1 queue": Costs(Calls(2.1, 15.6), Calls(0.5, 13.0), Calls(2.8, 19.1)),
+    "varied, 1 queue": Costs(Calls(8.1, 30.6), Calls(1.5, 16.8), Calls(9.8, 39.0)),
+    "varied, 10 queues": Costs(Calls(9.9, 35.6), Calls(3.2, 17.6), Calls(15.0, 46.3)),
+    "varied, 3 of 21 queues": Costs(Calls(15.3, 51.8), Calls(2.9, 18.6), Calls(58.5, 115.7)),
+    "varied, 64 KiB": Costs(Calls(59.8, 55.5), Calls(27.9, 29.9), Calls(95.1, 86.6)),
+    "varied, transient": Costs(Calls(7.9, 19.3), Calls(1.5, 8.3), Calls(9.5, 27.6)),
+    "varied, alone in a read": Costs(Calls(220.0, 112.0), Calls(24.8, 20.2), Calls(355.2, 212.2)),
 }
 # fmt: on
 

@@ -33,7 +33,7 @@ def _held(queue: Queue) -> Iterator[tuple[int, int, int]]:
     for run in (*queue.ready, *queue.quarantined):
         if run.first_id:
             for place in range(run.count):
-                yield run.first_sequence + place, run.first_id + place, run.delivery_count
+                yield run.first_sequence + place, run.id_at(place), run.delivery_count
 
 
 def _queue_faults(store: Store, files: Files) -> Iterator[Fault]:

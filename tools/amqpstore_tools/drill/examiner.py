@@ -196,7 +196,7 @@ def _taken(store: Store, queue: Queue) -> TakenMessages:
             envelope = message.envelope
             whole = (envelope.exchange, envelope.routing_key, envelope.properties, message.body)
             digest = hashlib.blake2b(repr(whole).encode(), digest_size=12).hexdigest()
-            taken.messages.append((run.first_sequence + place, run.first_id + place, digest))
+            taken.messages.append((run.first_sequence + place, run.id_at(place), digest))
     taken.damaged = queue.quarantined.count - before[0]
     taken.unreadable = queue.unreadable_count - before[1]
     return taken

@@ -79,6 +79,10 @@ class Outside:
         """Return how many messages may be taken from a queue."""
         return self._queues[name].ready_count
 
+    def is_durable(self, name: str) -> bool:
+        """Whether a queue survives the end of its process."""
+        return self._queues[name].durable
+
     def unacked_count(self, name: str) -> int:
         """Run that were taken from a queue, and are held."""
         return len(self._unacked[name])
@@ -164,9 +168,34 @@ class Outside:
             end = self._queues[name].next_sequence
             for sequence, key in enumerate(keys, end - len(keys)):
                 self._names_in_queues[name, sequence] = key
-            if first_id := self._queues[name].ready.last.first_id:
-                self._names.update(enumerate(keys, first_id))
+            run = self._queues[name].ready.last
+            if run.first_id:
+                places = range(run.count - len(keys), run.count)
+                self._names.update(zip(map(run.id_at, places), keys, strict=True))
         self._promise_later(number)
+
+    def spread(self, routed: Sequence[tuple[Sequence[str], bytes]]) -> None:
+        """Publish messages in one call, each to queues of its own; all queues are durable."""
+        numbers: list[int] = []
+        messages: list[Message] = []
+        places: dict[str, list[int]] = {}
+        for names, body in routed:
+            payload = Payload(EXCHANGE, f"{self.next_number}.0", b"\x10\x00\x02", body)
+            for name in names:
+                places.setdefault(name, []).append(len(messages))
+            envelope = Envelope(payload.exchange, payload.routing_key, payload.properties)
+            messages.append(Message(envelope, body))
+            numbers.append(self._ask(Deed.PUBLISH, tuple(names), payloads=(payload,)))
+        self.store.spread({self._queues[name]: places[name] for name in places}, messages)
+        for name in places:
+            run = self._queues[name].ready.last
+            for place in range(run.count - len(places[name]), run.count):
+                assert run.messages is not None  # they were just published
+                key = run.messages[place].envelope.routing_key
+                self._names_in_queues[name, run.first_sequence + place] = key
+                self._names[run.id_at(place)] = key
+        for number in numbers:
+            self._promise_later(number)
 
     def take(self, name: str, limit: int, *, acked: bool = False) -> None:
         """Take from a queue, if it has ready messages."""
@@ -184,8 +213,12 @@ class Outside:
             raise RuntimeError(f"{name} reported ready messages, but has none")
         # It is known only now which messages these are; nothing is written before the next sync.
         names = tuple(
-            message_name(message.envelope.exchange, message.envelope.routing_key, message_id)
-            for message_id, message in enumerate(run.messages or (), run.first_id)
+            message_name(
+                message.envelope.exchange,
+                message.envelope.routing_key,
+                run.id_at(place) if run.first_id else place,
+            )
+            for place, message in enumerate(run.messages or ())
         )
         self._promise_later(self._ask(Deed.ACK if acked else Deed.TAKE, (name,), names))
         if not acked:

@@ -8,7 +8,8 @@ from amqpstore.records import Kind, encode_record
 from amqpstore_tools.drill.outside import Outside
 
 _STEPS = {
-    "publish": 30,
+    "publish": 24,
+    "spread": 6,
     "take": 18,
     "ack": 18,
     "sync": 14,
@@ -67,6 +68,8 @@ def body(rng: random.Random) -> bytes:
 def _do(outside: Outside, step: str, rng: random.Random) -> None:
     if step == "publish":
         _publish(outside, rng)
+    elif step == "spread":
+        _spread(outside, rng)
     elif step == "sync":
         outside.sync()
     elif step == "begin sync":
@@ -151,6 +154,13 @@ def _publish(outside: Outside, rng: random.Random) -> None:
         queues = [name for name in queues if name != SLOW] or [names[1]]
     bodies = [body(rng) for _ in range(rng.choice([1, 1, 1, 2, 4]))]
     outside.publish(queues, bodies, persistent=rng.random() < 0.85)
+
+
+def _spread(outside: Outside, rng: random.Random) -> None:
+    names = [name for name in outside.queue_names if outside.is_durable(name)]
+    count = rng.randint(2, 6)
+    most = min(3, len(names))
+    outside.spread([(rng.sample(names, rng.randint(1, most)), body(rng)) for _ in range(count)])
 
 
 def _create_queue(outside: Outside, rng: random.Random) -> None:

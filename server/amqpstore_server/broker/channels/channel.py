@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Protocol
 
 from amqpstore import Message, Run
@@ -109,6 +109,16 @@ class Channel:
         publisher = self._publisher if self.transaction is None else self.transaction
         for route, parsed, part in self.vhost.router.routes(envelope, messages):
             publisher.publish(route, parsed, part, flags)
+
+    def publish_column(
+        self, routes: Iterable[tuple[Route, list[int]]], messages: list[Message]
+    ) -> None:
+        """Publish messages that differ in their addresses and values alone.
+
+        Args: routes, simple ones that are safe at the same time, each with the indexes of its
+        messages. Raises: ResourceExhaustedError.
+        """
+        self._publisher.publish_column(routes, messages)
 
     def known_route(self, exchange: str, routing_key: str) -> Route | None:
         """Return the route of messages without further routing keys, if it is remembered."""
@@ -398,9 +408,11 @@ class Channel:
     def forget(self, delivery: Delivery) -> None:
         """Stop counting a delivery as unacked."""
         if consumer := delivery.consumer:
+            # With room, it was given everything there is for it.
+            had_room = consumer.capacity > 0 and not consumer.has_size_limit
             consumer.window.remove(delivery.run)
             self.window.remove(delivery.run)
             if self.window.is_limited:
                 self._touch_queues()
-            else:
+            elif not had_room:
                 consumer.queue.touch()

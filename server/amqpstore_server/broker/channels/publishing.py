@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
-from amqpstore import DiskFullError, Message, Placement
+from amqpstore import DiskFullError, Message, Placement, Queue
 from amqpstore_server.broker.channels.outlet import Outlet, Returned
 from amqpstore_server.broker.context import BrokerContext
 from amqpstore_server.broker.errors import ResourceExhaustedError
@@ -68,7 +68,7 @@ class Publisher:
         if flags.mandatory and not route.is_routed:
             self.outlet.returned(messages, Returned.NO_ROUTE)
         if route.placements and envelope.expiration_ms is None and not flags.immediate:
-            self._context.touched.update(route.touches)
+            self._context.arrivals.update(route.touches)
             self._note(count, self._enqueue(route.placements, envelope, messages))
             return
         if not route.queues:
@@ -85,6 +85,24 @@ class Publisher:
             for queue, placement in zip(planned.queues, planned.placements, strict=True):
                 if queue.dead_letters_refused and placement.most is not None:
                     self._dead_letters.dead_letter_refused(queue, messages[placement.most :])
+
+    def publish_column(
+        self, routes: Iterable[tuple[Route, list[int]]], messages: list[Message]
+    ) -> None:
+        """Put messages in the queues of their routes: see `Channel.publish_column`."""
+        indexes: dict[Queue, list[int]] = {}
+        for route, its_indexes in routes:
+            self._context.arrivals.update(route.touches)
+            for queue, _, _ in route.placements:
+                indexes.setdefault(queue, []).extend(its_indexes)
+        for of_queue in indexes.values():
+            of_queue.sort()
+        envelope = cast("ParsedEnvelope", messages[0].envelope)
+        try:
+            logged = self._context.store.spread(indexes, messages, priority=envelope.priority)
+        except DiskFullError as error:
+            raise ResourceExhaustedError(str(error)) from None
+        self._note(len(messages), _Promise.WHEN_DURABLE if logged else _Promise.NOW)
 
     def replay(self, message: Message, flags: Flags) -> Iterator[None]:
         """Carry out the replay that a message requests, in steps. Raises: PreconditionFailedError,

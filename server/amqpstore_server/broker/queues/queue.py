@@ -196,8 +196,10 @@ class Queue:
 
         A waiting consumer gets the messages that arrived before a get or a count that follows them.
         """
-        if self in self._context.touched:
-            del self._context.touched[self]
+        touched, arrivals = self._context.touched, self._context.arrivals
+        if self in touched or self in arrivals:
+            touched.pop(self, None)
+            arrivals.pop(self, None)
             self.pump()
 
     def pump(self, *, in_turns: bool = False) -> None:
