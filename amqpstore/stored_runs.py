@@ -326,4 +326,6 @@ class StoredRuns:
 
 def _copy_of(run: Run) -> Run:
     """Return a run with the same messages, which stays as it is."""
-    return Run(run.first_sequence, run.count, first_id=run.first_id, messages=run.messages)
+    return Run(
+        run.first_sequence, run.count, first_id=run.first_id, ids=run.ids, messages=run.messages
+    )

@@ -145,8 +145,8 @@ def test_what_was_committed_counts_no_more(target: BrokerProcess, name: str) -> 
         assert client.ready(name) == 1000
 
 
-def test_of_many_connections_the_one_that_has_most_goes(target: BrokerProcess) -> None:
-    """Those that have little keep what they have."""
+def test_of_many_connections_those_that_have_most_go(target: BrokerProcess) -> None:
+    """Those that have little keep what they have. How many go depends on the room in buffers."""
     clients = [WireClient.connected(target.url, channels=2) for _ in range(4)]
     try:
         clients[0].send(publish_method(1, "nowhere"), header(1, 10), body(1, b"half "))
@@ -154,9 +154,10 @@ def test_of_many_connections_the_one_that_has_most_goes(target: BrokerProcess) -
             for channel in (1, 2):
                 push(client, half_a_body(channel, 16 * MIB, 13 * MIB, 100_000))
         wait_until(lambda: any(client.has_frame(0) for client in clients), "one is closed")
-        [closed] = [client for client in clients if client.has_frame(0)]
-        assert closed is not clients[0]
-        closed.expect_connection_close(506)
+        closed = [client for client in clients if client.has_frame(0)]
+        assert clients[0] not in closed
+        for client in closed:
+            client.expect_connection_close(506)
         clients[0].send(body(1, b"other"))
         clients[0].expect_alive()
     finally:

@@ -125,6 +125,8 @@ def test_bodies_that_left_memory_are_read_back_in_order(disk: Disk) -> None:
     store.sync()
     assert all(run.messages is None for run in queues["a"].ready)
     assert [run.ids is not None for run in queues["a"].ready] == [True]
+    browsed = [message.body for part in store.stored.browse(queues["a"]) for message in part]
+    assert browsed == expected["a"]
     for name, queue in queues.items():
         assert drain(store, queue) == expected[name]
     store.abandon()

@@ -244,12 +244,16 @@ class ExpireAll(Purge):
     """All messages of a long queue expire at once."""
 
     about = "messages that expire by the TTL of their queue"
-    _TTL_MS = 120_000
+
+    @property
+    def _ttl_ms(self) -> int:
+        """The time that it may take to publish them."""
+        return max(2_000, self.times * 120 // 1_000)
 
     def prepare(self) -> None:
         """Fill the queue, and wait until its messages are about to expire."""
-        due_s = time.monotonic() + self._TTL_MS / 1000
-        self.client.connection.declare_queue(self.name, {"x-message-ttl": self._TTL_MS})
+        due_s = time.monotonic() + self._ttl_ms / 1000
+        self.client.connection.declare_queue(self.name, {"x-message-ttl": self._ttl_ms})
         self.client.publish(self.times, ("", self.name))
         # All but the first of them expire while the quiet client is there.
         time.sleep(max(0.0, due_s - 1.5 - time.monotonic()))
