@@ -29,7 +29,7 @@ _DISK_LOOK_S = 0.5
 
 _TRY_OTHER_EVERY = 64
 _WEIGHT = 1 / 16
-"""Of the last batch, in the mean time of a way to sync."""
+"""How much the last batch counts in the mean time of a way to sync."""
 
 _log = logging.getLogger(__name__)
 

@@ -30,8 +30,8 @@ _log = logging.getLogger(__name__)
 
 _DRAINING_READ_BYTES = 16 << 10
 _SENT_IN_A_TURN_BYTES = 2 << 20
-"""Of one connection; a client that reads as fast as this process sends could otherwise hold up all
-others.
+"""How much one connection is sent before others have their turn: a client that reads as fast as
+this process sends could otherwise hold up everybody.
 """
 _LAST_WORDS_S = 5.0
 _DRAINED_BYTES = 64 << 20
