@@ -442,8 +442,8 @@ class Store:
         """Take up to `limit` messages off the head of a queue; None if nothing is ready.
 
         With `first_sequence`, the first messages from it on. With `acked` they are acked at once.
-        A run may hold fewer than there are; of messages on disk it holds about 1 MiB. A message that
-        cannot be read is returned as the error that says why, once, and is in quarantine until
+        A run may hold fewer than there are; of messages on disk it holds about 1 MiB. A message
+        that cannot be read is returned as the error that says why, once, and is in quarantine until
         `read_again` or the next start can read it. But if the reason is a lack of descriptors or
         memory (ReadLaterError) it stays ready, to be taken some time later. With `in_parts` so does
         a large one that is on disk (PartlyReadError), until some calls have read it, so that none
