@@ -16,7 +16,7 @@ Recovery, check, repair, copy, inspect and Spark all read the log by these rules
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from amqpstore.records import (
@@ -160,12 +160,20 @@ def torn_tail(found: Sequence[StoredBatch]) -> StoredBatch | None:
     return found[-1] if found and not found[-1].is_whole() else None
 
 
-def whole_end(content: bytes, number: int, seed: int, start: int = 0) -> int:
+def whole_end(
+    content: bytes,
+    number: int,
+    seed: int,
+    start: int = 0,
+    last_numbers: Mapping[int, int] | None = None,
+) -> int:
     """Find where the last whole batch of the log's last segment ends: the torn tail follows.
 
-    Args: content of the segment; start, between two batches, where to start.
+    Args: content of the segment; start, between two batches, where to start; last_numbers, of each
+    kind of record before that.
     """
-    torn = torn_tail(list(in_segment(content, scan(content, number, seed, start), start)))
+    scanned = scan(content, number, seed, start, last_numbers)
+    torn = torn_tail(list(in_segment(content, scanned, start)))
     return torn.start if torn else len(content)
 
 

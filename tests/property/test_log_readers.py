@@ -238,6 +238,13 @@ def of_tap(directory: str) -> list[Place]:
     ends = []
     try:
         while (following := reader.latestOffset(offset, ReadMaxBytes(1)))["lsn"] > offset["lsn"]:
+            read = {
+                lsn
+                for part in reader.partitions(offset, following)
+                for events in reader.read(part)
+                for lsn in events.column("lsn").to_pylist()
+            }
+            assert read == {following["lsn"]}
             offset = following
             ends.append((offset["segment"], offset["offset"]))
     finally:
@@ -440,6 +447,12 @@ CASES: dict[str, tuple[list[Hurt], set[int], set[int]]] = {
         set(),
     ),
     "a message of the last batch is damaged": ([("flip", 8, 0.8, 1)], set(), set()),
+    "an earlier batch's TRANSACTION follows the last one": (
+        [("repeat", 7, 0.375, 99)],
+        set(),
+        set(),
+    ),
+    "and in the last segment": ([("repeat", 8, 0.103, 80)], set(), set()),
 }
 
 

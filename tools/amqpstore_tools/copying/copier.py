@@ -30,6 +30,7 @@ from amqpstore.definitions import COPIED, DefinitionsCopy, write_copy
 from amqpstore.errors import DamageError
 from amqpstore.filenames import CATALOG, CATALOG_FILE, LOCK, MARKER
 from amqpstore.files import OsFiles
+from amqpstore.records import Kind
 from amqpstore.rows import encode_row
 from amqpstore.tables import SEGMENT_ENDS, SegmentEndRow, StoreRows
 from amqpstore_tools.copying import manifest as manifests
@@ -261,8 +262,12 @@ class _Copy:
         position = self._source.inventory.position
         start = position.offset if one.part.number == position.segment else 0
         content = one.file.read(0, one.size)
+        before: dict[int, int] = {
+            Kind.MESSAGE: position.message_id - 1,
+            Kind.TRANSACTION: position.lsn - 1,
+        }
         seed = self._source.marker.seed
-        one.size = max(whole_end(content, one.part.number, seed, start), start)
+        one.size = max(whole_end(content, one.part.number, seed, start, before), start)
         one.size = min(one.size, len(content))
         if one.size:
             self._out.log_segment, self._out.log_offset = one.part.number, one.size

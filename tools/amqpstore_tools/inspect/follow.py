@@ -20,7 +20,7 @@ from amqpstore.batches import StoredBatch, batches
 from amqpstore.expected_segments import log_segments
 from amqpstore.filenames import SEGMENTS, segment_path
 from amqpstore.files import File, OsFiles
-from amqpstore.records import Gap, Record
+from amqpstore.records import Gap, Kind, Record
 from amqpstore_tools.inspect.names import Names, StoredName
 from amqpstore_tools.inspect.transaction import operation_text, transaction_facts
 from amqpstore_tools.offline.catalog import current_catalog
@@ -107,6 +107,8 @@ class _Log:
         # The end of the last batch that was returned, and how much of the file was checked.
         self._offset = 0
         self._length = 0
+        # Of each kind of record up to there.
+        self._last_numbers: dict[int, int] = {}
         self._file: File | None = None
 
     def new(self) -> list[TransactionImage | Facts]:
@@ -138,7 +140,14 @@ class _Log:
     def _read(self, file: File, length: int) -> list[TransactionImage | Facts]:
         file.datasync()
         segment = self._segment(length)
-        scanned = scan_file(file, length, self._number, self._seed, start=self._offset)
+        scanned = scan_file(
+            file,
+            length,
+            self._number,
+            self._seed,
+            start=self._offset,
+            last_numbers=self._last_numbers,
+        )
         found: list[TransactionImage | Facts] = []
         doubtful: StoredBatch | None = None
         for batch in batches(scanned, partial(_payload, file), self._offset, length):
@@ -156,6 +165,10 @@ class _Log:
     ) -> Iterator[TransactionImage | Facts]:
         """Yield the facts of a durable batch, and continue after it."""
         self._offset = batch.end
+        if batch.messages:
+            self._last_numbers[Kind.MESSAGE] = batch.messages[-1].number
+        if batch.lsn:
+            self._last_numbers[Kind.TRANSACTION] = batch.lsn
         yield from map(self._gap, batch.gaps)
         if transaction := TransactionImage.of(segment, batch):
             yield transaction

@@ -41,11 +41,18 @@ class RecordScanner(ABC):
 
     `gaps` are the places that are not records.
     Args: read, a function of a file, an offset and a size; segment, its number; seed, of the
-    checksums.
+    checksums; last_lsn, that of the batch before `start`: a copy of an earlier one is a gap.
     """
 
     def __init__(
-        self, read: Callable[[int, int], bytes], start: int, end: int, *, segment: int, seed: int
+        self,
+        read: Callable[[int, int], bytes],
+        start: int,
+        end: int,
+        *,
+        segment: int,
+        seed: int,
+        last_lsn: int = 0,
     ) -> None:
         self.gaps: list[Gap] = []
         self._read = read
@@ -60,7 +67,7 @@ class RecordScanner(ABC):
         self._claimed = 0
         # The batch number in the records of the current batch: -1 if there is none yet.
         self._tag = -1
-        self._last = dict.fromkeys(map(int, Kind), 0)
+        self._last = dict.fromkeys(map(int, Kind), 0) | {int(Kind.TRANSACTION): last_lsn}
         self._search = Search()
         # The part of the file in memory: `_content` from `_base` on.
         self._content = b""

@@ -67,7 +67,7 @@ class BatchColumns:
 
 
 class ColumnScanner(RecordScanner):
-    """Reads a segment's file: `size` bytes of it, from offset `start` on.
+    """Reads a segment's file: `size` bytes of it, from offset `start` on, after batch `last_lsn`.
 
     `heads` are the heads of messages, each once; `gaps` are the places that are not records.
     Args: dictionaries, of compressed bodies; want_bodies, whether bodies are kept.
@@ -83,9 +83,10 @@ class ColumnScanner(RecordScanner):
         dictionaries: Mapping[int, bytes] = NO_DICTIONARIES,
         want_bodies: bool = True,
         start: int = 0,
+        last_lsn: int = 0,
     ) -> None:
         read = functools.partial(read_around, file)
-        super().__init__(read, start, size, segment=number, seed=seed)
+        super().__init__(read, start, size, segment=number, seed=seed, last_lsn=last_lsn)
         self._is_compacted = is_compacted(number)
         self._decompress = Decompressor(dict(dictionaries)).decompress
         self._want_bodies = want_bodies

@@ -76,12 +76,13 @@ class LogGoneError(StoreError):
 
 @dataclass
 class TapPartition(InputPartition):
-    """A part of a segment: whole batches from `start` to before `end`."""
+    """A part of a segment: whole batches from `start` to before `end`, all after `last_lsn`."""
 
     number: int
     path: str
     start: int
     end: int
+    last_lsn: int
     seed: int
     names: Mapping[int, QueueIdentity] = field(default_factory=dict)
     dictionaries: Mapping[int, bytes] = field(default_factory=dict)
@@ -141,6 +142,7 @@ class TapReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                         self._path(number),
                         first,
                         last,
+                        start["lsn"],
                         self._seeded(),
                         self._names,
                         self._dictionaries,
@@ -188,7 +190,7 @@ class TapReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             with contextlib.closing(ReadOnlyFiles().open(self._path(number))) as file:
                 size = self._size(number)
                 _make_durable(file.path, offset)
-                scanner = self._scanner(file, number, size, offset)
+                scanner = self._scanner(file, number, size, offset, end["lsn"])
                 is_last = number == numbers[-1]
                 for batch in scanner.durable_batches() if is_last else scanner.batches():
                     if batch.lsn:
@@ -202,8 +204,18 @@ class TapReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 break
         return end
 
-    def _scanner(self, file: Any, number: int, size: int, offset: int) -> ColumnScanner:
-        return ColumnScanner(file, number, size, self._seeded(), want_bodies=False, start=offset)
+    def _scanner(
+        self, file: Any, number: int, size: int, offset: int, last_lsn: int
+    ) -> ColumnScanner:
+        return ColumnScanner(
+            file,
+            number,
+            size,
+            self._seeded(),
+            want_bodies=False,
+            start=offset,
+            last_lsn=last_lsn,
+        )
 
     def _first(self, start: Offset) -> Offset:
         """Return where to start reading the log. Raises: LogGoneError."""
@@ -300,6 +312,7 @@ def _events(partition: TapPartition, schema: pa.Schema) -> Iterator[pa.RecordBat
             dictionaries=partition.dictionaries,
             want_bodies="body" in schema.names,
             start=partition.start,
+            last_lsn=partition.last_lsn,
         )
         for batch in scanner.batches():
             if batch.lsn:
