@@ -227,7 +227,7 @@ class World(SimulatedBroker):
     # What is written down.
 
     def step(self, **changed: str) -> None:
-        """What comes next is atomic, and then these queues hold these messages, by blanks."""
+        """Announce an atomic step, after which these queues hold these messages."""
         for queue, bodies in changed.items():
             self.places[queue.replace("__", ".")] = tuple(bodies.split())
         self.places = {queue: bodies for queue, bodies in self.places.items() if bodies}
@@ -259,7 +259,7 @@ class World(SimulatedBroker):
         self.settle()
 
     def flush(self) -> None:
-        """What the broker has to have durable at once."""
+        """Do what the broker does when something must be durable at once."""
         self.finish_sync()
         self.store.sync()
 
@@ -330,7 +330,7 @@ class Expected:
 
 
 Later = Callable[[Places], Places]
-"""Where the messages are in the end, when nobody does anything but time passes."""
+"""Returns where the messages end up if only time passes."""
 
 
 def violations(

@@ -184,7 +184,7 @@ def half_acked(outside: Outside) -> None:
 
 
 def merged_and_used(outside: Outside) -> None:
-    """What was merged is taken, merged again, and read by the next process."""
+    """Take messages from merged files, merge again, and have the next process read them."""
     outside.take("orders", 4)
     outside.ack("orders", 1)
     outside.publish(["orders"], [b"behind what was merged"])

@@ -56,7 +56,7 @@ class BranchClient(Client):
         self._branches.commit(ANYBODY, _xid(name), self._told(), one_phase=one_phase)
 
     def rollback(self, name: str) -> None:
-        """Which is durable on return."""
+        """Roll a branch back: durable on return."""
         self._branches.rollback(ANYBODY, _xid(name))
         self._world.promised(self._world.steps)
 

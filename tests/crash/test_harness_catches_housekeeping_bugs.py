@@ -304,7 +304,7 @@ def delivery_counts_are_lost_in_a_merge(patch: Patch) -> None:
 
 
 def merged_index_files_keep_their_rows(patch: Patch) -> None:
-    """What a merge that was not heard of left: everything in it is there twice."""
+    """Leave a merged file that the catalog does not know: all its messages are there twice."""
     merge = IndexMerger.merge
 
     def merge_unheard(self: IndexMerger, *args: Any) -> Iterator[Any]:

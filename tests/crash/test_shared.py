@@ -263,7 +263,7 @@ COPIES = commit_effects.copies
 
 
 def committed_in_two(self: Transaction) -> None:
-    """What is sent is durable before what was received is acked."""
+    """Make what is sent durable before what was received is acked."""
     for publish in self._publishes:
         self._store.enqueue(publish.placements, publish.messages)
     self._store.sync()

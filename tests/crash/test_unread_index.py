@@ -134,7 +134,7 @@ def without(state: Ready, gone: dict[str, set[int]]) -> Ready:
 
 @functools.cache
 def whole() -> tuple[Ready, Ready]:
-    """What is ready and what is locked where nothing ever fails."""
+    """Return what is ready and what is locked where nothing ever fails."""
     store = Opened(history().fork()).store
     found = ready(store), locked(store)
     store.abandon()
@@ -170,7 +170,7 @@ def use(store: Store) -> dict[str, set[int]]:
 
 
 def check_meanwhile(store: Store) -> None:
-    """What cannot be read is not served, and nothing is that should not be."""
+    """Check that messages which cannot be read are not served, nor any that should not be."""
     expected_ready, expected_locked = whole()
     for name in NAMES:
         served = {one for one, _ in in_memory(named(store, name))}
@@ -289,7 +289,7 @@ def test_each_read_of_an_index_file_at_a_start_may_fail(kind: FaultKind, call: s
 
 
 def images(paths: list[str]) -> Iterator[tuple[MemoryFiles, dict[str, set[int]]]]:
-    """What a power cut leaves while a start uses the store without the files."""
+    """Yield what a power cut leaves while a start uses the store without the files."""
     files = history().fork()
     trace = Trace(files.fork())
     files.record = trace.note

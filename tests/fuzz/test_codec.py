@@ -100,7 +100,7 @@ streams = damaged(st.lists(frames, max_size=12).map(b"".join)) | st.binary(max_s
 
 
 def check(event: Event) -> None:
-    """What the receiver may say of any bytes."""
+    """Check that the receiver returns one of the answers that it may give to any bytes."""
     if isinstance(event, Failed):
         assert isinstance(event.error, AmqpError | FatalFramingError)
         if isinstance(event.error, AmqpError):

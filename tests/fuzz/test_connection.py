@@ -321,7 +321,7 @@ actions = st.lists(action, max_size=10) | st.lists(action, min_size=25, max_size
 
 
 def check_answers(answers: list[Answer]) -> None:
-    """What a connection may have said, from the first word to the last."""
+    """Check all that a connection has sent, from the first frame to the last."""
     tags: dict[int, int] = {}
     is_closing = False
     for channel, method, header, body in answers:

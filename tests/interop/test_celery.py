@@ -37,7 +37,7 @@ def close(app: Application) -> None:
 
 @pytest.fixture(scope="module")
 def prefix() -> str:
-    """What all names start with at a broker that others use too."""
+    """A prefix for all names, as the broker may be shared."""
     return f"celery.{uuid.uuid4().hex[:12]}"
 
 
@@ -76,7 +76,7 @@ def app(url: str, prefix: str) -> Generator[Application]:
 
 @pytest.fixture
 def path(tmp_path: object) -> str:
-    """Where a task and its test meet."""
+    """A file through which a task and its test meet."""
     return os.path.join(str(tmp_path), "meeting")
 
 

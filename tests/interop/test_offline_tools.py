@@ -71,7 +71,7 @@ def prepare(channel: Any, number: int) -> None:
 
 @pytest.fixture
 def store(data_directory: str) -> Iterator[str]:
-    """What is left by a broker that was killed twice, the second time right behind its start."""
+    """The store of a broker that was killed twice, the second time right after its start."""
     with BrokerProcess(data_directory, f"{data_directory}.log") as broker:
         broker.start()
         connection = pika.BlockingConnection(pika.URLParameters(broker.url))

@@ -93,7 +93,7 @@ def a_prefetch_of_one_is_two(patch: Patch) -> None:
 
 
 def a_cancelled_consumer_frees_no_window(patch: Patch) -> None:
-    """What is acked after the cancel still counts for the channel."""
+    """Keep counting for the channel what is acked after the cancel."""
 
     def forget(self: Channel, delivery: Any) -> None:
         if consumer := delivery.consumer:

@@ -643,8 +643,8 @@ class Model:
             assert (event.first_tag + place, letter, event.redelivered) == handed
 
     def _bury_delivered_too_often(self, queue: Queue) -> None:
-        """What a crash interrupted too often, or a new limit is too low for: it goes when it
-        would be delivered."""
+        """Dead-letter the messages that crashes interrupted too often, or that a new limit is too
+        low for, when they would be delivered."""
         entries = [queue.can_be_served(consumer) for consumer in queue.active]
         found = [one for one in entries if one and queue.is_delivered_too_often(one)]
         assert found, f"{queue.name}: nothing was delivered too often"
@@ -850,7 +850,7 @@ class Model:
             waiter()
 
     def restart(self, durable: Mapping[Queue, list[Entry]]) -> None:
-        """What a power cut left is taken up again, or what a clean stop did.
+        """Continue with what a power cut or a clean stop left.
 
         Durable queues, exchanges, and bindings between two of these are there. Messages have
         their places; those that were delivered say so.

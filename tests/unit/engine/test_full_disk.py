@@ -28,7 +28,7 @@ def disk(tmp_path: Path) -> Iterator[str]:
 
 
 class Others:
-    """Who fills the disk."""
+    """Other programs, which fill the disk."""
 
     def __init__(self, disk: str) -> None:
         self._path = os.path.join(disk, "other")

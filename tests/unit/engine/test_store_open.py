@@ -32,7 +32,7 @@ sys.stdin.read()
 
 @pytest.fixture
 def directory(tmp_path: Path) -> str:
-    """Where no store is yet."""
+    """A path without a store."""
     return str(tmp_path / "new" / "store")
 
 

@@ -37,7 +37,7 @@ def received(receiver: Receiver, *reads: bytes) -> list[tuple[int, bytes]]:
 
 
 def left(receiver: Receiver) -> int:
-    """What counts as unfinished, when a content without a body has begun on another channel."""
+    """Return what counts as unfinished after a content without a body began on another channel."""
     *start, body = frames_of(b"small", 9)
     receiver.receive(b"".join(start))
     unfinished_bytes = receiver.unfinished_bytes

@@ -28,7 +28,7 @@ pytestmark = pytest.mark.skipif(
 
 @pytest.fixture(scope="module")
 def bodies() -> dict[int, str]:
-    """What the messages of the golden store say, by id."""
+    """The bodies of the golden store's messages, by id."""
     expected = json.loads((FIXTURES / "v1/golden/expected.json").read_text("utf-8"))
     return {
         message["id"]: message["body"]

@@ -30,7 +30,7 @@ from amqpstore_tools.client import frames, wire
 from tests.fuzz.simulated import SimulatedClient, SimulatedServer
 
 READS = 5
-"""That are measured; as many before them fill what is remembered."""
+"""How many reads are measured; as many before them fill the caches."""
 
 EXCHANGE = "topics"
 _FOREIGN = ("/tests/", "/tools/")
