@@ -92,7 +92,8 @@ class BrokerProcess:
             self._process = subprocess.Popen(
                 serve_command(self.data_directory, self._arguments),
                 cwd=REPOSITORY,
-                env={**os.environ, **self.environment},
+                # A configuration of this machine is not the one that is tested.
+                env={**os.environ, "AMQPSTORE_CONFIG": "", **self.environment},
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=log,

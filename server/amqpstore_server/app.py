@@ -28,7 +28,8 @@ from amqpstore_server.broker.exchanges import EXCHANGE_TYPES, plugged_in
 from amqpstore_server.broker.faults import FATAL
 from amqpstore_server.broker.permissions import ALL
 from amqpstore_server.committer import Committer
-from amqpstore_server.config import Config, ConfigError, host_and_port
+from amqpstore_server.config import Config, host_and_port
+from amqpstore_server.config_keys import ConfigError
 from amqpstore_server.connection import SocketConnection
 from amqpstore_server.definitions import Definitions, DefinitionsError, User, load
 from amqpstore_server.doors import Doors, Visitor

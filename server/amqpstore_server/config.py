@@ -1,89 +1,171 @@
-"""Configuration: a TOML file, checked against its types and ranges before anything is started."""
+"""The configuration: every key, declared once.
+
+To add a key, add a field to `Config`: its type and limits, what it means, and its default
+(`config_keys.key` has the details). From that come the key of the TOML file, the environment
+variable `AMQPSTORE_` and its name in upper case, the option of `amqpstore serve` if it has a
+`flag`, and the checks with their error messages. Then add its row to the table in server/README.md;
+the test that compares the two prints the row. A rule about several keys goes into `conflicts`.
+
+A key with `live=True` can change in a running broker, on SIGHUP; all others need a restart.
+"""
 
 from __future__ import annotations
 
-import tomllib
-from typing import Annotated
+from collections.abc import Iterator
+from typing import Annotated, Literal
 
 import msgspec
 
-from amqpstore.files import open_regular
+from amqpstore_server.config_keys import key, keys_of
 
-_MAX_FILE_BYTES = 1 << 20
-
-_Path = Annotated[str, msgspec.Meta(pattern=r"^[^\x00]+$")]
-
-
-class ConfigError(Exception):
-    """The configuration cannot be used. The message names the file, the key and the valid
-    values.
-    """
+_NO_NUL = r"^[^\x00]*$"
+_A_PATH = r"^[^\x00]+$"
 
 
-class Config(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """All configuration settings. Sizes are in bytes, times in seconds.
-
-    `memory_bytes` limits the messages that wait in memory. Publishers are blocked while less than
-    twice `least_free_bytes` of the disk is free. Bodies of at least `compress_from_bytes` are
-    compressed; 0 disables compression. `listen` are HOST:PORT pairs, an IPv6 address in brackets;
-    port 0 lets the system choose. `names` is the rule for names of queues and exchanges: "lenient"
-    as in RabbitMQ, "strict" as in AMQP 0-9-1, or "0-10". `definitions` is a file as RabbitMQ
-    exports it, read at start and on SIGHUP. `product` and `version` are sent to clients; an empty
-    version means amqpstore's own. A client that reads nothing for `send_timeout_s` is closed. So is
-    a client whose partial bodies and open transactions take more than `connection_bytes`, and the
-    one that takes the most when those of all clients exceed `connections_bytes`.
-    """
-
-    data: _Path = "data"
-    listen: Annotated[list[str], msgspec.Meta(min_length=1)] = msgspec.field(
-        default_factory=lambda: ["127.0.0.1:5672"]
-    )
-    log_level: Annotated[str, msgspec.Meta(pattern="^(debug|info|warning|error)$")] = "info"
-    segment_bytes: Annotated[int, msgspec.Meta(ge=1 << 16, le=1 << 30)] = 16 << 20
-    memory_bytes: Annotated[int, msgspec.Meta(ge=1 << 20)] = 64 << 20
-    least_free_bytes: Annotated[int, msgspec.Meta(ge=0)] = 128 << 20
-    compress_from_bytes: Annotated[int, msgspec.Meta(ge=0)] = 0
-    max_message_bytes: Annotated[int, msgspec.Meta(ge=0, le=1 << 30)] = 128 << 20
-    frame_max: Annotated[int, msgspec.Meta(ge=8192, le=1 << 24)] = 131_072
-    channel_max: Annotated[int, msgspec.Meta(ge=1, le=65_535)] = 2047
-    names: Annotated[str, msgspec.Meta(pattern="^(lenient|strict|0-10)$")] = "lenient"
-    definitions: Annotated[str, msgspec.Meta(pattern=r"^[^\x00]*$")] = ""
-    product: Annotated[str, msgspec.Meta(min_length=1, max_length=255)] = "amqpstore"
-    version: Annotated[str, msgspec.Meta(max_length=255)] = ""
-    heartbeat_s: Annotated[int, msgspec.Meta(ge=0, le=65_535)] = 60
-    send_timeout_s: Annotated[int, msgspec.Meta(ge=1, le=86_400)] = 300
-    connection_bytes: Annotated[int, msgspec.Meta(ge=1 << 20)] = 256 << 20
-    connections_bytes: Annotated[int, msgspec.Meta(ge=1 << 20)] = 1 << 30
+def _addresses(listen: list[str]) -> None:
+    for address in listen:
+        host_and_port(address)
 
 
-def load(path: str) -> Config:
-    """Read the configuration in a file. Raises: ConfigError."""
-    try:
-        with open(open_regular(path), "rb") as file:
-            content = file.read(_MAX_FILE_BYTES + 1)
-        if len(content) > _MAX_FILE_BYTES:
-            most = f"{_MAX_FILE_BYTES >> 10} KiB"
-            raise ConfigError(f"cannot read the configuration {path}: it has more than {most}")
-        return msgspec.convert(tomllib.loads(content.decode()), Config)
-    except OSError as error:
-        raise ConfigError(f"cannot read the configuration {path}: {error.strerror}") from None
-    except msgspec.ValidationError as error:
-        raise ConfigError(f"{path}: {error}") from None
-    except (ValueError, RecursionError) as error:
-        # Not only TOMLDecodeError: also invalid UTF-8, a number of 5,000 digits, deeply nested
-        # lists.
-        raise ConfigError(f"{path} is not TOML: {error}") from None
+class Config(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
+    """All configuration settings. Sizes are in bytes, times in seconds."""
+
+    data: Annotated[
+        str,
+        key(
+            "data directory",
+            flag="--data",
+            metavar="DIR",
+            expected="the path of a directory",
+            pattern=_A_PATH,
+        ),
+    ] = "data"
+    listen: Annotated[
+        list[str],
+        key(
+            "addresses for AMQP; port 0 lets the system choose",
+            flag="--listen",
+            metavar="HOST:PORT",
+            expected="a list of HOST:PORT or [IPV6]:PORT, at least one, ports from 0 to 65535",
+            min_length=1,
+            check=_addresses,
+        ),
+    ] = msgspec.field(default_factory=lambda: ["127.0.0.1:5672"])
+    log_level: Annotated[
+        Literal["debug", "info", "warning", "error"],
+        key("events of this level and above are logged", flag="--log-level"),
+    ] = "info"
+    segment_bytes: Annotated[
+        int,
+        key(
+            "a segment of this size or more gets no further batch",
+            ge=1 << 16,
+            le=1 << 30,
+        ),
+    ] = 16 << 20
+    memory_bytes: Annotated[
+        int,
+        key(
+            "memory for messages, with their properties, that are ready or unacked; the bodies of "
+            "all others are on disk only",
+            ge=1 << 20,
+        ),
+    ] = 64 << 20
+    least_free_bytes: Annotated[
+        int,
+        key("publishers are blocked while less than twice this is free on the disk", ge=0),
+    ] = 128 << 20
+    compress_from_bytes: Annotated[
+        int,
+        key(
+            "bodies from this size on are compressed with zstd on disk; 0 means none",
+            ge=0,
+        ),
+    ] = 0
+    max_message_bytes: Annotated[
+        int,
+        key("larger bodies are refused with reply code 311", ge=0, le=1 << 30),
+    ] = 128 << 20
+    frame_max: Annotated[int, key("offered to clients, bytes", ge=8192, le=1 << 24)] = 131_072
+    channel_max: Annotated[int, key("offered to clients", ge=1, le=65_535)] = 2047
+    names: Annotated[
+        Literal["lenient", "strict", "0-10"],
+        key(
+            "rules for the names of queues and exchanges: as in RabbitMQ, as in AMQP 0-9-1, or as "
+            "in AMQP 0-10"
+        ),
+    ] = "lenient"
+    definitions: Annotated[
+        str,
+        key(
+            "a JSON file as `rabbitmqctl export_definitions` writes it: users, permissions, "
+            "policies, topology; read at start and on SIGHUP",
+            expected="the path of a file, or empty",
+            pattern=_NO_NUL,
+        ),
+    ] = ""
+    product: Annotated[
+        str,
+        key(
+            'the product name that clients are told: `"RabbitMQ"` for clients that need it to '
+            "enable features",
+            min_length=1,
+            max_length=255,
+        ),
+    ] = "amqpstore"
+    version: Annotated[
+        str,
+        key(
+            'the version that clients are told, such as `"3.13.7"`; empty means the broker\'s own',
+            max_length=255,
+        ),
+    ] = ""
+    heartbeat_s: Annotated[
+        int, key("offered to clients; 0 turns heartbeats off", ge=0, le=65_535)
+    ] = 60
+    send_timeout_s: Annotated[
+        int,
+        key(
+            "a client that reads nothing of what is sent to it for this long is disconnected",
+            ge=1,
+            le=86_400,
+        ),
+    ] = 300
+    connection_bytes: Annotated[
+        int,
+        key(
+            "memory of one connection for unfinished bodies and open transactions; above it the "
+            "connection is closed with 506; at least twice `max_message_bytes`",
+            ge=1 << 20,
+        ),
+    ] = 256 << 20
+    connections_bytes: Annotated[
+        int,
+        key(
+            "the same for all connections together; above it those that use most are closed with "
+            "506",
+            ge=1 << 20,
+        ),
+    ] = 1 << 30
+
+
+KEYS = keys_of(Config)
+"""The keys by their names, in the order of `Config`."""
+
+
+def conflicts(config: Config) -> Iterator[tuple[str, str]]:
+    """Yield the keys whose values do not fit those of others, each with the valid values."""
+    if config.connections_bytes < config.connection_bytes:
+        yield "connections_bytes", f"at least connection_bytes, {config.connection_bytes}"
 
 
 def host_and_port(address: str) -> tuple[str, int]:
-    """Split HOST:PORT or [IPv6]:PORT. Raises: ConfigError."""
+    """Split HOST:PORT or [IPv6]:PORT. Raises: ValueError."""
     host, colon, port = address.rpartition(":")
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]
     elif ":" in host:
         colon = ""
     if not (colon and host and port.isascii() and port.isdigit() and int(port) <= 65_535):
-        raise ConfigError(
-            f"cannot listen on {address!r}: give HOST:PORT or [IPV6]:PORT, a port from 0 to 65535"
-        )
+        raise ValueError(f"{address!r} is not an address")
     return host, int(port)

@@ -2,15 +2,20 @@
 
 import json
 import os
+import re
+from dataclasses import replace
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
 import pytest
 import trio
 
 from amqpstore_server.app import listen
-from amqpstore_server.config import Config, ConfigError, host_and_port, load
-from tests.format.document import code, table
+from amqpstore_server.config import KEYS, Config, host_and_port
+from amqpstore_server.config_keys import ConfigError, ConfigKey, key, keys_of
+from amqpstore_server.config_sources import ConfigSources
+from tests.format.document import table
 
 README = Path(__file__).parents[2] / "server" / "README.md"
 
@@ -21,42 +26,216 @@ def written(tmp_path: Path, text: str) -> str:
     return str(path)
 
 
-def test_the_readme_lists_every_key_with_its_default() -> None:
-    listed = {
-        code(row.cells["key"]): json.loads(row.cells["default"].strip("`"))
-        for row in table(README.read_text("utf-8"), "Configuration")
-    }
-    assert listed == msgspec.to_builtins(Config())
+def load(path: str) -> Config:
+    return ConfigSources(path).load().config
+
+
+def said_of(sources: ConfigSources) -> str:
+    with pytest.raises(ConfigError) as caught:
+        sources.load()
+    return str(caught.value)
+
+
+def row(key: ConfigKey) -> str:
+    """The row of the README's table."""
+    default = json.dumps(key.default)
+    cells = (
+        f"`{key.name}`",
+        default if isinstance(key.default, int | float) else f"`{default}`",
+        key.expected,
+        "yes" if key.is_live else "",
+        key.meaning,
+    )
+    return f"| {' | '.join(cells)} |".replace("|  |", "| |")
+
+
+def test_the_readme_lists_every_key() -> None:
+    """The rows that are expected, to be copied, are in what pytest shows."""
+    document = README.read_text("utf-8")
+    lines = document.splitlines()
+    listed = [lines[one.line] for one in table(document, "Configuration")]
+    assert "\n".join(listed) == "\n".join(map(row, KEYS.values()))
+
+
+def test_no_key_is_named_like_a_variable_of_kubernetes() -> None:
+    """For a service called amqpstore it sets AMQPSTORE_PORT and others in every container."""
+    names = [name for name in KEYS if re.match("port|service", name)]
+    assert names == []
+    assert "config" not in KEYS
+
+
+def test_every_default_is_valid() -> None:
+    for one in KEYS.values():
+        assert one.checked(one.default, "default") == one.default
 
 
 def test_an_empty_file_is_all_defaults(tmp_path: Path) -> None:
-    assert load(written(tmp_path, "")) == Config()
+    path = written(tmp_path, "")
+    found = ConfigSources(path).load()
+    assert found.config == Config()
+    assert found.path == path
+    assert set(found.sources.values()) == {"default"}
+
+
+def test_an_option_precedes_a_variable_a_variable_the_file_and_the_file_a_default(
+    tmp_path: Path,
+) -> None:
+    path = written(tmp_path, 'data = "f"\nheartbeat_s = 1\nlog_level = "error"\nframe_max = 9000')
+    environment = {
+        "AMQPSTORE_DATA": "e",
+        "AMQPSTORE_HEARTBEAT_S": "2",
+        "AMQPSTORE_LISTEN": "127.0.0.1:1, [::1]:2",
+        "AMQPSTORE_LOG_LEVEL": "warning",
+    }
+    found = ConfigSources(path, environment, {"data": "o", "listen": ["host:3"]}).load()
+    assert found.config == Config(
+        data="o", listen=["host:3"], heartbeat_s=2, log_level="warning", frame_max=9000
+    )
+    assert {name: one for name, one in found.sources.items() if one != "default"} == {
+        "data": "--data",
+        "listen": "--listen",
+        "heartbeat_s": "AMQPSTORE_HEARTBEAT_S",
+        "log_level": "AMQPSTORE_LOG_LEVEL",
+        "frame_max": path,
+    }
+    without = ConfigSources(path, environment).load().config
+    assert without.listen == ["127.0.0.1:1", "[::1]:2"]
+    assert without.data == "e"
+
+
+def test_the_file_is_named_by_the_option_the_variable_or_is_in_its_usual_place(
+    tmp_path: Path,
+) -> None:
+    usual, other = tmp_path / "usual", tmp_path / "other"
+    sources = ConfigSources(default_path=str(usual))
+    assert sources.load().path == ""
+    usual.write_text("heartbeat_s = 1")
+    assert sources.load().config.heartbeat_s == 1
+    other.write_text("heartbeat_s = 2")
+    by_variable = replace(sources, environment={"AMQPSTORE_CONFIG": str(other)})
+    assert by_variable.load().config.heartbeat_s == 2
+    assert replace(by_variable, path=str(usual)).load().config.heartbeat_s == 1
+    for none in (replace(sources, environment={"AMQPSTORE_CONFIG": ""}), replace(sources, path="")):
+        assert none.load().config == Config()
+    other.unlink()
+    assert "No such file" in said_of(by_variable)
+
+
+def test_what_is_in_the_usual_place_has_to_be_valid(tmp_path: Path) -> None:
+    assert "regular file" in said_of(ConfigSources(default_path=str(tmp_path)))
+
+
+def test_variables_that_are_no_keys_are_told(tmp_path: Path) -> None:
+    environment = {
+        "AMQPSTORE_HARTBEAT": "1",
+        "AMQPSTORE_CONFIG": "",
+        "AMQPSTORE_HEARTBEAT_S": "1",
+        "HOME": "/",
+        # Of Kubernetes:
+        "AMQPSTORE_PORT": "tcp://10.0.0.1:5672",
+        "AMQPSTORE_PORT_5672_TCP_ADDR": "10.0.0.1",
+        "AMQPSTORE_SERVICE_HOST": "10.0.0.1",
+    }
+    assert ConfigSources(environment=environment).load().unknown_variables == (
+        "AMQPSTORE_HARTBEAT",
+    )
 
 
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("heartbeat_s = -1", "$.heartbeat_s"),
-        ("segment_bytes = 10", ">= 65536"),
-        ('log_level = "loud"', "$.log_level"),
-        ("listen = 5672", "$.listen"),
-        ("hartbeat = 3", "hartbeat"),
+        ("heartbeat_s = -1", "heartbeat_s = -1, but it must be an integer from 0 to 65535"),
+        ("heartbeat_s = true", "heartbeat_s = true, but it must be an integer"),
+        ("heartbeat_s = 1979-05-27", 'heartbeat_s = "1979-05-27", but it must be'),
+        ("[heartbeat_s]\na = 1", 'heartbeat_s = {"a":1}, but it must be an integer'),
+        ("segment_bytes = 10", "from 65536 to 1073741824"),
+        ('log_level = "loud"', 'must be "debug", "info", "warning" or "error"'),
+        ("listen = 5672", "listen = 5672, but it must be a list of HOST:PORT"),
+        ('listen = ["127.0.0.1:1", "nowhere"]', "('nowhere' is not an address)"),
+        ("listen = [1]", "$[0]"),
+        ("hartbeat_s = 3", "hartbeat_s is not a key; did you mean heartbeat_s?"),
+        ("zzz = 3", "zzz is not a key"),
         ("data = ", "not TOML"),
         ("heartbeat_s = " + "9" * 5000, "not TOML"),
+        ("heartbeat_s = " + "9" * 4000, "must be an integer from 0"),
+        ("heartbeat_s = nan", "must be an integer from 0"),
         ("data = " + "[" * 100_000, "not TOML"),
         ("#" * (1 << 20) + "#", "more than 1024 KiB"),
-        ('data = ""', "$.data"),
-        ('data = "a\\u0000b"', "$.data"),
-        ('definitions = "a\\u0000b"', "$.definitions"),
-        ("listen = []", "$.listen"),
-        (f'product = "{"x" * 256}"', "$.product"),
+        ('data = ""', "data ="),
+        ('data = "a\\u0000b"', "data ="),
+        ('definitions = "a\\u0000b"', "definitions ="),
+        ("listen = []", "at least one"),
+        (f'product = "{"x" * 256}"', "a string of 1 to 255 characters"),
+        (
+            "connection_bytes = 2147483648",
+            "connections_bytes = 1073741824, but it must be at least",
+        ),
     ],
 )
-def test_a_wrong_file_is_refused_by_name_and_key(tmp_path: Path, text: str, said: str) -> None:
-    path = written(tmp_path, text)
-    with pytest.raises(ConfigError, match=r"amqpstore\.toml") as caught:
-        load(path)
-    assert said in str(caught.value)
+def test_a_wrong_value_is_refused_with_its_key_and_what_is_valid(
+    tmp_path: Path, text: str, said: str
+) -> None:
+    found = said_of(ConfigSources(written(tmp_path, text)))
+    assert said in found
+    assert "amqpstore.toml" in found or "default: connections_bytes" in found
+    assert len(found) < 400
+
+
+def test_a_file_that_is_not_utf_8_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "amqpstore.toml"
+    path.write_bytes(b'data = "\xff"')
+    assert "is not TOML" in said_of(ConfigSources(str(path)))
+
+
+@pytest.mark.parametrize("text", ["", "x", "1.5", "0x", "1\nframe_max = 9000", "-1", "[1]", "true"])
+def test_a_wrong_variable_is_refused_with_its_name(text: str) -> None:
+    found = said_of(ConfigSources(environment={"AMQPSTORE_HEARTBEAT_S": text}))
+    assert found.startswith("AMQPSTORE_HEARTBEAT_S: heartbeat_s = ")
+    assert found.endswith("but it must be an integer from 0 to 65535")
+
+
+def test_a_variable_of_a_list_is_split_at_commas_or_is_a_list_of_toml() -> None:
+    def listen(text: str) -> list[str]:
+        return ConfigSources(environment={"AMQPSTORE_LISTEN": text}).load().config.listen
+
+    assert listen("a:1") == ["a:1"]
+    assert listen("a:1,b:2") == listen('["a:1", "b:2"]') == ["a:1", "b:2"]
+    for wrong in ("", "a:1,", '["a:1"', "[::1]"):
+        with pytest.raises(ConfigError, match="AMQPSTORE_LISTEN"):
+            listen(wrong)
+    assert listen("a:1,[::1]:5") == ["a:1", "[::1]:5"]
+
+
+def test_all_problems_are_told_at_once(tmp_path: Path) -> None:
+    path = written(tmp_path, "heartbeat_s = -1\nnames = 3\nhello = 1")
+    sources = ConfigSources(path, {"AMQPSTORE_FRAME_MAX": "1"}, {"listen": ["x"]})
+    with pytest.raises(ConfigError) as caught:
+        sources.load()
+    assert [one.split(" = ")[0] for one in caught.value.problems] == [
+        f"{path}: heartbeat_s",
+        f"{path}: names",
+        f"{path}: hello is not a key",
+        "AMQPSTORE_FRAME_MAX: frame_max",
+        "--listen: listen",
+    ]
+
+
+def test_a_secret_is_not_in_an_error() -> None:
+    class Secrets(msgspec.Struct):
+        one: Annotated[str, key("a password", secret=True, max_length=3)] = ""
+        some: Annotated[list[str], key("passwords", secret=True)] = []
+
+    found = keys_of(Secrets)
+    for name, wrong in (
+        ("one", "hunter2"),
+        ("one", 5),
+        ("some", ["hunter2", 2]),
+        ("some", "hunter2"),
+    ):
+        with pytest.raises(ConfigError) as caught:
+            found[name].checked(wrong, "file")
+        assert "hunter2" not in str(caught.value)
+        assert "(hidden)" in str(caught.value)
 
 
 def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
@@ -87,5 +266,5 @@ def test_an_address_is_host_and_port(address: str, parts: tuple[str, int]) -> No
 
 @pytest.mark.parametrize("address", ["", "5672", ":5672", "host:", "host:x", "host:65536", "::1:5"])
 def test_any_other_address_is_refused(address: str) -> None:
-    with pytest.raises(ConfigError, match="HOST:PORT"):
+    with pytest.raises(ValueError, match="is not an address"):
         host_and_port(address)

@@ -28,32 +28,29 @@ EXIT_DISK_FAILED = 70
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options of `serve`; they override the configuration file."""
-    parser.add_argument("--data", metavar="DIR", help="data directory (default: ./data)")
-    parser.add_argument(
-        "--listen",
-        metavar="HOST:PORT",
-        action="append",
-        help="address for AMQP, may be repeated; port 0 lets the system choose "
-        "(default: 127.0.0.1:5672)",
-    )
-    parser.add_argument("--config", metavar="FILE", help="configuration file (TOML)")
+    """Add the options of the configuration."""
+    # Imported here, as is the broker in `run`, so that the other verbs start without it.
+    from amqpstore_server.config_options import add_options
+
+    add_options(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the broker. Returns the exit code."""
-    # Imported here, so that the other verbs start without the broker.
-    from amqpstore_server import app, config, definitions, logs
+    from amqpstore_server import app, definitions, logs
+    from amqpstore_server.config_keys import ConfigError
+    from amqpstore_server.config_options import sources_of
 
     try:
-        settings = config.load(arguments.config) if arguments.config else config.Config()
-        settings.data = arguments.data or settings.data
-        settings.listen = arguments.listen or settings.listen
-        logs.set_up(settings.log_level)
+        effective = sources_of(arguments).load()
+        logs.set_up(effective.config.log_level)
+        _log.info("configuration", extra={"file": effective.path or "none"})
+        for name in effective.unknown_variables:
+            _log.warning("environment variable of no key", extra={"variable": name})
         before, most = raise_descriptor_limit()
         _log.debug("descriptors", extra={"before": before, "most": most})
-        app.serve(settings, _print_ready)
-    except (config.ConfigError, definitions.DefinitionsError) as error:
+        app.serve(effective.config, _print_ready)
+    except (ConfigError, definitions.DefinitionsError) as error:
         return _fail(EXIT_USAGE, error)
     except StoreLockedError as error:
         return _fail(EXIT_LOCKED, error)
