@@ -53,7 +53,13 @@ class Cancelled(NamedTuple):
     consumer_tag: str
 
 
-Told = Delivered | Back | Confirmed | Refused | Committed | Cancelled
+class Late(NamedTuple):
+    """A client was told that an ack of its is overdue."""
+
+    timeout_ms: int
+
+
+Told = Late | Delivered | Back | Confirmed | Refused | Committed | Cancelled
 
 
 class RecordingOutlet:
@@ -101,6 +107,9 @@ class RecordingOutlet:
 
     def consumer_cancelled(self, consumer_tag: str) -> None:
         self.record.append(Cancelled(consumer_tag))
+
+    def ack_timed_out(self, timeout_ms: int) -> None:
+        self.record.append(Late(timeout_ms))
 
     def failed(self) -> None:
         raise AssertionError("an answer to the client failed")

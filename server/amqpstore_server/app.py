@@ -152,6 +152,7 @@ class App:
             make_name=partial(secrets.token_urlsafe, 16),
             exchange_types={**EXCHANGE_TYPES, **plugged_in()},
             name_rule=config.names,
+            consumer_timeout_ms=config.consumer_timeout_s * 1000,
         )
         self.context = context
         # Created first: it checks whether the store belongs to a broker.
@@ -311,6 +312,7 @@ class App:
             self.context.work["tick"] = None
             self.committer.housekeep()
             self.broker.read_again()
+            self.broker.close_late_channels()
             if self.broker.has_work:
                 self._turn.wake()
             self._tick_connections()

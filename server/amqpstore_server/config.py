@@ -147,6 +147,15 @@ class Config(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=Tr
             ge=1 << 20,
         ),
     ] = 1 << 30
+    consumer_timeout_s: Annotated[
+        int,
+        key(
+            "a channel that does not ack a delivery within this time is closed with 406; 0 means "
+            "any time; a queue (`x-consumer-timeout`), a policy or a consumer may set another one",
+            ge=0,
+            le=1 << 31,
+        ),
+    ] = 1800
 
 
 KEYS = keys_of(Config)

@@ -17,6 +17,7 @@ FLOORS = {
         "faults",
         "limits",
         "timers",
+        "ack_timeouts",
         "names",
         "patterns",
         "permissions",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -11,6 +12,7 @@ from amqpstore_server.amqp.context import ChannelContext
 from amqpstore_server.amqp.deliveries import add_content, add_deliveries
 from amqpstore_server.amqp.distributed import DTX_HANDLERS, Distributed
 from amqpstore_server.amqp.publishing import PublishedPart, by_target, in_turn
+from amqpstore_server.amqp.refusals import channel_close
 from amqpstore_server.amqp.topology import TOPOLOGY_HANDLERS, Topology
 from amqpstore_server.broker.channels.channel import Channel
 from amqpstore_server.broker.channels.gets import Gets
@@ -22,6 +24,7 @@ from amqpstore_server.broker.queues.kinds import REPLY_TO
 from amqpstore_server.broker.queues.queue import Queue
 from amqpstore_server.broker.queues.waiting import Fetched
 from amqpstore_server.broker.routing import Route
+from amqpstore_server.broker.settings import CHECKS
 from amqpstore_server.protocol import methods
 from amqpstore_server.protocol.errors import (
     CommandInvalid,
@@ -32,6 +35,8 @@ from amqpstore_server.protocol.frames import ack_frame, method_frame
 from amqpstore_server.protocol.receiver import Acks, Publishes, Target
 from amqpstore_server.protocol.spec import ReplyCode
 from amqpstore_server.protocol.states import CHANNEL, ChannelEvent, ChannelState
+
+_log = logging.getLogger(__name__)
 
 _RETURNS = {
     Returned.NO_ROUTE: ReplyCode.NO_ROUTE,
@@ -263,6 +268,16 @@ class AmqpChannel:
         if self._context.takes_cancels:
             self._send(methods.BasicCancel(consumer_tag=consumer_tag, no_wait=True))
 
+    def ack_timed_out(self, timeout_ms: int) -> None:
+        reason = (
+            f"delivery acknowledgement on channel {self.number} timed out. Timeout value used: "
+            f"{timeout_ms} ms. This timeout value can be configured, see consumers doc guide to "
+            "learn more"
+        )
+        extra = {"peer": self._context.peer, "channel": self.number, "reason": reason}
+        _log.warning("channel error", extra=extra)
+        self.fail(channel_close(PreconditionFailed(reason)))
+
     def failed(self) -> None:
         if not self._is_silent:
             self._context.break_off()
@@ -296,7 +311,9 @@ class AmqpChannel:
         while not tag or (not method.consumer_tag and tag in self._broker.consumers):
             self._consumer_tags += 1
             tag = f"amq.ctag-{self.number}-{self._consumer_tags}"
-        options = ConsumerOptions(method.no_ack, method.exclusive, _priority(method))
+        options = ConsumerOptions(
+            method.no_ack, method.exclusive, _priority(method), _timeout_ms(method)
+        )
         # Deliveries are sent at the end of the turn, so consume-ok goes out before them.
         if method.queue == REPLY_TO:
             self._broker.consume_replies(tag, options)
@@ -393,6 +410,16 @@ def _priority(method: methods.BasicConsume) -> int:
     ):
         raise PreconditionFailed(f"invalid arg 'x-priority' for a consumer: {priority!r}")
     return priority
+
+
+def _timeout_ms(method: methods.BasicConsume) -> int | None:
+    """Return the consumer's ack timeout; None if it has none. Raises: PreconditionFailed."""
+    timeout: Any = method.arguments.get("x-consumer-timeout")
+    if timeout is None:
+        return None
+    if reason := CHECKS["x-consumer-timeout"](timeout):
+        raise PreconditionFailed(f"invalid arg 'x-consumer-timeout' for a consumer: {reason}")
+    return int(timeout)
 
 
 _Handler = Callable[[AmqpChannel, Any], None]

@@ -17,8 +17,8 @@ Below them:
 
 - `errors`, `faults`: refused requests, and internal errors.
 - `names`, `patterns`, `policy`, `permissions`: rules for names, and permissions by name.
-- `settings`: of a queue; `timers`: due times; `limits`: of memory and of work done in one go;
-  `context`: what all virtual hosts share.
+- `settings`: of a queue; `timers`: due times; `ack_timeouts`: overdue acks; `limits`: of memory and
+  of work done in one go; `context`: what all virtual hosts share.
 
 And above them:
 

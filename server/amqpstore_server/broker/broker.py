@@ -138,6 +138,13 @@ class Broker:
             if queue := queues.get(store_queue.id):
                 queue.came_back(count)
 
+    def close_late_channels(self) -> bool:
+        """Close channels that owe an ack for too long. To be called about once a second.
+
+        Returns whether there were any.
+        """
+        return self.context.ack_timeouts.look(self.context.clock.monotonic_ms())
+
     # Definitions by an operator; durable on return.
 
     def define_vhost(self, name: str) -> None:

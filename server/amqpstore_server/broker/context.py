@@ -10,6 +10,7 @@ from typing import Protocol
 
 from amqpstore import Store
 from amqpstore.clock import Clock
+from amqpstore_server.broker.ack_timeouts import AckTimeouts
 from amqpstore_server.broker.exchanges.base import Exchange
 from amqpstore_server.broker.faults import called
 from amqpstore_server.broker.limits import BROKER_LIMITS, BrokerLimits
@@ -35,7 +36,9 @@ class BrokerContext:
     more of them before their turn. `moved` counts, by the id of the source queue in
     the store, messages in transactions that are not durable yet; `flush` makes everything durable
     at once. `waiting_for_room` has work to do when the disk has caught up. `name_rule` is the rule
-    for names, see `broker.names`. Whatever may take long notes its name in `work`, see `holds`.
+    for names, see `broker.names`. `consumer_timeout_ms` is the time in which a delivery has to be
+    acked where neither the consumer nor the queue says another; 0 means any time.
+    Whatever may take long notes its name in `work`, see `holds`.
     """
 
     store: Store
@@ -45,6 +48,8 @@ class BrokerContext:
     exchange_types: Mapping[str, type[Exchange]]
     name_rule: str = "lenient"
     limits: BrokerLimits = BROKER_LIMITS
+    consumer_timeout_ms: int = 1_800_000
+    ack_timeouts: AckTimeouts = field(default_factory=AckTimeouts)
     timers: Timers = field(default_factory=Timers)
     dates: Timers = field(default_factory=Timers)
     touched: dict[Pumped, None] = field(default_factory=dict)

@@ -28,13 +28,16 @@ _MAX_MS = 1 << 52
 _MAX_NAME_BYTES = 255
 _QUORUM_DELIVERY_LIMIT = 20
 """RabbitMQ's default delivery limit of quorum queues."""
-_UNLIMITED = -1
-"""The value that declares a quorum queue without a delivery limit."""
+_UNLIMITED = {"delivery-limit": -1, "consumer-timeout": 0}
+"""The values that declare a queue without a limit that it would have otherwise."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The settings of one queue; None means no limit. Times in ms, sizes in bytes of bodies."""
+    """The settings of one queue; None means no limit. Times in ms, sizes in bytes of bodies.
+
+    A `consumer_timeout` of 0 means none, and None that of the broker.
+    """
 
     message_ttl: int | None = None
     expires: int | None = None
@@ -49,6 +52,7 @@ class Settings:
     single_active_consumer: bool = False
     history_length: int | None = None
     history_ttl: int | None = None
+    consumer_timeout: int | None = None
 
     @property
     def keeps_history(self) -> bool:
@@ -90,9 +94,12 @@ def settings_of(
         limit = _valid(key, (operator_policy or {}).get(key))
         if key in _NUMBERS:
             numbers = [value for value in (argument, given, limit) if value is not None]
-            value = min((number for number in numbers if number != _UNLIMITED), default=None)
+            limits = [number for number in numbers if number != _UNLIMITED.get(key)]
+            value = min(limits, default=None)
             if numbers and value is None:
-                found.pop(field.name, None)  # declared without a limit
+                # Declared without a limit.
+                found.pop(field.name, None)
+                value = 0 if key == "consumer-timeout" else None
         else:
             value = next((one for one in (argument, limit, given) if one is not None), None)
         if value is not None:
@@ -176,10 +183,11 @@ _NUMBERS = {
     "expires": _number(1),
     "max-length": _number(0),
     "max-length-bytes": _number(0),
-    "delivery-limit": _number(_UNLIMITED),
+    "delivery-limit": _number(_UNLIMITED["delivery-limit"]),
     "max-priority": _number(0, 255),
     "history-length": _number(0),
     "history-ttl": _number(0),
+    "consumer-timeout": _number(0),
 }
 
 _CHECKS = {

@@ -14,6 +14,7 @@ from tests.recording_outlet import (
     Committed,
     Confirmed,
     Delivered,
+    Late,
     RecordingOutlet,
     Refused,
     Told,
@@ -95,6 +96,8 @@ def _in_words(told: Told) -> str:
             return "committed"
         case Cancelled(tag):
             return f"cancelled {tag}"
+        case Late(timeout_ms):
+            return f"late by {timeout_ms}"
         case Delivered():
             return ""
 

@@ -23,8 +23,12 @@ NUMBERS = {
     "max-priority": (0, 255),
     "history-length": (0, 1 << 52),
     "history-ttl": (0, 1 << 52),
+    "consumer-timeout": (0, 1 << 52),
 }
 """The least and the most that each may be."""
+
+ZERO_DIFFERS = ("expires", "consumer-timeout")
+"""It is refused, or no limit at all."""
 
 WORDS = {
     "overflow": ("drop-head", "reject-publish", "reject-publish-dlx"),
@@ -163,7 +167,7 @@ def test_without_anything_nothing_is_limited() -> None:
         (5, None, 0, 0),
     ],
 )
-@pytest.mark.parametrize("key", [key for key in NUMBERS if key != "expires"])
+@pytest.mark.parametrize("key", [key for key in NUMBERS if key not in ZERO_DIFFERS])
 def test_of_numbers_the_smallest_holds(
     key: str, argument: int | None, policy: int | None, operator: int | None, holds: int
 ) -> None:
@@ -233,3 +237,31 @@ def test_what_needs_more_than_to_be_appended() -> None:
     assert settings_of({"x-overflow": "reject-publish"}).rejects
     assert settings_of({"x-overflow": "reject-publish-dlx"}).rejects
     assert not settings_of({"x-overflow": "drop-head"}).rejects
+
+
+@pytest.mark.parametrize(
+    ("argument", "policy", "operator_policy", "expected"),
+    [
+        (None, None, None, None),
+        (5, None, None, 5),
+        (5, 3, None, 3),
+        (0, 3, None, 3),
+        (0, 0, 7, 7),
+        (0, None, None, 0),
+        (None, 0, None, 0),
+        (None, None, 9, 9),
+        (5, 0, None, 5),
+    ],
+)
+def test_a_consumer_timeout_of_0_is_none_and_any_other_is_shorter(
+    argument: int | None, policy: int | None, operator_policy: int | None, expected: int | None
+) -> None:
+    def given(key: str, value: int | None) -> dict[str, int]:
+        return {} if value is None else {key: value}
+
+    settings = settings_of(
+        given("x-consumer-timeout", argument),
+        given("consumer-timeout", policy),
+        given("consumer-timeout", operator_policy),
+    )
+    assert settings.consumer_timeout == expected

@@ -29,6 +29,7 @@ from tests.recording_outlet import (
     Committed,
     Confirmed,
     Delivered,
+    Late,
     RecordingOutlet,
     Refused,
     Told,
@@ -102,6 +103,9 @@ class AmqpSubject:
             return [("refused", method.delivery_tag)]
         if isinstance(method, methods.TxCommitOk):
             return [("committed",)]
+        if isinstance(method, methods.ChannelClose):
+            assert method.reply_code == ReplyCode.PRECONDITION_FAILED
+            return [("late", int(method.reply_text.partition(" ms.")[0].rpartition(" ")[2]))]
         assert isinstance(method, methods.BasicCancel)
         return [("cancelled", method.consumer_tag)]
 
@@ -165,6 +169,8 @@ def _in_words(told: Told) -> list[Heard]:
             return [("committed",)]
         case Cancelled(consumer_tag):
             return [("cancelled", consumer_tag)]
+        case Late(timeout_ms):
+            return [("late", timeout_ms)]
 
 
 def recording() -> Subject:
@@ -375,6 +381,11 @@ def test_nobody_waits_for_an_answer_that_failed(subject: Subject) -> None:
     subject.fail()
 
 
+def test_a_client_is_told_that_its_ack_is_overdue(subject: Subject) -> None:
+    subject.outlet.ack_timed_out(5000)
+    assert subject.heard() == [("late", 5000)]
+
+
 # Those to whom nobody listens.
 
 LATE: dict[str, Callable[[Outlet], None]] = {
@@ -408,6 +419,7 @@ def test_the_outlet_of_a_closed_channel_takes_everything(subject: Subject) -> No
     CLOSED.deliver(subject.consumers[0], 1, run_of(message(b"a")))
     CLOSED.returned([message(b"a")], Returned.NO_ROUTE)
     CLOSED.consumer_cancelled("one")
+    CLOSED.ack_timed_out(1000)
     assert not CLOSED.is_writable
     assert subject.heard() == []
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from amqpstore import Message, Run
 from amqpstore.runs import RunList
+from amqpstore_server.broker.ack_timeouts import TagNotes
 from amqpstore_server.broker.channels.branches import Branches
 from amqpstore_server.broker.channels.local_transaction import LocalTransaction, UncommittedBytes
 from amqpstore_server.broker.channels.outlet import CLOSED, Outlet
@@ -87,7 +88,8 @@ class Channel:
         self._unacked: RunList[Delivery] = RunList()
         self._redeliveries: deque[Delivery] = deque()
         """Deliveries to send again after basic.recover; they count as unacked."""
-        self._next_delivery_tag = 1
+        self.next_delivery_tag = 1
+        self.tag_notes = TagNotes()
 
     # Publishing.
 
@@ -152,6 +154,8 @@ class Channel:
         consumer = Consumer(self, queue, tag, options, Window(*self.consumer_window))
         queue.add_consumer(consumer)
         self.consumers[tag] = consumer
+        if not options.no_ack:
+            self._watch_acks()
         return consumer
 
     def consume_replies(self, tag: str, options: ConsumerOptions) -> None:
@@ -190,8 +194,8 @@ class Channel:
     def deliver(self, consumer: Consumer, taken: Taken) -> None:
         """Send messages that were taken off a queue to one of the channel's consumers."""
         store_queue, run = taken
-        first_tag = self._next_delivery_tag
-        self._next_delivery_tag += run.count
+        first_tag = self.next_delivery_tag
+        self.next_delivery_tag += run.count
         if not consumer.no_ack:
             self._unacked.append(Delivery(first_tag, consumer.queue, consumer, store_queue, run))
             consumer.window.add(run)
@@ -216,10 +220,11 @@ class Channel:
             return None
         if queue.consumers:
             queue.touch()  # the next message may be small enough for one of them
-        tag = self._next_delivery_tag
-        self._next_delivery_tag += 1
+        tag = self.next_delivery_tag
+        self.next_delivery_tag += 1
         if not no_ack:
             self._unacked.append(Delivery(tag, queue, None, *taken))
+            self._watch_acks()
         return tag, shown(queue, taken.run)
 
     def ack(self, first: int, last: int) -> None:
@@ -288,6 +293,7 @@ class Channel:
         """Close the channel: end its consumers, requeue unacked messages and roll back the
         transaction.
         """
+        self.vhost.context.ack_timeouts.channels.pop(self, None)
         for consumer in self.consumers.values():
             self.vhost.remove_consumer(consumer)
         self.consumers.clear()
@@ -298,6 +304,28 @@ class Channel:
             self.transaction = None
         self._redeliveries += self._unacked.clear()
         self._requeue_redeliveries()
+
+    def _watch_acks(self) -> None:
+        self.vhost.context.ack_timeouts.channels[self] = None
+
+    @property
+    def oldest_unacked(self) -> tuple[int, int] | None:
+        """The tag of its oldest unacked message, and how many ms that may stay unacked; 0 if for
+        ever. None if nothing is unacked.
+        """
+        if not self._unacked.count:
+            return None
+        delivery = self._unacked.first
+        timeout_ms = delivery.consumer.timeout_ms if delivery.consumer else None
+        if timeout_ms is None:
+            timeout_ms = delivery.queue.settings.consumer_timeout
+        if timeout_ms is None:
+            timeout_ms = self.vhost.context.consumer_timeout_ms
+        return delivery.first_sequence, timeout_ms
+
+    def ack_timed_out(self, timeout_ms: int) -> None:
+        """Have the channel closed: an ack is overdue. Unacked messages are requeued."""
+        self.outlet.ack_timed_out(timeout_ms)
 
     def forget_outlet(self) -> None:
         """Drop the outlet: nobody is told of what becomes durable later."""
@@ -377,12 +405,12 @@ class Channel:
     def _settle_until(self, tag: int, *, requeue: bool | None) -> None:
         """Settle everything unacked up to `tag`."""
         unacked = self._unacked
-        if tag and (tag >= self._next_delivery_tag or not unacked.count):
+        if tag and (tag >= self.next_delivery_tag or not unacked.count):
             raise PreconditionFailedError(f"unknown delivery tag {tag}")
         if not unacked.count:
             return
         first = unacked.first.first_sequence
-        last = tag or self._next_delivery_tag - 1
+        last = tag or self.next_delivery_tag - 1
         if last < first:
             raise PreconditionFailedError(f"unknown delivery tag {tag}")
         for delivery in unacked.remove(first, last - first + 1):

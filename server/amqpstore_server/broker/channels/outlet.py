@@ -48,6 +48,9 @@ class Outlet(Protocol):
     def consumer_cancelled(self, consumer_tag: str) -> None:
         """Tell the client that the broker cancelled its consumer."""
 
+    def ack_timed_out(self, timeout_ms: int) -> None:
+        """Close the channel: a message was unacked for longer than `timeout_ms`."""
+
     def failed(self) -> None:
         """End the client's connection: an internal error kept back an answer that it waits for."""
 
@@ -63,6 +66,7 @@ class ClosedOutlet:
     def refuse(self, tag: int) -> None: ...
     def committed(self) -> None: ...
     def consumer_cancelled(self, consumer_tag: str) -> None: ...
+    def ack_timed_out(self, timeout_ms: int) -> None: ...
     def failed(self) -> None: ...
 
 

@@ -55,11 +55,15 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerOptions:
-    """The options of a consumer. Consumers of a higher priority are served first."""
+    """The options of a consumer. Consumers of a higher priority are served first.
+
+    `timeout_ms` is the time in which it has to ack; 0 means any time, None what its queue says.
+    """
 
     no_ack: bool = False
     exclusive: bool = False
     priority: int = 0
+    timeout_ms: int | None = None
 
 
 class Writable(Protocol):
@@ -98,7 +102,17 @@ class Consumer:
     `identity` stands for the consumer in messages that it requeued, which may outlive it.
     """
 
-    __slots__ = ("channel", "exclusive", "identity", "no_ack", "priority", "queue", "tag", "window")
+    __slots__ = (
+        "channel",
+        "exclusive",
+        "identity",
+        "no_ack",
+        "priority",
+        "queue",
+        "tag",
+        "timeout_ms",
+        "window",
+    )
 
     def __init__(
         self,
@@ -114,6 +128,7 @@ class Consumer:
         self.no_ack = options.no_ack
         self.exclusive = options.exclusive
         self.priority = options.priority
+        self.timeout_ms = options.timeout_ms
         self.window = window
         self.identity = object()
 

@@ -1,0 +1,107 @@
+"""Ack timeouts: finds the channels whose oldest unacked message was delivered too long ago.
+
+No delivery has a time of its own. A look at a channel notes its next delivery tag, so that every
+message with a smaller tag is known to be at least as old as the note: one note for however many
+messages. A message is found up to a second and a 32nd of the timeout late, and never too early.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Protocol
+
+_LOOK_EVERY_MS = 1000
+"""The least time between two looks at one channel."""
+
+_LOOKS_AT_ONCE = 1000
+"""Channels that are looked at in one go, so that many thousands of them hold up nobody."""
+
+_NOTES = 32
+"""About how many notes there are within a timeout."""
+
+
+class WatchedChannel(Protocol):
+    """A channel with unacked messages."""
+
+    tag_notes: TagNotes
+    next_delivery_tag: int
+
+    @property
+    def oldest_unacked(self) -> tuple[int, int] | None:
+        """The tag of its oldest unacked message and how many ms that one may stay so; 0 if for
+        ever. None if it has none.
+        """
+
+    def ack_timed_out(self, timeout_ms: int) -> None:
+        """Close the channel."""
+
+
+class TagNotes:
+    """Since when delivery tags have existed, by a few samples: ascending tags and their times."""
+
+    __slots__ = ("_notes",)
+
+    def __init__(self) -> None:
+        self._notes: deque[tuple[int, int]] = deque()
+
+    def add(self, next_tag: int, now_ms: int, gap_ms: int) -> None:
+        """Note that all tags below `next_tag` exist now, unless there is a note that is younger
+        than `gap_ms`, or one that says as much.
+        """
+        notes = self._notes
+        if not notes or (notes[-1][0] != next_tag and now_ms - notes[-1][1] >= gap_ms):
+            notes.append((next_tag, now_ms))
+
+    def age_ms(self, tag: int, now_ms: int) -> int:
+        """Return how long a tag has existed at least. Older tags must not be asked for later."""
+        notes = self._notes
+        while notes and notes[0][0] <= tag:
+            notes.popleft()
+        return now_ms - notes[0][1] if notes else 0
+
+    def clear(self) -> None:
+        """Forget all notes: no tag is unacked."""
+        self._notes.clear()
+
+
+class AckTimeouts:
+    """The channels that a client may owe an ack on: they add themselves."""
+
+    def __init__(self) -> None:
+        self.channels: dict[WatchedChannel, None] = {}
+        self._left: deque[WatchedChannel] = deque()
+        self._look_at_ms = 0
+
+    def look(self, now_ms: int) -> bool:
+        """Close the channels that are too late. To be called about once a second.
+
+        Returns whether there were any.
+        """
+        if not self._left:
+            if now_ms < self._look_at_ms:
+                return False
+            self._look_at_ms = now_ms + _LOOK_EVERY_MS
+            self._left.extend(self.channels)
+        found = False
+        for _ in range(min(len(self._left), _LOOKS_AT_ONCE)):
+            channel = self._left.popleft()
+            if channel in self.channels:
+                found |= _is_late(channel, now_ms)
+        return found
+
+
+def _is_late(channel: WatchedChannel, now_ms: int) -> bool:
+    """Close a channel if it is too late. Returns whether it was."""
+    notes = channel.tag_notes
+    oldest = channel.oldest_unacked
+    if oldest is None:
+        notes.clear()
+        return False
+    tag, timeout_ms = oldest
+    if not timeout_ms:
+        return False
+    if notes.age_ms(tag, now_ms) >= timeout_ms:
+        channel.ack_timed_out(timeout_ms)
+        return True
+    notes.add(channel.next_delivery_tag, now_ms, timeout_ms // _NOTES)
+    return False
